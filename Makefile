@@ -1,0 +1,35 @@
+# Everything a newcomer types. `make demo` and `make test` work from a clean clone.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+EXTRAS := formats,gym,cluster,tensorboard,dev
+JOBS ?= 2
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(READY)
+
+# The virtual environment is made once, and again when a pinned version changes.
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; kscout needs Python 3.11 or newer: make PYTHON=python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/kscout demo --out runs/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not cuda"
+
+lint: $(READY)
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/kscout bench
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

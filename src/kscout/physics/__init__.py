@@ -1,0 +1,1 @@
+"""The scanner as pure functions on tensors: no files, weights or settings."""

@@ -1,0 +1,54 @@
+"""Per-image normalization to zero mean and unit deviation, as the paper's networks expect."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+CLAMP = 6.0
+EPSILON = 1e-11
+
+
+class Normalized(NamedTuple):
+    """An image in normalized units and the statistics that undo the normalization."""
+
+    image: Float[Tensor, "*lead row col"]
+    mean: Float[Tensor, "*lead"]
+    std: Float[Tensor, "*lead"]
+
+
+def statistics(
+    image: Float[Tensor, "*lead row col"],
+) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:
+    """Return mean and unbiased standard deviation of each image."""
+    std, mean = torch.std_mean(image, dim=(-2, -1), correction=1)
+    return mean, std
+
+
+def normalize(image: Float[Tensor, "*lead row col"]) -> Normalized:
+    """Normalize each image by its own mean and deviation, clamped to ±6."""
+    mean, std = statistics(image)
+    return Normalized(normalize_with(image, mean, std), mean, std)
+
+
+def normalize_with(
+    image: Float[Tensor, "*lead row col"], mean: Float[Tensor, "*lead"], std: Float[Tensor, "*lead"]
+) -> Float[Tensor, "*lead row col"]:
+    """Normalize each image by given statistics, clamped to ±6."""
+    scaled = (image - mean[..., None, None]) / (std[..., None, None] + EPSILON)
+    return scaled.clamp(-CLAMP, CLAMP)
+
+
+def denormalize(
+    image: Float[Tensor, "*lead row col"], mean: Float[Tensor, "*lead"], std: Float[Tensor, "*lead"]
+) -> Float[Tensor, "*lead row col"]:
+    """Undo a normalization; values that were clamped stay clamped."""
+    return image * std[..., None, None] + mean[..., None, None]
+
+
+def magnitude(
+    image: Complex[Tensor, "*batch coil row col"],
+) -> Float[Tensor, "*batch row col"]:
+    """Combine coils by the root of the sum of squares: for one coil, the absolute value."""
+    return image.abs().square().sum(dim=-3).sqrt() if image.shape[-3] > 1 else image[..., 0, :, :].abs()
