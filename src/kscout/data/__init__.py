@@ -1,0 +1,1 @@
+"""Images: stores on disk, sets of slices in memory, importers and procedural phantoms."""

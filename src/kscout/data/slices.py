@@ -1,0 +1,160 @@
+"""Slices of one matrix size, resident in memory or on a device, handed out in batches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.core import SliceBatch
+from kscout.errors import DataError
+from kscout.physics.fourier import fft2c
+from kscout.physics.normalization import denormalize, normalize
+
+
+@final
+@dataclass(frozen=True)
+class SliceSet:
+    """Slices of one matrix size, resident in memory or on a device."""
+
+    images: Float[Tensor, "slice row col"]
+    """Raw images as stored."""
+    data_range: Float[Tensor, " slice"]
+    """Maximum of the clamped target over the kept slices of the slice's volume."""
+    selectable: Bool[Tensor, "slice col"]
+    """Columns inside the measured matrix."""
+    position: Int[Tensor, " slice"]
+    """Position in the split: keys the random draws, and survives `subset`."""
+    volumes: tuple[str, ...]
+    """The volume of each slice."""
+    slices: tuple[int, ...]
+    """The number of each slice in its volume."""
+    name: str = ""
+    split: str = ""
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    @property
+    def n_cols(self) -> int:
+        return self.images.shape[-1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    @classmethod
+    def from_images(
+        cls,
+        images: Float[Tensor, "slice row col"],
+        volumes: Sequence[str],
+        *,
+        slices: Sequence[int] | None = None,
+        name: str = "",
+        split: str = "",
+    ) -> "SliceSet":
+        """Build a set from images, with `data_range` taken over the given slices of each volume.
+
+        Args:
+            images: raw images, as a scanner's magnitude reconstruction gives them.
+            volumes: the volume of each slice.
+            slices: the number of each slice in its volume; counted from 0 where not given.
+            name: what tables call this data set.
+            split: train, val or test.
+        """
+        _check_lengths(len(images), len(volumes), None if slices is None else len(slices))
+        peaks: dict[str, float] = {}
+        numbers: list[int] = []
+        counts: dict[str, int] = {}
+        for volume, peak in zip(volumes, slice_peaks(images).tolist(), strict=True):
+            peaks[volume] = max(peak, peaks.get(volume, peak))
+            numbers.append(counts.get(volume, 0))
+            counts[volume] = numbers[-1] + 1
+        return cls(
+            images=images,
+            data_range=images.new_tensor([peaks[volume] for volume in volumes]),
+            selectable=torch.ones(
+                len(images), images.shape[-1], dtype=torch.bool, device=images.device
+            ),
+            position=torch.arange(len(images), device=images.device),
+            volumes=tuple(volumes),
+            slices=tuple(numbers if slices is None else slices),
+            name=name,
+            split=split,
+        )
+
+    def batch(self, index: Int[Tensor, " batch"]) -> SliceBatch:
+        """Return the slices at `index`, ready to be acquired and scored."""
+        index = index.to(self.device)
+        image = self.images[index]
+        normalized = normalize(image)
+        return SliceBatch(
+            kspace=fft2c(image)[:, None],
+            target=denormalize(*normalized),
+            target_mean=normalized.mean,
+            target_std=normalized.std,
+            data_range=self.data_range[index],
+            selectable=self.selectable[index],
+            index=self.position[index],
+        )
+
+    def batches(self, batch_size: int) -> Iterator[SliceBatch]:
+        """Yield all slices in order; the last batch may be small."""
+        for index in torch.split(torch.arange(len(self), device=self.device), batch_size):
+            yield self.batch(index)
+
+    def subset(self, index: Int[Tensor, " n"]) -> "SliceSet":
+        """Return the chosen slices; ranges and positions stay those of the whole set."""
+        chosen = index.tolist()
+        index = index.to(self.device)
+        return replace(
+            self,
+            images=self.images[index],
+            data_range=self.data_range[index],
+            selectable=self.selectable[index],
+            position=self.position[index],
+            volumes=tuple(self.volumes[i] for i in chosen),
+            slices=tuple(self.slices[i] for i in chosen),
+        )
+
+    def of_volumes(self, *volumes: str) -> "SliceSet":
+        """Return the slices of the named volumes, in the order of the set."""
+        missing = sorted(set(volumes) - set(self.volumes))
+        if missing:
+            raise DataError(
+                f"no volume {missing[0]!r} among the {len(set(self.volumes))} volumes of "
+                f"{self.split or 'this set'}; `kscout data info` lists them"
+            )
+        chosen = [i for i, volume in enumerate(self.volumes) if volume in volumes]
+        return self.subset(torch.tensor(chosen, dtype=torch.int64))
+
+    def to(self, device: torch.device | str) -> "SliceSet":
+        """Return the same slices on another device."""
+        return replace(
+            self,
+            images=self.images.to(device),
+            data_range=self.data_range.to(device),
+            selectable=self.selectable.to(device),
+            position=self.position.to(device),
+        )
+
+
+def slice_peaks(images: Float[Tensor, "slice row col"]) -> Float[Tensor, " slice"]:
+    """Return the maximum of each scored target: the image clamped at six deviations."""
+    if not len(images):
+        return images.new_zeros(0)
+    # In chunks: a whole data set would need several times its own memory.
+    chunks = [
+        denormalize(*normalize(chunk)).amax(dim=(-2, -1)) for chunk in torch.split(images, 256)
+    ]
+    return torch.cat(chunks)
+
+
+def _check_lengths(n_images: int, n_volumes: int, n_slices: int | None) -> None:
+    if n_volumes != n_images or n_slices not in (None, n_images):
+        raise DataError(
+            f"{n_images} images with {n_volumes} volume names and "
+            f"{'no' if n_slices is None else n_slices} slice numbers; give one of each per image"
+        )
