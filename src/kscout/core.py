@@ -88,7 +88,6 @@ class Reconstructor(nn.Module, ABC):
     ) -> Reconstruction:
         """Reconstruct from the inverse transform of masked k-space."""
 
-    @final
     def forward(
         self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
     ) -> Reconstruction:

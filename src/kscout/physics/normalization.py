@@ -51,4 +51,8 @@ def magnitude(
     image: Complex[Tensor, "*batch coil row col"],
 ) -> Float[Tensor, "*batch row col"]:
     """Combine coils by the root of the sum of squares: for one coil, the absolute value."""
-    return image.abs().square().sum(dim=-3).sqrt() if image.shape[-3] > 1 else image[..., 0, :, :].abs()
+    return (
+        image.abs().square().sum(dim=-3).sqrt()
+        if image.shape[-3] > 1
+        else image[..., 0, :, :].abs()
+    )

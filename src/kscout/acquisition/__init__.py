@@ -1,0 +1,1 @@
+"""Acquisitions as a loop over batches: start, choose, measure, reconstruct, score."""

@@ -1,0 +1,148 @@
+"""Image quality by named convention: one value per image of [..., row, col].
+
+| convention | SSIM | PSNR |
+|---|---|---|
+| `paper` | 11x11 Gaussian window (sigma 1.5), zero padded, mean over all pixels, biased covariance | image clamped to [0, 10], both divided by `data_range`, 1e-8 added to the error |
+| `fastmri` | 7x7 uniform window, 3-pixel border left out, unbiased covariance | `data_range` squared over the error |
+
+NMSE is the squared error over the target's energy in both. Scores of different conventions must
+not be compared: the window alone moves SSIM by .01, the choice of `data_range` by up to .15.
+"""  # noqa: E501 - a table row is one line
+
+from functools import lru_cache
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.errors import unknown_name
+
+Convention = Literal["paper", "fastmri"]
+CONVENTIONS: tuple[Convention, ...] = ("paper", "fastmri")
+_K1, _K2 = 0.01, 0.03
+
+
+def _check_convention(convention: str) -> None:
+    if convention not in CONVENTIONS:
+        raise unknown_name("metric convention", convention, list(CONVENTIONS))
+
+
+def _per_image(data_range: Tensor | float, image: Tensor) -> Tensor:
+    """Align `data_range` with the leading axes of `image`, ready to broadcast over pixels."""
+    value = torch.as_tensor(data_range, dtype=image.dtype, device=image.device)
+    return value.reshape(value.shape + (1,) * (image.ndim - value.ndim))
+
+
+@lru_cache(maxsize=32)
+def blur_matrix(size: int, convention: str) -> Float[Tensor, "out size"]:
+    """Return the banded matrix that averages along one axis with the convention's window.
+
+    Blurring an image is then two matrix products, many times faster than a convolution.
+    """
+    if convention == "paper":
+        offset = torch.arange(11, dtype=torch.float64) - 5
+        window = torch.exp(-offset.square() / (2 * 1.5**2))
+        window, pad = window / window.sum(), 5
+    else:
+        window, pad = torch.full((7,), 1 / 7, dtype=torch.float64), 0
+    rows = torch.zeros(size + 2 * pad - len(window) + 1, size + 2 * pad, dtype=torch.float64)
+    for row in range(rows.shape[0]):
+        rows[row, row : row + len(window)] = window
+    return rows[:, pad : pad + size].float()
+
+
+@final
+class SsimScorer:
+    """SSIM against fixed targets: the targets' half of the work is done once.
+
+    Targets and images broadcast over their leading axes, so that many candidate reconstructions
+    [slice, candidate, row, col] are scored against [slice, 1, row, col].
+    """
+
+    def __init__(
+        self,
+        target: Float[Tensor, "*lead row col"],
+        *,
+        data_range: Tensor | float,
+        convention: str = "paper",
+    ) -> None:
+        _check_convention(convention)
+        n_rows, n_cols = target.shape[-2:]
+        self.down = blur_matrix(n_rows, convention).to(target)
+        self.across = blur_matrix(n_cols, convention).to(target).T.contiguous()
+        # fastMRI averages over 7x7 pixels and divides covariances by 48, not 49.
+        self.unbias = 49 / 48 if convention == "fastmri" else 1.0
+        value = _per_image(data_range, target)
+        self.c1, self.c2 = (_K1 * value).square(), (_K2 * value).square()
+        self.target = target
+        self.mean = self._blur(target)
+        self.variance = (self._blur(target.square()) - self.mean.square()) * self.unbias
+
+    def _blur(
+        self, image: Float[Tensor, "*lead row col"]
+    ) -> Float[Tensor, "*lead out_row out_col"]:
+        return self.down @ image @ self.across
+
+    def map(self, image: Float[Tensor, "*lead row col"]) -> Float[Tensor, "*out row_ col_"]:
+        """Return SSIM at every window position."""
+        mean = self._blur(image)
+        variance = (self._blur(image.square()) - mean.square()) * self.unbias
+        covariance = (self._blur(image * self.target) - mean * self.mean) * self.unbias
+        numerator = (2 * mean * self.mean + self.c1) * (2 * covariance + self.c2)
+        luminance = mean.square() + self.mean.square() + self.c1
+        return numerator / (luminance * (variance + self.variance + self.c2))
+
+    def __call__(self, image: Float[Tensor, "*lead row col"]) -> Float[Tensor, "*out"]:
+        return self.map(image).mean(dim=(-2, -1))
+
+
+def ssim(
+    image: Float[Tensor, "*lead row col"],
+    target: Float[Tensor, "*lead row col"],
+    *,
+    data_range: Tensor | float,
+    convention: str = "paper",
+) -> Float[Tensor, "*lead"]:
+    """Return the structural similarity of each image with its target.
+
+    Args:
+        image: images to judge.
+        target: the truth.
+        data_range: the largest value that counts, per image or one for all; its axes align with
+            the leading axes of `image`.
+        convention: see the table above.
+    """
+    return SsimScorer(target, data_range=data_range, convention=convention)(image)
+
+
+def psnr(
+    image: Float[Tensor, "*lead row col"],
+    target: Float[Tensor, "*lead row col"],
+    *,
+    data_range: Tensor | float,
+    convention: str = "paper",
+) -> Float[Tensor, "*lead"]:
+    """Return the peak signal-to-noise ratio of each image in dB."""
+    _check_convention(convention)
+    value = _per_image(data_range, image)
+    if convention == "paper":
+        error = ((image.clamp(0, 10) - target) / value).square().mean(dim=(-2, -1)) + 1e-8
+    else:
+        error = ((image - target) / value).square().mean(dim=(-2, -1))
+    return -10 * error.log10()
+
+
+def nmse(
+    image: Float[Tensor, "*lead row col"],
+    target: Float[Tensor, "*lead row col"],
+    *,
+    data_range: Tensor | float | None = None,
+    convention: str = "paper",
+) -> Float[Tensor, "*lead"]:
+    """Return the squared error of each image over its target's energy.
+
+    `data_range` is taken, and not needed, so that the three metrics are called alike.
+    """
+    _check_convention(convention)
+    return (image - target).square().sum(dim=(-2, -1)) / target.square().sum(dim=(-2, -1))

@@ -1,0 +1,73 @@
+"""Transforms are centered, unitary and golden; masks are the reference's."""
+
+import pytest
+import torch
+
+from conftest import Golden
+from kscout.core import SliceBatch
+from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
+from kscout.physics.sampling import acquire, add_columns, apply_mask, center_columns, center_mask
+
+
+def complex_noise(*shape: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.complex64, generator=generator)
+
+
+def test_transform_is_unitary_and_inverts(generator: torch.Generator) -> None:
+    x, y = (complex_noise(2, 9, 11, generator=generator) for _ in range(2))
+    torch.testing.assert_close(ifft2c(fft2c(x)), x)
+    torch.testing.assert_close((fft2c(x).conj() * y).sum(), (x.conj() * ifft2c(y)).sum())
+
+
+def test_dc_lies_in_the_center() -> None:
+    kspace = fft2c(torch.ones(9, 12))
+    assert kspace.abs().argmax() == 4 * 12 + 6
+
+
+def test_kspace_is_golden(golden: Golden) -> None:
+    images, expected = golden("inputs", "images128")[:2], golden("inputs", "kspace_r128")
+    expected = torch.view_as_complex(expected.contiguous())
+    found = fft2c(images)
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("n_cols", [64, 128, 256])
+@pytest.mark.parametrize("acceleration", [8, 32])
+def test_center_columns_are_golden(golden: Golden, n_cols: int, acceleration: int) -> None:
+    expected = golden("masks", f"center_r{n_cols}_a{acceleration}").tolist()
+    assert list(center_columns(n_cols, n_cols // acceleration)) == expected
+    assert center_mask(n_cols, n_cols // acceleration).nonzero()[:, 0].tolist() == expected
+
+
+def test_adding_columns_equals_the_full_transform(generator: torch.Generator) -> None:
+    kspace = complex_noise(3, 2, 9, 11, generator=generator)
+    mask = center_mask(11, 4).expand(3, -1)
+    columns = torch.tensor([[0, 1], [10, 2], [8, 0]])
+    found = add_columns(
+        ifft2c(apply_mask(kspace, mask)), ifft_rows(kspace), column_ramps(11), columns
+    )
+    for candidate in range(2):
+        grown = acquire(mask, columns[:, candidate])
+        torch.testing.assert_close(
+            found[:, candidate], ifft2c(apply_mask(kspace, grown)), atol=1e-5, rtol=0
+        )
+
+
+def test_acquire_only_grows_the_mask() -> None:
+    mask = center_mask(9, 3).expand(4, -1)
+    grown = acquire(mask, torch.tensor([0, 3, 8, 1]))
+    assert (grown >= mask).all()
+    assert grown.sum(-1).tolist() == [4, 3, 4, 4]
+
+
+def test_rows_of_a_batch_may_repeat(generator: torch.Generator) -> None:
+    batch = SliceBatch(
+        kspace=complex_noise(2, 1, 5, 7, generator=generator),
+        target=torch.rand(2, 5, 7),
+        target_mean=torch.rand(2),
+        target_std=torch.rand(2),
+        data_range=torch.rand(2),
+        selectable=torch.ones(2, 7, dtype=torch.bool),
+        index=torch.tensor([4, 6]),
+    )
+    assert batch.rows(torch.tensor([1, 1, 0])).index.tolist() == [6, 6, 4]
