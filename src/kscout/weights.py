@@ -1,0 +1,245 @@
+"""Weights on disk: our own safetensors files, and other people's pickles without running them.
+
+A file of ours names the component and the arguments that rebuild it, so that loading needs nothing
+but the file. Pickles (checkpoints of the paper's reference and of fastMRI) are read by torch's
+restricted unpickler; the few plain types that they hold besides tensors are replaced by stand-ins.
+"""
+
+import argparse
+import inspect
+import json
+import pickle
+import re
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, Literal, final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from kscout.errors import WeightsError
+from kscout.files import written_whole
+
+SCHEMA_VERSION = 1
+WEIGHTS_NAME = "weights.safetensors"
+"""What the weights in a run folder are called."""
+
+Kind = Literal["reconstructor", "policy"]
+
+
+@final
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of one component, and what is needed to build it anew."""
+
+    kind: Kind
+    component: str
+    """Its name in the table of its kind."""
+    arguments: dict[str, Any]
+    """Keyword arguments of its constructor."""
+    state: dict[str, Tensor]
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Where the weights come from; not needed to load them."""
+
+
+def constructor_arguments(component: nn.Module) -> dict[str, Any]:
+    """Return the arguments that rebuild a component, which keeps each under the same name."""
+    names = [
+        name
+        for name, parameter in inspect.signature(type(component).__init__).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    try:
+        return {name: getattr(component, name) for name in names}
+    except AttributeError as error:
+        raise WeightsError(
+            f"{type(component).__name__} cannot be saved: its constructor takes {error.name!r} "
+            f"but the object does not keep it; set self.{error.name} in __init__"
+        ) from error
+
+
+def save_weights(
+    path: Path,
+    module_state: dict[str, Tensor],
+    *,
+    kind: Kind,
+    component: str,
+    arguments: dict[str, Any],
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Write a component's `state_dict()` whole, or not at all; equal inputs give equal bytes."""
+    header = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "component": component,
+        "arguments": arguments,
+        "extra": extra or {},
+    }
+    # Cloned, because safetensors refuses tensors that share memory. All metadata goes under one
+    # key, because it writes several in an arbitrary order.
+    state = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in module_state.items()
+    }
+    with written_whole(path) as aside:
+        save_file(state, aside, metadata={"kscout": json.dumps(header)})
+
+
+def read_weights(path: Path) -> Weights:
+    """Read a file written by `save_weights`; half precision becomes single precision."""
+    if not path.is_file():
+        raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get("kscout")
+            state = {name: _upcast(file.get_tensor(name)) for name in file.keys()}
+    except SafetensorError as error:
+        raise WeightsError(
+            f"{path} is not a whole safetensors file ({error}); copy or train it again"
+        ) from error
+    if header is None:
+        raise WeightsError(
+            f"{path} does not say which component it belongs to (no kscout metadata); "
+            "only files written by kscout can be loaded"
+        )
+    return _weights(path, json.loads(header), state)
+
+
+def _weights(path: Path, header: dict[str, Any], state: dict[str, Tensor]) -> Weights:
+    version = header.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise WeightsError(
+            f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
+            "use the kscout that wrote it"
+        )
+    return Weights(state=state, **header)
+
+
+def _upcast(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def is_safetensors(path: Path) -> bool:
+    """Say whether a file's first bytes are those of a safetensors file."""
+    with path.open("rb") as file:
+        start = file.read(9)
+    # Eight bytes of header length, then a JSON object that fits in the file.
+    return (
+        len(start) == 9
+        and start[8:] == b"{"
+        and struct.unpack("<Q", start[:8])[0] <= path.stat().st_size
+    )
+
+
+@final
+class _PlainDtype:
+    """Stands in for `numpy.dtype` in pickles: keeps type code and byte order."""
+
+    def __init__(self, code: str, *_: object) -> None:
+        self.code = code
+        self.byte_order = "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.byte_order = str(state[1]).replace("|", "=")
+
+
+def _plain_scalar(dtype: _PlainDtype, content: bytes) -> float | int | bool:
+    """Stands in for NumPy's scalar constructor, which would accept any object."""
+    codes = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q", "b1": "?"}
+    if dtype.code not in codes:
+        raise pickle.UnpicklingError(f"a NumPy scalar of type {dtype.code!r}")
+    return struct.unpack(dtype.byte_order + codes[dtype.code], content)[0]
+
+
+@final
+class _Inert:
+    """Stands in for a class of Lightning's that a checkpoint only mentions."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+_STAND_INS: list[Any] = [
+    argparse.Namespace,
+    (_PlainDtype, "numpy.dtype"),
+    *((_plain_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+    # Pure paths, because a PosixPath cannot be made on Windows, nor a WindowsPath elsewhere.
+    *((PurePosixPath, f"pathlib.{local}PosixPath") for local in ("", "_local.")),
+    *((PureWindowsPath, f"pathlib.{local}WindowsPath") for local in ("", "_local.")),
+]
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """Read a torch pickle that holds tensors and plain values, never running code from it.
+
+    The prefix `module.` of data-parallel training is removed from parameter names, at the top
+    level and in the dicts `model` and `state_dict`.
+    """
+    if not path.is_file():
+        raise WeightsError(f"{path} is not a file; give the path of a checkpoint")
+    try:
+        with torch.serialization.safe_globals([*_STAND_INS, *_lightning_names(path)]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle may raise anything
+        raise _unreadable(path, error) from error
+    if not isinstance(content, dict):
+        raise WeightsError(
+            f"{path} holds a {type(content).__name__}, not a dict of parameters; "
+            "save the module's state_dict() instead"
+        )
+    for key in ("model", "state_dict"):
+        if isinstance(content.get(key), dict):
+            content[key] = without_prefix(content[key], "module.")
+    return without_prefix(content, "module.")
+
+
+def without_prefix(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Remove a prefix that all names have; names are left alone where one lacks it."""
+    if not state or not all(isinstance(name, str) and name.startswith(prefix) for name in state):
+        return dict(state)
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def _lightning_names(path: Path) -> list[Any]:
+    # Lightning's older checkpoints use its classes as keys. Nothing of them is needed.
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # not a zip archive; loading will say what is wrong, if anything is
+        return []
+    ours = [name for name in names if name.split(".")[0] in ("pytorch_lightning", "lightning")]
+    return [(_Inert, name) for name in ours]
+
+
+def _unreadable(path: Path, error: Exception) -> WeightsError:
+    found = re.search(
+        r"GLOBAL ([\w.]+)|(?:load|type|class|global) [`']?([\w]+\.[\w.]+)", str(error)
+    )
+    if isinstance(error, pickle.UnpicklingError) and found is not None:
+        name = found.group(1) or found.group(2)
+        return WeightsError(
+            f"{path} asks to run {name}, and kscout never runs code from a checkpoint; "
+            "save its state_dict() alone, with tensors and plain values, and load that"
+        )
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return WeightsError(
+        f"{path} is not a readable torch checkpoint ({reason[:200]}); copy or save it again"
+    )
+
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "WEIGHTS_NAME",
+    "Kind",
+    "Weights",
+    "constructor_arguments",
+    "is_safetensors",
+    "read_pickle",
+    "read_weights",
+    "save_weights",
+    "without_prefix",
+]

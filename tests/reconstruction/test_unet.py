@@ -1,0 +1,146 @@
+"""The U-Net is the reference's: names, sizes, outputs, gradients."""
+
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from conftest import Golden
+from torch import Tensor
+
+from kscout.errors import ConfigError
+from kscout.physics.fourier import ifft2c
+from kscout.physics.normalization import normalize
+from kscout.physics.sampling import apply_mask
+from kscout.reconstruction.unet import UNet
+
+TOLERANCE = 1e-4
+
+
+def small(golden: Golden) -> UNet:
+    unet = UNet(n_channels=4)
+    unet.network.load_state_dict(golden.state("unet", "small_state"))
+    return unet
+
+
+def zero_filled(golden: Golden, size: int = 128) -> Tensor:
+    return golden("inputs", f"zf_r{size}_a8")[:, None]
+
+
+def test_the_default_is_the_papers_size(golden: Golden) -> None:
+    count = sum(p.numel() for p in UNet().network.parameters())
+    assert count == 837_635 == int(golden("unet", "params_unet"))
+
+
+def test_the_same_seed_initializes_the_reference_weights(golden: Golden) -> None:
+    torch.manual_seed(0)
+    state = UNet(n_channels=4).network.state_dict()
+    expected = golden.state("unet", "small_state")
+    assert list(state) == list(expected)
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+
+
+def test_small_network_gives_the_reference_output(golden: Golden) -> None:
+    with torch.no_grad():
+        output = small(golden).network(zero_filled(golden)[:2])
+    torch.testing.assert_close(output, golden("unet", "small_out"), atol=TOLERANCE, rtol=0)
+
+
+def test_full_network_gives_the_reference_output(golden: Golden) -> None:
+    network = UNet().network
+    numbers = np.random.RandomState(123)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            value = numbers.standard_normal(tuple(parameter.shape))
+            fan_in = np.prod(parameter.shape[1:])
+            value = value / np.sqrt(fan_in) if parameter.ndim > 1 else value * 0.1
+            parameter.copy_(torch.from_numpy(value.astype(np.float32)))
+        output = network(zero_filled(golden)[:1])
+    torch.testing.assert_close(output, golden("unet", "formula_out"), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_trained_network_gives_the_reference_output(golden: Golden, size: int) -> None:
+    network = UNet().network
+    network.load_state_dict(golden.state("unet_trained", "trained_state"))
+    with torch.no_grad():
+        output = network(zero_filled(golden, size))
+    expected = golden("unet", f"trained_out_r{size}")
+    torch.testing.assert_close(output, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_loss_gradients_and_one_adam_step_match_the_reference(golden: Golden) -> None:
+    network = small(golden).network
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    image, target = zero_filled(golden)[:2], golden("inputs", "gt_norm_r128")[:2, None]
+    loss = (network(image) - target).abs().mean()
+    loss.backward()
+    assert loss.item() == pytest.approx(golden("unet", "small_l1").item(), rel=1e-4)
+    gradients = {name: cast(Tensor, p.grad) for name, p in network.named_parameters()}
+    for name, key in [
+        ("down_sample_layers.0.layers.0.weight", "small_grad_first"),
+        ("conv2.0.weight", "small_grad_conv2_0"),
+    ]:
+        expected = golden("unet", key)
+        tolerance = 1e-3 * expected.abs().max().item()
+        torch.testing.assert_close(gradients[name], expected, atol=tolerance, rtol=0)
+    optimizer.step()
+    after = (network(image) - target).abs().mean().item()
+    assert after == pytest.approx(golden("unet", "small_l1_after_adam").item(), rel=1e-4)
+
+
+def test_statistics_are_those_of_the_zero_filled_image(generator: torch.Generator) -> None:
+    kspace = torch.randn(2, 1, 18, 35, dtype=torch.complex64, generator=generator)
+    mask = torch.rand(2, 35, generator=generator) < 0.5
+    unet = UNet(n_channels=2, n_pools=2).eval()
+    with torch.no_grad():
+        reconstruction = unet(kspace, mask)
+    image = ifft2c(apply_mask(kspace, mask))[:, 0].abs()
+    expected = (
+        [float(np.mean(one.numpy())) for one in image],
+        [float(np.std(one.numpy(), ddof=1)) for one in image],
+    )
+    torch.testing.assert_close(reconstruction.mean, torch.tensor(expected[0]))
+    torch.testing.assert_close(reconstruction.std, torch.tensor(expected[1]))
+    with torch.no_grad():
+        direct = unet.network(normalize(image).image[:, None])[:, 0]
+    torch.testing.assert_close(reconstruction.image, direct)
+
+
+@pytest.mark.parametrize("n_rows, n_cols", [(16, 32), (17, 45), (33, 16), (50, 30)])
+def test_any_size_keeps_its_size(n_rows: int, n_cols: int) -> None:
+    with torch.no_grad():
+        output = UNet(n_channels=2).network(torch.randn(2, 1, n_rows, n_cols))
+    assert output.shape == (2, 1, n_rows, n_cols)
+    assert output.isfinite().all()
+
+
+def test_too_small_images_are_refused_with_the_smallest_size() -> None:
+    with pytest.raises(ConfigError, match="16x31 are too small for 4 poolings.*32x16"):
+        UNet(n_channels=2).network(torch.randn(1, 1, 16, 31))
+
+
+def test_channels_last_changes_nothing() -> None:
+    torch.manual_seed(0)
+    network = UNet(n_channels=3, n_pools=2).network
+    image = torch.randn(2, 1, 12, 20)
+    with torch.no_grad():
+        plain = network(image)
+        last = network.to(memory_format=torch.channels_last)(image)
+    torch.testing.assert_close(last, plain, atol=1e-5, rtol=1e-5)
+
+
+def test_network_is_one_graph_without_breaks() -> None:
+    network = UNet(n_channels=2, n_pools=2).network
+    image = torch.randn(2, 1, 12, 20)
+    exported = torch.export.export(network, (image,))
+    torch.testing.assert_close(exported.module()(image), network(image))
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [({"n_channels": 1}, "n_channels starts at 2"), ({"n_pools": 0}, "n_pools at 1")],
+)
+def test_impossible_networks_are_refused(arguments: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        UNet(**arguments)
