@@ -1,0 +1,271 @@
+"""Prepared slices on disk: memory-mapped arrays, checksummed, with a manifest that tells all.
+
+A store is a folder of `manifest.json` and one `.npy` array per split and matrix size. The manifest
+is written last and the folder appears whole, so that a folder with a manifest is a whole store.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from kscout.data.slices import SliceSet
+from kscout.errors import DataError
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+SPLITS = ("train", "val", "test")
+
+
+@final
+@dataclass(frozen=True)
+class VolumeRecord:
+    """What a store knows about the slices of one volume, which lie together in one array."""
+
+    split: str
+    volume: str
+    size: tuple[int, int]
+    """Rows and columns."""
+    slices: tuple[int, ...]
+    """Numbers of the kept slices in the source."""
+    data_range: float
+    source: str
+    """The file, or the generator, that the volume came from."""
+    acquisition: str
+    selectable: tuple[int, int]
+    """First and one past the last column inside the measured matrix."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "VolumeRecord":
+        """Read what `asdict` wrote."""
+        tuples = {key: tuple(value[key]) for key in ("size", "slices", "selectable")}
+        return cls(**{**value, **tuples})
+
+
+@final
+@dataclass(frozen=True)
+class ArrayRecord:
+    """One array file: the slices of one split and matrix size."""
+
+    file: str
+    split: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    dtype: str
+    sha256: str
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.shape[-2], self.shape[-1]
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "ArrayRecord":
+        """Read what `asdict` wrote."""
+        return cls(**{**value, "shape": tuple(value["shape"]), "axes": tuple(value["axes"])})
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """The table of contents of a store."""
+
+    name: str
+    recipe: dict[str, Any]
+    """The command and arguments that made the store."""
+    volumes: tuple[VolumeRecord, ...]
+    arrays: tuple[ArrayRecord, ...]
+    left_out: tuple[dict[str, str], ...] = ()
+    """Sources that could not be used, each with `source` and `reason`."""
+    warnings: tuple[str, ...] = ()
+    kind: str = "image"
+    """`image`: real images, whose k-space is their transform."""
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Number of slices by split."""
+        counts: dict[str, int] = {}
+        for record in self.volumes:
+            counts[record.split] = counts.get(record.split, 0) + len(record.slices)
+        return counts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of `manifest.json`."""
+        head = {"schema_version": self.schema_version, "kind": self.kind, "name": self.name}
+        return {**head, "splits": self.splits, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Manifest":
+        """Read what `to_json` wrote."""
+        return cls(
+            name=value["name"],
+            recipe=value["recipe"],
+            volumes=tuple(VolumeRecord.from_json(volume) for volume in value["volumes"]),
+            arrays=tuple(ArrayRecord.from_json(array) for array in value["arrays"]),
+            left_out=tuple(value["left_out"]),
+            warnings=tuple(value["warnings"]),
+            kind=value["kind"],
+            schema_version=value["schema_version"],
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Store:
+    """A finished store, opened for reading."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Store":
+        """Open a store, reading nothing but its manifest."""
+        path = Path(path)
+        if not (path / MANIFEST).is_file():
+            raise DataError(_why_no_store(path))
+        try:
+            value = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+            version = value["schema_version"]
+            if version != SCHEMA_VERSION:
+                raise DataError(
+                    f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
+                    "make the store again, or use the kscout that made it"
+                )
+            return cls(path, Manifest.from_json(value))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path / MANIFEST} is not a manifest of a store ({error}); make the store again"
+            ) from error
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the content: equal for copies, whatever their name or folder."""
+        arrays = [[array.file, array.sha256] for array in self.manifest.arrays]
+        volumes = [asdict(volume) for volume in self.manifest.volumes]
+        text = json.dumps([self.manifest.kind, arrays, volumes], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def sizes(self, split: str) -> list[tuple[int, int]]:
+        """Return the matrix sizes in a split, as (rows, columns)."""
+        return [array.size for array in self.manifest.arrays if array.split == split]
+
+    def split(self, name: str, *, size: int | tuple[int, int] | None = None) -> SliceSet:
+        """Read a split into memory.
+
+        Args:
+            name: train, val or test.
+            size: matrix size, as columns of a square or (rows, columns); needed only where the
+                split holds several.
+        """
+        array = self.array(name, size=size)
+        stored = np.fromfile(
+            self._checked_file(array), dtype=array.dtype, offset=_header_length(self.path, array)
+        )
+        records = self.records(name, array.size)
+        lengths = [len(record.slices) for record in records]
+        ranges = np.repeat(np.array([r.data_range for r in records], dtype=np.float32), lengths)
+        bounds = np.repeat(np.array([r.selectable for r in records]), lengths, axis=0)
+        columns = np.arange(array.shape[-1])
+        selectable = (columns >= bounds[:, :1]) & (columns < bounds[:, 1:])
+        return SliceSet(
+            images=torch.from_numpy(stored.reshape(array.shape)),
+            data_range=torch.from_numpy(ranges),
+            selectable=torch.from_numpy(selectable),
+            position=torch.arange(array.shape[0]),
+            volumes=tuple(record.volume for record in records for _ in record.slices),
+            slices=tuple(number for record in records for number in record.slices),
+            name=self.name,
+            split=name,
+        )
+
+    def images(
+        self, split: str, *, size: int | tuple[int, int] | None = None
+    ) -> Float32[np.ndarray, "slice row col"]:
+        """Return the images of a split memory-mapped: only what is looked at is read."""
+        return np.load(self._checked_file(self.array(split, size=size)), mmap_mode="r")
+
+    def records(self, split: str, size: tuple[int, int]) -> list[VolumeRecord]:
+        """Return the volumes of a split and matrix size, in the order of the array."""
+        return [r for r in self.manifest.volumes if (r.split, r.size) == (split, size)]
+
+    def array(self, split: str, *, size: int | tuple[int, int] | None = None) -> ArrayRecord:
+        """Return the array of a split; `size` is needed where it holds several matrix sizes."""
+        wanted = (size, size) if isinstance(size, int) else size
+        of_split = [array for array in self.manifest.arrays if array.split == split]
+        if not of_split:
+            splits = ", ".join(self.manifest.splits) or "none"
+            raise DataError(f"{self.path} has no split {split!r}; it has: {splits}")
+        found = [array for array in of_split if wanted in (None, array.size)]
+        if len(found) != 1:
+            sizes = ", ".join(f"{rows}x{cols}" for rows, cols in self.sizes(split))
+            raise DataError(f"split {split!r} of {self.path} has the sizes {sizes}; name one")
+        return found[0]
+
+    def verify(self) -> None:
+        """Check every array against its checksum."""
+        for array in self.manifest.arrays:
+            if checksum(self._checked_file(array)) != array.sha256:
+                raise DataError(
+                    f"{self.path / array.file} differs from its checksum in the manifest; "
+                    "copy or make the store again"
+                )
+
+    def _checked_file(self, array: ArrayRecord) -> Path:
+        file = self.path / array.file
+        n_bytes = _header_length(self.path, array)
+        n_bytes += int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
+        if file.stat().st_size != n_bytes:
+            raise DataError(
+                f"{file} has {file.stat().st_size} bytes instead of {n_bytes}; "
+                "copy or make the store again"
+            )
+        return file
+
+
+def checksum(file: Path) -> str:
+    """Return the SHA-256 of a file, read piece by piece."""
+    digest = hashlib.sha256()
+    for piece in _pieces(file):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def unfinished_path(path: Path) -> Path:
+    """Return the hidden folder beside `path` in which a store grows until it is whole."""
+    return path.with_name(f".{path.name}.unfinished")
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as handle:
+        while piece := handle.read(1 << 22):
+            yield piece
+
+
+def _header_length(folder: Path, array: ArrayRecord) -> int:
+    try:
+        with (folder / array.file).open("rb") as handle:
+            np.lib.format.read_magic(handle)
+            np.lib.format.read_array_header_1_0(handle)
+            return handle.tell()
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{folder / array.file} is missing or damaged ({error}); copy or make the store again"
+        ) from error
+
+
+def _why_no_store(path: Path) -> str:
+    if unfinished_path(path).is_dir():
+        return f"{path} is unfinished; run the command that makes it again, and it goes on"
+    if not path.exists():
+        return f"{path} does not exist; make a store with `kscout data make` or `data import`"
+    return f"{path} is not a store: it has no {MANIFEST}; give the folder that `--out` named"

@@ -1,0 +1,240 @@
+"""Writing a store volume by volume, in bounded memory, so that a killed run can go on."""
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO, final
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from kscout.data.slices import slice_peaks
+from kscout.data.store import (
+    MANIFEST,
+    ArrayRecord,
+    Manifest,
+    Store,
+    VolumeRecord,
+    checksum,
+    unfinished_path,
+)
+from kscout.errors import DataError
+from kscout.files import write_json
+
+_JOURNAL = "journal.jsonl"
+_HEADER_BYTES = 128
+
+
+@final
+class StoreWriter:
+    """Grows a store in a hidden folder beside `path` and moves it there when it is whole.
+
+    A journal names every volume whose pixels are on disk, so that the same recipe goes on where a
+    killed process stopped. Volumes must come in the same order each time.
+    """
+
+    def __init__(self, path: Path, recipe: dict[str, Any], *, name: str = "") -> None:
+        """Start a store, or go on with the unfinished one of the same recipe.
+
+        Args:
+            path: the folder that the store will be.
+            recipe: JSON values from which the store can be made again.
+            name: what tables call the data set; the folder's name where empty.
+        """
+        self.path = path
+        self.name = name or path.name
+        self.recipe: dict[str, Any] = json.loads(json.dumps(recipe))
+        self._check_path()
+        self._folder = unfinished_path(path)
+        self._records: dict[tuple[str, str], VolumeRecord] = {}
+        self._n_slices: Counter[tuple[str, tuple[int, int]]] = Counter()
+        self._left_out: dict[str, str] = {}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._journal = (self._folder / _JOURNAL).open("a+b")
+        _lock(self._journal, path)
+        self._recover()
+
+    def holds(self, split: str, volume: str) -> bool:
+        """Say whether the volume is in the store already, from before an interruption."""
+        return (split, volume) in self._records
+
+    def has_left_out(self, source: str) -> bool:
+        """Say whether the source was found to be unusable before an interruption."""
+        return source in self._left_out
+
+    def append(
+        self,
+        split: str,
+        volume: str,
+        images: Float32[np.ndarray, "slice row col"],
+        *,
+        slices: Sequence[int] | None = None,
+        source: str = "",
+        acquisition: str = "",
+    ) -> None:
+        """Add the slices of one volume; they are on disk when this returns."""
+        if self.holds(split, volume):
+            raise DataError(
+                f"volume {volume!r} comes twice in split {split!r}; rename one of the files"
+            )
+        peaks = slice_peaks(torch.from_numpy(np.ascontiguousarray(images)))
+        n_rows, n_cols = images.shape[-2:]
+        record = VolumeRecord(
+            split=split,
+            volume=volume,
+            size=(n_rows, n_cols),
+            slices=tuple(range(len(images)) if slices is None else slices),
+            data_range=float(peaks.max()),
+            source=source,
+            acquisition=acquisition,
+            selectable=(0, n_cols),
+        )
+        self._write_pixels(record, images)
+        self._write_line({"volume": asdict(record)})
+        self._remember(record)
+
+    def leave_out(self, source: str, reason: str) -> None:
+        """Record that a source could not be used."""
+        self._write_line({"left_out": {"source": source, "reason": reason}})
+        self._left_out[source] = reason
+
+    def finish(self, warnings: Sequence[str] = ()) -> Store:
+        """Write the manifest and let the store appear at its path, whole."""
+        if not self._records:
+            raise DataError(f"no slices to store in {self.path}; check the source and the filters")
+        left_out = tuple({"source": s, "reason": r} for s, r in self._left_out.items())
+        manifest = Manifest(
+            name=self.name,
+            recipe=self.recipe,
+            volumes=tuple(self._records.values()),
+            arrays=self._close_arrays(),
+            left_out=left_out,
+            warnings=tuple(warnings),
+        )
+        write_json(self._folder / MANIFEST, manifest.to_json())
+        self.close()
+        (self._folder / _JOURNAL).unlink()
+        if self.path.is_dir():
+            self.path.rmdir()
+        self._folder.replace(self.path)
+        return Store.open(self.path)
+
+    def discard(self) -> None:
+        """Remove what was written: nothing of the store remains."""
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Release the files; an unfinished store stays and can be gone on with."""
+        self._journal.close()
+
+    def _check_path(self) -> None:
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise DataError(
+                f"{self.path} exists already; choose another --out, or delete it to make it again"
+            )
+
+    def _recover(self) -> None:
+        (self._folder / MANIFEST).unlink(missing_ok=True)
+        self._journal.seek(0)
+        lines = self._journal.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            # The process was killed inside this line: its volume is written again.
+            self._journal.truncate(sum(map(len, lines[:-1])))
+            lines.pop()
+        if not lines:
+            self._write_line({"recipe": self.recipe})
+            return
+        head, *entries = [json.loads(line) for line in lines]
+        if head["recipe"] != self.recipe:
+            raise DataError(
+                f"{self.path} was begun with other settings and is unfinished; run that command "
+                f"again, or delete {self._folder} to start afresh"
+            )
+        for entry in entries:
+            if "volume" in entry:
+                self._remember(VolumeRecord.from_json(entry["volume"]))
+            else:
+                self._left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
+
+    def _remember(self, record: VolumeRecord) -> None:
+        self._records[record.split, record.volume] = record
+        self._n_slices[record.split, record.size] += len(record.slices)
+
+    def _write_line(self, value: dict[str, Any]) -> None:
+        self._journal.write(json.dumps(value).encode() + b"\n")
+        _flush(self._journal)
+
+    def _write_pixels(
+        self, record: VolumeRecord, images: Float32[np.ndarray, "slice row col"]
+    ) -> None:
+        n_before = self._n_slices[record.split, record.size]
+        file = self._folder / _array_file(record.split, record.size)
+        with file.open("r+b" if file.exists() else "w+b") as handle:
+            # Beyond this point lies only what a killed process wrote without journaling it.
+            handle.truncate(_HEADER_BYTES + n_before * images[0].nbytes)
+            handle.seek(0)
+            handle.write(_header((0, *record.size)))
+            handle.seek(0, os.SEEK_END)
+            handle.write(np.ascontiguousarray(images).data)
+            _flush(handle)
+
+    def _close_arrays(self) -> tuple[ArrayRecord, ...]:
+        arrays = []
+        for (split, size), n_slices in self._n_slices.items():
+            shape = (n_slices, *size)
+            file = self._folder / _array_file(split, size)
+            with file.open("r+b") as handle:
+                handle.write(_header(shape))
+                handle.truncate(_HEADER_BYTES + int(np.prod(shape)) * 4)
+                _flush(handle)
+            axes = ("slice", "row", "col")
+            arrays.append(
+                ArrayRecord(file.name, split, shape, axes, "float32", sha256=checksum(file))
+            )
+        return tuple(arrays)
+
+
+def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
+    """Return the store at `path` where the same recipe has made it already."""
+    if not (path / MANIFEST).is_file():
+        return None
+    store = Store.open(path)
+    return store if store.manifest.recipe == json.loads(json.dumps(recipe)) else None
+
+
+def _array_file(split: str, size: tuple[int, int]) -> str:
+    return f"{split}_{size[0]}x{size[1]}.npy"
+
+
+def _header(shape: tuple[int, ...]) -> bytes:
+    """Return a `.npy` header of fixed length, so that the number of slices may grow."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    length = _HEADER_BYTES - 10
+    return (
+        b"\x93NUMPY\x01\x00"
+        + length.to_bytes(2, "little")
+        + text.ljust(length - 1).encode()
+        + b"\n"
+    )
+
+
+def _flush(handle: BinaryIO) -> None:
+    handle.flush()
+    os.fsync(handle.fileno())
+
+
+def _lock(handle: BinaryIO, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows: two writers at once are then not found out.
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DataError(f"another process is writing {path}; wait until it is done") from error

@@ -1,0 +1,185 @@
+"""A store gives back what was written, and is whole or not there."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store, unfinished_path
+from kscout.data.store_writer import StoreWriter, finished_store
+from kscout.errors import DataError
+
+RECIPE = {"command": "test", "seed": 3}
+
+
+def volume(seed: int, n_slices: int = 3, rows: int = 9, cols: int = 11) -> np.ndarray:
+    return np.random.default_rng(seed).random((n_slices, rows, cols), dtype=np.float32)
+
+
+def write(path: Path) -> Store:
+    writer = StoreWriter(path, RECIPE)
+    writer.append("train", "a", volume(0), slices=[4, 5, 6], source="a.h5", acquisition="PD")
+    writer.append("test", "c", volume(2, n_slices=2))
+    writer.append("train", "b", volume(1, n_slices=1))
+    return writer.finish()
+
+
+def test_a_split_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    train = write(tmp_path / "store").split("train")
+    expected = np.concatenate([volume(0), volume(1, n_slices=1)])
+    assert torch.equal(train.images, torch.from_numpy(expected))
+    assert train.volumes == ("a", "a", "a", "b")
+    assert train.slices == (4, 5, 6, 0)
+    assert train.position.tolist() == [0, 1, 2, 3]
+    assert train.selectable.all()
+    in_memory = SliceSet.from_images(train.images, train.volumes)
+    assert torch.equal(train.data_range, in_memory.data_range)
+
+
+def test_arrays_are_plain_numpy_files(tmp_path: Path) -> None:
+    store = write(tmp_path / "store")
+    array = np.load(store.path / "train_9x11.npy")
+    assert array.shape == (4, 9, 11)
+    assert np.array_equal(store.images("train"), array)
+
+
+def test_the_manifest_tells_sources_recipe_and_counts(tmp_path: Path) -> None:
+    value = json.loads((write(tmp_path / "store").path / "manifest.json").read_text())
+    assert value["kind"] == "image"
+    assert value["recipe"] == RECIPE
+    assert value["splits"] == {"train": 4, "test": 2}
+    assert value["volumes"][0]["source"] == "a.h5"
+    assert value["volumes"][0]["acquisition"] == "PD"
+
+
+def test_several_sizes_must_be_named(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("val", "a", volume(0))
+    writer.append("val", "b", volume(1, rows=7, cols=7))
+    writer.append("val", "c", volume(2))
+    store = writer.finish()
+    with pytest.raises(DataError, match="sizes 9x11, 7x7; name one"):
+        store.split("val")
+    assert store.split("val", size=7).volumes == ("b", "b", "b")
+    assert torch.equal(store.split("val", size=(9, 11)).images[3:], torch.from_numpy(volume(2)))
+    with pytest.raises(DataError, match="no split 'train'; it has: val"):
+        store.split("train")
+
+
+def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
+    first = write(tmp_path / "first").fingerprint
+    assert write(tmp_path / "other").fingerprint == first
+    writer = StoreWriter(tmp_path / "third", RECIPE)
+    writer.append("train", "a", np.nextafter(volume(0), 2, dtype=np.float32))
+    assert writer.finish().fingerprint != first
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    store = write(tmp_path / "store")
+    store.verify()
+    file = store.path / "train_9x11.npy"
+    content = bytearray(file.read_bytes())
+    content[200] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="differs from its checksum"):
+        store.verify()
+    file.write_bytes(content[:-1])
+    with pytest.raises(DataError, match=f"has {len(content) - 1} bytes instead of {len(content)}"):
+        store.split("train")
+    file.unlink()
+    with pytest.raises(DataError, match="missing or damaged"):
+        store.split("train")
+
+
+def test_an_unfinished_store_is_said_to_be_unfinished(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("train", "a", volume(0))
+    writer.close()
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(DataError, match="unfinished"):
+        Store.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"volume": {"spl'])
+def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path: Path, torn: bytes) -> None:
+    whole = write(tmp_path / "whole")
+    writer = StoreWriter(tmp_path / "again", RECIPE)
+    writer.append("train", "a", volume(0), slices=[4, 5, 6], source="a.h5", acquisition="PD")
+    writer.append("test", "c", volume(2, n_slices=2))
+    writer.close()
+    folder = unfinished_path(tmp_path / "again")
+    with (folder / "journal.jsonl").open("ab") as journal:
+        journal.write(torn)
+    with (folder / "train_9x11.npy").open("ab") as array:
+        array.write(b"pixels that no journal line vouches for")
+    writer = StoreWriter(tmp_path / "again", RECIPE, name="whole")
+    assert writer.holds("train", "a")
+    assert not writer.holds("train", "b")
+    writer.append("train", "b", volume(1, n_slices=1))
+    again = writer.finish()
+    assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
+        f.name: f.read_bytes() for f in whole.path.iterdir()
+    }
+
+
+def test_other_settings_do_not_go_on_with_an_unfinished_store(tmp_path: Path) -> None:
+    StoreWriter(tmp_path / "store", RECIPE).close()
+    with pytest.raises(DataError, match="begun with other settings"):
+        StoreWriter(tmp_path / "store", {**RECIPE, "seed": 4})
+
+
+def test_two_processes_cannot_write_one_store(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    with pytest.raises(DataError, match="another process"):
+        StoreWriter(tmp_path / "store", RECIPE)
+    writer.close()
+
+
+def test_a_folder_in_use_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(DataError, match="exists already"):
+        StoreWriter(tmp_path, RECIPE)
+    with pytest.raises(DataError, match="not a store"):
+        Store.open(tmp_path)
+
+
+def test_a_finished_store_is_known_by_its_recipe(tmp_path: Path) -> None:
+    store = write(tmp_path / "store")
+    assert finished_store(store.path, RECIPE) == store
+    assert finished_store(store.path, {"command": "other"}) is None
+    assert finished_store(tmp_path / "none", RECIPE) is None
+
+
+def test_what_is_discarded_leaves_nothing(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("train", "a", volume(0))
+    writer.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_store_is_refused(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    with pytest.raises(DataError, match="no slices"):
+        writer.finish()
+    writer.discard()
+
+
+def test_a_volume_may_come_once(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("train", "a", volume(0))
+    with pytest.raises(DataError, match="comes twice"):
+        writer.append("train", "a", volume(1))
+    writer.close()
+
+
+def test_a_manifest_of_another_schema_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "store").path / "manifest.json"
+    file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    with pytest.raises(DataError, match="schema version 99, this kscout reads 1"):
+        Store.open(file.parent)
+    file.write_text("{}")
+    with pytest.raises(DataError, match="not a manifest"):
+        Store.open(file.parent)
