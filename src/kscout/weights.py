@@ -216,18 +216,18 @@ def _lightning_names(path: Path) -> list[Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> WeightsError:
-    found = re.search(
-        r"GLOBAL ([\w.]+)|(?:load|type|class|global) [`']?([\w]+\.[\w.]+)", str(error)
-    )
-    if isinstance(error, pickle.UnpicklingError) and found is not None:
-        name = found.group(1) or found.group(2)
+    # Torch wraps the unpickler's own words in the advice to switch its safety off.
+    inner = error.__context__ if isinstance(error, pickle.UnpicklingError) else None
+    text = str(inner or error)
+    found = re.search(r"GLOBAL ([\w.]+)", text)
+    if found is not None:
         return WeightsError(
-            f"{path} asks to run {name}, and kscout never runs code from a checkpoint; "
+            f"{path} asks to run {found.group(1)}, and kscout never runs code from a checkpoint; "
             "save its state_dict() alone, with tensors and plain values, and load that"
         )
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    reason = text.splitlines()[0][:200] if text else type(error).__name__
     return WeightsError(
-        f"{path} is not a readable torch checkpoint ({reason[:200]}); copy or save it again"
+        f"{path} is not a readable torch checkpoint ({reason}); copy or save it again"
     )
 
 

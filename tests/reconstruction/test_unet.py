@@ -1,13 +1,13 @@
 """The U-Net is the reference's: names, sizes, outputs, gradients."""
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from conftest import Golden
 from torch import Tensor
 
+from conftest import Golden
 from kscout.errors import ConfigError
 from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import normalize
@@ -116,7 +116,7 @@ def test_any_size_keeps_its_size(n_rows: int, n_cols: int) -> None:
 
 
 def test_too_small_images_are_refused_with_the_smallest_size() -> None:
-    with pytest.raises(ConfigError, match="16x31 are too small for 4 poolings.*32x16"):
+    with pytest.raises(ConfigError, match=r"16x31 are too small for 4 poolings.*32x16"):
         UNet(n_channels=2).network(torch.randn(1, 1, 16, 31))
 
 
@@ -139,8 +139,11 @@ def test_network_is_one_graph_without_breaks() -> None:
 
 @pytest.mark.parametrize(
     "arguments, sentence",
-    [({"n_channels": 1}, "n_channels starts at 2"), ({"n_pools": 0}, "n_pools at 1")],
+    [
+        ({"n_channels": 1}, "n_channels starts at 2"),
+        ({"n_pools": 0}, "n_pools at 1"),
+    ],
 )
-def test_impossible_networks_are_refused(arguments: dict[str, int], sentence: str) -> None:
+def test_impossible_networks_are_refused(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         UNet(**arguments)

@@ -1,0 +1,228 @@
+"""Weights come back as they were saved, and a pickle never runs."""
+
+import argparse
+import os
+import pickle
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conftest import GOLDEN
+from kscout.errors import WeightsError
+from kscout.weights import (
+    constructor_arguments,
+    is_safetensors,
+    read_pickle,
+    read_weights,
+    save_weights,
+    without_prefix,
+)
+
+
+def save(path: Path, state: dict[str, Tensor], **extra: Any) -> None:
+    save_weights(path, state, kind="policy", component="mine", arguments={"n_cols": 9}, extra=extra)
+
+
+def test_weights_come_back_with_their_description(tmp_path: Path) -> None:
+    state = {"a": torch.randn(3, 5), "b": torch.arange(4)}
+    save(tmp_path / "w.safetensors", state, epoch=7)
+    weights = read_weights(tmp_path / "w.safetensors")
+    assert (weights.kind, weights.component) == ("policy", "mine")
+    assert weights.arguments == {"n_cols": 9}
+    assert weights.extra == {"epoch": 7}
+    assert weights.state.keys() == state.keys()
+    assert all(torch.equal(weights.state[name], state[name]) for name in state)
+
+
+def test_strided_and_shared_tensors_are_saved_by_value(tmp_path: Path) -> None:
+    base = torch.randn(4, 6)
+    save(tmp_path / "w.safetensors", {"t": base.T, "whole": base, "part": base[1]})
+    state = read_weights(tmp_path / "w.safetensors").state
+    assert torch.equal(state["t"], base.T)
+    assert torch.equal(state["part"], base[1])
+
+
+def test_half_precision_files_load_as_single_precision(tmp_path: Path) -> None:
+    value = torch.randn(7)
+    save(
+        tmp_path / "w.safetensors",
+        {"a": value.half(), "b": value.bfloat16(), "n": torch.ones(2).int()},
+    )
+    state = read_weights(tmp_path / "w.safetensors").state
+    assert state["a"].dtype == state["b"].dtype == torch.float32
+    assert state["n"].dtype == torch.int32
+    torch.testing.assert_close(state["a"], value, atol=2e-3, rtol=2e-3)
+
+
+def test_equal_weights_are_equal_bytes(tmp_path: Path) -> None:
+    state = {name: torch.randn(3) for name in "abcdefgh"}
+    for file in ("one", "two"):
+        save(tmp_path / file, state, epoch=1, seed=2, commit="abc")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save(path, {"a": torch.ones(2)})
+    with pytest.raises(TypeError):
+        save(path, {"a": torch.zeros(2)}, not_json=object())
+    assert torch.equal(read_weights(path).state["a"], torch.ones(2))
+    assert [file.name for file in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_a_truncated_file_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save(path, {"a": torch.ones(200)})
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(WeightsError, match="not a whole safetensors file"):
+        read_weights(path)
+
+
+def test_foreign_and_future_safetensors_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(2)}, tmp_path / "foreign")
+    with pytest.raises(WeightsError, match="does not say which component"):
+        read_weights(tmp_path / "foreign")
+    save_file({"a": torch.ones(2)}, tmp_path / "future", {"kscout": '{"schema_version": 99}'})
+    with pytest.raises(WeightsError, match="schema version 99"):
+        read_weights(tmp_path / "future")
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    for read in (read_weights, read_pickle):
+        with pytest.raises(WeightsError, match="nowhere is not a file"):
+            read(tmp_path / "nowhere")
+
+
+def test_formats_are_told_apart_by_their_first_bytes(tmp_path: Path) -> None:
+    save(tmp_path / "ours.pt", {"a": torch.ones(2)})
+    torch.save({"a": torch.ones(2)}, tmp_path / "theirs.safetensors")
+    (tmp_path / "empty").touch()
+    assert is_safetensors(tmp_path / "ours.pt")
+    assert not is_safetensors(tmp_path / "theirs.safetensors")
+    assert not is_safetensors(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["recon_4ch", "recon_4ch_data_parallel"])
+def test_reference_checkpoints_are_read(name: str) -> None:
+    content = read_pickle(GOLDEN / "checkpoints" / f"{name}.pt")
+    assert next(iter(content["model"])) == "down_sample_layers.0.layers.0.weight"
+    assert content["epoch"] == 6
+    assert content["best_dev_loss"] == pytest.approx(0.008136614225804806, rel=1e-12)
+    assert isinstance(content["args"], argparse.Namespace)
+    assert str(content["args"].exp_dir) == str(Path("runs/exp_dir").as_posix())
+    assert content["args"].num_chans == 4
+
+
+def test_reference_policy_checkpoint_is_read() -> None:
+    content = read_pickle(GOLDEN / "checkpoints" / "policy_4ch_r64_data_parallel.pt")
+    assert next(iter(content["model"])) == "channel_layer.layers.0.weight"
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize(
+    "scalar", [np.float64(0.25), np.float32(-3.5), np.int64(-12), np.bool_(True)]
+)
+def test_numpy_scalars_come_back_as_numbers(
+    tmp_path: Path, scalar: np.generic, is_zip: bool
+) -> None:
+    path = tmp_path / "c.pt"
+    torch.save({"n": scalar}, path, _use_new_zipfile_serialization=is_zip)
+    assert read_pickle(path)["n"] == scalar.item()
+
+
+class Attack:
+    def __init__(self, function: Any, argument: str) -> None:
+        self.call = function, (argument,)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize("function", [os.system, eval, exec], ids=["system", "eval", "exec"])
+def test_a_malicious_pickle_is_refused_and_not_run(
+    tmp_path: Path, is_zip: bool, function: Any
+) -> None:
+    mark = tmp_path / "mark"
+    code = f"touch {mark}" if function is os.system else f"open({str(mark)!r}, 'w')"
+    content = {"model": {"w": torch.ones(2)}, "args": Attack(function, code)}
+    torch.save(content, tmp_path / "c.pt", _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(WeightsError, match=r"never runs code from a checkpoint; save its state"):
+        read_pickle(tmp_path / "c.pt")
+    assert not mark.exists()
+
+
+def test_the_refusal_names_what_was_found(tmp_path: Path) -> None:
+    torch.save({"model": nn.Linear(2, 3)}, tmp_path / "c.pt")
+    with pytest.raises(WeightsError, match=r"c\.pt asks to run torch\.nn\.modules\.linear\.Linear"):
+        read_pickle(tmp_path / "c.pt")
+
+
+def test_a_numpy_object_scalar_is_refused(tmp_path: Path) -> None:
+    scalar = np._core.multiarray.scalar if hasattr(np, "_core") else np.core.multiarray.scalar
+
+    class Smuggler:
+        def __reduce__(self) -> Any:
+            return scalar, (np.dtype("O"), b"anything")
+
+    torch.save({"model": Smuggler()}, tmp_path / "c.pt")
+    with pytest.raises(WeightsError, match="NumPy scalar of type 'O8'"):
+        read_pickle(tmp_path / "c.pt")
+
+
+def test_classes_that_lightning_mentions_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("pytorch_lightning.callbacks.model_checkpoint")
+
+    class ModelCheckpoint:
+        pass
+
+    ModelCheckpoint.__module__ = module.__name__
+    ModelCheckpoint.__qualname__ = "ModelCheckpoint"
+    module.ModelCheckpoint = ModelCheckpoint  # type: ignore[attr-defined]
+    for name in ("pytorch_lightning", "pytorch_lightning.callbacks"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    content = {"state_dict": {"unet.w": torch.ones(2)}, "callbacks": {ModelCheckpoint: {"best": 1}}}
+    torch.save(content, tmp_path / "c.ckpt")
+    monkeypatch.undo()
+    assert torch.equal(read_pickle(tmp_path / "c.ckpt")["state_dict"]["unet.w"], torch.ones(2))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04broken", pickle.dumps([1, 2])])
+def test_damaged_files_are_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "c.pt").write_bytes(content)
+    with pytest.raises(WeightsError, match=r"c\.pt"):
+        read_pickle(tmp_path / "c.pt")
+
+
+def test_a_prefix_goes_only_where_all_names_have_it() -> None:
+    assert without_prefix({"module.a": 1, "module.b": 2}, "module.") == {"a": 1, "b": 2}
+    assert without_prefix({"module.a": 1, "b": 2}, "module.") == {"module.a": 1, "b": 2}
+
+
+def test_constructor_arguments_are_read_off_the_object() -> None:
+    class Component(nn.Module):
+        def __init__(self, *, width: int, name: str = "x") -> None:
+            super().__init__()
+            self.width, self.name = width, name
+
+    assert constructor_arguments(Component(width=3)) == {"width": 3, "name": "x"}
+
+
+def test_an_argument_that_is_not_kept_is_named() -> None:
+    class Component(nn.Module):
+        def __init__(self, *, width: int) -> None:
+            super().__init__()
+
+    with pytest.raises(WeightsError, match=r"set self\.width in __init__"):
+        constructor_arguments(Component(width=3))
