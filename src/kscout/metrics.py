@@ -9,11 +9,12 @@ NMSE is the squared error over the target's energy in both. Scores of different 
 not be compared: the window alone moves SSIM by .01, the choice of `data_range` by up to .15.
 """  # noqa: E501 - a table row is one line
 
+from copy import copy
 from functools import lru_cache
 from typing import Literal, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.errors import unknown_name
@@ -83,6 +84,15 @@ class SsimScorer:
         self, image: Float[Tensor, "*lead row col"]
     ) -> Float[Tensor, "*lead out_row out_col"]:
         return self.down @ image @ self.across
+
+    def rows(self, selection: Int[Tensor, " n"]) -> "SsimScorer":
+        """Return the scorer of chosen targets, one of which may be chosen several times."""
+        chosen = copy(self)
+        for name in ("c1", "c2", "target", "mean", "variance"):
+            value = getattr(self, name)
+            if value.shape[0] == self.target.shape[0]:
+                setattr(chosen, name, value[selection])
+        return chosen
 
     def map(self, image: Float[Tensor, "*lead row col"]) -> Float[Tensor, "*out row_ col_"]:
         """Return SSIM at every window position."""

@@ -1,0 +1,225 @@
+"""One engine that reconstructs and scores (slice, mask) pairs: the inner loop of everything.
+
+Training, evaluation, oracles and the Gymnasium environment all go through `Simulator`. Trying a
+column costs a rank-one update of the complex zero-filled image, one reconstruction and one score;
+the transform of the slice, its columns' images and the target's half of SSIM are computed once
+per batch. No step waits for the device.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor
+
+from kscout.core import (
+    Observation,
+    Policy,
+    Protocol,
+    Reconstruction,
+    Reconstructor,
+    SliceBatch,
+    Truth,
+)
+from kscout.errors import ConfigError
+from kscout.metrics import SsimScorer
+from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
+from kscout.physics.normalization import denormalize
+from kscout.physics.sampling import acquire, apply_mask, center_mask
+
+_BYTES_PER_PIXEL = 512
+"""What reconstructing and scoring one candidate holds at its peak, with the paper's U-Net."""
+
+MEMORY_LIMIT = {"cpu": 512 * 2**20, "cuda": 16 * 2**30}
+"""Default bytes that candidates reconstructed at once may take, by kind of device."""
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """Where a batch of acquisitions stands; several may belong to one slice."""
+
+    owner: Int[Tensor, " state"]
+    """The slice of the batch that each state acquires."""
+    zero_filled: Complex[Tensor, "state coil row col"]
+    mask: Bool[Tensor, "state col"]
+    image: Float[Tensor, "state row col"]
+    """The reconstruction in normalized units: what a policy sees."""
+    mean: Float[Tensor, " state"]
+    std: Float[Tensor, " state"]
+    score: Float[Tensor, " state"]
+    """SSIM of the reconstruction under the simulator's protocol."""
+    n_left: int
+    """Columns that may still be acquired, in the slice that has most of them."""
+    step: int = 0
+
+    def __len__(self) -> int:
+        return self.mask.shape[0]
+
+    def rows(self, selection: Int[Tensor, " n"]) -> "State":
+        """Return the chosen states, in that order; one may be chosen several times."""
+        return replace(self, **{name: getattr(self, name)[selection] for name in _PER_STATE})
+
+
+_PER_STATE = ("owner", "zero_filled", "mask", "image", "mean", "std", "score")
+
+
+@final
+class Simulator:
+    """Acquires, reconstructs and scores the slices of one batch with one reconstructor."""
+
+    def __init__(
+        self,
+        batch: SliceBatch,
+        reconstructor: Reconstructor,
+        *,
+        protocol: Protocol = "paper",
+        memory_limit: int | None = None,
+    ) -> None:
+        self.batch, self.reconstructor, self.protocol = batch, reconstructor, protocol
+        device = batch.kspace.device
+        self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
+        self.ramps = column_ramps(batch.n_cols, device)
+        self.scorer = SsimScorer(batch.target, data_range=batch.data_range)
+        limit = MEMORY_LIMIT[device.type] if memory_limit is None else memory_limit
+        self.n_at_once = max(1, limit // (_BYTES_PER_PIXEL * batch.target[0].numel()))
+
+    def start(self, n_initial: int, *, n_trajectories: int = 1) -> State:
+        """Measure the central columns and reconstruct."""
+        n_slices, n_cols = self.batch.selectable.shape
+        device = self.batch.kspace.device
+        mask = center_mask(n_cols, n_initial).to(device).expand(n_slices, -1)
+        owner = torch.arange(n_slices, device=device)
+        zero_filled = ifft2c(apply_mask(self.batch.kspace, mask))
+        found, score = self._reconstruct(zero_filled, mask, owner)
+        n_left = int((self.batch.selectable & ~mask).sum(dim=-1).max())
+        state = State(owner, zero_filled, mask, found.image, found.mean, found.std, score, n_left)
+        return state.rows(owner.repeat_interleave(n_trajectories)) if n_trajectories > 1 else state
+
+    def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
+        """Measure one more column in every state."""
+        return self.branch(state, column[:, None])
+
+    def branch(self, state: State, columns: Int[Tensor, "state candidate"]) -> State:
+        """Measure each candidate column: `candidate` new states for every state, in that order.
+
+        Columns drawn twice for one state are reconstructed once where that costs no
+        synchronization, that is on the CPU.
+        """
+        n_candidates = columns.shape[1]
+        parent = torch.arange(len(state), device=columns.device).repeat_interleave(n_candidates)
+        column = columns.reshape(-1)
+        if columns.device.type == "cpu" and n_candidates > 1:
+            pair, inverse = torch.unique(parent * state.mask.shape[1] + column, return_inverse=True)
+            parent, column = pair // state.mask.shape[1], pair % state.mask.shape[1]
+        else:
+            inverse = None
+        parts = list(self._children(state, parent, column))
+        together = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_STATE}
+        grown = replace(parts[0], **together)
+        return grown if inverse is None else grown.rows(inverse)
+
+    def score_columns(
+        self, state: State, columns: Int[Tensor, "state candidate"]
+    ) -> Float[Tensor, "state candidate"]:
+        """Return SSIM after measuring each candidate column, keeping nothing else."""
+        parent = torch.arange(len(state), device=columns.device)
+        parent = parent.repeat_interleave(columns.shape[1])
+        children = self._children(state, parent, columns.reshape(-1))
+        return torch.cat([child.score for child in children]).view(columns.shape)
+
+    def score_every_column(self, state: State) -> Float[Tensor, "state col"]:
+        """Return SSIM after measuring each column that is left; -inf for the others."""
+        blocked = self.blocked(state)
+        columns = blocked.to(torch.int8).argsort(dim=-1, stable=True)[:, : state.n_left]
+        scores = self.score_columns(state, columns).masked_fill(
+            blocked.gather(-1, columns), -torch.inf
+        )
+        every = torch.full(blocked.shape, -torch.inf, device=scores.device, dtype=scores.dtype)
+        return every.scatter(-1, columns, scores)
+
+    def observe(self, policy: Policy, state: State) -> Observation:
+        """Return what the policy may see: the truth for oracles only."""
+        seen = Observation(image=state.image, mask=state.mask, step=state.step)
+        if not policy.needs_target:
+            return seen
+        error = fft2c(self.images(state)) - fft2c(self.batch.target)[state.owner]
+        truth = Truth(
+            kspace_error=error.abs().square().sum(dim=-2),
+            candidate_scores=self.score_every_column(state)
+            if policy.needs_candidate_scores
+            else None,
+        )
+        return replace(seen, truth=truth)
+
+    def blocked(self, state: State) -> Bool[Tensor, "state col"]:
+        """Return the columns that may not be chosen: measured, or outside the matrix."""
+        return state.mask | ~self.batch.selectable[state.owner]
+
+    def images(self, state: State) -> Float[Tensor, "state row col"]:
+        """Return the reconstructions in the target's units, as the protocol says."""
+        return self._to_units(Reconstruction(state.image, state.mean, state.std), state.owner)
+
+    def _to_units(
+        self, found: Reconstruction, owner: Int[Tensor, " state"]
+    ) -> Float[Tensor, "state row col"]:
+        if self.protocol == "blind":
+            return denormalize(found.image, found.mean, found.std)
+        # Paper: scores use the target's statistics, which no scanner has.
+        return denormalize(found.image, self.batch.target_mean[owner], self.batch.target_std[owner])
+
+    def _reconstruct(
+        self,
+        zero_filled: Complex[Tensor, "state coil row col"],
+        mask: Bool[Tensor, "state col"],
+        owner: Int[Tensor, " state"],
+    ) -> tuple[Reconstruction, Float[Tensor, " state"]]:
+        with torch.no_grad():
+            found = self.reconstructor.from_zero_filled(zero_filled, mask)
+            return found, self.scorer.rows(owner)(self._to_units(found, owner))
+
+    def _children(
+        self, state: State, parent: Int[Tensor, " pair"], column: Int[Tensor, " pair"]
+    ) -> Iterator[State]:
+        """Yield the states after measuring `column` in `parent`, a part at a time."""
+        for begin in range(0, len(parent), self.n_at_once):
+            rows, chosen = (x[begin : begin + self.n_at_once] for x in (parent, column))
+            owner = state.owner[rows]
+            profiles = self.column_images[owner, :, chosen]
+            zero_filled = torch.addcmul(
+                state.zero_filled[rows], profiles[..., None], self.ramps[chosen][:, None, None, :]
+            )
+            mask = acquire(state.mask[rows], chosen)
+            found, score = self._reconstruct(zero_filled, mask, owner)
+            yield State(
+                owner,
+                zero_filled,
+                mask,
+                found.image,
+                found.mean,
+                found.std,
+                score,
+                n_left=state.n_left - 1,
+                step=state.step + 1,
+            )
+
+
+def check_budget(selectable: Bool[Tensor, "batch col"], *, n_initial: int, horizon: int) -> None:
+    """Refuse a budget that some slice cannot meet."""
+    n_cols = selectable.shape[1]
+    if not 0 < n_initial <= n_cols:
+        raise ConfigError(
+            f"cannot start from {n_initial} of {n_cols} columns; set n_initial to 1..{n_cols}"
+        )
+    if horizon < 0:
+        raise ConfigError(f"cannot acquire {horizon} columns; set the number of steps to 0 or more")
+    left = (selectable & ~center_mask(n_cols, n_initial).to(selectable.device)).sum(dim=-1)
+    n_short = int((left < horizon).sum())
+    if n_short:
+        raise ConfigError(
+            f"no column left to acquire in {n_short} of {len(left)} slices: {n_initial} + "
+            f"{horizon} columns were asked of {n_cols}, of which {int(left.min()) + n_initial} "
+            f"can be measured; lower the number of steps to {int(left.min())} or less"
+        )

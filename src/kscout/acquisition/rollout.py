@@ -1,0 +1,121 @@
+"""Run a policy from the start to its budget: a `Trajectory`."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kscout.acquisition.choose import choose_columns, column_log_probabilities
+from kscout.acquisition.episode import Simulator, State, check_budget
+from kscout.core import Policy
+from kscout.metrics import nmse, psnr
+from kscout.randomness import keyed_generator
+
+
+@final
+@dataclass(frozen=True)
+class Trajectory:
+    """What a policy measured and how good the images became; index 0 of `moment` is the start."""
+
+    columns: Int[Tensor, "batch trajectory step"]
+    ssim: Float[Tensor, "batch trajectory moment"]
+    psnr: Float[Tensor, "batch trajectory moment"]
+    nmse: Float[Tensor, "batch trajectory moment"]
+    probabilities: Float[Tensor, "step batch trajectory col"] | None = None
+    images: Float[Tensor, "moment batch trajectory row col"] | None = None
+    """Reconstructions in the target's units."""
+
+
+def action_uniforms(
+    n_slices: int, n_trajectories: int, horizon: int, *key: int | str
+) -> Float[Tensor, "slice trajectory step"]:
+    """Return the numbers in [0, 1) that decide every draw of an evaluation, keyed by `key`."""
+    generator = keyed_generator("actions", *key)
+    return torch.rand(n_slices, n_trajectories, horizon, generator=generator)
+
+
+@torch.no_grad()
+def rollout(
+    policy: Policy,
+    simulator: Simulator,
+    *,
+    n_initial: int,
+    horizon: int,
+    uniforms: Float[Tensor, "batch trajectory step"] | None = None,
+    replay: Int[Tensor, "batch trajectory step"] | None = None,
+    keep_probabilities: bool = False,
+    keep_images: bool = False,
+) -> Trajectory:
+    """Acquire `horizon` columns one at a time.
+
+    Args:
+        policy: scores the columns.
+        simulator: holds slices, reconstructor and protocol.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire.
+        uniforms: decide the draws of a stochastic policy; None takes the best column. A
+            deterministic policy ignores them: all its trajectories are the same.
+        replay: columns to acquire whatever the policy says.
+        keep_probabilities: also return the policy's distribution at every step.
+        keep_images: also return every reconstruction.
+    """
+    check_budget(simulator.batch.selectable, n_initial=n_initial, horizon=horizon)
+    given = replay if replay is not None else uniforms
+    n_trajectories = 1 if given is None else given.shape[1]
+    state = simulator.start(n_initial, n_trajectories=n_trajectories)
+    columns, moments, probabilities = [], [_measure(simulator, state, keep_images)], []
+    for step in range(horizon):
+        scores = policy(simulator.observe(policy, state))
+        blocked = simulator.blocked(state)
+        if replay is not None:
+            chosen = replay[:, :, step].reshape(-1)
+        else:
+            at_step = None if uniforms is None else uniforms[:, :, step].reshape(-1)
+            chosen = choose_columns(policy, scores, blocked, at_step)
+        if keep_probabilities:
+            probabilities.append(column_log_probabilities(scores, blocked).exp())
+        state = simulator.acquire(state, chosen)
+        columns.append(chosen)
+        moments.append(_measure(simulator, state, keep_images))
+    return _assemble(columns, moments, probabilities, n_trajectories)
+
+
+_Moment = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+def _measure(simulator: Simulator, state: State, keep_images: bool) -> _Moment:
+    images, batch = simulator.images(state), simulator.batch
+    target, data_range = batch.target[state.owner], batch.data_range[state.owner]
+    return (
+        state.score,
+        psnr(images, target, data_range=data_range),
+        nmse(images, target),
+        images if keep_images else None,
+    )
+
+
+def _assemble(
+    columns: list[Tensor], moments: list[_Moment], probabilities: list[Tensor], n_trajectories: int
+) -> Trajectory:
+    n_states = len(moments[0][0])
+    fold = (n_states // n_trajectories, n_trajectories)
+    ssim, psnr_, nmse_ = (
+        torch.stack([moment[i] for moment in moments], dim=-1).view(*fold, -1)  # type: ignore[misc]
+        for i in range(3)
+    )
+    images = [moment[3] for moment in moments if moment[3] is not None]
+    empty = torch.empty(n_states, 0, dtype=torch.long, device=ssim.device)
+    return Trajectory(
+        columns=(torch.stack(columns, dim=-1) if columns else empty).view(*fold, -1),
+        ssim=ssim,
+        psnr=psnr_,
+        nmse=nmse_,
+        probabilities=torch.stack(probabilities).view(len(columns), *fold, -1)
+        if probabilities
+        else None,
+        images=torch.stack(images).view(len(moments), *fold, *images[0].shape[1:])
+        if images
+        else None,
+    )
