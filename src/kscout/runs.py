@@ -1,0 +1,314 @@
+"""A run folder: all that is needed to redo a run, to go on with it, and to report on it.
+
+| file | what |
+|---|---|
+| `config.toml` | the settings, resolved |
+| `provenance.json` | commit, versions, seed, device, command, hardware, fingerprints of inputs |
+| `metrics.jsonl` | one JSON object per line, one line per epoch |
+| `checkpoint.pt` | the last epoch's state, from which a killed run goes on |
+| `weights.safetensors` | the last epoch's weights; `best.safetensors` those of the best epoch |
+| `epoch-0010.safetensors` | the weights of a kept epoch |
+| `done.json` | present when the run is finished |
+
+Every file but `metrics.jsonl` appears whole. A line of metrics may be torn by a kill, and lines
+may be ahead of the checkpoint: both are dropped when the run goes on. Nothing here needs torch.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, final
+
+from kscout.config import Config, dump_config
+from kscout.errors import RunError
+from kscout.files import write_json, write_text
+
+CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
+_PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
+
+Record = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """Where a training stands, as `on_step` callbacks are told after every optimizer step."""
+
+    epoch: int
+    """Counted from 1."""
+    n_epochs: int
+    step: int
+    """Optimizer steps done in this epoch."""
+    n_steps: int
+    """Optimizer steps per epoch."""
+    record: Record = field(default_factory=dict)
+    """The line just written to `metrics.jsonl`; empty inside an epoch."""
+
+
+@final
+@dataclass
+class Run:
+    """A run folder opened for writing, by one process at a time."""
+
+    path: Path
+    config: Config
+    provenance: Record
+    _lock: int
+
+    @classmethod
+    def create_or_resume(
+        cls,
+        path: Path,
+        config: Config,
+        *,
+        inputs: Mapping[str, str],
+        device: str,
+        command: Sequence[str] | None = None,
+    ) -> "Run":
+        """Open a folder for this run: a new one, or its own of before.
+
+        Args:
+            path: the run folder.
+            config: resolved settings; a folder of other settings is refused.
+            inputs: fingerprints by name of what the run reads (store, reconstructor); a folder
+                that was begun with others is refused.
+            device: the device in words, e.g. `cpu` or the name of a GPU.
+            command: the command line; that of this process where not given.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        lock = _lock_folder(path)
+        try:
+            if (path / CONFIG).exists():
+                _check_same_config(path, config)
+            elif any(not name.name.startswith(".") for name in path.iterdir()):
+                raise RunError(
+                    f"{path} is not empty and not a run folder (no {CONFIG}); name another --out"
+                )
+            for leftover in path.glob(".*.part"):
+                leftover.unlink()
+            if (path / PROVENANCE).exists():
+                provenance = _read_json(path / PROVENANCE)
+                _check_same_inputs(path, provenance, inputs)
+            else:
+                provenance = describe(config, inputs, device, command or sys.argv)
+                write_json(path / PROVENANCE, provenance)
+            # Last, so that a folder with settings is one whose provenance is known.
+            if not (path / CONFIG).exists():
+                write_text(path / CONFIG, dump_config(config))
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, config, provenance, lock)
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / DONE).exists()
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.path / "checkpoint.pt"
+
+    @property
+    def weights_path(self) -> Path:
+        """Weights of the last epoch."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def best_path(self) -> Path:
+        """Weights of the epoch with the best validation."""
+        return self.path / "best.safetensors"
+
+    def epoch_path(self, epoch: int) -> Path:
+        """Weights of a kept epoch."""
+        return epoch_path(self.path, epoch)
+
+    def note(self, **facts: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Add facts to the provenance, e.g. the convolution backend that was measured."""
+        self.provenance = {**self.provenance, **facts}
+        write_json(self.path / PROVENANCE, self.provenance)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one line to the metrics; it has an `epoch`."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def rewind(self, epoch: int) -> list[Record]:
+        """Drop torn lines and lines after an epoch; return those that stay."""
+        kept = [record for record in read_metrics(self.path) if record["epoch"] <= epoch]
+        write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
+        return kept
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Mark the run as finished, with what there is to say about it in short."""
+        write_json(self.path / DONE, {"date": _now(), **summary})
+
+    def close(self) -> None:
+        """Let other processes open the folder."""
+        os.close(self._lock)
+
+
+@final
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder says, for tables and figures."""
+
+    path: Path
+    config: Record
+    """The settings as plain tables, with the run's `kind`."""
+    provenance: Record
+    metrics: list[Record]
+    done: Record | None
+    """The closing summary; None while the run is not finished."""
+
+    @property
+    def kind(self) -> str:
+        return self.config["kind"]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.done is not None
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run folder, finished or not."""
+    if not (path / CONFIG).is_file():
+        raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
+    done = path / DONE
+    return RunRecord(
+        path=path,
+        config=tomllib.loads((path / CONFIG).read_text(encoding="utf-8")),
+        provenance=_read_json(path / PROVENANCE),
+        metrics=read_metrics(path),
+        done=_read_json(done) if done.exists() else None,
+    )
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """Return the metrics of a run folder; a last line that a kill tore is left out."""
+    file = path / METRICS
+    if not file.exists():
+        return []
+    records: list[Record] = []
+    lines = file.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines) - 1:
+                break
+            raise RunError(f"{file}: line {number} is damaged; restore the file") from error
+    return records
+
+
+def epoch_path(path: Path, epoch: int) -> Path:
+    """Return where a run folder keeps the weights of an epoch."""
+    return path / f"epoch-{epoch:04d}.safetensors"
+
+
+def describe(
+    config: Config, inputs: Mapping[str, str], device: str, command: Sequence[str]
+) -> Record:
+    """Return what is needed to redo a run; nothing in it names the machine."""
+    return {
+        "date": _now(),
+        "command": " ".join([Path(command[0]).name, *command[1:]]),
+        "seed": config.training.seed,
+        "device": device,
+        "inputs": dict(inputs),
+        "commit": _commit(),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "hardware": {"machine": platform.machine(), "n_cores": os.cpu_count()},
+        "system": platform.system(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that kscout runs from, marked where files differ."""
+    here = Path(__file__).parent
+    git = ["git", "-C", str(here)]
+    try:
+        # A package installed into an environment inside some other repository is not its code.
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], check=True, **_QUIET)
+        head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, **_QUIET).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno", "."], **_QUIET).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head} with local changes" if changed.strip() else head
+
+
+_QUIET: dict[str, Any] = {"capture_output": True, "text": True}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read_json(path: Path) -> Record:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is missing or damaged ({error}); start a new run") from error
+
+
+def _lock_folder(path: Path) -> int:
+    """Take the folder's lock, which the system releases however the process ends."""
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise RunError(f"{path} is in use by another process; wait for it or stop it") from error
+    return descriptor
+
+
+def _check_same_config(path: Path, config: Config) -> None:
+    there = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
+    here = tomllib.loads(dump_config(config))
+    differences = _differences(there, here)
+    if differences:
+        raise RunError(
+            f"{path} belongs to a run with other settings: {'; '.join(differences)}; "
+            "name another --out, or take its settings"
+        )
+
+
+def _differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: ANN401 - TOML
+    if not (isinstance(there, dict) and isinstance(here, dict)):
+        return [] if there == here else [f"{where} is {there!r} there and {here!r} here"]
+    keys = list(dict.fromkeys([*there, *here]))
+    return [
+        difference
+        for key in keys
+        for difference in _differences(
+            there.get(key, "not set"), here.get(key, "not set"), f"{where}.{key}".lstrip(".")
+        )
+    ]
+
+
+def _check_same_inputs(path: Path, provenance: Record, inputs: Mapping[str, str]) -> None:
+    before = provenance["inputs"]
+    for name in dict.fromkeys([*before, *inputs]):
+        if before.get(name) != inputs.get(name):
+            raise RunError(
+                f"{path} was begun with another {name} ({before.get(name)} there, "
+                f"{inputs.get(name)} here); give the same one or name another --out"
+            )

@@ -1,0 +1,1 @@
+"""Training of reconstructors and policies: repeatable, resumable, on one process or several."""

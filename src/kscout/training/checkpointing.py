@@ -1,0 +1,63 @@
+"""Checkpoints that survive a kill at any moment: the old one stays until the new one is whole."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+import torch
+from torch import Tensor, nn
+
+from kscout.errors import RunError
+from kscout.files import written_whole
+
+
+class Checkpoint(TypedDict):
+    """The state of a training after a whole epoch."""
+
+    epoch: int
+    """Epochs done."""
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    facts: dict[str, Any]
+    """What else the training carries from epoch to epoch: numbers, strings, tensors."""
+
+
+def checkpoint_of(
+    epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, Any]
+) -> Checkpoint:
+    """Return the state to save; it shares memory with the model."""
+    return Checkpoint(
+        epoch=epoch,
+        model=model.state_dict(),
+        optimizer=optimizer.state_dict(),
+        facts=dict(facts),
+    )
+
+
+def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a saved state into a model and its optimizer, on whichever device they are."""
+    model.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint whole; until then the one before it stays."""
+    with written_whole(path) as aside:
+        torch.save(dict(checkpoint), aside)
+
+
+def load_checkpoint(path: Path) -> Checkpoint | None:
+    """Read a checkpoint to the CPU without running code from it; None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle may raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(
+            f"{path} is damaged ({reason}); delete it to train from the start"
+        ) from error
+    missing = set(Checkpoint.__required_keys__) - set(content)
+    if missing:
+        raise RunError(f"{path} is no checkpoint of a training: it has no {sorted(missing)[0]!r}")
+    return cast(Checkpoint, content)

@@ -1,0 +1,143 @@
+"""Settings are read strictly, and come back unchanged from their own TOML."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kscout.config import (
+    ACQUISITIONS,
+    POLICY_TRAININGS,
+    RECONSTRUCTOR_TRAININGS,
+    AcquisitionSetting,
+    Component,
+    PolicyConfig,
+    ReconstructorConfig,
+    dump_config,
+    from_table,
+    learning_rate_at,
+    read_config,
+    with_settings,
+)
+from kscout.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ReconstructorConfig(Component("unet", {"n_channels": 5, "note": 'a "b" \\ é'})),
+        PolicyConfig(training=POLICY_TRAININGS["ngreedy"], acquisition=ACQUISITIONS["brain-long"]),
+        PolicyConfig(acquisition=AcquisitionSetting(3, 5)),
+        ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS["wide-unet"]),
+    ],
+)
+def test_settings_survive_toml(config: ReconstructorConfig | PolicyConfig) -> None:
+    assert from_table(type(config), tomllib.loads(dump_config(config))) == config
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*-unet.toml")), ids=lambda p: p.stem)
+def test_shipped_unet_configs_are_the_papers_recipe(path: Path) -> None:
+    config = read_config(ReconstructorConfig, path)
+    assert config.training == RECONSTRUCTOR_TRAININGS["paper-unet"]
+    assert config.reconstructor == Component("unet", {"n_channels": 16, "n_pools": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "start", "end"),
+    [
+        ("knee-base", 128, 16, 32),
+        ("knee-long", 128, 4, 32),
+        ("brain-base", 256, 32, 48),
+        ("brain-long", 256, 8, 36),
+    ],
+)
+def test_acquisition_presets_are_the_papers(name: str, size: int, start: int, end: int) -> None:
+    setting = ACQUISITIONS[name]
+    assert (setting.size, setting.n_initial, setting.budget) == (size, start, end)
+
+
+def test_step_sizes_decay_after_the_named_epochs() -> None:
+    unet, ngreedy = RECONSTRUCTOR_TRAININGS["paper-unet"], POLICY_TRAININGS["ngreedy"]
+    assert [learning_rate_at(unet, e) for e in (1, 40, 41, 50)] == pytest.approx(
+        [1e-3, 1e-3, 1e-4, 1e-4]
+    )
+    assert [learning_rate_at(ngreedy, e) for e in (10, 11, 40, 41)] == pytest.approx(
+        [5e-5, 2.5e-5, 5e-5 / 8, 5e-5 / 16]
+    )
+
+
+def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("[training]\nn_epochs = 3\nlearning_rate = 1\n")
+    wide = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS["wide-unet"])
+    found = read_config(ReconstructorConfig, path, base=wide)
+    assert found == replace(wide, training=replace(wide.training, n_epochs=3, learning_rate=1.0))
+
+
+def test_assignments_are_typed_and_may_be_bare_words() -> None:
+    config = with_settings(
+        ReconstructorConfig(),
+        [
+            "training.decay_epochs=[2, 3]",
+            "training.protocol=blind",
+            "reconstructor.n_channels=4",
+            "training.learning_rate=1e-4",
+        ],
+    )
+    assert config.training.decay_epochs == (2, 3)
+    assert config.training.protocol == "blind"
+    assert config.training.learning_rate == 1e-4
+    assert config.reconstructor == Component("unet", {"n_channels": 4})
+
+
+def test_another_component_drops_the_arguments_of_the_first() -> None:
+    base = ReconstructorConfig(Component("unet", {"n_channels": 4}))
+    table = {"reconstructor": {"name": "other", "depth": 2}}
+    assert from_table(ReconstructorConfig, table, base).reconstructor == Component(
+        "other", {"depth": 2}
+    )
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("training.n_epoch=3", r"'training.n_epoch' \(did you mean 'n_epochs'\?\); choose one of"),
+        ("trainin.n_epochs=3", "unknown setting 'trainin'"),
+        ("training.n_epochs=2.5", r"n_epochs is 2.5 \(float\); expected a whole number"),
+        ("training.n_epochs=true", r"n_epochs is True \(bool\); expected a whole number"),
+        ("training.learning_rate=fast", r"learning_rate is 'fast' \(str\); expected a number"),
+        ("training.decay_epochs=4", "expected a list"),
+        ("training.decay_epochs=[4, 'x']", r"decay_epochs\[1\] is 'x'"),
+        ("training.protocol=best", "choose one of: paper, blind"),
+        ("training=3", "write section.key=value"),
+        ("training.n_epochs", "write section.key=value"),
+        ("training.seed.x=1", "'seed' is no section"),
+        ("training.batch_size=0", "batch_size is 0; it must be 1 or more"),
+        ("training.accelerations=[4.0]", "1 accelerations with 6 center_fractions"),
+        ("training.learning_rate=0", "learning_rate is 0.0; it must be above 0"),
+    ],
+)
+def test_wrong_settings_are_told(assignment: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        with_settings(ReconstructorConfig(), [assignment])
+
+
+def test_files_that_cannot_be_settings_are_told(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[training\n")
+    with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
+        read_config(ReconstructorConfig, broken)
+    with pytest.raises(ConfigError, match=r"cannot read settings from .*none.toml: No such file"):
+        read_config(ReconstructorConfig, tmp_path / "none.toml")
+    other = tmp_path / "other.toml"
+    other.write_text(dump_config(PolicyConfig()))
+    with pytest.raises(ConfigError, match=r"other\.toml: these are settings of kind 'policy'"):
+        read_config(ReconstructorConfig, other)
+
+
+def test_a_budget_beyond_the_columns_is_told() -> None:
+    with pytest.raises(ConfigError, match="exceeds the 20 columns; lower horizon to 11 or less"):
+        AcquisitionSetting(n_initial=9, horizon=12, size=20)

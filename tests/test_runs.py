@@ -1,0 +1,126 @@
+"""A run folder is enough to redo a run, to go on with it, and refuses what is not its own."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
+from kscout.errors import RunError
+from kscout.runs import Run, read_run
+
+CONFIG = ReconstructorConfig(training=ReconstructorTraining(n_epochs=3, seed=7))
+
+
+def open_run(path: Path, config: ReconstructorConfig = CONFIG, store: str = "abc") -> Run:
+    return Run.create_or_resume(
+        path, config, inputs={"store": store}, device="cpu", command=["/bin/kscout", "train"]
+    )
+
+
+def test_a_folder_tells_how_to_redo_the_run(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    run.log({"epoch": 1, "loss": 0.5})
+    run.note(convolution="native")
+    run.finish({"ssim": 0.75})
+    found = read_run(tmp_path / "run")
+    assert found.kind == "reconstructor"
+    assert found.config["training"]["n_epochs"] == 3
+    assert found.metrics == [{"epoch": 1, "loss": 0.5}]
+    assert found.is_finished and found.done is not None and found.done["ssim"] == 0.75
+    assert found.provenance["command"] == "kscout train"
+    assert found.provenance["seed"] == 7
+    assert found.provenance["inputs"] == {"store": "abc"}
+    assert found.provenance["convolution"] == "native"
+    assert set(found.provenance["versions"]) >= {"python", "torch", "numpy", "kscout"}
+
+
+def test_a_torn_line_and_lines_ahead_of_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    for epoch in (1, 2, 3):
+        run.log({"epoch": epoch})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 4, "lo')
+    assert [record["epoch"] for record in read_run(run.path).metrics] == [1, 2, 3]
+    assert run.rewind(2) == [{"epoch": 1}, {"epoch": 2}]
+    run.log({"epoch": 3, "again": True})
+    assert read_run(run.path).metrics[-1] == {"epoch": 3, "again": True}
+    assert len(read_run(run.path).metrics) == 3
+
+
+def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    (run.path / "metrics.jsonl").write_text('{"epoch": 1}\nnoise\n{"epoch": 3}\n')
+    with pytest.raises(RunError, match="line 2 is damaged"):
+        read_run(run.path)
+
+
+def test_the_same_run_goes_on_and_leaves_no_leftovers(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    date = run.provenance["date"]
+    run.note(convolution="onednn-last")
+    (run.path / ".checkpoint.pt.123.abcd.part").write_bytes(b"half")
+    run.close()
+    again = open_run(tmp_path / "run")
+    assert again.provenance["date"] == date
+    assert again.provenance["convolution"] == "onednn-last"
+    assert not list(run.path.glob(".*.part"))
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    open_run(tmp_path / "run").close()
+    other = replace(
+        CONFIG,
+        reconstructor=Component("unet", {"n_channels": 4}),
+        training=replace(CONFIG.training, batch_size=5),
+    )
+    with pytest.raises(RunError) as caught:
+        open_run(tmp_path / "run", other)
+    assert "training.batch_size is 16 there and 5 here" in str(caught.value)
+    assert "reconstructor.n_channels is 'not set' there and 4 here" in str(caught.value)
+    assert "seed" not in str(caught.value)
+
+
+def test_another_input_is_refused(tmp_path: Path) -> None:
+    open_run(tmp_path / "run").close()
+    with pytest.raises(RunError, match=r"begun with another store \(abc there, def here"):
+        open_run(tmp_path / "run", store="def")
+
+
+def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(RunError, match="not empty and not a run folder"):
+        open_run(tmp_path)
+    assert not (tmp_path / "config.toml").exists()
+    with pytest.raises(RunError, match=r"no config.toml"):
+        read_run(tmp_path)
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    with pytest.raises(RunError, match="in use by another process"):
+        open_run(tmp_path / "run")
+    run.close()
+    open_run(tmp_path / "run").close()
+
+
+def test_a_run_is_read_without_torch(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    run.log({"epoch": 1})
+    code = (
+        "import sys; from pathlib import Path; from kscout.runs import read_run;"
+        f"print(len(read_run(Path({str(run.path)!r})).metrics), 'torch' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["1", "False"]
+
+
+def test_provenance_names_no_machine(tmp_path: Path) -> None:
+    import platform
+
+    run = open_run(tmp_path / "run")
+    assert platform.node() not in json.dumps(run.provenance["hardware"])
+    assert run.provenance["commit"] is None or len(run.provenance["commit"].split()[0]) == 40

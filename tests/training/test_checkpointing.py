@@ -1,0 +1,72 @@
+"""A checkpoint holds all that a training needs, and a damaged or interrupted one is told."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from kscout.errors import RunError
+from kscout.training.checkpointing import (
+    checkpoint_of,
+    load_checkpoint,
+    restore,
+    save_checkpoint,
+)
+
+
+def model_and_optimizer() -> tuple[nn.Linear, torch.optim.Adam]:
+    model = nn.Linear(3, 2)
+    return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def train(model: nn.Linear, optimizer: torch.optim.Adam, n_steps: int) -> None:
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).square().sum().backward()
+        optimizer.step()
+
+
+def test_training_goes_on_bit_equal_from_a_checkpoint(tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    train(model, optimizer, 3)
+    save_checkpoint(
+        tmp_path / "c.pt", checkpoint_of(4, model, optimizer, {"best": 0.5, "name": "x"})
+    )
+    train(model, optimizer, 2)
+
+    other, other_optimizer = model_and_optimizer()
+    found = load_checkpoint(tmp_path / "c.pt")
+    assert found is not None
+    restore(found, other, other_optimizer)
+    train(other, other_optimizer, 2)
+    assert found["epoch"] == 4 and found["facts"] == {"best": 0.5, "name": "x"}
+    assert torch.equal(model.weight, other.weight) and torch.equal(model.bias, other.bias)
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
+    before = path.read_bytes()
+    with pytest.raises(AttributeError):
+        save_checkpoint(path, checkpoint_of(2, model, optimizer, {"no pickle": lambda: 0}))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["c.pt"]
+
+
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path / "c.pt") is None
+
+
+def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(RunError, match=r"c\.pt is damaged .*delete it to train from the start"):
+        load_checkpoint(path)
+    torch.save({"model": {}}, path)
+    with pytest.raises(RunError, match="no checkpoint of a training: it has no 'epoch'"):
+        load_checkpoint(path)
