@@ -8,7 +8,7 @@ per batch. No step waits for the device.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -118,7 +118,7 @@ class Simulator:
             inverse = None
         parts = list(self._children(state, parent, column))
         together = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_STATE}
-        grown = replace(parts[0], **together)
+        grown = replace(parts[0], **together)  # type: ignore[arg-type]
         return grown if inverse is None else grown.rows(inverse)
 
     def score_columns(

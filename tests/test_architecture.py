@@ -1,0 +1,68 @@
+"""Imports point down only, and names on one line never import each other."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "kscout"
+
+# From the roof to the ground; docs/architecture.md explains the order.
+LAYERS = [
+    {"cli", "__main__"},
+    {"demo"},
+    {"report", "serve", "bench"},
+    {"campaign"},
+    {"evaluation", "gym_env"},
+    {"training"},
+    {"assemble", "contracts", "runs"},
+    {"data", "reconstruction", "policies", "acquisition", "zoo"},
+    {"core", "config", "metrics", "weights", "files", "randomness"},
+    {"physics"},
+    {"errors"},
+]
+HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
+
+
+def imported_modules(tree: ast.AST) -> set[str]:
+    """Return the parts of kscout that a file imports, wherever the import stands."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, "relative imports hide the direction"
+            path = node.module.split(".")
+            if path == ["kscout"]:
+                found.update(alias.name for alias in node.names)
+            elif path[0] == "kscout":
+                found.add(path[1])
+        elif isinstance(node, ast.Import):
+            found.update(
+                alias.name.split(".")[1] for alias in node.names if alias.name.startswith("kscout.")
+            )
+    return found
+
+
+def source_files() -> list[Path]:
+    return sorted(
+        path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem != "__init__"
+    )
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_down(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    for other in imported_modules(ast.parse(path.read_text())) - {own}:
+        if other.startswith("__version__"):
+            continue
+        assert other in HEIGHT, f"kscout.{other} has no floor in this house"
+        assert HEIGHT[other] < HEIGHT[own], f"{own} may not import {other}"
+
+
+def test_every_part_has_a_floor() -> None:
+    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in SOURCE.rglob("*.py")}
+    assert parts - {"__init__"} <= set(HEIGHT)
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_stay_below_their_ceiling(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400

@@ -1,0 +1,250 @@
+"""Both estimators give the authors' losses and gradients, and what their formulas say."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import Golden
+from kscout.acquisition.episode import Simulator
+from kscout.core import Policy, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.policies import POLICIES
+from kscout.reconstruction import RECONSTRUCTORS
+from kscout.training.policy_gradient import (
+    Estimate,
+    greedy_gradients,
+    greedy_loss,
+    non_greedy_gradients,
+    non_greedy_loss,
+)
+
+
+@pytest.fixture(scope="module")
+def unet(golden: Golden) -> Reconstructor:
+    found = RECONSTRUCTORS["unet"]()
+    found.network.load_state_dict(golden.state("unet_trained", "trained_state"))
+    return found.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def simulator64(golden: Golden, unet: Reconstructor) -> Simulator:
+    images = golden("inputs", "images128")[:, 32:96, 32:96].contiguous()
+    return Simulator(
+        SliceSet.from_images(images, ("a",) * 3 + ("b",) * 3).batch(torch.arange(6)), unet
+    )
+
+
+@pytest.fixture(scope="module")
+def simulator128(golden: Golden, unet: Reconstructor) -> Simulator:
+    slices = SliceSet.from_images(golden("inputs", "images128"), ("a",) * 3 + ("b",) * 3)
+    return Simulator(slices.batch(torch.arange(2)), unet)
+
+
+def small_policy(golden: Golden) -> Policy:
+    policy = POLICIES["conv"](n_cols=64, n_channels=4, n_blocks=4, n_hidden=32)
+    policy.load_state_dict(golden.state("policy", "small_state"))
+    return policy
+
+
+def formula_policy() -> Policy:
+    import numpy as np
+
+    policy, draws = POLICIES["conv"](n_cols=128), np.random.RandomState(321)
+    for parameter in policy.parameters():
+        value = draws.standard_normal(parameter.shape)
+        scale = np.prod(parameter.shape[1:]) ** -0.5 if parameter.ndim > 1 else 0.1
+        parameter.data = torch.from_numpy(value * scale).float()
+    return policy
+
+
+def run(
+    method: str, policies: list[Policy], simulator: Simulator, golden: Golden, n_initial: int
+) -> Estimate:
+    actions = golden("loss", f"{method}/actions")
+    uniforms = torch.zeros(actions.shape[1], actions.shape[0], actions.shape[2])
+    if not method.startswith("n"):
+        followed = golden("loss", f"{method}/idx")[:, None]
+        return greedy_gradients(
+            policies,
+            simulator,
+            n_initial=n_initial,
+            uniforms=uniforms,
+            followed=followed,
+            replay=actions,
+        )
+    return non_greedy_gradients(
+        policies,
+        simulator,
+        n_initial=n_initial,
+        uniforms=uniforms,
+        gammas=[float(method.split("_g")[1])],
+        replay=actions,
+        n_at_once=5,
+    )
+
+
+def assert_gradient(found: Tensor | None, expected: Tensor) -> None:
+    assert found is not None
+    assert (found - expected).abs().max() <= 1e-3 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("method", "n_cols"),
+    [
+        ("greedy", 64),
+        ("ngreedy_g0.0", 64),
+        ("ngreedy_g0.9", 64),
+        ("ngreedy_g1.0", 64),
+        ("greedy128", 128),
+        ("ngreedy128_g0.9", 128),
+    ],
+)
+def test_estimator_is_golden(
+    method: str, n_cols: int, golden: Golden, request: pytest.FixtureRequest
+) -> None:
+    policy = small_policy(golden) if n_cols == 64 else formula_policy()
+    simulator = request.getfixturevalue(f"simulator{n_cols}")
+    found = run(method, [policy], simulator, golden, n_cols // 8)
+    torch.testing.assert_close(
+        found.log_probs, golden("loss", f"{method}/logprobs"), atol=1e-4, rtol=0
+    )
+    torch.testing.assert_close(
+        found.rewards, golden("loss", f"{method}/rewards"), atol=2e-6, rtol=0
+    )
+    expected = golden("loss", f"{method}/losses").float()
+    if not method.startswith("n"):
+        # At each step of the greedy estimator the authors call backward once.
+        torch.testing.assert_close(found.losses[:, 0], expected, atol=1e-7, rtol=1e-3)
+    torch.testing.assert_close(found.losses.sum(), expected.sum(), atol=1e-6, rtol=1e-3)
+    last = policy.get_submodule("fc_out.4")
+    assert_gradient(last.weight.grad, golden("loss", f"{method}/grad_w"))
+    assert_gradient(last.bias.grad, golden("loss", f"{method}/grad_b"))
+    first = policy.get_submodule("channel_layer.layers.0")
+    assert_gradient(first.weight.grad, golden("loss", f"{method}/grad_first"))
+
+
+def test_adam_step_after_greedy_is_golden(golden: Golden, simulator64: Simulator) -> None:
+    policy = small_policy(golden)
+    run("greedy", [policy], simulator64, golden, 8)
+    weight = policy.get_submodule("fc_out.4").weight
+    torch.optim.Adam(policy.parameters(), lr=5e-5).step()
+    gradient = golden("loss", "greedy/grad_w")
+    large = gradient.abs() > 1e-3 * gradient.abs().max()
+    expected = golden("loss", "greedy/w_after_adam")
+    torch.testing.assert_close(weight[large], expected[large], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["greedy", "ngreedy_g0.0", "ngreedy_g0.9", "ngreedy_g1.0"])
+def test_losses_from_stored_numbers_are_golden(method: str, golden: Golden) -> None:
+    log_probs, rewards = (golden("loss", f"{method}/{key}") for key in ("logprobs", "rewards"))
+    expected = golden("loss", f"{method}/losses").float()
+    if method == "greedy":
+        found = greedy_loss(log_probs, rewards)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-9)
+    else:
+        found = non_greedy_loss(log_probs, rewards, float(method.split("_g")[1]))
+        torch.testing.assert_close(found, expected.sum(), rtol=1e-4, atol=1e-9)
+
+
+def test_greedy_equals_non_greedy_at_horizon_one(generator: torch.Generator) -> None:
+    log_probs, rewards = (torch.randn(3, 5, generator=generator) for _ in range(2))
+    torch.testing.assert_close(
+        non_greedy_loss(log_probs[None], rewards[None], 0.7), greedy_loss(log_probs, rewards)
+    )
+
+
+def test_expected_greedy_gradient_is_the_gradient_of_the_expected_reward(
+    generator: torch.Generator,
+) -> None:
+    logits = torch.randn(1, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    gains = torch.tensor([[0.3, -0.2, 0.9]], dtype=torch.float64)
+    expected_reward = -(logits.softmax(-1) * gains).sum()
+    (expected,) = torch.autograd.grad(expected_reward, logits)
+    total = torch.zeros((), dtype=torch.float64)
+    for drawn in itertools.product(range(3), repeat=2):
+        columns = torch.tensor([drawn])
+        log_probs = logits.log_softmax(-1).gather(-1, columns)
+        probability = log_probs.detach().sum().exp()
+        total = total + probability * greedy_loss(log_probs, gains.gather(-1, columns))
+    (found,) = torch.autograd.grad(total, logits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_non_greedy_returns_are_discounted_sums(generator: torch.Generator) -> None:
+    log_probs = torch.randn(4, 2, 3, generator=generator)
+    rewards = torch.randn(4, 2, 3, generator=generator)
+    gamma, total = 0.8, 0.0
+    for batch, trajectory, step in itertools.product(range(2), range(3), range(4)):
+        value = sum(
+            gamma ** (later - step)
+            * (rewards[later, batch, trajectory] - rewards[later, batch].mean())
+            for later in range(step, 4)
+        )
+        total = total - float(log_probs[step, batch, trajectory] * value) / (2 * 2)
+    assert float(non_greedy_loss(log_probs, rewards, gamma)) == pytest.approx(total, rel=1e-5)
+
+
+def tiny_simulator(generator: torch.Generator, n_slices: int) -> Simulator:
+    images = torch.rand(n_slices, 16, 16, generator=generator)
+    slices = SliceSet.from_images(images, ("v",) * n_slices)
+    return Simulator(slices.batch(torch.arange(n_slices)), RECONSTRUCTORS["zero-filled"]())
+
+
+def tiny_policy(seed: int) -> Policy:
+    torch.manual_seed(seed)
+    return POLICIES["conv"](n_cols=16, n_channels=2, n_blocks=2, n_hidden=8)
+
+
+def test_recomputed_gradients_equal_those_of_a_kept_graph(generator: torch.Generator) -> None:
+    simulator, policy = tiny_simulator(generator, 3), tiny_policy(0)
+    uniforms = torch.rand(3, 4, 5, generator=generator)
+    found = non_greedy_gradients(
+        [policy], simulator, n_initial=2, uniforms=uniforms, gammas=[0.9], n_at_once=4
+    )
+    recomputed = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
+    policy.zero_grad()
+    state, log_probs = simulator.start(2, n_trajectories=5), []
+    for step in range(4):
+        scores = policy(simulator.observe(policy, state))
+        closed = scores.masked_fill(simulator.blocked(state), -1e7).log_softmax(-1)
+        log_probs.append(closed.gather(-1, found.columns[step].view(-1, 1)).view(3, 5))
+        state = simulator.acquire(state, found.columns[step].view(-1))
+    non_greedy_loss(torch.stack(log_probs), found.rewards, 0.9).backward()
+    for parameter, expected in zip(policy.parameters(), recomputed, strict=True):
+        torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["greedy", "non-greedy"])
+def test_policies_in_lockstep_learn_as_they_would_alone(
+    method: str, generator: torch.Generator
+) -> None:
+    uniforms = torch.rand(6, 3, 4, generator=generator)
+    followed = torch.tensor([[0, 3], [2, 1], [1, 1]])
+    images = torch.rand(6, 16, 16, generator=generator)
+
+    def learn(policies: list[Policy], rows: slice, own: slice) -> Estimate:
+        slices = SliceSet.from_images(images, ("v",) * 6).subset(range(6)[rows])
+        batch = slices.batch(torch.arange(len(slices)))
+        simulator = Simulator(batch, RECONSTRUCTORS["zero-filled"]())
+        if method == "greedy":
+            return greedy_gradients(
+                policies,
+                simulator,
+                n_initial=2,
+                uniforms=uniforms[rows],
+                followed=followed[:, own],
+            )
+        return non_greedy_gradients(
+            policies, simulator, n_initial=2, uniforms=uniforms[rows], gammas=[0.5, 1.0][own]
+        )
+
+    together = [tiny_policy(0), tiny_policy(1)]
+    joint = learn(together, slice(0, 6), slice(0, 2))
+    for seed in range(2):
+        alone = tiny_policy(seed)
+        single = learn([alone], slice(3 * seed, 3 * seed + 3), slice(seed, seed + 1))
+        torch.testing.assert_close(joint.losses[:, seed], single.losses[:, 0], atol=1e-6, rtol=1e-5)
+        for a, b in zip(together[seed].parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, atol=1e-6, rtol=1e-4)
