@@ -1,0 +1,89 @@
+"""Acquire every r-th column, on one side of k-space or on both: the paper's fixed masks.
+
+The steps are spread evenly over the columns that are free at the start, from the edge to the
+center; both-sided ones go left first, then right. The exact columns are those of the paper's
+reference, which rounds down on either side, so that the two sides are not mirror images.
+"""
+
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.core import Observation, Policy
+from kscout.errors import ConfigError
+from kscout.physics.sampling import center_columns
+from kscout.policies.ranking import same_for_all, scores_of_order
+
+
+def one_sided_columns(*, n_cols: int, n_initial: int, horizon: int) -> list[int]:
+    """Return the columns left of the center, in the order of acquisition."""
+    n_left = center_columns(n_cols, n_initial).start
+    _check_room("one", n_left, horizon)
+    # Whole numbers throughout: floating point would drop a column where the last step is exact.
+    return [i * n_left // horizon - 1 for i in range(1, horizon + 1)]
+
+
+def two_sided_columns(*, n_cols: int, n_initial: int, horizon: int) -> list[int]:
+    """Return the columns on both sides, left ones first; the left has the odd one."""
+    center = center_columns(n_cols, n_initial)
+    n_right, n_right_steps = n_cols - center.stop, horizon // 2
+    _check_room("two", center.start, horizon - n_right_steps)
+    _check_room("two", n_right, n_right_steps)
+    left = one_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon - n_right_steps)
+    right = [n_cols - -(-i * n_right // n_right_steps) for i in range(1, n_right_steps + 1)]
+    return left + right
+
+
+def _check_room(name: str, n_free: int, horizon: int) -> None:
+    if horizon > n_free:
+        raise ConfigError(
+            f"equispaced-{name} cannot place {horizon} columns on one side of k-space, where "
+            f"{n_free} are free; lower the number of steps or take another policy"
+        )
+
+
+@final
+class EquispacedOne(Policy):
+    """Spreads its columns over the left side of k-space (paper: Equi (one)).
+
+    Args:
+        n_cols: number of columns of the image.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire.
+    """
+
+    is_stochastic = False
+    scores: Float[Tensor, " col"]
+
+    def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
+        super().__init__()
+        self.n_cols, self.n_initial, self.horizon = n_cols, n_initial, horizon
+        order = one_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)
+        self.register_buffer("scores", scores_of_order(n_cols, order), persistent=False)
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        return same_for_all(self.scores, seen)
+
+
+@final
+class EquispacedTwo(Policy):
+    """Spreads its columns over both sides of k-space (paper: Equi (two)).
+
+    Args:
+        n_cols: number of columns of the image.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire.
+    """
+
+    is_stochastic = False
+    scores: Float[Tensor, " col"]
+
+    def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
+        super().__init__()
+        self.n_cols, self.n_initial, self.horizon = n_cols, n_initial, horizon
+        order = two_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)
+        self.register_buffer("scores", scores_of_order(n_cols, order), persistent=False)
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        return same_for_all(self.scores, seen)

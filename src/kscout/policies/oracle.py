@@ -1,0 +1,51 @@
+"""Choose by the ground truth: upper bounds, never methods."""
+
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.core import Observation, Policy, Truth
+from kscout.errors import ConfigError
+
+
+def _truth(seen: Observation, name: str) -> Truth:
+    if seen.truth is None:
+        raise ConfigError(
+            f"the {name} was shown no truth; run it through kscout's acquisition, which hands the "
+            "truth to policies that set needs_target"
+        )
+    return seen.truth
+
+
+@final
+class Oracle(Policy):
+    """Takes the column after which SSIM is highest, in each image and at each step."""
+
+    is_stochastic = False
+    needs_target = True
+    needs_candidate_scores = True
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        scores = _truth(seen, "oracle").candidate_scores
+        if scores is None:
+            raise ConfigError(
+                "the oracle was shown no candidate scores; run it through kscout's acquisition, "
+                "which tries every column for policies that set needs_candidate_scores"
+            )
+        return scores
+
+
+@final
+class SpectralOracle(Policy):
+    """Takes the column in which the reconstruction's k-space is most wrong.
+
+    The paper's proxy for the evaluator of Zhang et al. (arXiv 1902.03051), with the true error in
+    place of a predicted one.
+    """
+
+    is_stochastic = False
+    needs_target = True
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        return _truth(seen, "spectral oracle").kspace_error

@@ -1,0 +1,51 @@
+"""Scores that are the same for every image: what all non-adaptive policies share."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.core import Observation
+from kscout.errors import ConfigError
+
+
+def distance_from_center(n_cols: int) -> Float[Tensor, " col"]:
+    """Return how many columns each column lies from DC, which is column `n_cols // 2`."""
+    return (torch.arange(n_cols) - n_cols // 2).abs().float()
+
+
+def scores_of_order(n_cols: int, order: Sequence[int]) -> Float[Tensor, " col"]:
+    """Return scores by which columns are taken in the given order, then from the center outwards.
+
+    Args:
+        n_cols: number of columns of the image.
+        order: columns, the first to acquire first; those that are missing come after them all.
+    """
+    outside = [column for column in order if not 0 <= column < n_cols]
+    if outside:
+        raise ConfigError(
+            f"column {outside[0]} of the order is not one of the {n_cols} columns of the image; "
+            f"give columns 0..{n_cols - 1}"
+        )
+    if len(set(order)) < len(order):
+        twice = next(column for i, column in enumerate(order) if column in order[:i])
+        raise ConfigError(f"column {twice} is twice in the order; name each column once")
+    listed = set(order)
+    distance = distance_from_center(n_cols).tolist()
+    rest = sorted(set(range(n_cols)) - listed, key=lambda column: (distance[column], column))
+    scores = torch.empty(n_cols)
+    scores[torch.tensor([*order, *rest], dtype=torch.long)] = -torch.arange(n_cols).float()
+    return scores
+
+
+def same_for_all(
+    scores: Float[Tensor, " col"], seen: Observation
+) -> Float[Tensor, "batch image_col"]:
+    """Return the scores once for every image, refusing images of another width."""
+    if scores.shape[0] != seen.mask.shape[1]:
+        raise ConfigError(
+            f"a policy for {scores.shape[0]} columns was given images of {seen.mask.shape[1]}; "
+            f"build it with n_cols = {seen.mask.shape[1]}"
+        )
+    return scores.expand(seen.mask.shape)
