@@ -1,12 +1,50 @@
 """Reconstructions: from masked k-space to an image. A new one is a file and a line here."""
 
+from pathlib import Path
+from typing import Any
+
+import torch
+
 from kscout.core import Reconstructor
+from kscout.reconstruction.checkpoints import (
+    is_learnable,
+    load_reconstructor,
+    save_reconstructor,
+)
+from kscout.reconstruction.fastmri_unet import FastMRIUNet
+from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 RECONSTRUCTORS: dict[str, type[Reconstructor]] = {
     "zero-filled": ZeroFilled,
+    "total-variation": TotalVariation,
     "unet": UNet,
+    "fastmri-unet": FastMRIUNet,
 }
 
-__all__ = ["RECONSTRUCTORS"]
+
+def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstructor:
+    """Load a reconstruction, ready for use.
+
+    Args:
+        path: a run folder, a .safetensors file of kscout, a checkpoint of the paper's code, a
+            checkpoint or state dict of fastMRI, or the name of one that needs no training. A
+            folder that is called like one is given as a `Path` or as "./name".
+        device: where it will run.
+    """
+    return load_reconstructor(path, table=RECONSTRUCTORS, device=device)
+
+
+def save(path: Path, reconstructor: Reconstructor, *, extra: dict[str, Any] | None = None) -> None:
+    """Write a reconstructor to a .safetensors file that `load` reads.
+
+    Args:
+        path: the file, replaced whole.
+        reconstructor: of a class in `RECONSTRUCTORS`.
+        extra: JSON values that say where it comes from.
+    """
+    save_reconstructor(path, reconstructor, table=RECONSTRUCTORS, extra=extra)
+
+
+__all__ = ["RECONSTRUCTORS", "is_learnable", "load", "save"]

@@ -1,0 +1,147 @@
+"""Reconstructions from disk: our own files, the paper's checkpoints and fastMRI's.
+
+What a file holds is read off its content, never off its name, and the size of a network off the
+shapes of its tensors.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kscout.core import Reconstructor
+from kscout.errors import WeightsError
+from kscout.weights import (
+    WEIGHTS_NAME,
+    Weights,
+    constructor_arguments,
+    is_safetensors,
+    read_pickle,
+    read_weights,
+    save_weights,
+    without_prefix,
+)
+
+Table = Mapping[str, type[Reconstructor]]
+
+FIRST_WEIGHT = "down_sample_layers.0.layers.0.weight"
+
+
+def is_learnable(reconstructor: Reconstructor) -> bool:
+    """Say whether there is anything to train."""
+    return any(True for _ in reconstructor.parameters())
+
+
+def save_reconstructor(
+    path: Path, reconstructor: Reconstructor, *, table: Table, extra: dict[str, Any] | None = None
+) -> None:
+    """Write a reconstructor of the table so that `load_reconstructor` rebuilds it."""
+    names = [name for name, kind in table.items() if kind is type(reconstructor)]
+    if not names:
+        raise WeightsError(
+            f"{type(reconstructor).__name__} is in no table, so its file could not be loaded; "
+            "add it to kscout.reconstruction.RECONSTRUCTORS first"
+        )
+    save_weights(
+        path,
+        reconstructor.state_dict(),
+        kind="reconstructor",
+        component=names[0],
+        arguments=constructor_arguments(reconstructor),
+        extra=extra,
+    )
+
+
+def load_reconstructor(
+    source: str | Path, *, table: Table, device: torch.device | str
+) -> Reconstructor:
+    """Build a reconstructor of the table from a file, a run folder or a name."""
+    if isinstance(source, str) and source in table:
+        reconstructor = table[source]()
+        if is_learnable(reconstructor):
+            raise WeightsError(
+                f"{source} has no weights of its own; give the run folder or the file of a "
+                "trained one"
+            )
+    else:
+        path = _weights_file(Path(source), table)
+        weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
+        reconstructor = _build(path, weights, table)
+    return reconstructor.to(device).eval()
+
+
+def _weights_file(path: Path, table: Table) -> Path:
+    if path.is_dir():
+        path = path / WEIGHTS_NAME
+        if not path.is_file():
+            raise WeightsError(
+                f"{path.parent} holds no {WEIGHTS_NAME}: its training has not come so far, or it "
+                "is no run folder; train it, or give another folder"
+            )
+    if not path.is_file():
+        free = [name for name, kind in table.items() if not is_learnable(kind())]
+        raise WeightsError(
+            f"{path} is neither a file nor a run folder; give one, or a reconstruction that needs "
+            f"no training: {', '.join(sorted(free))}"
+        )
+    return path
+
+
+def _from_pickle(path: Path) -> Weights:
+    content = read_pickle(path)
+    found = next((content[key] for key in ("model", "state_dict") if key in content), content)
+    state = {
+        name: value
+        for name, value in (found.items() if isinstance(found, dict) else ())
+        if isinstance(name, str) and isinstance(value, Tensor)
+    }
+    inside = {name: value for name, value in state.items() if name.startswith("unet.")}
+    state = without_prefix(inside or state, "unet.")
+    return Weights(
+        kind="reconstructor",
+        component=_recognize(path, state),
+        arguments=_network_arguments(state),
+        state={f"network.{name}": value.float() for name, value in state.items()},
+        extra={"source": path.name},
+    )
+
+
+def _recognize(path: Path, state: dict[str, Tensor]) -> str:
+    if any(name.startswith("channel_layer.") for name in state):
+        raise WeightsError(f"{path} holds a policy; load it with kscout.policies.load")
+    if FIRST_WEIGHT in state and any(name.startswith("up_transpose_conv.") for name in state):
+        return "fastmri-unet"
+    if FIRST_WEIGHT in state and any(name.startswith("up_sample_layers.") for name in state):
+        return "unet"
+    names = ", ".join(list(state)[:3]) or "none"
+    raise WeightsError(
+        f"{path} holds no U-Net of the paper or of fastMRI (first tensors: {names}); "
+        "other networks are loaded from files that kscout has written"
+    )
+
+
+def _network_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
+    levels = {name.split(".")[1] for name in state if name.startswith("down_sample_layers.")}
+    return {"n_channels": state[FIRST_WEIGHT].shape[0], "n_pools": len(levels)}
+
+
+def _build(path: Path, weights: Weights, table: Table) -> Reconstructor:
+    if weights.kind != "reconstructor":
+        raise WeightsError(f"{path} holds a {weights.kind}; load it with kscout.policies.load")
+    if weights.component not in table:
+        raise WeightsError(
+            f"{path} holds a reconstruction {weights.component!r} that is in no table; add it to "
+            f"kscout.reconstruction.RECONSTRUCTORS, which has: {', '.join(sorted(table))}"
+        )
+    try:
+        reconstructor = table[weights.component](**weights.arguments)
+        reconstructor.load_state_dict(weights.state)
+    except (TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WeightsError(
+            f"{path} does not fit {weights.component} of this kscout ({reason}); "
+            "use the version that wrote it, or train again"
+        ) from error
+    return reconstructor

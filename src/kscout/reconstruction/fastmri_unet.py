@@ -1,0 +1,142 @@
+"""The U-Net that fastMRI publishes today, so that its weights can be used here.
+
+It differs from the paper's in average pooling, leaky ReLU, transposed convolutions, no biases and
+twice the features on the coarsest level. Parameter names are those of fastMRI's checkpoints.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kscout.core import Reconstruction, Reconstructor
+from kscout.errors import ConfigError
+from kscout.physics.normalization import EPSILON, denormalize, magnitude, normalize, statistics
+from kscout.reconstruction.unet import check_size
+
+SLOPE = 0.2
+"""Of the leaky ReLU below zero."""
+
+
+@final
+class ConvolutionBlock(nn.Module):
+    """Twice: 3x3 convolution without bias, instance norm, leaky ReLU, dropout."""
+
+    def __init__(self, n_in: int, n_out: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*_layers(n_in, n_out, dropout), *_layers(n_out, n_out, dropout))
+
+    def forward(
+        self, features: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch out_channel row col"]:
+        return self.layers(features)
+
+
+def _layers(n_in: int, n_out: int, dropout: float) -> list[nn.Module]:
+    return [
+        nn.Conv2d(n_in, n_out, kernel_size=3, padding=1, bias=False),
+        nn.InstanceNorm2d(n_out),
+        nn.LeakyReLU(SLOPE),
+        nn.Dropout2d(dropout),
+    ]
+
+
+@final
+class UpsamplingBlock(nn.Module):
+    """Transposed convolution that doubles the size, instance norm, leaky ReLU."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.ConvTranspose2d(n_in, n_out, kernel_size=2, stride=2, bias=False),
+            nn.InstanceNorm2d(n_out),
+            nn.LeakyReLU(SLOPE),
+        )
+
+    def forward(
+        self, features: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch out_channel out_row out_col"]:
+        return self.layers(features)
+
+
+@final
+class FastMRINetwork(nn.Module):
+    """Maps normalized zero-filled images to images in the same units.
+
+    Takes any size whose coarsest level has two pixels or more; where a side is odd at some level,
+    the upsampled features are extended by reflection to the size of the skip connection.
+    """
+
+    def __init__(self, *, n_channels: int, n_pools: int, dropout: float) -> None:
+        super().__init__()
+        widths = [n_channels * 2**level for level in range(n_pools + 1)]
+        pairs = list(zip([1, *widths], widths[:-1], strict=False))
+        self.down_sample_layers = nn.ModuleList(ConvolutionBlock(i, o, dropout) for i, o in pairs)
+        self.conv = ConvolutionBlock(widths[-2], widths[-1], dropout)
+        self.up_conv = nn.ModuleList()
+        self.up_transpose_conv = nn.ModuleList()
+        for width in reversed(widths[:-1]):
+            self.up_transpose_conv.append(UpsamplingBlock(2 * width, width))
+            block: nn.Module = ConvolutionBlock(2 * width, width, dropout)
+            if width == n_channels:
+                block = nn.Sequential(block, nn.Conv2d(n_channels, 1, kernel_size=1))
+            self.up_conv.append(block)
+
+    def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
+        check_size(image.shape[-2], image.shape[-1], len(self.down_sample_layers))
+        features, skips = image, []
+        for block in self.down_sample_layers:
+            features = block(features)
+            skips.append(features)
+            features = F.avg_pool2d(features, kernel_size=2)
+        features = self.conv(features)
+        for upsample, block in zip(self.up_transpose_conv, self.up_conv, strict=True):
+            skip = skips.pop()
+            features = upsample(features)
+            missing = [skip.shape[axis] - features.shape[axis] for axis in (-1, -2)]
+            if any(missing):
+                features = F.pad(features, [0, missing[0], 0, missing[1]], mode="reflect")
+            features = block(torch.cat([features, skip], dim=1))
+        return features
+
+
+@final
+class FastMRIUNet(Reconstructor):
+    """FastMRI's U-Net, scored as the images that it was trained to make.
+
+    Args:
+        n_channels: features of the finest level (fastMRI: 32; its published models: 256).
+        n_pools: number of poolings (fastMRI: 4).
+        dropout: probability of dropping a feature map in training.
+    """
+
+    def __init__(self, *, n_channels: int = 32, n_pools: int = 4, dropout: float = 0.0) -> None:
+        super().__init__()
+        if n_channels < 1 or n_pools < 1:
+            raise ConfigError(
+                f"a U-Net of n_channels = {n_channels} and n_pools = {n_pools} does not exist; "
+                "both start at 1"
+            )
+        self.n_channels = n_channels
+        self.n_pools = n_pools
+        self.dropout = dropout
+        self.network = FastMRINetwork(n_channels=n_channels, n_pools=n_pools, dropout=dropout)
+
+    def from_zero_filled(
+        self,
+        zero_filled: Complex[Tensor, "batch coil row col"],
+        mask: Bool[Tensor, "batch col"],
+    ) -> Reconstruction:
+        normalized, *zero_filled_statistics = normalize(magnitude(zero_filled))
+        output = self.network(normalized[:, None])[:, 0]
+        # The output is in the input's units: its targets were normalized with the zero-filled
+        # image's statistics. Undone with these it is an image, as fastMRI scores it (`blind`).
+        # Un-normalizing the raw output with the target's statistics (`paper`) would stretch it
+        # twice, and policies expect deviation one: hence normalized anew by its own statistics,
+        # without clamping, which could not be undone.
+        image = denormalize(output, *zero_filled_statistics)
+        mean, std = statistics(image)
+        own = (image - mean[:, None, None]) / (std[:, None, None] + EPSILON)
+        return Reconstruction(own, mean, std)

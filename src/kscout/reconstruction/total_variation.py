@@ -1,0 +1,193 @@
+"""Classical compressed sensing: the image of least total variation that explains the data.
+
+Minimizes `|M F x - y|^2 / 2 + weight * TV(x)` over complex images by the alternating direction
+method of multipliers. M keeps measured columns, F is the unitary Fourier transform, TV sums the
+length of the gradient (isotropic) over all pixels. Differences wrap around at the borders, as the
+discrete Fourier transform does: the linear step is then a division in k-space, exact and cheap.
+"""
+
+import math
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Complex, Float
+from torch import Tensor
+
+from kscout.core import Reconstruction, Reconstructor
+from kscout.errors import ConfigError
+from kscout.physics.normalization import EPSILON, magnitude, statistics
+
+OVER_RELAXATION = 1.7
+"""Between 1.5 and 1.8 is the usual gain over plain steps (1.0); below 2 it always converges."""
+
+PENALTY_PER_WEIGHT = 30.0
+"""For images whose maximum is 1: a hundred iterations then close the duality gap to a thousandth
+for weights from 0.0003 to 0.01; ten times more or less takes several times as many."""
+
+
+class Solution(NamedTuple):
+    """An image and its certificate: a dual field, from which a lower bound follows."""
+
+    image: Complex[Tensor, "image row col"]
+    dual: Complex[Tensor, "image 2 row col"]
+
+
+def gradient(image: Complex[Tensor, "image row col"]) -> Complex[Tensor, "image 2 row col"]:
+    """Return the differences to the next row and the next column, wrapping around."""
+    differences = [image.roll(-1, dims=axis) - image for axis in (-2, -1)]
+    return torch.stack(differences, dim=1)
+
+
+def gradient_adjoint(field: Complex[Tensor, "image 2 row col"]) -> Complex[Tensor, "image row col"]:
+    """Apply the adjoint of `gradient`: minus the divergence."""
+    along_rows, along_cols = field.unbind(dim=1)
+    return along_rows.roll(1, dims=-2) - along_rows + along_cols.roll(1, dims=-1) - along_cols
+
+
+def field_length(field: Complex[Tensor, "image 2 row col"]) -> Float[Tensor, "image 1 row col"]:
+    """Return the length of the (complex) gradient at each pixel."""
+    # Spelled out: vector_norm over an axis of two is 40 times slower on CPU.
+    squares = field.real.square() + field.imag.square()
+    return (squares[:, :1] + squares[:, 1:]).sqrt()
+
+
+def _laplacian(image: Complex[Tensor, "image row col"]) -> Float[Tensor, "row col"]:
+    """Return the eigenvalues of `gradient_adjoint(gradient(.))`, DC first."""
+    one_axis = [
+        2 - 2 * torch.cos(2 * math.pi * torch.arange(size, device=image.device) / size)
+        for size in image.shape[-2:]
+    ]
+    return (one_axis[0][:, None] + one_axis[1]).to(image.real.dtype)
+
+
+def _measured(mask: Bool[Tensor, "image col"]) -> Bool[Tensor, "image 1 col"]:
+    # Images stay centered and only the mask moves DC to the front: the phase that this leaves
+    # in k-space is the same in all terms, and saves two shifts per transform.
+    return torch.fft.ifftshift(mask, dim=-1)[:, None, :]
+
+
+def solve(
+    zero_filled: Complex[Tensor, "image row col"],
+    mask: Bool[Tensor, "image col"],
+    weight: Float[Tensor, " image"],
+    *,
+    n_iterations: int,
+    penalty: float,
+) -> Solution:
+    """Minimize the primal objective of each image.
+
+    Args:
+        zero_filled: inverse transform of the masked k-space.
+        mask: columns that are measured.
+        weight: of the total variation, per image, in units of the image.
+        n_iterations: each costs two transforms.
+        penalty: of the splitting; sets the speed, not the solution.
+    """
+    measured = _measured(mask)
+    laplacian = _laplacian(zero_filled)
+    denominator = measured + penalty * laplacian
+    # Zero only where nothing is known: DC, if its column was not measured. It stays zero then.
+    inverse = torch.where(denominator > 0, 1 / denominator, 0)
+    data = torch.fft.fft2(zero_filled)
+    threshold = (weight / penalty)[:, None, None, None]
+    split = gradient(zero_filled)
+    dual = torch.zeros_like(split)
+    image = zero_filled
+    for _ in range(n_iterations):
+        right = data + penalty * torch.fft.fft2(gradient_adjoint(split - dual))
+        image = torch.fft.ifft2(right * inverse)
+        relaxed = OVER_RELAXATION * gradient(image) + (1 - OVER_RELAXATION) * split
+        reached = relaxed + dual
+        # Shrinking the gradient's length by the threshold leaves the projection on its ball.
+        dual = reached * (threshold / field_length(reached).clamp(min=threshold))
+        split = reached - dual
+    return Solution(image, penalty * dual)
+
+
+def primal_objective(
+    image: Complex[Tensor, "image row col"],
+    zero_filled: Complex[Tensor, "image row col"],
+    mask: Bool[Tensor, "image col"],
+    weight: Float[Tensor, " image"],
+) -> Float[Tensor, " image"]:
+    """Return what `solve` minimizes."""
+    residual = _keep_measured(image - zero_filled, mask)
+    variation = field_length(gradient(image)).sum(dim=(1, 2, 3))
+    return residual.abs().square().sum(dim=(1, 2)) / 2 + weight * variation
+
+
+def dual_objective(
+    dual: Complex[Tensor, "image 2 row col"],
+    zero_filled: Complex[Tensor, "image row col"],
+    mask: Bool[Tensor, "image col"],
+    weight: Float[Tensor, " image"],
+) -> Float[Tensor, " image"]:
+    """Return a lower bound of the primal objective, exact for the optimal dual field.
+
+    The dual problem maximizes `-|w|^2 / 2 - <w, zero_filled>` for `w` = minus the adjoint gradient
+    of a field that is nowhere longer than the weight, where `w` may hold measured columns only.
+    Any field becomes such a one: project it on the columns, then scale it to the best length.
+    """
+    adjoint = gradient_adjoint(dual)
+    excess = torch.fft.fft2(adjoint - _keep_measured(adjoint, mask))
+    laplacian = _laplacian(dual[:, 0])
+    potential = torch.fft.ifft2(torch.where(laplacian > 0, excess / laplacian, 0))
+    feasible = dual - gradient(potential)
+    longest = field_length(feasible).amax(dim=(1, 2, 3))
+    w = -gradient_adjoint(feasible)
+    energy = w.abs().square().sum(dim=(1, 2))
+    slope = -(w.conj() * zero_filled).real.sum(dim=(1, 2))
+    tiny = torch.finfo(energy.dtype).tiny
+    scale = (slope / energy.clamp(min=tiny)).clamp(min=0).minimum(weight / longest.clamp(min=tiny))
+    return scale * slope - scale.square() * energy / 2
+
+
+def _keep_measured(
+    image: Complex[Tensor, "image row col"], mask: Bool[Tensor, "image col"]
+) -> Complex[Tensor, "image row col"]:
+    # Along columns alone: the transform over rows cancels.
+    return torch.fft.ifft(torch.fft.fft(image, dim=-1) * _measured(mask), dim=-1)
+
+
+@final
+class TotalVariation(Reconstructor):
+    """Least total variation; each coil by itself, then the root of the sum of squares.
+
+    Args:
+        weight: of the total variation, relative to the largest magnitude of the zero-filled
+            image. Data without noise want it small; with noise, near noise over maximum.
+        n_iterations: 50 are past what SSIM can see, 300 near single precision.
+    """
+
+    def __init__(self, *, weight: float = 1e-3, n_iterations: int = 50) -> None:
+        super().__init__()
+        if not (weight > 0 and n_iterations > 0):
+            raise ConfigError(
+                f"total variation with weight = {weight} and n_iterations = {n_iterations} has "
+                "no solution; both must be above zero"
+            )
+        self.weight = weight
+        self.n_iterations = n_iterations
+
+    @torch.no_grad()
+    def from_zero_filled(
+        self,
+        zero_filled: Complex[Tensor, "batch coil row col"],
+        mask: Bool[Tensor, "batch col"],
+    ) -> Reconstruction:
+        n_coils = zero_filled.shape[1]
+        # Solved in units of the maximum, so that weight and penalty mean the same in each image.
+        unit = magnitude(zero_filled).amax(dim=(-2, -1)).clamp(min=EPSILON)
+        solution = solve(
+            (zero_filled / unit[:, None, None, None]).flatten(0, 1),
+            mask.repeat_interleave(n_coils, dim=0),
+            torch.full_like(unit, self.weight).repeat_interleave(n_coils),
+            n_iterations=self.n_iterations,
+            penalty=PENALTY_PER_WEIGHT * self.weight,
+        )
+        coils = solution.image.unflatten(0, (-1, n_coils))
+        image = magnitude(coils) * unit[:, None, None]
+        mean, std = statistics(image)
+        # Not clamped, unlike a network's input: un-normalizing gives the solution back.
+        normalized = (image - mean[:, None, None]) / (std[:, None, None] + EPSILON)
+        return Reconstruction(normalized, mean, std)
