@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO, final
 
 import numpy as np
@@ -23,7 +24,7 @@ from kscout.data.store import (
     checksum,
     unfinished_path,
 )
-from kscout.errors import DataError
+from kscout.errors import DataError, KScoutError
 from kscout.files import write_json
 
 _JOURNAL = "journal.jsonl"
@@ -56,8 +57,26 @@ class StoreWriter:
         self._left_out: dict[str, str] = {}
         self._folder.mkdir(parents=True, exist_ok=True)
         self._journal = (self._folder / _JOURNAL).open("a+b")
-        _lock(self._journal, path)
-        self._recover()
+        try:
+            _lock(self._journal, path)
+            self._recover()
+        except DataError:
+            self._journal.close()
+            raise
+
+    def __enter__(self) -> "StoreWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Discard what bad input spoiled; keep what an interruption left, to go on with it."""
+        if isinstance(error, KScoutError):
+            self.discard()
+        self.close()
 
     def holds(self, split: str, volume: str) -> bool:
         """Say whether the volume is in the store already, from before an interruption."""

@@ -1,0 +1,258 @@
+"""Importing volumes of any format into a store, one at a time: memory does not grow with them."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float32
+
+from kscout.data.fastmri import center_crop, middle_slices, sample_volumes, zero_pad
+from kscout.data.nifti import Plane
+from kscout.data.splits import (
+    Assignment,
+    read_lists,
+    split_by_draw,
+    split_by_folder,
+    split_by_lists,
+    split_folders,
+    unique_volumes,
+)
+from kscout.data.store import Store
+from kscout.data.store_writer import StoreWriter, finished_store
+from kscout.data.volumes import VolumeFile, find_volumes, read_volume
+from kscout.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
+
+OnVolume = Callable[[int, int, str], None]
+"""Called after each volume with the number done, the number in all, and the volume's name."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ImportSettings:
+    """How volumes become slices of a store."""
+
+    size: int | None = None
+    """Side of the central square that is kept, in pixels; None keeps whole (square) images."""
+    pad: int | None = None
+    """Images smaller than this are surrounded with zeros first; paper: 384 for brains."""
+    center_volume: bool = False
+    """Keep only the middle half of each volume's slices; paper: knees."""
+    sample_rate: float = 1.0
+    """Share of each split's volumes that is kept; paper: 0.5 for knees, 0.2 for brains."""
+    acquisition: str | None = None
+    """Keep only volumes of this acquisition, such as CORPD_FBK."""
+    splits: Path | None = None
+    """Folder of train.txt, val.txt and test.txt that name the volumes of each split."""
+    held_out: float = 0.2
+    """Share of volumes drawn for test, and of the rest for validation, where nothing names them."""
+    seed: int = 0
+    """Of that draw."""
+    test_from_train: bool = False
+    """Draw the test split from the training volumes even if there is a test folder."""
+    key: str | None = None
+    """Name of the images in HDF5 and .npz files; found by itself for fastMRI."""
+    plane: Plane = "axial"
+    """Along which NIfTI volumes are cut."""
+    skip_bad: bool = False
+    """Leave out what cannot be used and record it, instead of stopping."""
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ConfigError(f"--size {self.size} is no image size; give 1 or more")
+        if self.pad is not None and self.pad < (self.size or 1):
+            raise ConfigError(f"--pad {self.pad} is less than --size {self.size}; raise --pad")
+        if not 0 < self.sample_rate <= 1:
+            raise ConfigError(f"--sample-rate {self.sample_rate} is not above 0 and up to 1")
+        if not 0 <= self.held_out < 1:
+            raise ConfigError(f"--held-out {self.held_out} is not from 0 to below 1")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "knee": {"size": 128, "center_volume": True, "sample_rate": 0.5},
+    "brain": {"size": 256, "pad": 384, "sample_rate": 0.2},
+}
+"""The paper's rules, as arguments of `ImportSettings`."""
+
+
+def import_folder(
+    source: Path | str, out: Path | str, settings: ImportSettings, on_volume: OnVolume | None = None
+) -> Store:
+    """Import the volumes of a folder (or one file) into a new store.
+
+    Interrupted and called again, it goes on; called on a store that it has finished, it returns it.
+    """
+    source, out = Path(source), Path(out)
+    assignment = _sampled(assign_splits(source, settings), settings.sample_rate)
+    if assignment.left_out and not settings.skip_bad:
+        raise DataError(f"{assignment.left_out[0][1]}, or go on without with --skip-bad")
+    recipe = _recipe(source, settings, assignment)
+    if done := finished_store(out, recipe):
+        return done
+    with StoreWriter(out, recipe) as writer:
+        for name, reason in assignment.left_out:
+            if not writer.has_left_out(name):
+                writer.leave_out(name, reason)
+        _import_all(assignment, source, settings, writer, on_volume)
+        warnings = assignment.doubles()
+        for warning in warnings:
+            logger.warning(warning)
+        return writer.finish(warnings)
+
+
+def assign_splits(source: Path, settings: ImportSettings) -> Assignment:
+    """Decide which volumes of a source belong to which split, reading none of them."""
+    if not source.exists():
+        raise DataError(f"{source} does not exist; give the folder that holds the volumes")
+    if settings.splits is not None:
+        volumes = unique_volumes(source)
+        if volumes:
+            return split_by_lists(volumes, read_lists(settings.splits), settings.splits)
+    folders = split_folders(source)
+    if settings.test_from_train:
+        folders.pop("test", None)
+    if folders:
+        return split_by_folder(folders, held_out=settings.held_out, seed=settings.seed)
+    volumes = find_volumes(source)
+    if not volumes:
+        raise DataError(
+            f"{source} holds no volumes; give a folder with singlecoil_train, singlecoil_val and "
+            "singlecoil_test, or with NIfTI, DICOM, .npy or .npz files"
+        )
+    return split_by_draw(volumes, held_out=settings.held_out, seed=settings.seed)
+
+
+def prepare_images(
+    images: Float32[np.ndarray, "slice row col"], path: Path, settings: ImportSettings
+) -> tuple[Float32[np.ndarray, "kept side side"], range]:
+    """Cut a volume to what is kept of it: the images, and their slice numbers in the volume."""
+    numbers = middle_slices(len(images)) if settings.center_volume else range(len(images))
+    if not numbers:
+        raise DataError(
+            f"{path} has {len(images)} slices, of which none would be kept; import it without "
+            "--center-volume, or leave it out with --skip-bad"
+        )
+    kept = _cut(images[numbers.start : numbers.stop], path, settings)
+    _check_pixels(kept, path)
+    return kept, numbers
+
+
+def _import_all(
+    assignment: Assignment,
+    source: Path,
+    settings: ImportSettings,
+    writer: StoreWriter,
+    on_volume: OnVolume | None,
+) -> None:
+    queue = [(split, volume) for split, found in assignment.volumes.items() for volume in found]
+    acquisitions: set[str] = set()
+    n_kept = 0
+    for n_done, (split, volume) in enumerate(queue, start=1):
+        origin = _relative(volume.path, source)
+        if writer.holds(split, volume.name):
+            n_kept += 1
+        elif not writer.has_left_out(origin):
+            acquisition = _import_one(split, volume, origin, settings, writer)
+            acquisitions.add(acquisition)
+            n_kept += settings.acquisition in (None, acquisition)
+        if on_volume:
+            on_volume(n_done, len(queue), volume.name)
+    if not n_kept and settings.acquisition:
+        found = ", ".join(sorted(acquisitions - {""})) or "none"
+        raise DataError(
+            f"no volume in {source} has acquisition {settings.acquisition!r}; found: {found}"
+        )
+
+
+def _import_one(
+    split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
+) -> str:
+    try:
+        images, acquisition = read_volume(volume, key=settings.key, plane=settings.plane)
+        if settings.acquisition in (None, acquisition):
+            kept, numbers = prepare_images(images, volume.path, settings)
+            writer.append(
+                split, volume.name, kept, slices=numbers, source=origin, acquisition=acquisition
+            )
+        return acquisition
+    except DataError as error:
+        if not settings.skip_bad:
+            raise
+        writer.leave_out(origin, str(error))
+        return ""
+
+
+def _cut(
+    images: Float32[np.ndarray, "slice row col"], path: Path, settings: ImportSettings
+) -> Float32[np.ndarray, "slice side side"]:
+    n_rows, n_cols = images.shape[-2:]
+    if settings.pad is not None:
+        images = zero_pad(images, settings.pad)
+    elif n_rows != n_cols:
+        raise DataError(
+            f"{path} has images of {n_rows}x{n_cols}, which are not square; give --pad "
+            f"{max(n_rows, n_cols)} to surround them with zeros, or leave it out with --skip-bad"
+        )
+    size = settings.size or settings.pad or n_rows
+    if min(images.shape[-2:]) < size:
+        raise DataError(
+            f"{path} has images of {n_rows}x{n_cols}, smaller than --size {size}; lower --size, "
+            f"surround them with zeros by --pad {size}, or leave it out with --skip-bad"
+        )
+    return np.ascontiguousarray(center_crop(images, size))
+
+
+def _check_pixels(images: Float32[np.ndarray, "slice row col"], path: Path) -> None:
+    n_bad = int(images.size - np.isfinite(images).sum())
+    if n_bad:
+        raise DataError(
+            f"{path} has {n_bad} pixels that are NaN or infinite; repair it, or leave it out with "
+            "--skip-bad"
+        )
+    if images.max() <= 0:
+        raise DataError(
+            f"{path} holds nothing but zeros in the {len(images)} slices that are kept; repair it, "
+            "or leave it out with --skip-bad"
+        )
+
+
+def _sampled(assignment: Assignment, rate: float) -> Assignment:
+    kept = {split: sample_volumes(found, rate) for split, found in assignment.volumes.items()}
+    empty = [split for split, found in kept.items() if not found]
+    if empty:
+        n_volumes = len(assignment.volumes[empty[0]])
+        raise DataError(
+            f"--sample-rate {rate} leaves none of the {n_volumes} volumes of split {empty[0]!r}; "
+            "raise it"
+        )
+    return Assignment(kept, assignment.left_out)
+
+
+def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:
+    """Tell how to make the store again, and by a hash, from which files."""
+    files = [
+        [split, volume.name, volume.n_bytes]
+        for split, found in assignment.volumes.items()
+        for volume in found
+    ]
+    values = {
+        name: value.as_posix() if isinstance(value, Path) else value
+        for name, value in asdict(settings).items()
+    }
+    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+    return {
+        "command": "kscout data import",
+        "source": source.as_posix(),
+        "settings": values,
+        "files_sha256": digest,
+    }
+
+
+def _relative(path: Path, source: Path) -> str:
+    return path.relative_to(source).as_posix() if path != source else path.name

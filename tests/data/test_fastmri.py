@@ -1,0 +1,119 @@
+"""fastMRI volumes are cut as the reference cuts them."""
+
+import random
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from conftest import Golden
+from kscout.data.fastmri import (
+    center_crop,
+    middle_slices,
+    read_hdf5,
+    sample_volumes,
+    zero_pad,
+)
+from kscout.data.importing import PRESETS, ImportSettings, import_folder
+from kscout.errors import DataError
+
+
+def test_brain_padding_and_crop_are_the_references(golden: Golden) -> None:
+    image = golden("inputs", "brain_in").numpy()[None]
+    padded = zero_pad(image, 384)
+    (top, bottom), (left, right) = golden("inputs", "brain_pad384_nonzero_box").tolist()
+    assert padded.shape == (1, 384, 384)
+    assert np.array_equal(padded[0, top : bottom + 1, left : right + 1], image[0])
+    expected = golden("inputs", "brain_padcrop256").numpy()
+    assert np.array_equal(center_crop(padded, 256)[0], expected)
+
+
+def test_knee_crop_is_the_references(golden: Golden) -> None:
+    raw = golden("inputs", "raw320_slice0").numpy()[None]
+    assert np.array_equal(center_crop(raw, 128)[0], golden("inputs", "images128")[0].numpy())
+
+
+def write_golden_volumes(folder: Path, golden: Golden) -> None:
+    """Write both golden volumes, 320x320 with six slices, of which 1, 2 and 3 are known."""
+    folder.mkdir(parents=True)
+    images = golden("inputs", "images128").numpy()
+    for number in range(2):
+        volume = np.random.default_rng(number).random((6, 320, 320), dtype=np.float32)
+        volume[1:4, 96:224, 96:224] = images[3 * number : 3 * number + 3]
+        with h5py.File(folder / f"file190000{number}.h5", "w") as file:
+            file["reconstruction_esc"] = volume
+            file.attrs["acquisition"] = "CORPD_FBK"
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_an_imported_knee_has_the_references_slices_and_ranges(
+    tmp_path: Path, golden: Golden, size: int
+) -> None:
+    write_golden_volumes(tmp_path / "knee" / "singlecoil_val", golden)
+    settings = ImportSettings(size=size, center_volume=True)
+    val = import_folder(tmp_path / "knee", tmp_path / "store", settings).split("val")
+    margin = (128 - size) // 2
+    images = golden("inputs", "images128")[:, margin : margin + size, margin : margin + size]
+    assert torch.equal(val.images, images)
+    expected = golden("inputs", f"data_range_r{size}")
+    assert (val.data_range - expected).abs().max() <= 1e-5 * expected.max()
+    with np.load(Path(__file__).parents[1] / "golden" / "inputs.npz") as arrays:
+        assert list(val.volumes) == arrays["fname"].tolist()
+        assert list(val.slices) == arrays["slice"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("n_slices", "kept"), [(1, []), (2, [0]), (6, [1, 2, 3]), (7, [1, 2, 3, 4])]
+)
+def test_the_middle_half_of_a_volume(n_slices: int, kept: list[int]) -> None:
+    assert list(middle_slices(n_slices)) == kept
+
+
+def test_sampling_is_the_references_seeded_shuffle() -> None:
+    names = [f"file{number}.h5" for number in range(11)]
+    shuffled = list(names)
+    random.seed(0)
+    random.shuffle(shuffled)
+    assert sample_volumes(names, 0.5) == sorted(shuffled[: round(5.5)], key=names.index)
+    assert sample_volumes(names, 1.0) == names
+
+
+def test_presets_are_the_papers_rules() -> None:
+    knee, brain = (ImportSettings(**PRESETS[name]) for name in ("knee", "brain"))
+    assert (knee.size, knee.pad, knee.center_volume, knee.sample_rate) == (128, None, True, 0.5)
+    assert (brain.size, brain.pad, brain.center_volume, brain.sample_rate) == (256, 384, False, 0.2)
+
+
+def write_hdf5(path: Path, **datasets: np.ndarray) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, values in datasets.items():
+            file[name] = values
+        file.attrs["acquisition"] = "AXT1"
+    return path
+
+
+def test_brain_targets_and_acquisitions_are_found(tmp_path: Path) -> None:
+    volume = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
+    images, acquisition = read_hdf5(write_hdf5(tmp_path / "a.h5", reconstruction_rss=volume))
+    assert acquisition == "AXT1"
+    assert images.dtype == np.float32
+    assert np.array_equal(images, volume)
+
+
+def test_a_file_without_targets_says_what_it_has(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "a.h5", kspace=np.zeros((2, 3, 4), np.complex64))
+    with pytest.raises(DataError, match=r"a\.h5 has no reconstruction_esc .*kspace.*test-from-tr"):
+        read_hdf5(path)
+    with pytest.raises(DataError, match=r"has no image \(it has: kspace\).*--key"):
+        read_hdf5(path, "image")
+    with pytest.raises(DataError, match=r"complex64 of shape \(2, 3, 4\)"):
+        read_hdf5(path, "kspace")
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "a.h5", reconstruction_esc=np.ones((5, 64, 64), np.float32))
+    path.write_bytes(path.read_bytes()[:4000])
+    with pytest.raises(DataError, match=r"a\.h5 cannot be read as HDF5 .*--skip-bad"):
+        read_hdf5(path)

@@ -1,0 +1,245 @@
+"""Importing puts every volume where it belongs, says what is wrong, and survives being killed."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.store import Store
+from kscout.errors import ConfigError, DataError
+
+SETTINGS = ImportSettings(size=7)
+
+
+def write_volume(
+    path: Path, images: np.ndarray | None = None, acquisition: str = "CORPD_FBK"
+) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if images is None:
+        seed = sum(path.stem.encode())
+        images = np.random.default_rng(seed).random((4, 12, 12), dtype=np.float32)
+    with h5py.File(path, "w") as file:
+        file["reconstruction_esc"] = images
+        file.attrs["acquisition"] = acquisition
+    return path
+
+
+def write_layout(root: Path, **counts: int) -> Path:
+    number = 0
+    for split, count in counts.items():
+        for _ in range(count):
+            write_volume(root / f"singlecoil_{split}" / f"file{number}.h5")
+            number += 1
+    return root
+
+
+def volumes(store: Store) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for record in store.manifest.volumes:
+        found.setdefault(record.split, []).append(record.volume)
+    return found
+
+
+def test_folders_are_splits(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=2, val=1, test=1)
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    assert volumes(store) == {
+        "train": ["file0.h5", "file1.h5"],
+        "val": ["file2.h5"],
+        "test": ["file3.h5"],
+    }
+    assert store.manifest.splits == {"train": 8, "val": 4, "test": 4}
+    assert store.manifest.volumes[2].source == "singlecoil_val/file2.h5"
+
+
+def test_without_a_test_folder_a_fifth_of_training_is_the_test(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=10, val=1)
+    found = volumes(import_folder(source, tmp_path / "store", SETTINGS))
+    assert [len(found[split]) for split in ("train", "val", "test")] == [8, 1, 2]
+    assert not set(found["train"]) & set(found["test"])
+    again = volumes(import_folder(source, tmp_path / "again", SETTINGS))
+    other = ImportSettings(size=7, seed=1)
+    assert again == found
+    assert volumes(import_folder(source, tmp_path / "other", other))["test"] != found["test"]
+
+
+def test_a_test_folder_without_targets_can_be_passed_over(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=5, val=1)
+    (source / "singlecoil_test").mkdir()
+    with h5py.File(source / "singlecoil_test" / "public.h5", "w") as file:
+        file["kspace"] = np.zeros((2, 9, 9), np.complex64)
+    with pytest.raises(DataError, match="--test-from-train"):
+        import_folder(source, tmp_path / "store", SETTINGS)
+    settings = ImportSettings(size=7, test_from_train=True)
+    assert len(volumes(import_folder(source, tmp_path / "store", settings))["test"]) == 1
+
+
+def test_sampling_and_middle_slices_apply_to_each_split(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=6, val=4, test=2)
+    settings = ImportSettings(size=7, sample_rate=0.5, center_volume=True)
+    store = import_folder(source, tmp_path / "store", settings)
+    assert {split: len(found) for split, found in volumes(store).items()} == {
+        "train": 3,
+        "val": 2,
+        "test": 1,
+    }
+    assert {record.slices for record in store.manifest.volumes} == {(1, 2)}
+
+
+def test_acquisitions_are_filtered(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=2, val=1, test=1)
+    write_volume(source / "singlecoil_train" / "fat.h5", acquisition="CORPDFS_FBK")
+    settings = ImportSettings(size=7, acquisition="CORPDFS_FBK")
+    assert volumes(import_folder(source, tmp_path / "store", settings)) == {"train": ["fat.h5"]}
+    with pytest.raises(DataError, match="'AXT2'; found: CORPDFS_FBK, CORPD_FBK"):
+        import_folder(source, tmp_path / "none", ImportSettings(size=7, acquisition="AXT2"))
+
+
+def test_text_files_name_splits_with_or_without_suffix(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=3, val=1)
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "train.txt").write_text("# ours\nfile3.h5\n\nfile0\n")
+    (lists / "test.txt").write_text("file1.h5\n")
+    with pytest.raises(DataError, match=r"file2\.h5 is named in no split; .*--skip-bad"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=7, splits=lists))
+    (lists / "val.txt").write_text("singlecoil_train/file2.h5\n")
+    store = import_folder(source, tmp_path / "store", ImportSettings(size=7, splits=lists))
+    assert volumes(store) == {
+        "train": ["file0.h5", "file3.h5"],
+        "val": ["file2.h5"],
+        "test": ["file1.h5"],
+    }
+    (lists / "val.txt").write_text("file2\nfile77.h5\n")
+    with pytest.raises(DataError, match=r"val\.txt names file77\.h5, which is not in the source"):
+        import_folder(source, tmp_path / "more", ImportSettings(size=7, splits=lists))
+
+
+def test_a_volume_in_two_splits_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_layout(tmp_path / "knee", train=2, val=1, test=1)
+    write_volume(source / "singlecoil_test" / "file0.h5")
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    assert "file0.h5 is in two splits, train and test" in store.manifest.warnings[0]
+    assert "file0.h5" in caplog.text
+    assert volumes(store)["test"] == ["file0.h5", "file3.h5"]
+
+
+def damage(make: Callable[[Path], object], path: Path) -> None:
+    path.unlink()
+    make(path)
+
+
+IMAGES = np.random.default_rng(0).random((4, 12, 12), dtype=np.float32)
+WITH_NAN = np.where(IMAGES == IMAGES[1, 5, 5], np.float32(np.nan), IMAGES)
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda p: p.write_bytes(write_volume(p).read_bytes()[:1500]), "cannot be read"),
+    "missing key": (lambda p: h5py.File(p, "w").close(), "has no reconstruction_esc"),
+    "zeros": (lambda p: write_volume(p, 0 * IMAGES), "nothing but zeros in the 4 slices"),
+    "nan": (lambda p: write_volume(p, WITH_NAN), "1 pixels that are NaN"),
+    "not square": (lambda p: write_volume(p, IMAGES[:, :, :9]), "12x9, which are not square"),
+    "too small": (lambda p: write_volume(p, IMAGES[:, :5, :5]), "5x5, smaller than --size 7"),
+    "no slices": (lambda p: write_volume(p, IMAGES[:0]), "0 slices"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_volumes_stop_with_one_sentence_or_are_left_out(tmp_path: Path, fault: str) -> None:
+    source = write_layout(tmp_path / "knee", train=3, val=1, test=1)
+    make, sentence = BAD[fault]
+    damage(make, source / "singlecoil_train" / "file1.h5")
+    with pytest.raises(DataError, match=sentence) as caught:
+        import_folder(source, tmp_path / "store", SETTINGS)
+    assert "file1.h5" in str(caught.value)
+    assert "--skip-bad" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["knee"]
+    store = import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+    assert volumes(store)["train"] == ["file0.h5", "file2.h5"]
+    (left_out,) = Store.open(store.path).manifest.left_out
+    assert left_out["source"] == "singlecoil_train/file1.h5"
+    assert sentence in left_out["reason"]
+
+
+def test_padding_takes_images_of_any_shape(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    damage(lambda p: write_volume(p, IMAGES[:, :5, :4]), source / "singlecoil_val" / "file1.h5")
+    store = import_folder(source, tmp_path / "store", ImportSettings(size=7, pad=9))
+    image = store.split("val").images.numpy()
+    assert np.array_equal(image[:, 1:6, 2:6], IMAGES[:, :5, :4])
+    assert image.sum() == pytest.approx(IMAGES[:, :5, :4].sum())
+
+
+def test_empty_or_missing_sources_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty holds no volumes; give a folder with"):
+        import_folder(tmp_path / "empty", tmp_path / "store", SETTINGS)
+    with pytest.raises(DataError, match="nowhere does not exist"):
+        import_folder(tmp_path / "nowhere", tmp_path / "store", SETTINGS)
+    source = write_layout(tmp_path / "knee", train=1)
+    (source / "singlecoil_val").mkdir()
+    with pytest.raises(DataError, match="singlecoil_val holds no volumes"):
+        import_folder(source, tmp_path / "store", SETTINGS)
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for values in ({"size": 0}, {"size": 9, "pad": 8}, {"sample_rate": 0.0}, {"held_out": 1.0}):
+        with pytest.raises(ConfigError):
+            ImportSettings(**values)  # type: ignore[arg-type]
+
+
+def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=2, val=1, test=1)
+    seen: list[tuple[int, int, str]] = []
+    import_folder(source, tmp_path / "store", SETTINGS, lambda *call: seen.append(call))
+    assert seen == [(i + 1, 4, f"file{i}.h5") for i in range(4)]
+    import_folder(source, tmp_path / "store", SETTINGS, lambda *call: seen.append(call))
+    assert len(seen) == 4
+    with pytest.raises(DataError, match="exists already"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=9))
+
+
+KILLED = """
+import os, signal, sys
+from kscout.data import importing, store_writer
+kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+source, out, moment = sys.argv[1:]
+if moment == "before journaling":
+    line = store_writer.StoreWriter._write_line
+    def write_line(self, value):
+        kill() if "file2" in str(value.get("volume")) else line(self, value)
+    store_writer.StoreWriter._write_line = write_line
+if moment == "inside the manifest":
+    def write_json(path, value):
+        path.write_text("{")
+        kill()
+    store_writer.write_json = write_json
+def on_volume(done, total, name):
+    if moment == "after a volume" and done == 4:
+        kill()
+importing.import_folder(source, out, importing.ImportSettings(size=7, skip_bad=True), on_volume)
+"""
+
+
+@pytest.mark.parametrize("moment", ["after a volume", "before journaling", "inside the manifest"])
+def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path, moment: str) -> None:
+    source = write_layout(tmp_path / "knee", train=4, val=1, test=2)
+    write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
+    settings = ImportSettings(size=7, skip_bad=True)
+    whole = import_folder(source, tmp_path / "a" / "store", settings)
+    out = tmp_path / "b" / "store"
+    command = [sys.executable, "-c", KILLED, str(source), str(out), moment]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    with pytest.raises(DataError, match="unfinished"):
+        Store.open(out)
+    again = import_folder(source, out, settings)
+    assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
+        f.name: f.read_bytes() for f in whole.path.iterdir()
+    }
+    assert [path.name for path in out.parent.iterdir()] == ["store"]

@@ -1,0 +1,166 @@
+"""Volumes of every format come out as slices, the right way round and in the right order."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.volumes import VolumeFile, find_volumes, read_numpy, read_volume
+from kscout.errors import DataError
+
+STACK = np.random.default_rng(0).random((3, 9, 11), dtype=np.float32)
+
+
+def write_nifti(path: Path, data: np.ndarray, affine: np.ndarray | None = None) -> VolumeFile:
+    nibabel = pytest.importorskip("nibabel")
+    nibabel.save(nibabel.Nifti1Image(data, np.eye(4) if affine is None else affine), path)
+    return VolumeFile(path.name, path, "nifti")
+
+
+def test_nifti_slices_show_front_or_top_up(tmp_path: Path) -> None:
+    data = np.zeros((5, 6, 7), np.float32)
+    data[4, 5, 2] = 1  # Rightmost, foremost, third from below.
+    volume = write_nifti(tmp_path / "a.nii.gz", data)
+    where = {
+        plane: tuple(int(i) for i in np.argwhere(read_volume(volume, plane=plane)[0])[0])
+        for plane in ("axial", "coronal", "sagittal")
+    }
+    assert where == {"axial": (2, 0, 0), "coronal": (5, 4, 0), "sagittal": (4, 4, 0)}
+
+
+def test_nifti_orientation_of_the_file_does_not_matter(tmp_path: Path) -> None:
+    data = np.random.default_rng(1).random((5, 6, 7)).astype(np.float32)
+    flipped = np.ascontiguousarray(data[::-1].transpose(2, 0, 1))
+    affine = np.array([[0, -1, 0, 4], [0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]], np.float64)
+    plain = read_volume(write_nifti(tmp_path / "a.nii", data))[0]
+    turned = read_volume(write_nifti(tmp_path / "b.nii", flipped, affine))[0]
+    assert np.array_equal(plain, turned)
+
+
+def test_bad_nifti_is_named(tmp_path: Path) -> None:
+    volume = write_nifti(tmp_path / "a.nii.gz", np.random.default_rng(0).random((9, 9, 9, 2)))
+    with pytest.raises(DataError, match=r"a\.nii\.gz has shape \(9, 9, 9, 2\)"):
+        read_volume(volume)
+    volume.path.write_bytes(volume.path.read_bytes()[:3000])
+    with pytest.raises(DataError, match=r"a\.nii\.gz cannot be read as NIfTI"):
+        read_volume(volume)
+
+
+def write_dicom(path: Path, pixels: np.ndarray, **attributes: Any) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    from pydicom.dataset import FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
+
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID = data_class = MRImageStorage
+    meta.MediaStorageSOPInstanceUID = instance = generate_uid()
+    data = pydicom.Dataset()
+    data.file_meta = meta
+    data.SOPClassUID, data.SOPInstanceUID = data_class, instance
+    data.Rows, data.Columns = pixels.shape
+    data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+    data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 12, 11, 0
+    data.PixelData = pixels.astype(np.uint16).tobytes()
+    data.SeriesInstanceUID = "1.2.3"
+    for name, value in attributes.items():
+        setattr(data, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.save_as(path, enforce_file_format=True)
+
+
+def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 4000, (3, 9, 11))
+    coronal = [1, 0, 0, 0, 0, -1]  # Its normal points to the back (+y).
+    for name, number, y in (("x.dcm", 2, -5.5), ("y.dcm", 0, -90.0), ("z", 1, 20.0)):
+        write_dicom(
+            tmp_path / "knee" / "series" / name,
+            pixels[number],
+            ImageOrientationPatient=coronal,
+            ImagePositionPatient=[0, y, 3],
+            RescaleSlope=2,
+            RescaleIntercept=-1,
+            SeriesDescription="PD cor",
+        )
+    (volume,) = find_volumes(tmp_path / "knee")
+    assert (volume.name, volume.format) == ("series", "dicom")
+    images, acquisition = read_volume(volume)
+    assert acquisition == "PD cor"
+    assert np.array_equal(images, (2 * pixels[[0, 2, 1]] - 1).astype(np.float32))
+
+
+def test_dicom_without_positions_goes_by_instance_number(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 4000, (3, 9, 11))
+    for number in range(3):
+        write_dicom(tmp_path / f"{'cab'[number]}.dcm", pixels[number], InstanceNumber=number + 1)
+    assert np.array_equal(read_volume(find_volumes(tmp_path)[0])[0], pixels.astype(np.float32))
+
+
+def test_bad_dicom_folders_are_named(tmp_path: Path) -> None:
+    pixels = np.ones((9, 11))
+    write_dicom(tmp_path / "a.dcm", pixels)
+    write_dicom(tmp_path / "b.dcm", pixels, SeriesInstanceUID="1.2.4")
+    with pytest.raises(DataError, match="mixes 2 series"):
+        read_volume(find_volumes(tmp_path)[0])
+    write_dicom(tmp_path / "b.dcm", np.ones((9, 10)))
+    with pytest.raises(DataError, match="slices of 2 sizes"):
+        read_volume(find_volumes(tmp_path)[0])
+    (tmp_path / "b.dcm").write_bytes(b"not DICOM at all")
+    with pytest.raises(DataError, match=r"b\.dcm cannot be read as DICOM"):
+        read_volume(find_volumes(tmp_path)[0])
+
+
+def test_numpy_stacks_are_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", STACK)
+    np.save(tmp_path / "b.npy", STACK[0].astype(np.float64))
+    np.savez(tmp_path / "c.npz", images=STACK)
+    np.savez(tmp_path / "d.npz", images=STACK, other=STACK[:1])
+    assert np.array_equal(read_numpy(tmp_path / "a.npy"), STACK)
+    assert np.array_equal(read_numpy(tmp_path / "b.npy"), STACK[:1])
+    assert np.array_equal(read_numpy(tmp_path / "c.npz"), STACK)
+    assert np.array_equal(read_numpy(tmp_path / "d.npz", "other"), STACK[:1])
+    with pytest.raises(DataError, match=r"d\.npz holds the arrays images, other; name one"):
+        read_numpy(tmp_path / "d.npz")
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [(1j * STACK, "complex64"), (STACK[None], r"\(1, 3, 9, 11\)"), (np.array(["a"]), "<U1")],
+)
+def test_arrays_that_are_no_images_are_named(
+    tmp_path: Path, array: np.ndarray, sentence: str
+) -> None:
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(DataError, match=rf"a\.npy holds {sentence}|a\.npy holds .*{sentence}"):
+        read_numpy(tmp_path / "a.npy")
+    (tmp_path / "a.npy").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"a\.npy cannot be read"):
+        read_numpy(tmp_path / "a.npy")
+
+
+def test_volumes_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "a.npy", STACK)
+    np.save(tmp_path / "y" / "b.npy", STACK)
+    (tmp_path / "notes.txt").write_text("not a volume")
+    assert [volume.name for volume in find_volumes(tmp_path)] == ["b.npy", "x/a.npy", "y/a.npy"]
+
+
+def test_a_folder_of_stacks_is_split_by_volume(tmp_path: Path) -> None:
+    (tmp_path / "stacks").mkdir()
+    for number in range(10):
+        np.save(tmp_path / "stacks" / f"v{number}.npy", STACK[:, :, :9] + number)
+    store = import_folder(tmp_path / "stacks", tmp_path / "store", ImportSettings())
+    sets = {split: set(store.split(split).volumes) for split in ("train", "val", "test")}
+    assert {split: len(names) for split, names in sets.items()} == {"train": 6, "val": 2, "test": 2}
+    assert len(set.union(*sets.values())) == 10
+
+
+def test_a_single_file_is_a_source(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", STACK[:, :, :9])
+    store = import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
+    assert store.manifest.splits == {"train": 3}
+    assert store.manifest.volumes[0].source == "a.npy"
