@@ -1,0 +1,1 @@
+"""Judging policies: one long table, paired statistics over volumes, and the paper's analyses."""

@@ -1,0 +1,140 @@
+"""Intervals and paired tests with volumes as the unit: slices of one volume are not independent.
+
+A mean is over slices. A bootstrap sample draws volumes with replacement and takes the mean over
+all slices that came along; the permutation test flips the sign of whole volumes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float64
+
+CONFIDENCE = 0.95
+N_RESAMPLES = 10_000
+_EXACT_UP_TO = 16
+"""Volumes up to which all sign patterns are enumerated: 65,536 of them."""
+_CHUNK = 2**22
+"""Numbers that resampling holds at once."""
+
+
+@final
+@dataclass(frozen=True)
+class PairedTest:
+    """A p-value and how it was found."""
+
+    p_value: float
+    method: str
+    note: str | None = None
+    """What limits the test, where something does."""
+
+
+def _sums_by_volume(
+    values: Float64[np.ndarray, "slice quantity"], volumes: Sequence[str]
+) -> tuple[Float64[np.ndarray, "volume quantity"], Float64[np.ndarray, " volume"]]:
+    """Return sums over the slices of each volume, and how many there are."""
+    _, index = np.unique(np.asarray(volumes, dtype=str), return_inverse=True)
+    n_slices = np.bincount(index).astype(np.float64)
+    total = np.zeros((len(n_slices), values.shape[1]))
+    np.add.at(total, index, values)
+    return total, n_slices
+
+
+def bootstrap_intervals(
+    values: Float64[np.ndarray, "slice quantity"],
+    volumes: Sequence[str],
+    *,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
+) -> Float64[np.ndarray, "quantity 2"] | None:
+    """Return the percentile interval of the mean over slices of several quantities.
+
+    All quantities see the same draws of volumes. None with fewer than two volumes.
+    """
+    total, n_slices = _sums_by_volume(values, volumes)
+    n_volumes = len(n_slices)
+    if n_volumes < 2:
+        return None
+    generator = np.random.default_rng(seed)
+    n_at_once = max(1, _CHUNK // n_volumes)
+    means = []
+    for at in range(0, n_resamples, n_at_once):
+        # How often each volume is drawn is all that matters: resampling is a matrix product.
+        n_draws = min(n_at_once, n_resamples - at)
+        counts = generator.multinomial(n_volumes, np.full(n_volumes, 1 / n_volumes), n_draws)
+        means.append(counts @ total / (counts @ n_slices)[:, None])
+    tail = (1 - CONFIDENCE) / 2
+    return np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0).T
+
+
+def bootstrap_interval(
+    values: Float64[np.ndarray, " slice"],
+    volumes: Sequence[str],
+    *,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float] | None:
+    """Return the percentile interval of the mean over slices of one quantity."""
+    found = bootstrap_intervals(values[:, None], volumes, n_resamples=n_resamples, seed=seed)
+    return None if found is None else (float(found[0, 0]), float(found[0, 1]))
+
+
+def paired_permutation_test(
+    differences: Float64[np.ndarray, " slice"],
+    volumes: Sequence[str],
+    *,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
+) -> PairedTest:
+    """Test whether a mean difference is zero by flipping the signs of whole volumes (two-sided).
+
+    Up to 16 volumes every pattern of signs is tried, and the p-value is exact.
+    """
+    total = _sums_by_volume(differences[:, None], volumes)[0][:, 0]
+    n_volumes = len(total)
+    if n_volumes <= _EXACT_UP_TO:
+        patterns = np.arange(2**n_volumes)[:, None] >> np.arange(n_volumes) & 1
+        n_as_large, n_tried = _n_as_large(total, 1.0 - 2.0 * patterns), 2**n_volumes
+        method = "sign-flip permutation over volumes, exact"
+    else:
+        generator = np.random.default_rng(seed)
+        n_as_large, n_tried = 1, n_resamples + 1
+        n_at_once = max(1, _CHUNK // n_volumes)
+        for at in range(0, n_resamples, n_at_once):
+            shape = (min(n_at_once, n_resamples - at), n_volumes)
+            n_as_large += _n_as_large(total, generator.choice([-1.0, 1.0], size=shape))
+        method = f"sign-flip permutation over volumes, {n_resamples} draws"
+    least = 2.0 ** (1 - n_volumes)
+    note = (
+        f"too few volumes: with {n_volumes} no p-value below {least:.4g} is possible"
+        if least > 1 - CONFIDENCE
+        else None
+    )
+    return PairedTest(n_as_large / n_tried, method, note)
+
+
+def _n_as_large(
+    total: Float64[np.ndarray, " volume"], signs: Float64[np.ndarray, "pattern volume"]
+) -> int:
+    found = np.abs(total.sum())
+    # Equal sums in another order differ by rounding, and must count as equal.
+    slack = 1e-12 * np.abs(total).sum()
+    return int((np.abs(signs @ total) >= found - slack).sum())
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for the number of tests (Holm's step-down method), in the order given."""
+    order = np.argsort(p_values, kind="stable")
+    n_tests = len(order)
+    scaled = [(n_tests - rank) * p_values[test] for rank, test in enumerate(order)]
+    corrected = np.minimum(np.maximum.accumulate(scaled), 1.0) if scaled else np.empty(0)
+    result = [0.0] * n_tests
+    for rank, test in enumerate(order):
+        result[test] = float(corrected[rank])
+    return result
+
+
+def std_over_seeds(values: Sequence[float]) -> float | None:
+    """Return the standard deviation (ddof 1), None where there is one seed."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None

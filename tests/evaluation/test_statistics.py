@@ -1,0 +1,101 @@
+"""Intervals and tests, against SciPy and brute force."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kscout.evaluation.statistics import (
+    bootstrap_interval,
+    holm,
+    paired_permutation_test,
+    std_over_seeds,
+)
+
+
+def _volumes(sizes: list[int]) -> list[str]:
+    return [f"v{i}" for i, size in enumerate(sizes) for _ in range(size)]
+
+
+def test_bootstrap_of_single_slices_agrees_with_scipy() -> None:
+    values = np.random.default_rng(1).gamma(2.0, size=41)
+    found = bootstrap_interval(values, _volumes([1] * 41), n_resamples=20_000)
+    expected = stats.bootstrap(
+        (values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(9)
+    ).confidence_interval
+    assert found is not None
+    assert found == pytest.approx(tuple(expected), abs=0.03)
+
+
+def test_bootstrap_resamples_volumes_and_weighs_slices() -> None:
+    sizes = [1, 5, 2]
+    values = np.array([0.0] + [1.0] * 5 + [3.0] * 2)
+    found = bootstrap_interval(values, _volumes(sizes), n_resamples=40_000)
+    total, count = np.array([0.0, 5.0, 6.0]), np.array(sizes)
+    means = [
+        total[list(draw)].sum() / count[list(draw)].sum()
+        for draw in itertools.product(range(3), repeat=3)
+    ]
+    # The most extreme of 27 equally likely draws weigh 1/27 > 2.5 %, so they are the bounds.
+    assert found == pytest.approx((min(means), max(means)))
+
+
+def test_slices_that_repeat_within_volumes_do_not_narrow_the_interval() -> None:
+    values = np.random.default_rng(2).normal(size=7)
+    alone = bootstrap_interval(values, _volumes([1] * 7))
+    repeated = bootstrap_interval(np.repeat(values, 11), _volumes([11] * 7))
+    assert repeated == pytest.approx(alone)
+
+
+def test_one_volume_has_no_interval() -> None:
+    assert bootstrap_interval(np.ones(3), _volumes([3])) is None
+
+
+def test_exact_permutation_agrees_with_scipy() -> None:
+    differences = np.random.default_rng(3).normal(0.4, 1.0, size=9)
+    found = paired_permutation_test(differences, _volumes([1] * 9))
+    expected = stats.permutation_test(
+        (differences,), np.sum, permutation_type="samples", n_resamples=np.inf
+    )
+    assert found.p_value == pytest.approx(expected.pvalue, abs=1e-12)
+    assert "exact" in found.method
+    assert found.note is None
+
+
+def test_exact_permutation_flips_whole_volumes() -> None:
+    sizes = [2, 3, 1, 4]
+    differences = np.random.default_rng(4).normal(size=10)
+    index = np.repeat(np.arange(4), sizes)
+    total = np.array([differences[index == i].sum() for i in range(4)])
+    flipped = [abs(np.dot(signs, total)) for signs in itertools.product([1, -1], repeat=4)]
+    expected = np.mean(np.array(flipped) >= abs(total.sum()) - 1e-12)
+    found = paired_permutation_test(differences, _volumes(sizes))
+    assert found.p_value == pytest.approx(expected)
+    assert found.note is not None
+    assert "0.125" in found.note
+
+
+def test_sampled_permutation_is_near_the_t_test_and_never_zero() -> None:
+    differences = np.random.default_rng(5).normal(0.25, 1.0, size=60)
+    found = paired_permutation_test(differences, _volumes([1] * 60), n_resamples=20_000)
+    assert found.p_value == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, abs=0.01)
+    certain = paired_permutation_test(np.ones(60), _volumes([1] * 60), n_resamples=500)
+    assert certain.p_value == pytest.approx(1 / 501)
+
+
+def test_no_difference_has_p_value_one() -> None:
+    assert paired_permutation_test(np.zeros(5), _volumes([1] * 5)).p_value == 1.0
+
+
+def test_holm_equals_its_definition() -> None:
+    p_values = [0.04, 0.01, 0.03, 0.01]
+    # Sorted .01 .01 .03 .04 times 4 3 2 1, made monotone: .04 .04 .06 .06.
+    assert holm(p_values) == pytest.approx([0.06, 0.04, 0.06, 0.04])
+    assert holm([0.7, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_std_over_seeds_divides_by_one_less() -> None:
+    assert std_over_seeds([1.0, 3.0]) == pytest.approx(2**0.5)
+    assert std_over_seeds([1.0]) is None
