@@ -89,14 +89,21 @@ class Simulator:
     def start(self, n_initial: int, *, n_trajectories: int = 1) -> State:
         """Measure the central columns and reconstruct."""
         n_slices, n_cols = self.batch.selectable.shape
-        device = self.batch.kspace.device
-        mask = center_mask(n_cols, n_initial).to(device).expand(n_slices, -1)
-        owner = torch.arange(n_slices, device=device)
+        mask = center_mask(n_cols, n_initial).to(self.batch.kspace.device)
+        state = self.start_from(mask.expand(n_slices, -1))
+        return (
+            state.rows(state.owner.repeat_interleave(n_trajectories))
+            if n_trajectories > 1
+            else state
+        )
+
+    def start_from(self, mask: Bool[Tensor, "batch col"]) -> State:
+        """Measure the columns of any mask at once, one mask per slice, and reconstruct."""
+        owner = torch.arange(len(mask), device=mask.device)
         zero_filled = ifft2c(apply_mask(self.batch.kspace, mask))
         found, score = self._reconstruct(zero_filled, mask, owner)
         n_left = int((self.batch.selectable & ~mask).sum(dim=-1).max())
-        state = State(owner, zero_filled, mask, found.image, found.mean, found.std, score, n_left)
-        return state.rows(owner.repeat_interleave(n_trajectories)) if n_trajectories > 1 else state
+        return State(owner, zero_filled, mask, found.image, found.mean, found.std, score, n_left)
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
         """Measure one more column in every state."""
