@@ -1,0 +1,157 @@
+"""The contract of a reconstructor, run on random k-space: for ours in tests, for users' own."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex
+from torch import Tensor
+
+from kscout.core import Reconstruction, Reconstructor
+from kscout.errors import ConfigError
+from kscout.physics.sampling import center_mask
+
+TOLERANCE = 1e-3
+"""In units of the image's deviation: far above the noise of float32, far below any effect."""
+
+
+def check_reconstructor(
+    reconstructor: Reconstructor, *, n_rows: int, n_cols: int, n_coils: int = 1
+) -> None:
+    """Raise a ConfigError that names the first promise that a reconstructor breaks.
+
+    Checked are types, shapes and finite values, repeatability, blindness to columns that are not
+    measured, independence of the images of a batch, and a move to the accelerator where there is
+    one; all without gradients and with another mask for each image, one of them full. The
+    reconstructor is left on the CPU and in evaluation mode.
+
+    Args:
+        reconstructor: any; weights may be random.
+        n_rows: of the images to try.
+        n_cols: of the images to try; at least 4.
+        n_coils: of the k-space to try.
+    """
+    if n_cols < 4:
+        raise ConfigError(f"n_cols = {n_cols} is too few to check with; give 4 or more")
+    reconstructor.to("cpu").eval()
+    kspace, mask = _example(n_rows, n_cols, n_coils)
+    trial = _Trial(reconstructor, kspace, mask)
+    first = trial.run(kspace, mask)
+    trial.expect_same(
+        trial.run(kspace, mask),
+        first,
+        "the same k-space gave two different images; take randomness out of evaluation mode",
+    )
+    noise = kspace.flip(0).flip(-1) * 100
+    unseen = torch.where(mask[:, None, None, :], kspace, noise)
+    trial.expect_same(
+        trial.run(unseen, mask),
+        first,
+        "the image changed with columns that are not measured; use the masked k-space alone",
+    )
+    _check_single_images(trial, first)
+    _check_accelerator(trial, first)
+
+
+def _example(
+    n_rows: int, n_cols: int, n_coils: int
+) -> tuple[Complex[Tensor, "batch coil row col"], Bool[Tensor, "batch col"]]:
+    generator = torch.Generator().manual_seed(0)
+    kspace = torch.randn(3, n_coils, n_rows, n_cols, dtype=torch.complex64, generator=generator)
+    # Like objects: energy falls off around DC, and the images differ in scale.
+    rows = (torch.arange(n_rows) - n_rows // 2)[:, None] / n_rows
+    cols = (torch.arange(n_cols) - n_cols // 2) / n_cols
+    kspace = kspace / (0.05 + rows.square() + cols.square())
+    kspace = kspace * torch.tensor([1.0, 20.0, 0.05])[:, None, None, None]
+    start = center_mask(n_cols, max(2, n_cols // 8))
+    comb = torch.arange(n_cols) % 3 == 1
+    return kspace, torch.stack([start, start | comb, torch.ones_like(start)])
+
+
+@final
+@dataclass(frozen=True)
+class _Trial:
+    """A reconstructor and the k-space that it is tried on."""
+
+    reconstructor: Reconstructor
+    kspace: Complex[Tensor, "batch coil row col"]
+    mask: Bool[Tensor, "batch col"]
+
+    def broken(self, promise: str) -> ConfigError:
+        return ConfigError(f"{type(self.reconstructor).__name__} breaks the contract: {promise}")
+
+    def run(
+        self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
+    ) -> Reconstruction:
+        kspace_before, mask_before = kspace.clone(), mask.clone()
+        try:
+            with torch.no_grad():
+                found: object = self.reconstructor(kspace, mask)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a user's code raises is what is reported
+            reason = " ".join(str(error).split())[:200]
+            size = "x".join(map(str, kspace.shape))
+            sentence = f"{type(error).__name__} on k-space of {size} without gradients ({reason})"
+            raise self.broken(sentence) from error
+        if not (torch.equal(kspace, kspace_before) and torch.equal(mask, mask_before)):
+            raise self.broken("it wrote into its inputs; work on a copy")
+        if not isinstance(found, Reconstruction):
+            raise self.broken(f"it returned a {type(found).__name__}, not a core.Reconstruction")
+        self._expect_form(found, kspace)
+        return found
+
+    def _expect_form(
+        self, found: Reconstruction, kspace: Complex[Tensor, "batch coil row col"]
+    ) -> None:
+        n_batch, _, n_rows, n_cols = kspace.shape
+        for name, shape in [
+            ("image", (n_batch, n_rows, n_cols)),
+            ("mean", (n_batch,)),
+            ("std", (n_batch,)),
+        ]:
+            value: Tensor = getattr(found, name)
+            if tuple(value.shape) != shape:
+                raise self.broken(f"{name} has shape {tuple(value.shape)}, expected {shape}")
+            if value.dtype != torch.float32:
+                raise self.broken(f"{name} is {value.dtype}, expected torch.float32")
+            if value.device != kspace.device:
+                raise self.broken(f"{name} is on {value.device}, k-space on {kspace.device}")
+            if not value.isfinite().all():
+                raise self.broken(f"{name} holds values that are not finite")
+        if not (found.std > 0).all():
+            raise self.broken("std is not above zero, so that the image cannot be un-normalized")
+
+    def expect_same(self, found: Reconstruction, expected: Reconstruction, promise: str) -> None:
+        unit = expected.std
+        differences = [
+            (found.image - expected.image).abs().amax(dim=(-2, -1)),
+            (found.mean - expected.mean).abs() / unit,
+            (found.std - expected.std).abs() / unit,
+        ]
+        if max(difference.max().item() for difference in differences) > TOLERANCE:
+            raise self.broken(promise)
+
+
+def _check_single_images(trial: _Trial, first: Reconstruction) -> None:
+    for index in range(len(trial.kspace)):
+        one = slice(index, index + 1)
+        trial.expect_same(
+            trial.run(trial.kspace[one], trial.mask[one]),
+            Reconstruction(first.image[one], first.mean[one], first.std[one]),
+            f"image {index} alone differs from the same image in a batch; "
+            "compute statistics per image",
+        )
+
+
+def _check_accelerator(trial: _Trial, first: Reconstruction) -> None:
+    if not torch.cuda.is_available():
+        return
+    trial.reconstructor.to("cuda")
+    found = trial.run(trial.kspace.to("cuda"), trial.mask.to("cuda"))
+    trial.reconstructor.to("cpu")
+    on_cpu = Reconstruction(found.image.cpu(), found.mean.cpu(), found.std.cpu())
+    # TF32 convolutions are the user's choice, and coarser than float32.
+    close = (on_cpu.image - first.image).abs().amax() < 30 * TOLERANCE
+    if not close:
+        raise trial.broken("the accelerator gives another image than the CPU")
