@@ -1,0 +1,154 @@
+"""Choose a fixed order of columns greedily on data: the bar that adaptive policies must clear.
+
+Each step tries columns on slices and keeps the one with the highest mean SSIM. With all slices and
+columns on the evaluated split this is the paper's NA oracle; on training data, with batches of
+both, it is stochastic LBCS (arXiv 1902.00386).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator, check_budget
+from kscout.core import Protocol, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.physics.sampling import center_mask
+from kscout.randomness import keyed_generator
+
+
+@final
+@dataclass(frozen=True)
+class FixedOrderResult:
+    """An order of columns and what was measured while it was chosen."""
+
+    order: list[int]
+    mean_scores: list[float]
+    """Mean SSIM at the start and after each column, over the slices tried at that step."""
+    gains: Float[Tensor, "step col"]
+    """Mean gain in SSIM of each column tried; not a number where a column was not tried."""
+
+
+def fit_fixed_order(
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    *,
+    n_initial: int,
+    horizon: int,
+    batch_size: int = 16,
+    n_slices_per_step: int | None = None,
+    n_candidates: int | None = None,
+    seed: int = 0,
+    protocol: Protocol = "paper",
+    device: torch.device | str = "cpu",
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+) -> FixedOrderResult:
+    """Choose columns one by one, each time the one with the highest mean SSIM.
+
+    Equal means go to the lowest column. A slice in which a column cannot be measured counts as no
+    gain. Memory is bounded by `batch_size`, whatever the number of slices.
+
+    Args:
+        slices: the data to choose on; may live on another device than the work is done on.
+        reconstructor: turns measured columns into images.
+        n_initial: central columns measured at the start.
+        horizon: columns to choose.
+        batch_size: slices held at once; changes nothing but speed and memory.
+        n_slices_per_step: slices drawn anew for each step; None for all.
+        n_candidates: columns drawn anew for each step; None for all that are left.
+        seed: decides both draws.
+        protocol: how images are scored.
+        device: where the work is done.
+        on_step: called after each step with `step` (from 1), `n_steps`, `column`, `ssim`.
+    """
+    check_budget(slices.selectable, n_initial=n_initial, horizon=horizon)
+    _check_counts(len(slices), n_slices_per_step, n_candidates)
+    trial = _Trial(slices, reconstructor.to(device).eval(), n_initial, batch_size, protocol, device)
+    order: list[int] = []
+    mean_scores: list[float] = []
+    gains = torch.full((horizon, slices.n_cols), torch.nan)
+    for step in range(horizon):
+        rows = _draw(torch.arange(len(slices)), n_slices_per_step, seed, "slices", step)
+        candidates = _draw(trial.columns_left(order), n_candidates, seed, "columns", step)
+        before, after = trial.mean_scores(rows, order, candidates)
+        if step == 0:
+            mean_scores.append(before)
+        gains[step, candidates] = (after - before).float()
+        # Candidates are sorted, so that the first of equals is the lowest column.
+        best = int((after == after.max()).nonzero()[0])
+        order.append(int(candidates[best]))
+        mean_scores.append(float(after[best]))
+        if on_step is not None:
+            record = {"step": step + 1, "n_steps": horizon, "column": order[-1]}
+            on_step({**record, "ssim": mean_scores[-1]})
+    return FixedOrderResult(order, mean_scores, gains)
+
+
+@final
+@dataclass(frozen=True)
+class _Trial:
+    """Scores candidate columns over slices, all of which have the same columns measured."""
+
+    slices: SliceSet
+    reconstructor: Reconstructor
+    n_initial: int
+    batch_size: int
+    protocol: Protocol
+    device: torch.device | str
+
+    def columns_left(self, order: list[int]) -> Int[Tensor, " n"]:
+        """Return the columns that some slice can still measure, lowest first."""
+        left = self.slices.selectable.any(dim=0).cpu()
+        left &= ~center_mask(self.slices.n_cols, self.n_initial)
+        left[order] = False
+        return left.nonzero()[:, 0]
+
+    def mean_scores(
+        self, rows: Int[Tensor, " n"], order: list[int], candidates: Int[Tensor, " candidate"]
+    ) -> tuple[float, Float64[Tensor, " candidate"]]:
+        """Return mean SSIM after the order so far, and after each candidate besides."""
+        before, after = 0.0, torch.zeros(len(candidates), dtype=torch.float64)
+        for part in rows.split(self.batch_size):
+            now, then = self._scores(part, order, candidates)
+            before += float(now.double().sum())
+            after += then.double().sum(dim=0).cpu()
+        return before / len(rows), after / len(rows)
+
+    @torch.no_grad()
+    def _scores(
+        self, rows: Int[Tensor, " part"], order: list[int], candidates: Int[Tensor, " candidate"]
+    ) -> tuple[Float[Tensor, " part"], Float[Tensor, "part candidate"]]:
+        batch = self.slices.batch(rows).to(self.device)
+        simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
+        chosen = torch.zeros(self.slices.n_cols, dtype=torch.bool)
+        chosen[order] = True
+        start = center_mask(self.slices.n_cols, self.n_initial).to(self.device)
+        # Straight to the mask so far: one reconstruction per slice, however long the order.
+        state = simulator.start_from(start | (chosen.to(self.device) & batch.selectable))
+        columns = candidates.to(self.device).expand(len(rows), -1)
+        is_useful = batch.selectable.gather(-1, columns)
+        scores = simulator.score_columns(state, columns)
+        return state.score, torch.where(is_useful, scores, state.score[:, None])
+
+
+def _draw(
+    population: Int[Tensor, " n"], n_draws: int | None, seed: int, purpose: str, step: int
+) -> Int[Tensor, " m"]:
+    """Draw without replacement and sort, so that the lowest column comes first."""
+    if n_draws is None or n_draws >= len(population):
+        return population
+    generator = keyed_generator("fixed order", purpose, seed, step)
+    kept = torch.randperm(len(population), generator=generator)[:n_draws]
+    return population[kept.sort().values]
+
+
+def _check_counts(n_slices: int, n_slices_per_step: int | None, n_candidates: int | None) -> None:
+    if n_slices == 0:
+        raise ConfigError("no slices to choose a fixed order on; give a split that has some")
+    for name, count in (("n_slices_per_step", n_slices_per_step), ("n_candidates", n_candidates)):
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} = {count} tries nothing; give 1 or more, or leave it out")
