@@ -109,6 +109,12 @@ class Run:
             raise
         return cls(path, config, provenance, lock)
 
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def is_finished(self) -> bool:
         return (self.path / DONE).exists()

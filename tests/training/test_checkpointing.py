@@ -1,6 +1,5 @@
 """A checkpoint holds all that a training needs, and a damaged or interrupted one is told."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(AttributeError):
         save_checkpoint(path, checkpoint_of(2, model, optimizer, {"no pickle": lambda: 0}))
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["c.pt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["c.pt"]
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""How a training shows where it stands: a bar on a terminal, a line per epoch elsewhere."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+
+if TYPE_CHECKING:
+    from kscout.runs import Progress
+
+
+@contextmanager
+def training_progress(tensorboard: Path | None = None) -> Iterator["Callable[[Progress], None]"]:
+    """Yield an `on_step` callback that tells the user how a training goes.
+
+    Args:
+        tensorboard: a folder for TensorBoard's event files, if wanted.
+    """
+    # Under torchrun the first process speaks for all.
+    if int(os.environ.get("RANK", "0")) > 0:
+        yield lambda _: None
+        return
+    console = Console(stderr=True)
+    show = _bar if console.is_terminal else _lines
+    with show(console) as draw, _events(tensorboard) as write:
+
+        def on_step(progress: "Progress") -> None:
+            draw(progress)
+            if progress.record:
+                write(progress.record)
+
+        yield on_step
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator["Callable[[Progress], None]"]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=None, facts="")
+
+        def draw(progress: "Progress") -> None:
+            done = (progress.epoch - 1) * progress.n_steps + progress.step
+            bar.update(
+                task,
+                description=f"epoch {progress.epoch}/{progress.n_epochs}",
+                completed=done,
+                total=progress.n_epochs * progress.n_steps,
+            )
+            if progress.record:
+                bar.update(task, facts=_facts(progress.record))
+
+        yield draw
+
+
+@contextmanager
+def _lines(console: Console) -> Iterator["Callable[[Progress], None]"]:
+    def draw(progress: "Progress") -> None:
+        if progress.record:
+            left_s = (progress.n_epochs - progress.epoch) * progress.record["time_s"]
+            console.print(
+                f"epoch {progress.epoch}/{progress.n_epochs}  {_facts(progress.record)}  "
+                f"{progress.record['time_s']:.1f} s, {left_s / 60:.1f} min left",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    yield draw
+
+
+def _facts(record: dict[str, Any]) -> str:
+    names = {
+        "train_loss": "loss",
+        "train_ssim": "training SSIM",
+        "val_ssim": "validation SSIM",
+    }
+    found = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
+    return "  ".join(found)
+
+
+@contextmanager
+def _events(folder: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    if folder is None:
+        yield lambda _: None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        from kscout.errors import ConfigError
+
+        raise ConfigError(
+            "--tensorboard needs a package that is not here; pip install 'kscout[tensorboard]'"
+        ) from error
+    with SummaryWriter(str(folder)) as writer:
+
+        def write(record: dict[str, Any]) -> None:
+            for name, value in record.items():
+                if name != "epoch" and isinstance(value, int | float):
+                    writer.add_scalar(name, value, record["epoch"])
+
+        yield write

@@ -1,0 +1,101 @@
+"""`kscout train reconstructor`; `train policy` joins in `kscout.cli`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from kscout.config import ReconstructorConfig
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("reconstructor")
+def reconstructor(
+    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
+    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
+    preset: Annotated[str, typer.Option(help="paper-unet, or wide-unet for long horizons.")] = (
+        "paper-unet"
+    ),
+    config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Registered model to train.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
+    channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Keys weights, order and masks.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
+    convolution: Annotated[
+        str | None, typer.Option(help="auto, onednn, onednn-last, native or native-last.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a reconstructor on fully sampled slices under random masks.
+
+    Kill it and type the same again: it goes on from its last epoch. Several processes:
+    torchrun --nproc-per-node 2 -m kscout train reconstructor ...
+
+    Example: kscout train reconstructor --data stores/knee --out runs/unet --epochs 10
+    """
+    from kscout.cli.progress import training_progress
+    from kscout.data.store import Store
+    from kscout.training.reconstructor import train_reconstructor
+
+    flags = {
+        "reconstructor.name": name,
+        "reconstructor.n_channels": channels,
+        "training.n_epochs": epochs,
+        "training.batch_size": batch_size,
+        "training.seed": seed,
+        "training.protocol": protocol,
+        "training.precision": precision,
+        "training.convolution": convolution,
+    }
+    resolved = resolve_reconstructor(preset, config, settings or [], flags)
+    with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
+        run = train_reconstructor(resolved, Store.open(data), out, device=device, on_step=on_step)
+    last = run.metrics[-1]
+    answer = {"run": str(out), "protocol": resolved.training.protocol, **last, **(run.done or {})}
+    if as_json:
+        typer.echo(json.dumps(answer))
+    else:
+        _tell(answer)
+
+
+def resolve_reconstructor(
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+) -> "ReconstructorConfig":
+    """Lay file, assignments and flags over a preset, the later ones winning."""
+    from kscout.config import (
+        RECONSTRUCTOR_TRAININGS,
+        ReconstructorConfig,
+        read_config,
+        with_settings,
+    )
+    from kscout.errors import unknown_name
+
+    if preset not in RECONSTRUCTOR_TRAININGS:
+        raise unknown_name("preset", preset, list(RECONSTRUCTOR_TRAININGS))
+    config = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[preset])
+    if file is not None:
+        config = read_config(ReconstructorConfig, file, config)
+    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    return with_settings(config, [*settings, *given])
+
+
+def _tell(answer: dict[str, Any]) -> None:
+    Console().print(
+        f"{answer['run']}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
+        f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
+        f"(protocol {answer['protocol']})",
+        highlight=False,
+        soft_wrap=True,
+    )

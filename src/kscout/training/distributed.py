@@ -1,0 +1,120 @@
+"""Data-parallel training under `torchrun`, equal to one process with the same batches.
+
+Every process walks through the same batches and works on its share of each. Gradients are summed
+with the share's part of the batch as weight, so that a batch which does not divide evenly, even
+one smaller than the number of processes, gives the gradient of its mean all the same. Alone, all
+functions here do nothing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from kscout.errors import ConfigError
+
+Value = TypeVar("Value")
+
+
+@contextmanager
+def process_group(device: str = "auto") -> Iterator[torch.device]:
+    """Join the processes that `torchrun` started, if any, and yield this one's device.
+
+    Args:
+        device: `cpu`, `cuda`, or `auto` for CUDA where there is one.
+    """
+    chosen = resolve_device(device)
+    if "TORCHELASTIC_RUN_ID" not in os.environ or dist.is_initialized():
+        yield chosen
+        return
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(chosen)
+    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield chosen
+    finally:
+        dist.destroy_process_group()
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the device that a user's word stands for."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("torch finds no CUDA device; use --device cpu, or install torch for CUDA")
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"unknown device {device!r}; choose one of: auto, cpu, cuda") from error
+
+
+def describe_device(device: torch.device) -> str:
+    """Return a device in words, for provenance."""
+    if device.type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name(device)} x {n_processes()}"
+    return f"{device.type} x {n_processes()}"
+
+
+def n_processes() -> int:
+    """Return the number of processes that train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the number of this process, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_main() -> bool:
+    """Say whether this process writes files and talks to the user."""
+    return rank() == 0
+
+
+def share(index: Int[Tensor, " batch"]) -> Int[Tensor, " part"]:
+    """Return this process's part of a batch: every n-th slice; it may be empty."""
+    return index[rank() :: n_processes()]
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
+    """Replace each gradient by its weighted sum over processes.
+
+    Args:
+        parameters: in the same order in every process; a missing gradient counts as zero.
+        weight: this process's part of the batch, `len(share(index)) / len(index)`, where its
+            loss is a mean over its own share.
+    """
+    if n_processes() == 1:
+        return
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    # One flat message: many small ones would spend their time on latency.
+    flat = torch.cat([gradient.flatten() for gradient in gradients]).mul_(weight)
+    dist.all_reduce(flat)
+    for parameter, part in zip(
+        trained, flat.split([parameter.numel() for parameter in trained]), strict=True
+    ):
+        parameter.grad = part.view_as(parameter)
+
+
+def sum_over_processes(value: Tensor) -> Tensor:
+    """Return the sum of a tensor over all processes."""
+    if n_processes() == 1:
+        return value
+    total = value.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def from_main(value: Value) -> Value:
+    """Return the main process's value in every process; a failure there must be sent as one."""
+    if n_processes() == 1:
+        return value
+    box: list[Value] = [value]
+    dist.broadcast_object_list(box)
+    return box[0]

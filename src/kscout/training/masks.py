@@ -1,0 +1,55 @@
+"""Random column masks under which reconstructors learn (arXiv 2010.16262, after 1811.08839).
+
+Each slice draws one pair of acceleration and center fraction. The center is always measured, any
+other column with the probability that makes the expected number of columns N / acceleration.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from kscout.physics.sampling import center_mask
+from kscout.randomness import keyed_generator
+
+
+@final
+class MaskDistribution:
+    """Pairs of acceleration and center fraction, as masks of one number of columns."""
+
+    def __init__(
+        self, n_cols: int, accelerations: Sequence[float], center_fractions: Sequence[float]
+    ) -> None:
+        self.n_cols = n_cols
+        n_centers = [round(n_cols * fraction) for fraction in center_fractions]
+        self.centers = torch.stack([center_mask(n_cols, n_center) for n_center in n_centers])
+        self.probabilities = torch.tensor(
+            [
+                (n_cols / acceleration - n_center) / max(n_cols - n_center, 1)
+                for acceleration, n_center in zip(accelerations, n_centers, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+
+    def draw(self, n_slices: int, *key: int | str) -> Bool[Tensor, "slice col"]:
+        """Draw one mask for each slice of a data set, depending on the key alone."""
+        generator = keyed_generator(*key)
+        pair = torch.randint(len(self.probabilities), (n_slices,), generator=generator)
+        uniform = torch.rand(n_slices, self.n_cols, dtype=torch.float64, generator=generator)
+        return (uniform < self.probabilities[pair, None]) | self.centers[pair]
+
+    def of_volume(self, volume: str) -> Bool[Tensor, " col"]:
+        """Return the mask of a volume in validation: its name's characters are the seed."""
+        # NumPy's legacy generator, because the reference's masks come from it.
+        random = np.random.RandomState(tuple(map(ord, volume)))
+        pair = int(random.randint(0, len(self.probabilities)))
+        uniform = torch.from_numpy(random.uniform(size=self.n_cols))
+        return (uniform < self.probabilities[pair]) | self.centers[pair]
+
+    def of_volumes(self, volumes: Sequence[str]) -> Bool[Tensor, "slice col"]:
+        """Return the validation masks of slices, given the volume of each."""
+        masks = {volume: self.of_volume(volume) for volume in dict.fromkeys(volumes)}
+        return torch.stack([masks[volume] for volume in volumes])

@@ -1,0 +1,308 @@
+"""Supervised training of a reconstructor under random masks (arXiv 2010.16262, section 3)."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from kscout.assemble import make_reconstructor, seeded_globals
+from kscout.config import ReconstructorConfig, ReconstructorTraining, learning_rate_at
+from kscout.core import Protocol, Reconstructor, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.errors import ConfigError, RunError
+from kscout.metrics import ssim
+from kscout.physics.fourier import ifft2c
+from kscout.physics.normalization import denormalize, magnitude, normalize, normalize_with
+from kscout.physics.sampling import apply_mask
+from kscout.randomness import keyed_generator
+from kscout.reconstruction import save
+from kscout.runs import Progress, Run, RunRecord, read_run
+from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
+from kscout.training.convolution import choose_convolution, convolution, to_layout
+from kscout.training.distributed import (
+    average_gradients,
+    describe_device,
+    from_main,
+    is_main,
+    n_processes,
+    process_group,
+    rank,
+    share,
+    sum_over_processes,
+)
+from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.masks import MaskDistribution
+
+_VALIDATION_BATCH = 64
+
+OnStep = Callable[[Progress], None]
+
+
+class Best(NamedTuple):
+    """The epoch with the best validation so far."""
+
+    epoch: int
+    val_ssim: float
+
+
+def train_reconstructor(
+    config: ReconstructorConfig,
+    store: Store,
+    out: Path,
+    *,
+    device: str = "auto",
+    on_step: OnStep = lambda _: None,
+) -> RunRecord:
+    """Train a reconstructor, or go on with a training that was interrupted.
+
+    Under `torchrun` all processes call this alike, and the main one writes. An interrupted run
+    ends with the same weights as an undisturbed one, on a CPU bit for bit.
+
+    Args:
+        config: what to train and how.
+        store: slices with the splits `train` and `val`.
+        out: the run folder.
+        device: `auto`, `cpu` or `cuda`.
+        on_step: called after each optimizer step, and with the epoch's record after each epoch.
+    """
+    training, inputs = config.training, {"store": store.fingerprint}
+    with process_group(device) as place:
+        words = describe_device(place)
+        with (
+            Run.create_or_resume(out, config, inputs=inputs, device=words)
+            if is_main()
+            else nullcontext()
+        ) as run:
+            if not from_main(run is not None and run.is_finished):
+                slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
+                model = make_reconstructor(
+                    config.reconstructor, seed=training.seed, protocol=training.protocol
+                )
+                _train(run, model.to(place), slices, held_out, training, on_step)
+            return from_main(read_run(out) if is_main() else None)  # type: ignore[return-value]
+
+
+def _train(
+    run: Run | None,
+    model: Reconstructor,
+    slices: SliceSet,
+    held_out: SliceSet,
+    training: ReconstructorTraining,
+    on_step: OnStep,
+) -> None:
+    """Train to the last epoch; only the main process has a run to write to."""
+    network = trainable_network(model, training.protocol)
+    backend = _fixed_convolution(run, network, slices, training)
+    to_layout(network, backend)
+    optimizer = torch.optim.Adam(network.parameters(), fused=slices.device.type == "cuda")
+    checkpoint = from_main(load_checkpoint(run.checkpoint_path) if run else None)
+    n_done, best = 0, Best(epoch=0, val_ssim=-math.inf)
+    if checkpoint is not None:
+        restore(checkpoint, model, optimizer)
+        n_done, best = checkpoint["epoch"], Best(**checkpoint["facts"])
+    if run is not None:
+        run.rewind(n_done)
+
+    masking = MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
+    held_out_masks = masking.of_volumes(held_out.volumes).to(slices.device) & held_out.selectable
+    with convolution(backend):
+        learner = Learner(network, optimizer, slices, training)
+        for epoch in range(n_done + 1, training.n_epochs + 1):
+            begun = time.perf_counter()
+            masks = masking.draw(len(slices), training.seed, "masks", epoch).to(slices.device)
+            loss = learner.pass_over_slices(epoch, masks & slices.selectable, on_step)
+            score = validation_ssim(model, held_out, held_out_masks, training)
+            record = {
+                "epoch": epoch,
+                "train_loss": loss,
+                "val_ssim": score,
+                "learning_rate": learning_rate_at(training, epoch),
+                "time_s": round(time.perf_counter() - begun, 3),
+                "n_slices": len(slices),
+            }
+            if score > best.val_ssim:
+                best = Best(epoch, score)
+            if run is not None:
+                # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.
+                run.log(record)
+                _keep_weights(run, model, epoch, best.epoch, training)
+                state = checkpoint_of(epoch, model, optimizer, best._asdict())
+                save_checkpoint(run.checkpoint_path, state)
+            on_step(Progress(epoch, training.n_epochs, learner.n_steps, learner.n_steps, record))
+    if run is not None:
+        _save(run.weights_path, run, model, training.n_epochs)
+        run.finish({"best_epoch": best.epoch, "best_val_ssim": best.val_ssim})
+
+
+@final
+class Learner:
+    """Takes a network through the training slices, batch by batch, without leaving the device."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        slices: SliceSet,
+        training: ReconstructorTraining,
+    ) -> None:
+        self.network = network
+        self.optimizer = optimizer
+        self.slices = slices
+        self.training = training
+        if training.batch_size < n_processes():
+            raise ConfigError(
+                f"a batch of {training.batch_size} cannot be shared by {n_processes()} processes; "
+                "raise training.batch_size or start fewer"
+            )
+        self.n_steps = math.ceil(len(slices) / training.batch_size)
+        compiled: Any = torch.compile(network) if training.compile else network
+
+        def loss(batch: Sequence[Tensor]) -> Tensor:
+            index, mask = batch
+            return training_loss(compiled, slices.batch(index), mask, training)
+
+        self.gradients: EagerGradients | GraphedGradients
+        if slices.device.type == "cuda":
+            example = share(torch.zeros(training.batch_size, dtype=torch.int64)).to(slices.device)
+            network.train()
+            self.gradients = GraphedGradients(
+                loss, network.parameters(), [example, slices.selectable[example]]
+            )
+        else:
+            self.gradients = EagerGradients(loss, network.parameters())
+
+    def pass_over_slices(
+        self, epoch: int, masks: Bool[Tensor, "slice col"], on_step: OnStep
+    ) -> float:
+        """Train for one epoch; return the mean loss, read from the device only at the end."""
+        training, slices = self.training, self.slices
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(training, epoch)
+        shuffle = keyed_generator(training.seed, "order", epoch)
+        order = torch.randperm(len(slices), generator=shuffle).to(slices.device)
+        total = torch.zeros((), device=slices.device)
+        self.network.train()
+        with seeded_globals(training.seed, "dropout", epoch, rank()):
+            for step, index in enumerate(order.split(training.batch_size), start=1):
+                total += self.learn(index, masks)
+                on_step(Progress(epoch, training.n_epochs, step, self.n_steps))
+        mean = float(sum_over_processes(total)) / len(slices)
+        if not math.isfinite(mean):
+            raise RunError(
+                f"the loss of epoch {epoch} is {mean}; lower training.learning_rate "
+                f"(now {training.learning_rate}) and name another --out"
+            )
+        return mean
+
+    def learn(self, index: Tensor, masks: Bool[Tensor, "slice col"]) -> Tensor:
+        """Take one optimizer step; return the summed loss of this process's share of the batch."""
+        mine = share(index)
+        summed = torch.zeros((), device=index.device)
+        if len(mine):
+            summed = self.gradients([mine, masks[mine]]) * len(mine)
+        else:
+            self.optimizer.zero_grad()
+        average_gradients(self.network.parameters(), len(mine) / len(index))
+        self.optimizer.step()
+        return summed
+
+
+def training_loss(
+    network: nn.Module,
+    batch: SliceBatch,
+    mask: Bool[Tensor, "batch col"],
+    training: ReconstructorTraining,
+) -> Float[Tensor, ""]:
+    """Return the mean absolute error of normalized images."""
+    zero_filled = normalize(magnitude(ifft2c(apply_mask(batch.kspace, mask))))
+    mean, std = (
+        (batch.target_mean, batch.target_std)
+        if training.protocol == "paper"
+        else (zero_filled.mean, zero_filled.std)
+    )
+    with _arithmetic(training, mask.device):
+        output = network(zero_filled.image[:, None])[:, 0]
+    return (output.float() - normalize_with(batch.target, mean, std)).abs().mean()
+
+
+@torch.no_grad()
+def validation_ssim(
+    model: Reconstructor,
+    slices: SliceSet,
+    masks: Bool[Tensor, "slice col"],
+    training: ReconstructorTraining,
+) -> float:
+    """Return the mean SSIM of reconstructions under fixed masks, by the run's protocol."""
+    model.eval()
+    total = torch.zeros((), device=slices.device)
+    for index in torch.arange(len(slices), device=slices.device).split(_VALIDATION_BATCH):
+        mine = share(index)
+        if not len(mine):
+            continue
+        batch = slices.batch(mine)
+        with _arithmetic(training, slices.device):
+            found = model(batch.kspace, masks[mine])
+        is_paper = training.protocol == "paper"
+        mean, std = (batch.target_mean, batch.target_std) if is_paper else (found.mean, found.std)
+        image = denormalize(found.image.float(), mean, std)
+        total += ssim(image, batch.target, data_range=batch.data_range).sum()
+    return float(sum_over_processes(total)) / len(slices)
+
+
+def trainable_network(model: Reconstructor, protocol: Protocol) -> nn.Module:
+    """Return the network of a reconstructor, or say why it cannot be trained."""
+    network = getattr(model, "network", None)
+    name = type(model).__name__
+    if not isinstance(network, nn.Module) or not list(network.parameters()):
+        raise ConfigError(
+            f"{name} has nothing to train; a learnable reconstructor keeps a module `network`, "
+            "from normalized zero-filled images [batch, 1, row, col] to normalized images"
+        )
+    if protocol != getattr(model, "protocol", "blind"):
+        raise ConfigError(
+            f"{name} gives images in the zero-filled image's units; train it with protocol blind"
+        )
+    return network
+
+
+def _arithmetic(training: ReconstructorTraining, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16")
+
+
+def _fixed_convolution(
+    run: Run | None, network: nn.Module, slices: SliceSet, training: ReconstructorTraining
+) -> str:
+    """Return the run's convolution backend: the recorded one, else the wanted or fastest."""
+    if run is not None and "convolution" not in run.provenance:
+        sample = slices.images[: training.batch_size, None]
+        name = choose_convolution(training.convolution, network, sample, trains=True)
+        run.note(convolution=name)
+    return from_main(run.provenance["convolution"] if run is not None else "")
+
+
+def _keep_weights(
+    run: Run, model: Reconstructor, epoch: int, best_epoch: int, training: ReconstructorTraining
+) -> None:
+    if epoch in training.keep_epochs:
+        _save(run.epoch_path(epoch), run, model, epoch)
+    if epoch == best_epoch:
+        _save(run.best_path, run, model, epoch)
+
+
+def _save(path: Path, run: Run, model: Reconstructor, epoch: int) -> None:
+    training = run.config.training
+    extra = {
+        "epoch": epoch,
+        "seed": training.seed,
+        "protocol": training.protocol,
+        "precision": training.precision,
+        "store": run.provenance["inputs"]["store"],
+    }
+    save(path, model, extra=extra)
