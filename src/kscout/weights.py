@@ -183,8 +183,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a checkpoint")
     try:
-        with torch.serialization.safe_globals([*_STAND_INS, *_lightning_names(path)]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+        # Opened here, because torch goes by the name of a file that it opens itself.
+        with (
+            torch.serialization.safe_globals([*_STAND_INS, *_lightning_names(path)]),
+            path.open("rb") as file,
+        ):
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle may raise anything
         raise _unreadable(path, error) from error
     if not isinstance(content, dict):

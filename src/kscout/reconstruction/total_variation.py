@@ -53,11 +53,13 @@ def field_length(field: Complex[Tensor, "image 2 row col"]) -> Float[Tensor, "im
 
 def _laplacian(image: Complex[Tensor, "image row col"]) -> Float[Tensor, "row col"]:
     """Return the eigenvalues of `gradient_adjoint(gradient(.))`, DC first."""
-    one_axis = [
-        2 - 2 * torch.cos(2 * math.pi * torch.arange(size, device=image.device) / size)
-        for size in image.shape[-2:]
-    ]
-    return (one_axis[0][:, None] + one_axis[1]).to(image.real.dtype)
+
+    def one_axis(size: int) -> Float[Tensor, " size"]:
+        index = torch.arange(size, dtype=image.real.dtype, device=image.device)
+        # 4 sin^2 and not 2 - 2 cos, which loses its digits at low frequencies.
+        return 4 * (math.pi / size * index).sin().square()
+
+    return one_axis(image.shape[-2])[:, None] + one_axis(image.shape[-1])
 
 
 def _measured(mask: Bool[Tensor, "image col"]) -> Bool[Tensor, "image 1 col"]:
