@@ -1,0 +1,142 @@
+"""The contract of a policy, run on random images: for ours in tests, for users' own."""
+
+import copy
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kscout.core import Observation, Policy, Truth
+from kscout.errors import ConfigError
+from kscout.physics.sampling import center_mask
+
+TOLERANCE = 1e-4
+"""Relative to the largest score: far above the noise of float32, far below any effect."""
+
+
+def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
+    """Raise a ConfigError that names the first promise that a policy breaks.
+
+    Checked are shape, type and finite values of the scores, repeatability, independence of the
+    images of a batch, that the observation is left as it was, and that a policy without
+    `needs_target` neither needs the truth nor changes its mind when it is there.
+
+    Args:
+        policy: any; weights may be random. It is left in evaluation mode.
+        n_rows: of the images to try.
+        n_cols: of the images to try; at least 4.
+    """
+    if n_cols < 4:
+        raise ConfigError(f"n_cols = {n_cols} is too few to check with; give 4 or more")
+    if policy.needs_candidate_scores and not policy.needs_target:
+        raise _fail(policy, "it needs candidate scores without needs_target = True")
+    policy.eval()
+    seen = _example(policy, n_rows, n_cols)
+    first = _scores(policy, copy.deepcopy(seen), "the first call")
+    _check_values(policy, first, seen)
+    _check_repeats(policy, seen, first)
+    _check_independence(policy, seen, first)
+    if not policy.needs_target:
+        _check_blindness(policy, seen, first)
+
+
+def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:
+    generator = torch.Generator().manual_seed(0)
+    start = center_mask(n_cols, max(1, n_cols // 8))
+    outer = torch.zeros(n_cols, dtype=torch.bool)
+    outer[1::3] = True
+    mask = torch.stack([start, start | outer, start | ~outer])
+    image = torch.randn(len(mask), n_rows, n_cols, generator=generator)
+    seen = Observation(image=image, mask=mask, step=1)
+    return replace(seen, truth=_some_truth(seen, generator)) if policy.needs_target else seen
+
+
+def _some_truth(seen: Observation, generator: torch.Generator) -> Truth:
+    error, scores = torch.rand(2, *seen.mask.shape, generator=generator)
+    # As acquisition hands them out: a measured column is no candidate.
+    return Truth(kspace_error=error, candidate_scores=scores.masked_fill(seen.mask, -torch.inf))
+
+
+def _fail(policy: Policy, promise: str) -> ConfigError:
+    return ConfigError(f"{type(policy).__name__} breaks the contract: {promise}")
+
+
+def _scores(policy: Policy, seen: Observation, moment: str) -> Float[Tensor, "batch col"]:
+    with torch.no_grad():
+        try:
+            # Past the typed __call__: what is wrong is said here, also where types are checked.
+            scores = nn.Module.__call__(policy, seen)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a user's code raises is what is reported
+            reason = " ".join(str(error).split())[:200]
+            promise = f"{moment} raised {type(error).__name__} ({reason})"
+            raise _fail(policy, promise) from error
+    if not isinstance(scores, Tensor):
+        raise _fail(policy, f"it returned a {type(scores).__name__}; return a tensor of scores")
+    if scores.shape != seen.mask.shape or not scores.is_floating_point():
+        expected, found = tuple(seen.mask.shape), tuple(scores.shape)
+        raise _fail(
+            policy,
+            f"scores are {scores.dtype} of shape {found}; return floating point of {expected}, "
+            "one per image and column",
+        )
+    return scores
+
+
+def _check_values(policy: Policy, scores: Float[Tensor, "batch col"], seen: Observation) -> None:
+    matters = ~seen.mask if policy.needs_target else torch.ones_like(seen.mask)
+    n_bad = int((~scores.isfinite() & matters).sum())
+    if n_bad:
+        raise _fail(
+            policy,
+            f"{n_bad} of {scores.numel()} scores are not finite; return finite scores for all "
+            "columns, measured ones are left out later",
+        )
+
+
+def _check_repeats(policy: Policy, seen: Observation, first: Float[Tensor, "batch col"]) -> None:
+    given = copy.deepcopy(seen)
+    if not torch.equal(_scores(policy, given, "the second call"), first):
+        raise _fail(
+            policy,
+            "the same observation gets other scores the second time; scores are logits, "
+            "acquisition draws from them",
+        )
+    if not (torch.equal(given.image, seen.image) and torch.equal(given.mask, seen.mask)):
+        raise _fail(policy, "it changes the observation in place; work on a copy")
+
+
+def _check_independence(
+    policy: Policy, seen: Observation, first: Float[Tensor, "batch col"]
+) -> None:
+    for row in range(len(first)):
+        one = slice(row, row + 1)
+        truth = seen.truth and Truth(
+            kspace_error=seen.truth.kspace_error[one],
+            candidate_scores=None
+            if seen.truth.candidate_scores is None
+            else seen.truth.candidate_scores[one],
+        )
+        alone = Observation(image=seen.image[one], mask=seen.mask[one], step=seen.step, truth=truth)
+        if not _are_close(_scores(policy, alone, "a batch of one image")[0], first[row]):
+            raise _fail(
+                policy,
+                "the scores of an image depend on the other images of its batch; "
+                "treat each image alone",
+            )
+
+
+def _check_blindness(policy: Policy, seen: Observation, first: Float[Tensor, "batch col"]) -> None:
+    truth = _some_truth(seen, torch.Generator().manual_seed(1))
+    if not _are_close(_scores(policy, replace(seen, truth=truth), "a call with truth"), first):
+        raise _fail(
+            policy, "it looks at the truth; set needs_target = True, which marks it as an oracle"
+        )
+
+
+def _are_close(one: Float[Tensor, "*lead col"], other: Float[Tensor, "*lead col"]) -> bool:
+    finite = other.isfinite()
+    scale = float(other[finite].abs().max()) if finite.any() else 1.0
+    return torch.allclose(one, other, rtol=0, atol=TOLERANCE * max(scale, 1e-30))

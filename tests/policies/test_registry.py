@@ -1,0 +1,197 @@
+"""Claims about every policy of the table, and about building them by name."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kscout.acquisition.choose import choose_columns, column_distribution
+from kscout.acquisition.episode import Simulator
+from kscout.contracts.policies import check_policy
+from kscout.core import Observation, Policy, Reconstructor, Truth
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.physics.sampling import center_mask
+from kscout.policies import POLICIES, build
+from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+N_BATCH, N_ROWS, N_COLS, N_INITIAL, HORIZON = 3, 12, 16, 4, 5
+FITTED = {
+    "fixed": {"n_cols": N_COLS, "order": [3, 14, 0]},
+    "na-oracle": {"n_cols": N_COLS, "order": [15, 2]},
+    "conv": {"n_cols": N_COLS, "n_rows": N_ROWS, "n_channels": 2, "n_hidden": 7},
+}
+
+
+def tiny_policy(name: str) -> Policy:
+    torch.manual_seed(0)
+    if name in FITTED:
+        return POLICIES[name](**FITTED[name])
+    return build(name, n_cols=N_COLS, n_initial=N_INITIAL, horizon=HORIZON)
+
+
+def observation(name: str, generator: torch.Generator) -> Observation:
+    mask = torch.rand(N_BATCH, N_COLS, generator=generator) < 0.4
+    image = torch.randn(N_BATCH, N_ROWS, N_COLS, generator=generator)
+    truth = Truth(
+        kspace_error=torch.rand(N_BATCH, N_COLS, generator=generator),
+        candidate_scores=torch.rand(N_BATCH, N_COLS, generator=generator),
+    )
+    return Observation(image=image, mask=mask, truth=truth if POLICIES[name].needs_target else None)
+
+
+def simulator(images: torch.Tensor, kspace: torch.Tensor | None = None) -> Simulator:
+    torch.manual_seed(1)
+    batch = SliceSet.from_images(images, ["a"] * len(images)).batch(torch.arange(len(images)))
+    if kspace is not None:
+        batch = replace(batch, kspace=kspace)
+    reconstructor: Reconstructor = UNet(n_channels=2, n_pools=1).eval()
+    return Simulator(batch, reconstructor)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policy_keeps_the_contract(name: str) -> None:
+    check_policy(tiny_policy(name), n_rows=N_ROWS, n_cols=N_COLS)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policy_never_reacquires_a_column(name: str, generator: torch.Generator) -> None:
+    seen, policy = observation(name, generator), tiny_policy(name)
+    with torch.no_grad():
+        scores = policy(seen)
+    best = choose_columns(policy, scores, seen.mask, None)
+    drawn = column_distribution(scores, seen.mask).sample((50,))
+    for columns in (best, *drawn):
+        assert not seen.mask.gather(-1, columns[:, None]).any()
+
+
+@pytest.mark.parametrize("name", [n for n in POLICIES if not POLICIES[n].needs_target])
+def test_unmeasured_kspace_changes_no_choice(name: str, generator: torch.Generator) -> None:
+    images = torch.rand(N_BATCH, N_ROWS, N_COLS, generator=generator)
+    whole = simulator(images)
+    noise = torch.randn(whole.batch.kspace.shape, dtype=torch.complex64, generator=generator)
+    unmeasured = ~center_mask(N_COLS, N_INITIAL)
+    # Targets change too: all that the scanner has not measured is another patient's.
+    other = simulator(images.flip(0), whole.batch.kspace + 9 * noise * unmeasured)
+    policy = tiny_policy(name)
+    uniforms = torch.rand(N_BATCH, generator=generator)
+    for draws in (None, uniforms):
+        chosen = []
+        for engine in (whole, other):
+            state = engine.start(N_INITIAL)
+            with torch.no_grad():
+                scores = policy(engine.observe(policy, state))
+            chosen.append(choose_columns(policy, scores, engine.blocked(state), draws))
+        assert torch.equal(*chosen)
+
+
+@pytest.mark.parametrize("name", ["oracle", "spectral-oracle"])
+def test_that_test_can_fail(name: str, generator: torch.Generator) -> None:
+    images = torch.rand(N_BATCH, N_ROWS, N_COLS, generator=generator)
+    policy = tiny_policy(name)
+    chosen = []
+    for engine in (simulator(images), simulator(images.flip(0, 2))):
+        state = engine.start(N_INITIAL)
+        scores = policy(engine.observe(policy, state))
+        chosen.append(choose_columns(policy, scores, engine.blocked(state), None))
+    assert not torch.equal(*chosen)
+
+
+def test_exactly_the_oracles_ask_for_the_target() -> None:
+    oracles = {name for name, policy in POLICIES.items() if policy.needs_target}
+    assert oracles == {"na-oracle", "oracle", "spectral-oracle"}
+
+
+def test_exactly_three_policies_are_stochastic() -> None:
+    stochastic = {name for name, policy in POLICIES.items() if policy.is_stochastic}
+    assert stochastic == {"random", "variable-density", "conv"}
+
+
+def test_random_is_uniform_over_unmeasured_columns(generator: torch.Generator) -> None:
+    seen = observation("random", generator)
+    probabilities = column_distribution(tiny_policy("random")(seen), seen.mask).probs
+    expected = (~seen.mask) / (~seen.mask).sum(dim=1, keepdim=True)
+    torch.testing.assert_close(probabilities, expected)
+
+
+def test_variable_density_is_the_documented_polynomial() -> None:
+    policy = POLICIES["variable-density"](n_cols=11, power=3.0)
+    mask = torch.zeros(1, 11, dtype=torch.bool)
+    scores = policy(Observation(image=torch.zeros(1, 2, 11), mask=mask))
+    found = column_distribution(scores, mask).probs[0].tolist()
+    density = [(1 - abs(column - 5) / 6) ** 3 for column in range(11)]
+    assert found == pytest.approx([value / math.fsum(density) for value in density], rel=1e-5)
+
+
+def test_center_out_takes_the_nearest_column_left_first() -> None:
+    scores = POLICIES["center-out"](n_cols=7)(
+        Observation(image=torch.zeros(1, 2, 7), mask=torch.zeros(1, 7, dtype=torch.bool))
+    )
+    assert scores[0].argsort(descending=True).tolist() == [3, 2, 4, 1, 5, 0, 6]
+
+
+def test_fixed_order_goes_on_from_the_center() -> None:
+    policy = POLICIES["fixed"](n_cols=7, order=[6, 3])
+    seen = Observation(image=torch.zeros(2, 2, 7), mask=torch.zeros(2, 7, dtype=torch.bool))
+    assert policy(seen).argsort(descending=True).tolist() == [[6, 3, 2, 4, 1, 5, 0]] * 2
+
+
+@pytest.mark.parametrize(
+    "order, sentence", [([1, 7], "column 7 of the order"), ([2, 5, 2], "column 2 is twice")]
+)
+def test_impossible_orders_are_refused(order: list[int], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        POLICIES["fixed"](n_cols=7, order=order)
+
+
+@pytest.mark.parametrize("name", ["oracle", "spectral-oracle"])
+def test_an_oracle_without_truth_says_so(name: str, generator: torch.Generator) -> None:
+    seen = replace(observation(name, generator), truth=None)
+    with pytest.raises(ConfigError, match="was shown no truth"):
+        tiny_policy(name)(seen)
+
+
+def test_the_oracle_without_candidate_scores_says_so(generator: torch.Generator) -> None:
+    seen = observation("oracle", generator)
+    assert seen.truth is not None
+    blind = replace(seen, truth=replace(seen.truth, candidate_scores=None))
+    with pytest.raises(ConfigError, match="no candidate scores"):
+        tiny_policy("oracle")(blind)
+
+
+def test_images_of_another_width_are_refused() -> None:
+    seen = Observation(image=torch.zeros(1, 2, 9), mask=torch.zeros(1, 9, dtype=torch.bool))
+    with pytest.raises(ConfigError, match="for 16 columns was given images of 9"):
+        tiny_policy("center-out")(seen)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_policy_that_needs_data_is_not_built_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' cannot be built from its name"):
+        build(name, n_cols=N_COLS, n_initial=N_INITIAL, horizon=HORIZON)
+
+
+def test_an_unknown_name_lists_the_choices() -> None:
+    with pytest.raises(ConfigError, match=r"unknown policy 'centre-out'.*center-out"):
+        build("centre-out", n_cols=N_COLS, n_initial=N_INITIAL, horizon=HORIZON)
+
+
+def test_the_spectral_oracle_takes_the_column_with_the_largest_true_error(
+    generator: torch.Generator,
+) -> None:
+    images = torch.rand(N_BATCH, N_ROWS, N_COLS, generator=generator)
+    batch = SliceSet.from_images(images, ["a"] * N_BATCH).batch(torch.arange(N_BATCH))
+    engine = Simulator(batch, ZeroFilled())
+    state, policy = engine.start(N_INITIAL), tiny_policy("spectral-oracle")
+    scores = policy(engine.observe(policy, state))
+    # By definition of the transform, one column at a time.
+    wave = torch.arange(N_COLS) - N_COLS // 2
+    difference = (engine.images(state) - batch.target).to(torch.complex64)
+    for column in (1, 11):
+        phase = -2j * math.pi * wave * (column - N_COLS // 2) / N_COLS
+        profile = (difference * phase.exp()).sum(dim=-1) / math.sqrt(N_COLS)
+        # The transform along the rows keeps the energy of a column.
+        energy = profile.abs().square().sum(dim=-1)
+        torch.testing.assert_close(scores[:, column], energy, rtol=1e-3, atol=1e-5)
