@@ -1,0 +1,243 @@
+"""What an evaluation folder says: tables, figures and a summary in plain words."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from kscout.errors import DataError
+from kscout.report.figures import Curve, draw_ranking, draw_ssim_by_step, styles_of
+from kscout.report.page import Block, Drawing, Prose, Section, link_name
+from kscout.report.paper_numbers import ARXIV, SSIM, method_of, setting_of
+from kscout.report.style import LineStyle
+from kscout.report.tables import Column, Measured, Row, Table
+
+PROTOCOL_WORDS = {
+    "paper": "Protocol **paper**: images are brought to the target's units with the target's own "
+    "mean and deviation, which no scanner has; scores are comparable with the paper's.",
+    "blind": "Protocol **blind**: images are brought to the target's units with statistics of the "
+    "measured data alone, as on a scanner; scores are not comparable with the paper's.",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Evaluation:
+    """The summary of one evaluation folder."""
+
+    label: str
+    summary: dict[str, Any]
+
+    @property
+    def policies(self) -> list[dict[str, Any]]:
+        """Policies by final SSIM, best first, oracles after the rest."""
+        return sorted(
+            self.summary["policies"],
+            key=lambda policy: (policy["is_oracle"], -final_of(policy)),
+        )
+
+    @property
+    def steps(self) -> int:
+        return len(self.summary["policies"][0]["by_step"]["ssim"]["mean"]) - 1
+
+    @property
+    def n_initial(self) -> int | None:
+        return self.summary.get("n_initial")
+
+    @property
+    def n_cols(self) -> int | None:
+        return self.summary.get("n_cols")
+
+    @property
+    def protocol(self) -> str:
+        return str(self.summary.get("protocol", "not recorded"))
+
+    def comparison(self, name: str) -> dict[str, Any] | None:
+        """Return the paired comparison of a policy with the reference."""
+        found = [c for c in self.summary.get("comparisons") or [] if c["policy"] == name]
+        return found[0] if found else None
+
+
+def final_of(policy: dict[str, Any], metric: str = "ssim") -> float:
+    """Return a policy's mean after the last step."""
+    return float(policy["by_step"][metric]["mean"][-1])
+
+
+def read_evaluation(folder: Path, label: str | None = None) -> Evaluation:
+    """Read `summary.json` of an evaluation folder."""
+    path = folder / "summary.json"
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        evaluation = Evaluation(label or folder.name, summary)
+        _ = [final_of(policy) for policy in evaluation.policies], evaluation.steps
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise DataError(
+            f"{path} is not the summary of an evaluation ({error!r}); run `kscout evaluate` again"
+        ) from error
+    return evaluation
+
+
+def policy_table(evaluation: Evaluation, *, name: str = "policies") -> Table:
+    """Return final scores of all policies, the paired comparison, and the paper's SSIM beside."""
+    setting, is_same = setting_of(evaluation.n_cols, evaluation.n_initial or 0, evaluation.steps)
+    reference = evaluation.summary.get("reference")
+    n_seeds = max(int(policy.get("n_seeds", 1)) for policy in evaluation.policies)
+    columns = (
+        Column("policy"),
+        Column("SSIM", best="max"),
+        Column("PSNR (dB)", digits=2, best="max"),
+        Column("NMSE", best="min"),
+        Column(f"SSIM minus {reference}", is_signed=True),
+        Column("p (corrected)", digits=3, is_probability=True),
+        Column(f"paper: {setting.title}", is_paper=True),
+    )
+    rows = tuple(_policy_row(evaluation, policy, setting.name) for policy in evaluation.policies)
+    same = (
+        "The same image size, start and number of steps"
+        if is_same
+        else "The paper's image size, start or number of steps differ from this evaluation's"
+    )
+    note = (
+        f"Means after the last of {evaluation.steps} steps over slices, trajectories and seeds"
+        + (f"; ± is the standard deviation over up to {n_seeds} seeds" if n_seeds > 1 else "")
+        + f". Brackets: 95 % intervals with volumes as the unit. Protocol {evaluation.protocol}. "
+        f"Best values of feasible policies are marked. The last column is printed in {ARXIV}, on "
+        f"fastMRI data under protocol paper: not our measurement. {same}, and the data are others "
+        "unless this store holds fastMRI."
+    )
+    return Table(f"Scores after {evaluation.steps} acquired columns", columns, rows, note, name)
+
+
+def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str) -> Row:
+    name = policy["policy"]
+    ssim = policy["by_step"]["ssim"]
+    std, interval = ssim["std"][-1], ssim["interval"][-1]
+    compared = evaluation.comparison(name)
+    is_reference = name == evaluation.summary.get("reference")
+    method = method_of(name)
+    paper = SSIM[setting].get(method) if method else None
+    difference = (
+        Measured(compared["difference"], interval=_pair(compared.get("interval")))
+        if compared
+        else ("reference" if is_reference else None)
+    )
+    return Row(
+        (
+            name,
+            Measured(final_of(policy), std, _pair(interval)),
+            Measured(final_of(policy, "psnr")),
+            Measured(final_of(policy, "nmse")),
+            difference,
+            Measured(compared["p_value_corrected"]) if compared else None,
+            Measured(*paper) if paper else None,
+        ),
+        is_oracle=policy["is_oracle"],
+    )
+
+
+def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:
+    return None if interval is None else (float(interval[0]), float(interval[1]))
+
+
+def curves_of(evaluation: Evaluation, metric: str = "ssim") -> list[Curve]:
+    """Return every policy's scores by step, with intervals over volumes where there are any."""
+    curves = []
+    for policy in evaluation.policies:
+        table = policy["by_step"][metric]
+        mean = np.array(table["mean"], dtype=np.float64)
+        has_band = all(interval is not None for interval in table["interval"])
+        band = np.array(table["interval"], dtype=np.float64).T if has_band else (None, None)
+        x = np.arange(len(mean), dtype=np.float64)
+        curves.append(Curve(policy["policy"], x, mean, band[0], band[1], policy["is_oracle"]))
+    return curves
+
+
+def result_sections(
+    evaluation: Evaluation, *, styles: dict[str, LineStyle] | None = None, prefix: str = ""
+) -> list[Section]:
+    """Return the sections that every evaluation gets."""
+    curves = curves_of(evaluation)
+    looks = styles or styles_of(curves)
+    stem = f"{link_name(prefix)}-" if prefix else ""
+    of = f"{prefix}: " if prefix else ""
+    table = policy_table(evaluation, name=f"{stem}policies")
+    protocol = PROTOCOL_WORDS.get(evaluation.protocol, f"Protocol {evaluation.protocol}.")
+    by_step = Drawing(
+        draw_ssim_by_step(curves, styles=looks),
+        f"{stem}ssim-by-step",
+        "SSIM after every acquired column, mean over test slices. Oracles, which look at the "
+        "ground truth, are dashed.",
+    )
+    return [
+        Section(f"{of}Scores" if of else "Scores", (Prose(protocol), table)),
+        Section(f"{of}SSIM by step" if of else "SSIM by step", (by_step,)),
+        Section(f"{of}SSIM and PSNR" if of else "SSIM and PSNR", _ranking(evaluation, looks, stem)),
+    ]
+
+
+def _ranking(evaluation: Evaluation, styles: dict[str, LineStyle], stem: str) -> tuple[Block, ...]:
+    policies = evaluation.policies
+    if len(policies) < 3:
+        return ()
+    figure = draw_ranking(
+        [policy["policy"] for policy in policies],
+        np.array([final_of(policy) for policy in policies]),
+        np.array([final_of(policy, "psnr") for policy in policies]),
+        oracles=[policy["policy"] for policy in policies if policy["is_oracle"]],
+        styles=styles,
+    )
+    caption = (
+        "Final SSIM against final PSNR. The two metrics need not agree: policies are trained and "
+        "oracles choose by SSIM, while PSNR favors low frequencies."
+    )
+    return (Drawing(figure, f"{stem}ssim-psnr", caption),)
+
+
+def overview_table(evaluations: Sequence[Evaluation]) -> Table:
+    """Return final SSIM of every policy (rows) in every evaluation (columns), as in the paper."""
+    names: dict[str, bool] = {}
+    for evaluation in evaluations:
+        for policy in evaluation.policies:
+            names.setdefault(policy["policy"], policy["is_oracle"])
+    columns = [Column("policy")]
+    columns += [Column(evaluation.label, best="max") for evaluation in evaluations]
+    settings = list(
+        dict.fromkeys(
+            setting_of(one.n_cols, one.n_initial or 0, one.steps)[0] for one in evaluations
+        )
+    )
+    columns += [Column(f"paper: {setting.title}", is_paper=True) for setting in settings]
+    rows = []
+    for name, is_oracle in names.items():
+        ours = [_overview_cell(evaluation, name) for evaluation in evaluations]
+        method = method_of(name)
+        papers = [SSIM[setting.name].get(method) if method else None for setting in settings]
+        theirs = [Measured(*paper) if paper else None for paper in papers]
+        rows.append(Row((name, *ours, *theirs), is_oracle))
+    note = (
+        f"Final SSIM, mean ± standard deviation over seeds. Columns of the paper are printed in "
+        f"{ARXIV} on fastMRI data, and are not our measurements."
+    )
+    return Table("Final SSIM of all policies", tuple(columns), tuple(rows), note, "overview")
+
+
+def _overview_cell(evaluation: Evaluation, name: str) -> Measured | None:
+    for policy in evaluation.policies:
+        if policy["policy"] == name:
+            return Measured(final_of(policy), policy["by_step"]["ssim"]["std"][-1])
+    return None
+
+
+__all__ = [
+    "PROTOCOL_WORDS",
+    "Evaluation",
+    "curves_of",
+    "final_of",
+    "overview_table",
+    "policy_table",
+    "read_evaluation",
+    "result_sections",
+]

@@ -1,0 +1,175 @@
+"""One self-contained HTML page: nothing is fetched, so it can be mailed, archived and printed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from kscout.files import write_text
+from kscout.report.style import save_figure, to_inline_svg
+from kscout.report.tables import Table, to_html
+
+
+@final
+@dataclass(frozen=True)
+class Prose:
+    """A paragraph; `**words**` are strong."""
+
+    text: str
+
+
+@final
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its caption."""
+
+    figure: Figure
+    name: str
+    """For file names and links: small letters, digits and hyphens."""
+    caption: str
+    is_wide: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Widget:
+    """HTML that is trusted as it stands, e.g. the player."""
+
+    html: str
+    caption: str = ""
+
+
+Block = Prose | Table | Drawing | Widget
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def name(self) -> str:
+        """The link to this section."""
+        return link_name(self.title)
+
+
+@final
+@dataclass(frozen=True)
+class Front:
+    """What stands before the sections: the answer first."""
+
+    title: str
+    summary: tuple[str, ...]
+    """Sentences; the first is set large. `**words**` are strong."""
+    subtitle: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Short facts by label: protocol, data, budget."""
+
+
+def link_name(text: str) -> str:
+    """Return small letters, digits and hyphens of a text."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
+
+
+def write_page(
+    front: Front,
+    sections: Sequence[Section],
+    path: Path,
+    *,
+    provenance: Mapping[str, Mapping[str, str]] | None = None,
+) -> Path:
+    """Write the page and return its path.
+
+    Args:
+        front: title, summary and facts.
+        sections: in order; one without blocks is left out.
+        path: of the .html file.
+        provenance: facts by label, by the run or folder that they tell of.
+    """
+    environment = Environment(
+        loader=PackageLoader("kscout.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    shown = [section for section in sections if section.blocks]
+    text = environment.get_template("page.html.j2").render(
+        front=front,
+        summary=[_emphasized(sentence) for sentence in front.summary],
+        sections=[
+            {
+                "name": section.name,
+                "title": section.title,
+                "body": Markup("\n".join(_block_html(block) for block in section.blocks)),
+            }
+            for section in shown
+        ],
+        provenance=provenance or {},
+    )
+    write_text(path, text)
+    return path
+
+
+def drawings_of(sections: Sequence[Section]) -> list[Drawing]:
+    """Return all figures of a page in order."""
+    return [block for part in sections for block in part.blocks if isinstance(block, Drawing)]
+
+
+def tables_of(sections: Sequence[Section]) -> list[Table]:
+    """Return all tables of a page in order."""
+    return [block for part in sections for block in part.blocks if isinstance(block, Table)]
+
+
+def save_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
+    """Save all figures of a page as PNG, SVG and PDF."""
+    return [
+        path
+        for drawing in drawings_of(sections)
+        for path in save_figure(drawing.figure, folder, drawing.name)
+    ]
+
+
+def _emphasized(text: str) -> Markup:
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(text)))
+
+
+def _block_html(block: Block) -> str:
+    if isinstance(block, Prose):
+        return f"<p>{_emphasized(block.text)}</p>"
+    if isinstance(block, Table):
+        return to_html(block)
+    if isinstance(block, Widget):
+        caption = f'<p class="caption">{_emphasized(block.caption)}</p>' if block.caption else ""
+        return f"{block.html}{caption}"
+    svg = to_inline_svg(block.figure, name=block.name, label=block.caption)
+    kind = "drawing wide" if block.is_wide else "drawing"
+    return (
+        f'<figure class="{kind}" id="figure-{block.name}"><div class="canvas">{svg}</div>'
+        f'<button type="button" class="zoom" aria-label="Enlarge: {escape(block.name)}">Enlarge'
+        f"</button><figcaption>{_emphasized(block.caption)}</figcaption></figure>"
+    )
+
+
+__all__ = [
+    "Block",
+    "Drawing",
+    "Front",
+    "Prose",
+    "Section",
+    "Widget",
+    "drawings_of",
+    "link_name",
+    "save_figures",
+    "tables_of",
+    "write_page",
+]

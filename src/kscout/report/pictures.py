@@ -1,0 +1,132 @@
+"""Picture figures: average policies, reconstructions, montages. Pure functions to a Figure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from kscout.report.style import QUIET, house_style, new_axes
+
+
+@final
+@dataclass(frozen=True)
+class Example:
+    """One slice under one method: what was measured and what came of it."""
+
+    title: str
+    mask: Bool[np.ndarray, " col"]
+    image: Float[np.ndarray, "row col"]
+    target: Float[np.ndarray, "row col"]
+    ssim: float | None = None
+
+
+def draw_average_policy(
+    policies: Mapping[str, Float[np.ndarray, "step col"]],
+    *,
+    start_columns: Sequence[int] | Int[np.ndarray, " start"],
+) -> Figure:
+    """Draw the fraction of slices that have acquired a column by each step.
+
+    Args:
+        policies: one picture by title, drawn side by side.
+        start_columns: measured before the first step; they are white, as in the paper.
+    """
+    with house_style():
+        n_panels = len(policies)
+        figure, grid = new_axes(
+            1, n_panels, width=max(6.4, 3.6 * n_panels), height=3.4, share_y=True
+        )
+        picture: Any = None
+        for axes, (title, fraction) in zip(grid, policies.items(), strict=True):
+            shown = np.array(fraction, dtype=np.float64)
+            shown[:, np.asarray(start_columns, dtype=int)] = 1.0
+            n_steps, n_cols = shown.shape
+            picture = axes.imshow(
+                shown,
+                cmap="gray",
+                vmin=0,
+                vmax=1,
+                aspect="auto",
+                extent=(-0.5, n_cols - 0.5, n_steps + 0.5, 0.5),
+            )
+            axes.grid(visible=False)
+            axes.set_title(title, loc="left")
+            axes.set_xlabel("k-space column")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        grid[0].set_ylabel("acquisition step")
+        bar = figure.colorbar(picture, ax=grid, pad=0.015, fraction=0.04)
+        bar.set_label("fraction of slices")
+        bar.outline.set_edgecolor(QUIET)
+    return figure
+
+
+def draw_examples(examples: Sequence[Example]) -> Figure:
+    """Draw mask, reconstruction, target and absolute difference, one example per row.
+
+    All differences share one scale, so that rows may be compared.
+    """
+    largest = max(float(np.abs(example.image - example.target).max()) for example in examples)
+    titles = ("mask", "reconstruction", "target", "absolute difference")
+    with house_style():
+        figure, grid = new_axes(len(examples), 4, width=7.2, height=0.25 + 1.85 * len(examples))
+        for row, example in enumerate(examples):
+            cells = grid[4 * row : 4 * row + 4]
+            top = float(example.target.max())
+            mask = np.broadcast_to(example.mask[None, :], example.target.shape)
+            pictures = (mask, example.image, example.target, np.abs(example.image - example.target))
+            for axes, picture, title in zip(cells, pictures, titles, strict=True):
+                is_error = title == "absolute difference"
+                limit = 1.0 if title == "mask" else (largest if is_error else top)
+                _show(axes, picture, limit, "inferno" if is_error else "gray")
+                if row == 0:
+                    axes.set_title(title)
+            cells[0].set_ylabel(example.title)
+            if example.ssim is not None:
+                cells[1].set_xlabel(f"SSIM {example.ssim:.4f}", fontsize=8.5)
+    return figure
+
+
+def draw_montage(
+    images: Sequence[Float[np.ndarray, "row col"]],
+    titles: Sequence[str] = (),
+    *,
+    n_across: int = 4,
+    colormap: str = "gray",
+    limit: float | None = None,
+) -> Figure:
+    """Draw a grid of images; each has its own brightness unless a common limit is given."""
+    n_across = min(n_across, len(images))
+    n_down = -(-len(images) // n_across)
+    with house_style():
+        size = 7.2 / max(n_across, 3)
+        figure, grid = new_axes(
+            n_down, n_across, width=size * n_across, height=(size + 0.2) * n_down
+        )
+        for index, axes in enumerate(grid):
+            if index >= len(images):
+                axes.set_axis_off()
+                continue
+            top = float(images[index].max()) if limit is None else limit
+            _show(axes, images[index], top, colormap)
+            if index < len(titles):
+                axes.set_title(titles[index], fontsize=8.5)
+    return figure
+
+
+def _show(axes: Axes, picture: Any, limit: float, colormap: str) -> None:  # noqa: ANN401 - array
+    # A blank picture would make an empty scale.
+    axes.imshow(picture, cmap=colormap, vmin=0, vmax=limit or 1.0)
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+__all__ = ["Example", "draw_average_policy", "draw_examples", "draw_montage"]

@@ -1,0 +1,163 @@
+"""Colors, line styles and files of figures.
+
+Colors are Okabe and Ito's, told apart with any color vision; marker and dash repeat what the color
+says. A figure is drawn in fixed colors; inside the page these become CSS variables, so that one
+drawing serves light and dark.
+"""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kscout.files import write_text, written_whole
+
+INK, QUIET, GRID, PAPER = "#1b1f24", "#67707a", "#d9dee3", "#fdfdfe"
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_MARKERS = "osD^vP"
+_ORACLE_DASHES: tuple[Any, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
+_VARIABLES = {INK: "var(--ink)", QUIET: "var(--quiet)", GRID: "var(--grid)", PAPER: "var(--paper)"}
+_VARIABLES |= {color: f"var(--series-{index})" for index, color in enumerate(SERIES, start=1)}
+_RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9.5,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.edgecolor": QUIET,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    "image.interpolation": "none",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "savefig.dpi": 200,
+}
+
+
+@final
+@dataclass(frozen=True)
+class LineStyle:
+    """How a method is drawn, everywhere in a report."""
+
+    color: str
+    dash: Any
+    marker: str | None
+
+
+def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
+    """Give every method its look: oracles dashed in ink, the others solid in color."""
+    styles: dict[str, LineStyle] = {}
+    n_methods = n_oracles = 0
+    for name in names:
+        if name in oracles:
+            styles[name] = LineStyle(INK, _ORACLE_DASHES[n_oracles % len(_ORACLE_DASHES)], None)
+            n_oracles += 1
+        else:
+            # After the colors are used up, a shifted marker keeps the pairs distinct.
+            turn = n_methods // len(SERIES)
+            marker = _MARKERS[(n_methods + turn) % len(_MARKERS)]
+            styles[name] = LineStyle(SERIES[n_methods % len(SERIES)], "-", marker)
+            n_methods += 1
+    return styles
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw with the house's settings, and leave the caller's as they were."""
+    with mpl.rc_context(_RC):
+        yield
+
+
+def new_axes(
+    n_rows: int = 1,
+    n_cols: int = 1,
+    *,
+    width: float = 6.4,
+    height: float = 4.2,
+    share_y: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure (inches) outside pyplot's global state, and its axes row by row."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(n_rows, n_cols, squeeze=False, sharey=share_y)
+    return figure, list(grid.flat)
+
+
+def to_svg(figure: Figure, *, name: str = "figure", background: str = "white") -> str:
+    """Return the figure as SVG text, the same text for the same figure."""
+    buffer = io.BytesIO()
+    with house_style(), mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor=background)
+    return buffer.getvalue().decode()
+
+
+def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
+    """Return SVG to put into a page: the page's font and colors, and ids of its own."""
+    text = to_svg(figure, name=name, background="none")
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
+    text = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font-size: \1", text)
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, variable)
+    return text.replace("<svg", f'<svg role="img" aria-label="{_attribute(label)}"', 1)
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Save as PNG, SVG and PDF on white; return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
+    with house_style():
+        for path, metadata in zip(paths, ({}, {"CreationDate": None}), strict=True):
+            with written_whole(path) as aside:
+                figure.savefig(aside, format=path.suffix[1:], metadata=metadata, facecolor="white")
+    svg = folder / f"{name}.svg"
+    write_text(svg, to_svg(figure, name=name))
+    return [*paths, svg]
+
+
+__all__ = [
+    "GRID",
+    "INK",
+    "PAPER",
+    "QUIET",
+    "SERIES",
+    "LineStyle",
+    "assign_styles",
+    "house_style",
+    "new_axes",
+    "save_figure",
+    "to_inline_svg",
+    "to_svg",
+]
