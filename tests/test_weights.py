@@ -93,6 +93,9 @@ def test_foreign_and_future_safetensors_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "future", {"kscout": '{"schema_version": 99}'})
     with pytest.raises(WeightsError, match="schema version 99"):
         read_weights(tmp_path / "future")
+    save_file({"a": torch.ones(2)}, tmp_path / "odd", {"kscout": '{"schema_version": 1, "x": 2}'})
+    with pytest.raises(WeightsError, match=r"describes its component as \['x'\]"):
+        read_weights(tmp_path / "odd")
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -114,7 +114,13 @@ def _weights(path: Path, header: dict[str, Any], state: dict[str, Tensor]) -> We
             f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
             "use the kscout that wrote it"
         )
-    return Weights(state=state, **header)
+    try:
+        return Weights(state=state, **header)
+    except TypeError as error:
+        raise WeightsError(
+            f"{path} describes its component as {sorted(header)}, which is not how kscout does; "
+            "save it again with kscout.weights.save_weights"
+        ) from error
 
 
 def _upcast(tensor: Tensor) -> Tensor:

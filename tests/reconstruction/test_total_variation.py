@@ -193,7 +193,7 @@ def test_coils_are_solved_apart_and_then_combined(generator: torch.Generator) ->
     zero_filled = ifft2c(apply_mask(coils, mask))
     unit = zero_filled.abs().square().sum(1).sqrt().amax(dim=(1, 2))
     apart = [
-        solve(zero_filled[:, coil], mask, 1e-3 * unit, n_iterations=30, penalty=0.03).image
+        solve(zero_filled[:, coil], mask, 2e-3 * unit, n_iterations=30, penalty=0.06).image
         for coil in range(2)
     ]
     expected = (apart[0].abs().square() + apart[1].abs().square()).sqrt()

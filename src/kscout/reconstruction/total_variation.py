@@ -157,11 +157,11 @@ class TotalVariation(Reconstructor):
 
     Args:
         weight: of the total variation, relative to the largest magnitude of the zero-filled
-            image. Data without noise want it small; with noise, near noise over maximum.
+            image; 0.001 to 0.005 suit knees and brains, noisier data want more.
         n_iterations: 50 are past what SSIM can see, 300 near single precision.
     """
 
-    def __init__(self, *, weight: float = 1e-3, n_iterations: int = 50) -> None:
+    def __init__(self, *, weight: float = 2e-3, n_iterations: int = 50) -> None:
         super().__init__()
         if not (weight > 0 and n_iterations > 0):
             raise ConfigError(
