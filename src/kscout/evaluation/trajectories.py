@@ -11,7 +11,6 @@ from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
 from kscout.core import PROTOCOLS, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, unknown_name
-from kscout.weights import constructor_arguments
 
 
 @final
@@ -88,7 +87,7 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
     if not len(slices):
         raise DataError("no slice to acquire; the split, or what was chosen of it, is empty")
     check_budget(slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
-    n_cols = constructor_arguments(policy).get("n_cols")
+    n_cols = getattr(policy, "n_cols", None)
     if n_cols is not None and n_cols != slices.n_cols:
         raise ConfigError(
             f"{type(policy).__name__} was made for {n_cols} columns, the slices have "

@@ -1,0 +1,274 @@
+"""Policies over one split and one reconstruction: a long table and a summary."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from kscout import reconstruction
+from kscout.acquisition.episode import check_budget
+from kscout.core import Policy, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
+from kscout.evaluation.orders import ORDERS, fingerprint_reconstructor, fitted_order
+from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores, writing_results
+from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
+from kscout.evaluation.trajectories import (
+    AcquisitionPlan,
+    check_fits,
+    spread_subset,
+    trajectories,
+)
+from kscout.files import write_json
+
+OnStep = Callable[[dict[str, Any]], None]
+Wanted = str | Path | tuple[str, Policy]
+"""A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
+
+
+@final
+@dataclass(frozen=True)
+class EvaluationSetting:
+    """What is evaluated on what, and how; defaults are the paper's."""
+
+    plan: AcquisitionPlan
+    """Start, horizon, trajectories, draws, protocol and batch size."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the draws, each a row of its own for policies that are not trained; the plan's
+    where not given."""
+    split: str = "test"
+    size: int | tuple[int, int] | None = None
+    """Matrix size, for a split that holds several."""
+    limit: int | None = None
+    """Evaluate this many slices only, spread evenly over the split."""
+    reference: str | None = None
+    """Policy that others are compared with; see `summarize`."""
+    n_fixed_slices: int = 256
+    """Training slices drawn for each column of the order of `fixed`."""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if len(set(self.draw_seeds)) < len(self.draw_seeds):
+            raise ConfigError(f"seeds {list(self.seeds)} name one twice; give each once")
+
+    @property
+    def draw_seeds(self) -> tuple[int, ...]:
+        return self.seeds or (self.plan.seed,)
+
+
+@final
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found."""
+
+    summary: dict[str, Any]
+    """The content of `summary.json`."""
+    scores: list[Scores] = field(repr=False)
+    """Per policy and seed, averaged over trajectories."""
+
+
+@final
+@dataclass(frozen=True)
+class _Job:
+    """All that running the policies needs, on its device."""
+
+    slices: SliceSet
+    train: Callable[[], SliceSet]
+    """Reads the slices that `fixed` is fitted on: only where it takes part."""
+    reconstructor: Reconstructor
+    setting: EvaluationSetting
+    cache: Path | None
+    on_step: OnStep | None
+
+
+def evaluate(
+    policies: Sequence[Wanted],
+    data: SliceSet | Store | Path | str,
+    reconstructor: Reconstructor | Path | str,
+    setting: EvaluationSetting,
+    *,
+    train: SliceSet | None = None,
+    out: Path | None = None,
+    on_step: OnStep | None = None,
+) -> Evaluation:
+    """Run policies over one split with one reconstruction, and compare them.
+
+    Args:
+        policies: what to run, in the order of the table.
+        data: a store, of which `setting.split` is taken, or slices.
+        reconstructor: one, or what `kscout.reconstruction.load` takes.
+        setting: how they are run.
+        train: slices that `fixed` is fitted on; the store's training split where not given.
+        out: folder to write `results.csv` and `summary.json` to.
+        on_step: called after each batch with `policy`, `seed`, `done` and `total` slices, and
+            after each fitted column with `fitting`, `done` and `total` columns.
+    """
+    if not policies:
+        raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
+    source = data if isinstance(data, SliceSet | Store) else Store.open(data)
+    loaded = (
+        reconstructor
+        if isinstance(reconstructor, Reconstructor)
+        else reconstruction.load(reconstructor)
+    )
+    job = _Job(
+        slices=_slices(source, setting),
+        train=lambda: _train_slices(source, setting, train),
+        reconstructor=loaded.to(setting.device),
+        setting=setting,
+        cache=None if out is None else out / ORDERS,
+        on_step=on_step,
+    )
+    entrants = _entrants(policies, job)
+    with _writer(out) as writer:
+        scores = [_run(entrant, job, writer) for entrant in entrants]
+        summary = {
+            **_head(job, source, reconstructor),
+            **summarize(
+                scores,
+                oracles={entrant.name for entrant in entrants if entrant.is_oracle},
+                reference=setting.reference,
+            ),
+        }
+        if out is not None:
+            # The summary goes first and comes back last: it never speaks of other results.
+            (out / SUMMARY).unlink(missing_ok=True)
+    if out is not None:
+        write_json(out / SUMMARY, summary)
+    return Evaluation(summary, scores)
+
+
+def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
+    whole = (
+        source if isinstance(source, SliceSet) else source.split(setting.split, size=setting.size)
+    )
+    return spread_subset(whole, setting.limit).to(setting.device)
+
+
+def _train_slices(
+    source: SliceSet | Store, setting: EvaluationSetting, given: SliceSet | None
+) -> SliceSet:
+    if given is not None:
+        return given.to(setting.device)
+    if isinstance(source, SliceSet):
+        raise ConfigError(
+            "policy 'fixed' is fitted on training slices; give them as train=..., or a store"
+        )
+    return source.split("train", size=setting.size).to(setting.device)
+
+
+def _entrants(wanted: Sequence[Wanted], job: _Job) -> list[Entrant]:
+    setting, plan = job.setting, job.setting.plan
+    n_rows, n_cols = job.slices.images.shape[1:]
+    check_budget(job.slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
+    sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
+    # All that can be refused is refused before the first order is fitted.
+    to_fit = [name for name in FITTED if name in wanted]
+    placeholders: dict[str, list[int]] = {name: [] for name in to_fit}
+    seeds = setting.draw_seeds
+    drafts = [resolve(one, sizes, seeds=seeds, orders=placeholders) for one in wanted]
+    check_distinct([entrant for some in drafts for entrant in some])
+    for some in drafts:
+        for entrant in some:
+            check_fits(entrant.policy, job.slices, plan)
+    names = list(dict.fromkeys(entrant.name for some in drafts for entrant in some))
+    oracles = {entrant.name for some in drafts for entrant in some if entrant.is_oracle}
+    choose_reference(names, oracles, setting.reference)
+    orders = {name: _fit(name, job) for name in to_fit}
+    return [
+        entrant
+        for one, some in zip(wanted, drafts, strict=True)
+        for entrant in (resolve(one, sizes, seeds=seeds, orders=orders) if one in FITTED else some)
+    ]
+
+
+def _fit(name: str, job: _Job) -> list[int]:
+    """Fit the order of `fixed` on training slices, of `na-oracle` on the evaluated ones."""
+    is_fixed = name == "fixed"
+    setting, on_step = job.setting, job.on_step
+
+    def told(record: dict[str, Any]) -> None:
+        if on_step is not None:
+            on_step({"fitting": name, "done": record["step"], "total": record["n_steps"]})
+
+    return fitted_order(
+        job.train() if is_fixed else job.slices,
+        job.reconstructor,
+        replace(setting.plan, seed=setting.draw_seeds[0]),
+        n_slices_per_step=setting.n_fixed_slices if is_fixed else None,
+        cache=job.cache,
+        on_step=told,
+    )
+
+
+def _run(entrant: Entrant, job: _Job, writer: ResultsWriter | None) -> Scores:
+    plan = replace(
+        job.setting.plan,
+        seed=entrant.draw_seed,
+        # Random columns are random whatever is asked of trained policies.
+        is_argmax=job.setting.plan.is_argmax and entrant.is_learned,
+    )
+    slices, done, n_trajectories = job.slices, 0, 1
+    parts = []
+    for batch, trajectory in trajectories(entrant.policy, slices, job.reconstructor, plan):
+        rows = slice(done, done + len(batch))
+        done, n_trajectories = rows.stop, trajectory.columns.shape[1]
+        if writer is not None:
+            writer.write(
+                entrant.name,
+                entrant.seed,
+                trajectory,
+                volumes=slices.volumes[rows],
+                slices=slices.slices[rows],
+            )
+        metrics = torch.stack([getattr(trajectory, name) for name in METRICS], dim=-1)
+        parts.append(metrics.double().mean(dim=1).cpu().numpy())
+        if job.on_step is not None:
+            record = {"policy": entrant.name, "seed": entrant.seed, "done": done}
+            job.on_step({**record, "total": len(slices)})
+    return Scores(
+        policy=entrant.name,
+        seed=entrant.seed,
+        volumes=slices.volumes,
+        slices=slices.slices,
+        values=np.concatenate(parts),
+        n_trajectories=n_trajectories,
+    )
+
+
+@contextmanager
+def _writer(out: Path | None) -> Iterator[ResultsWriter | None]:
+    if out is None:
+        yield None
+        return
+    with writing_results(out / RESULTS) as writer:
+        yield writer
+
+
+def _head(
+    job: _Job, source: SliceSet | Store, reconstructor: Reconstructor | Path | str
+) -> dict[str, Any]:
+    plan = job.setting.plan
+    return {
+        "protocol": plan.protocol,
+        "metric_convention": "paper",
+        "store": source.name,
+        "store_fingerprint": source.fingerprint if isinstance(source, Store) else None,
+        "split": job.slices.split or job.setting.split,
+        "n_cols": job.slices.n_cols,
+        "n_initial": plan.n_initial,
+        "steps": plan.horizon,
+        "is_argmax": plan.is_argmax,
+        "draw_seeds": list(job.setting.draw_seeds),
+        "limit": job.setting.limit,
+        "reconstructor": type(reconstructor).__name__
+        if isinstance(reconstructor, Reconstructor)
+        else str(reconstructor),
+        "reconstructor_fingerprint": fingerprint_reconstructor(job.reconstructor),
+    }

@@ -1,0 +1,174 @@
+"""From what a user names (a policy, a run folder, a weights file) to policies ready to run."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from kscout import policies
+from kscout.core import Policy
+from kscout.errors import ConfigError, unknown_name
+from kscout.policies.fixed import FixedOrder, NaOracle
+from kscout.runs import CONFIG, read_run
+
+FITTED = ("fixed", "na-oracle")
+"""Policies whose order is fitted when an evaluation starts."""
+UNTRAINED = "conv"
+"""The network before training, by its name in the table."""
+_SEED_AT_END = re.compile(r"(?:[-_.]?seed[-_=]?|(?:^|[-_.])s)(\d+)$")
+
+
+@final
+@dataclass(frozen=True)
+class Entrant:
+    """One policy with one seed, as it takes part in an evaluation."""
+
+    name: str
+    """What tables call it; entrants of one name are seeds of one method."""
+    seed: int
+    """The seed that it was trained with, or that decides its draws."""
+    policy: Policy
+    draw_seed: int
+    """Keys the draws of its trajectories."""
+    is_learned: bool = False
+    """Loaded from weights: `--argmax` applies."""
+    config: dict[str, Any] | None = None
+    """The settings it was trained with, where they are known."""
+
+    @property
+    def is_oracle(self) -> bool:
+        return self.policy.needs_target
+
+
+@final
+@dataclass(frozen=True)
+class Sizes:
+    """What a policy is built from."""
+
+    n_rows: int
+    n_cols: int
+    n_initial: int
+    horizon: int
+
+
+def resolve(
+    wanted: str | Path | tuple[str, Policy],
+    sizes: Sizes,
+    *,
+    seeds: Sequence[int] = (0,),
+    orders: dict[str, list[int]] | None = None,
+) -> list[Entrant]:
+    """Return the entrants that one name, path, `LABEL=PATH` or (label, policy) stands for.
+
+    A policy that draws takes part once per seed; a loaded or a deterministic one once, with the
+    draws of the first seed.
+
+    Args:
+        wanted: what the user asked for; a `Path` is one even where a policy has that name.
+        sizes: what policies are built from.
+        seeds: seeds of the draws.
+        orders: fitted orders of `fixed` and `na-oracle`.
+    """
+    if isinstance(wanted, tuple):
+        return [_given(*wanted, seed=seed) for seed in _seeds_of(wanted[1], seeds)]
+    if isinstance(wanted, Path):
+        return [_loaded(str(wanted), seeds[0])]
+    text = wanted
+    if text in FITTED:
+        order = (orders or {})[text]
+        fitted = FixedOrder if text == "fixed" else NaOracle
+        return [Entrant(text, seeds[0], fitted(n_cols=sizes.n_cols, order=order), seeds[0])]
+    if text == UNTRAINED:
+        return [Entrant("untrained", seed, _untrained(sizes, seed), seed) for seed in seeds]
+    if text in policies.POLICIES:
+        policy = policies.build(
+            text, n_cols=sizes.n_cols, n_initial=sizes.n_initial, horizon=sizes.horizon
+        )
+        return [Entrant(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
+    return [_loaded(text, seeds[0])]
+
+
+def _given(label: str, policy: Policy, *, seed: int) -> Entrant:
+    return Entrant(label, seed, policy, seed, is_learned=True)
+
+
+def _seeds_of(policy: Policy, seeds: Sequence[int]) -> Sequence[int]:
+    return seeds if policy.is_stochastic else seeds[:1]
+
+
+def _untrained(sizes: Sizes, seed: int) -> Policy:
+    # Initial weights come from torch's global generator, which is put back afterwards.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return policies.POLICIES[UNTRAINED](**{"n_cols": sizes.n_cols, "n_rows": sizes.n_rows})
+
+
+def _loaded(text: str, draw_seed: int) -> Entrant:
+    label, equals, after = text.partition("=")
+    # A path may hold an equals sign itself, so a label is one only where the whole is no path.
+    has_label = bool(equals) and not Path(text).exists()
+    path = Path(after if has_label else text)
+    if not path.exists():
+        raise unknown_name(
+            "policy", text, [*policies.POLICIES, "a run folder, a weights file, or LABEL=PATH"]
+        )
+    folder = path if path.is_dir() else path.parent
+    config = read_run(folder).config if (folder / CONFIG).is_file() else None
+    seed = config["training"]["seed"] if config else _seed_in(path)
+    return Entrant(
+        name=label if has_label else run_label(path),
+        seed=seed,
+        policy=policies.load(path),
+        draw_seed=draw_seed,
+        is_learned=True,
+        config=config,
+    )
+
+
+def run_label(path: Path) -> str:
+    """Return what tables call a run: its folder's name without the seed.
+
+    A folder that is named by its seed alone lends its parent's name; a file other than the last
+    weights of a run adds its own, as in `greedy/best`.
+    """
+    path = path.resolve()
+    folder = path if path.is_dir() else path.parent
+    if not path.is_dir() and not (folder / CONFIG).is_file():
+        return _SEED_AT_END.sub("", path.stem) or path.stem
+    label = _SEED_AT_END.sub("", folder.name) or folder.parent.name
+    is_last = path.is_dir() or path.stem == "weights"
+    return label if is_last else f"{label}/{path.stem}"
+
+
+def _seed_in(path: Path) -> int:
+    found = _SEED_AT_END.search(path.stem)
+    return int(found.group(1)) if found else 0
+
+
+def check_distinct(entrants: Sequence[Entrant]) -> None:
+    """Refuse entrants that a table could not tell apart, or that it would wrongly average."""
+    first: dict[str, Entrant] = {}
+    seen: set[tuple[str, int]] = set()
+    for entrant in entrants:
+        if (entrant.name, entrant.seed) in seen:
+            raise ConfigError(
+                f"two policies are called {entrant.name!r} with seed {entrant.seed}; "
+                "tell them apart as LABEL=PATH"
+            )
+        seen.add((entrant.name, entrant.seed))
+        before = first.setdefault(entrant.name, entrant)
+        if _without_seed(before.config) != _without_seed(entrant.config):
+            raise ConfigError(
+                f"the runs called {entrant.name!r} with seeds {before.seed} and {entrant.seed} "
+                "have other settings too; tell them apart as LABEL=PATH"
+            )
+
+
+def _without_seed(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    if config is None:
+        return None
+    training = {key: value for key, value in config["training"].items() if key != "seed"}
+    return {**config, "training": training}

@@ -1,0 +1,93 @@
+"""Fixed orders fitted for an evaluation, kept on disk under a name made of what they depend on."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.files import write_json
+from kscout.training.fixed_order import fit_fixed_order
+
+ORDERS = "orders"
+"""Folder beside the results that holds fitted orders."""
+
+
+def fitted_order(
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    plan: AcquisitionPlan,
+    *,
+    n_slices_per_step: int | None = None,
+    cache: Path | None = None,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+) -> list[int]:
+    """Return the order fitted on `slices`, from `cache` where it was fitted before.
+
+    Args:
+        slices: the data to choose on.
+        reconstructor: turns measured columns into images.
+        plan: start, horizon, protocol, seed and batch size.
+        n_slices_per_step: slices tried at each step; None for all.
+        cache: folder of orders fitted before.
+        on_step: called after each column.
+    """
+    depends_on = {
+        "slices": fingerprint_slices(slices),
+        "reconstructor": fingerprint_reconstructor(reconstructor),
+        "n_initial": plan.n_initial,
+        "horizon": plan.horizon,
+        "protocol": plan.protocol,
+        "n_slices_per_step": n_slices_per_step,
+        # Without draws the seed decides nothing.
+        "seed": None if n_slices_per_step is None else plan.seed,
+    }
+    key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
+    file = None if cache is None else cache / f"order-{key}.json"
+    if file is not None and file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))["order"]
+    result = fit_fixed_order(
+        slices,
+        reconstructor,
+        n_initial=plan.n_initial,
+        horizon=plan.horizon,
+        batch_size=plan.batch_size,
+        n_slices_per_step=n_slices_per_step,
+        seed=plan.seed,
+        protocol=plan.protocol,
+        device=slices.device,
+        on_step=on_step,
+    )
+    if file is not None:
+        write_json(
+            file,
+            {"order": result.order, "mean_scores": result.mean_scores, "depends_on": depends_on},
+        )
+    return result.order
+
+
+def fingerprint_slices(slices: SliceSet) -> str:
+    """Return a hash of the slices' content."""
+    digest = hashlib.sha256(repr(tuple(slices.images.shape)).encode())
+    for tensor in (slices.images, slices.data_range, slices.selectable):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint_reconstructor(reconstructor: Reconstructor) -> str:
+    """Return a hash of the reconstructor's class, plain settings and weights."""
+    plain = {
+        name: value
+        for name, value in sorted(vars(reconstructor).items())
+        if isinstance(value, bool | int | float | str | tuple | None)
+        and name != "training"
+        and not name.startswith("_")
+    }
+    digest = hashlib.sha256(f"{type(reconstructor).__qualname__} {plain!r}".encode())
+    for name, tensor in sorted(reconstructor.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

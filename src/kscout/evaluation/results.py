@@ -1,0 +1,154 @@
+"""The long table of an evaluation, `results.csv`: a row per policy, slice, trajectory and step."""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from kscout.acquisition.rollout import Trajectory
+from kscout.errors import DataError
+from kscout.files import written_whole
+
+RESULTS = "results.csv"
+COLUMNS = (
+    "policy",
+    "seed",
+    "volume",
+    "slice",
+    "trajectory",
+    "step",
+    "column",
+    "ssim",
+    "psnr",
+    "nmse",
+)
+METRICS = ("ssim", "psnr", "nmse")
+
+
+@final
+@dataclass(frozen=True)
+class Scores:
+    """What one policy with one seed reached, averaged over its trajectories."""
+
+    policy: str
+    seed: int
+    volumes: tuple[str, ...]
+    """The volume of each slice."""
+    slices: tuple[int, ...]
+    """The number of each slice in its volume."""
+    values: Float64[np.ndarray, "slice moment 3"]
+    """By slice, step (0 is the start) and metric, in the order of `METRICS`."""
+    n_trajectories: int
+
+    def metric(self, name: str) -> Float64[np.ndarray, "slice moment"]:
+        """Return one metric by slice and step."""
+        return self.values[:, :, METRICS.index(name)]
+
+
+@final
+class ResultsWriter:
+    """Writes rows as batches are done: memory does not grow with the table."""
+
+    def __init__(self, rows: Any) -> None:  # noqa: ANN401 - csv's writer has no public type
+        self._rows = rows
+
+    def write(
+        self,
+        policy: str,
+        seed: int,
+        trajectory: Trajectory,
+        *,
+        volumes: Sequence[str],
+        slices: Sequence[int],
+    ) -> None:
+        """Append the rows of one batch."""
+        columns = trajectory.columns.tolist()
+        metrics = [getattr(trajectory, name).tolist() for name in METRICS]
+        for i, (volume, number) in enumerate(zip(volumes, slices, strict=True)):
+            for path, taken in enumerate(columns[i]):
+                scores = zip(*(metric[i][path] for metric in metrics), strict=True)
+                # Eight digits hold a float32 to a hundredth of its own rounding.
+                self._rows.writerows(
+                    (policy, seed, volume, number, path, step, column, *(f"{x:.8g}" for x in score))
+                    for step, (column, score) in enumerate(zip(["", *taken], scores, strict=True))
+                )
+
+
+@contextmanager
+def writing_results(path: Path) -> Iterator[ResultsWriter]:
+    """Open `results.csv` for writing; the file appears whole at the end, or not at all."""
+    with written_whole(path) as aside:
+        with aside.open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(COLUMNS)
+            yield ResultsWriter(rows)
+
+
+@final
+@dataclass
+class _Sums:
+    """Scores of one policy and seed while rows are read."""
+
+    by_slice: dict[tuple[str, int], dict[int, list[float]]] = field(default_factory=dict)
+    trajectories: set[int] = field(default_factory=set)
+
+    def add(self, row: dict[str, str]) -> None:
+        steps = self.by_slice.setdefault((row["volume"], int(row["slice"])), {})
+        sums = steps.setdefault(int(row["step"]), [0.0] * (len(METRICS) + 1))
+        for i, name in enumerate(METRICS):
+            sums[i] += float(row[name])
+        sums[-1] += 1
+        self.trajectories.add(int(row["trajectory"]))
+
+    def scores(self, policy: str, seed: int, path: Path) -> Scores:
+        n_moments = max(max(steps) for steps in self.by_slice.values()) + 1
+        for (volume, number), steps in self.by_slice.items():
+            counts = {sums[-1] for sums in steps.values()}
+            if len(steps) != n_moments or counts != {len(self.trajectories)}:
+                raise DataError(
+                    f"{path}: slice {number} of {volume} lacks steps or trajectories of "
+                    f"{policy!r} with seed {seed}; the file was cut or joined wrongly"
+                )
+        values = [
+            [[x / sums[-1] for x in sums[:-1]] for _, sums in sorted(steps.items())]
+            for steps in self.by_slice.values()
+        ]
+        return Scores(
+            policy=policy,
+            seed=seed,
+            volumes=tuple(volume for volume, _ in self.by_slice),
+            slices=tuple(number for _, number in self.by_slice),
+            values=np.array(values, dtype=np.float64),
+            n_trajectories=len(self.trajectories),
+        )
+
+
+def read_scores(path: Path) -> list[Scores]:
+    """Read `results.csv` (the file, or the folder that holds it), averaging over trajectories."""
+    found: dict[tuple[str, int], _Sums] = {}
+    for row in read_rows(path):
+        try:
+            found.setdefault((row["policy"], int(row["seed"])), _Sums()).add(row)
+        except ValueError as error:
+            raise DataError(f"{path} holds a row that is not a result ({error})") from error
+    return [sums.scores(*key, path) for key, sums in found.items()]
+
+
+def read_rows(path: Path) -> Iterable[dict[str, str]]:
+    """Yield the rows of `results.csv` as text by column."""
+    file = path / RESULTS if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(f"{file} does not exist; `kscout evaluate --out DIR` writes it")
+    with file.open(encoding="utf-8", newline="") as handle:
+        rows = csv.DictReader(handle)
+        if tuple(rows.fieldnames or ()) != COLUMNS:
+            raise DataError(
+                f"{file} has the columns {', '.join(rows.fieldnames or ()) or 'none'}; "
+                f"expected {', '.join(COLUMNS)}"
+            )
+        yield from rows
