@@ -115,3 +115,10 @@ def test_help_has_examples_and_needs_no_torch() -> None:
         assert f"Example: kscout data {command}" in " ".join(call(command, "--help").split())
     code = "import sys, kscout.cli.data; sys.exit('torch' in sys.modules or 'h5py' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_make_writes_a_store(tmp_path: Path) -> None:
+    options = ("--volumes", "2,1,1", "--slices", 2, "--size", 64, "--workers", 1, "--seed", 5)
+    answer = json.loads(call("make", "brain", "--out", tmp_path / "store", *options, "--json"))
+    assert answer["splits"] == {"train": 4, "val": 2, "test": 2}
+    assert Store.open(tmp_path / "store").split("train").images.shape == (4, 64, 64)

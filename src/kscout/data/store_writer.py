@@ -82,6 +82,14 @@ class StoreWriter:
         """Say whether the volume is in the store already, from before an interruption."""
         return (split, volume) in self._records
 
+    def volumes(self, split: str) -> list[str]:
+        """Return the volumes of a split that are in the store so far."""
+        return [volume for where, volume in self._records if where == split]
+
+    def n_slices(self, split: str) -> int:
+        """Return how many slices of a split are in the store so far."""
+        return sum(count for (where, _), count in self._n_slices.items() if where == split)
+
     def has_left_out(self, source: str) -> bool:
         """Say whether the source was found to be unusable before an interruption."""
         return source in self._left_out

@@ -1,0 +1,151 @@
+"""Making stores of images that need no licence: procedural knees and brains, and cut real heads."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from kscout.data.heads import Head, HeadSplit, download_heads, load_heads, split_heads
+from kscout.data.importing import OnVolume
+from kscout.data.make import make_volumes
+from kscout.data.store import SPLITS, Store
+from kscout.data.store_writer import StoreWriter, finished_store
+from kscout.errors import ConfigError, unknown_name
+
+SIZES = {"knee": 128, "brain": 256, "heads": 128}
+"""Image side in pixels where none is asked for."""
+
+PAPER_SLICES = {"knee": (6959, 1779, 1715), "brain": (11312, 4372, 2832)}
+"""The paper's slices of training, validation and test."""
+
+_PAPER_PER_VOLUME = {"knee": 18, "brain": 16}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MakeSettings:
+    """What to make."""
+
+    kind: str
+    """knee, brain or heads."""
+    volumes: tuple[int, int, int] = (40, 10, 10)
+    """Volumes for training, validation and test."""
+    slices: int = 16
+    """Slices per volume."""
+    totals: tuple[int, int, int] | None = None
+    """Exact slices per split, where the last volume of each is to be cut short."""
+    size: int | None = None
+    """Side in pixels, 64 to 320; None for the paper's."""
+    seed: int = 0
+    variant: str = "realistic"
+    sources: tuple[Path, ...] = ()
+    """Real volumes for `heads`, one per subject; `split_heads` says who gets which."""
+    download: bool = False
+    """Fetch real volumes for `heads`."""
+    workers: int = field(default=0, compare=False)
+    """Processes, 0 for one per core; the images do not depend on it."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in SIZES:
+            raise unknown_name("kind of images", self.kind, list(SIZES))
+        if min(self.volumes) < 0 or not sum(self.volumes) or self.slices < 1:
+            raise ConfigError(
+                f"--volumes {self.volumes} of --slices {self.slices} are no images; ask for one"
+            )
+        if self.kind == "heads" and not self.sources and not self.download:
+            raise ConfigError(
+                "heads are cut from real volumes; name them with --source FILE, once per subject, "
+                "or fetch some with --download"
+            )
+
+    @classmethod
+    def parse_counts(cls, text: str) -> tuple[int, int, int]:
+        """Read volumes per split from `train,val,test`."""
+        try:
+            train, val, test = (int(part) for part in text.split(","))
+        except ValueError as error:
+            raise ConfigError(
+                f"--volumes {text!r} is not three numbers; write train,val,test as in 40,10,10"
+            ) from error
+        return train, val, test
+
+
+def paper_settings(kind: str, **options: Any) -> MakeSettings:  # noqa: ANN401 - any setting
+    """Return the settings that give exactly the paper's numbers of slices."""
+    if kind not in PAPER_SLICES:
+        raise unknown_name("image set of the paper", kind, list(PAPER_SLICES))
+    totals, per_volume = PAPER_SLICES[kind], _PAPER_PER_VOLUME[kind]
+    train, val, test = (math.ceil(total / per_volume) for total in totals)
+    return MakeSettings(
+        kind=kind, volumes=(train, val, test), slices=per_volume, totals=totals, **options
+    )
+
+
+def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | None = None) -> Store:
+    """Make a store; called again with the same settings, it goes on or returns the finished one."""
+    out = Path(out)
+    recipe = _recipe(settings)
+    if done := finished_store(out, recipe):
+        return done
+    with StoreWriter(out, recipe) as writer:
+        heads = _load_split_heads(settings) if settings.kind == "heads" else None
+        for split in SPLITS:
+            _make_split(split, settings, heads.pool(split) if heads else None, writer, on_volume)
+        shares_head = heads is not None and heads.val[0] is heads.train[0]
+        return writer.finish([heads.note] if heads and shares_head else [])
+
+
+def _make_split(
+    split: str,
+    settings: MakeSettings,
+    heads: Sequence[Head] | None,
+    writer: StoreWriter,
+    on_volume: OnVolume | None,
+) -> None:
+    """Draw a split from a seed of its own: its images do not depend on the others' number."""
+    number = SPLITS.index(split)
+    if not settings.volumes[number]:
+        return
+    drawn = make_volumes(
+        settings.kind,
+        n_volumes=settings.volumes[number],
+        n_slices=settings.slices,
+        size=settings.size or SIZES[settings.kind],
+        seed=len(SPLITS) * settings.seed + number,
+        workers=settings.workers or os.cpu_count() or 1,
+        variant=settings.variant,
+        heads=heads,
+        skip={name.removeprefix(f"{split}-") for name in writer.volumes(split)},
+    )
+    for name, volume in drawn:
+        images = volume.images
+        if settings.totals:
+            images = images[: settings.totals[number] - writer.n_slices(split)]
+        name = f"{split}-{name}"
+        writer.append(split, name, images, source=volume.source, acquisition=volume.acquisition)
+        if on_volume:
+            n_done = sum(len(writer.volumes(each)) for each in SPLITS)
+            on_volume(n_done, sum(settings.volumes), name)
+
+
+def _load_split_heads(settings: MakeSettings) -> HeadSplit:
+    paths = list(settings.sources)
+    if settings.download:
+        paths += download_heads(cache_folder() / "heads")
+    return split_heads(load_heads(paths))
+
+
+def cache_folder() -> Path:
+    """Return the user's folder for files that can be fetched again."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "kscout"
+
+
+def _recipe(settings: MakeSettings) -> dict[str, Any]:
+    values = asdict(settings)
+    del values["workers"]
+    values["sources"] = [path.as_posix() for path in settings.sources]
+    values["size"] = settings.size or SIZES[settings.kind]
+    return {"command": "kscout data make", "settings": values}

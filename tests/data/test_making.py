@@ -1,0 +1,102 @@
+"""Made stores have the number of slices asked for, and are the same however they came about."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kscout.data.making import PAPER_SLICES, MakeSettings, make_store, paper_settings
+from kscout.data.store import Store
+from kscout.errors import ConfigError, DataError
+
+SMALL = {"kind": "knee", "slices": 3, "size": 64, "workers": 1}
+
+
+def content(store: Store) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in store.path.iterdir()}
+
+
+def make(path: Path, *volumes: int, **options: object) -> Store:
+    return make_store(path, MakeSettings(volumes=volumes, **{**SMALL, **options}))  # type: ignore[arg-type]
+
+
+def test_counts_and_images_are_what_was_asked(tmp_path: Path) -> None:
+    store = make(tmp_path / "store", 2, 0, 1)
+    assert store.manifest.splits == {"train": 6, "test": 3}
+    train, test = store.split("train"), store.split("test")
+    assert train.images.shape == (6, 64, 64)
+    assert len(set(train.volumes)) == 2
+    assert not torch.equal(train.images[:3], test.images)
+    assert store.manifest.recipe["settings"]["seed"] == 0
+
+
+def test_a_split_does_not_depend_on_the_size_of_the_others(tmp_path: Path) -> None:
+    first = make(tmp_path / "first", 2, 0, 1).split("test")
+    other = make(tmp_path / "other", 0, 0, 1).split("test")
+    assert torch.equal(first.images, other.images)
+
+
+def test_totals_cut_the_last_volume_short(tmp_path: Path) -> None:
+    store = make(tmp_path / "store", 2, 1, 0, totals=(4, 2, 0))
+    assert store.manifest.splits == {"train": 4, "val": 2}
+    assert [len(record.slices) for record in store.manifest.volumes] == [3, 1, 2]
+
+
+@pytest.mark.parametrize("kind", PAPER_SLICES)
+def test_paper_settings_add_up_to_the_papers_slices(kind: str) -> None:
+    settings = paper_settings(kind)
+    assert settings.totals == PAPER_SLICES[kind]
+    for n_volumes, total in zip(settings.volumes, settings.totals, strict=True):
+        assert (n_volumes - 1) * settings.slices < total <= n_volumes * settings.slices
+
+
+def test_an_interrupted_making_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    whole = make(tmp_path / "a" / "store", 2, 1, 0, totals=(5, 2, 0))
+    settings = MakeSettings(volumes=(2, 1, 0), totals=(5, 2, 0), **SMALL)  # type: ignore[arg-type]
+
+    def interrupt_after(n_volumes: int) -> Callable[[int, int, str], None]:
+        def on_volume(done: int, total: int, name: str) -> None:
+            assert total == 3
+            if done == n_volumes:
+                raise KeyboardInterrupt
+
+        return on_volume
+
+    for n_volumes in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            make_store(tmp_path / "b" / "store", settings, interrupt_after(n_volumes))
+        with pytest.raises(DataError, match="unfinished"):
+            Store.open(tmp_path / "b" / "store")
+    assert content(make_store(tmp_path / "b" / "store", settings)) == content(whole)
+
+
+def test_heads_are_split_by_subject(tmp_path: Path) -> None:
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 40)] * 3, indexing="ij"))
+    for number in range(3):
+        ball = (np.square(grid).sum(0) < 0.8) * (1 + 0.1 * np.sin(9 * grid[number]))
+        np.save(tmp_path / f"subject{number}.npy", ball.astype(np.float32))
+    sources = tuple(tmp_path / f"subject{number}.npy" for number in range(3))
+    store = make(tmp_path / "store", 2, 1, 1, kind="heads", sources=sources)
+    subjects = {record.split: record.source for record in store.manifest.volumes}
+    assert [subjects[split].split(":")[0] for split in ("train", "val", "test")] == [
+        f"head subject{number}" for number in range(3)
+    ]
+    with pytest.raises(DataError, match="expected at least 2"):
+        make(tmp_path / "other", 1, 1, 1, kind="heads", sources=sources[:1])
+    assert not (tmp_path / ".other.unfinished").exists()
+
+
+def test_what_cannot_be_made_is_refused() -> None:
+    with pytest.raises(ConfigError, match="choose one of: brain, heads, knee"):
+        MakeSettings(kind="elbow")
+    with pytest.raises(ConfigError, match="--source FILE"):
+        MakeSettings(kind="heads")
+    with pytest.raises(ConfigError, match="ask for one"):
+        MakeSettings(kind="knee", volumes=(0, 0, 0))
+    with pytest.raises(ConfigError, match="choose one of: brain, knee"):
+        paper_settings("heads", download=True)
+    with pytest.raises(ConfigError, match="as in 40,10,10"):
+        MakeSettings.parse_counts("40,10")
+    assert MakeSettings.parse_counts("3,1,2") == (3, 1, 2)
