@@ -1,0 +1,210 @@
+"""The anatomy of one procedural head: hulls of the brain's parts and the folds of its cortex.
+
+Body axes in millimeters from the middle of the brain: x to the side, y to the back, z up. Sulci
+are the zero set of band-pass noise that is read at the place where the normal of the brain's
+surface comes out: sheets that dive from the surface, bend a little, and end at a varying depth.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float32
+from scipy import fft, ndimage
+
+from kscout.data.drawing import Grid, Point, cone, ellipsoid, join, meet
+from kscout.data.noise_fields import Field, SmoothNoise
+from kscout.data.scanner import Warp
+
+_LATTICE_MM = 4.0
+_LATTICE_SHAPE = (56, 48, 56)
+"""Knots along y, z and x of the lattice that holds the folds."""
+_AXIS_HALF_LENGTH, _AXIS_X, _AXIS_Z = 46.0, 27.0, 6.0
+"""The line inside each hemisphere from which its surface is seen."""
+
+
+@final
+@dataclass(frozen=True)
+class Brain:
+    """One subject: everything that all its slices share. Lengths in millimeters."""
+
+    contrast: str
+    field_of_view: float
+    size: Point
+    """Relative width, length and height of the head."""
+    scalp: float
+    skull: float
+    csf: float
+    cortex: float
+    sulcus_depth: float
+    sulcus_width: float
+    ventricles: float
+    folia_mm: float
+    folds: Float32[np.ndarray, "lengthwise upward sideways"]
+    bends: tuple[SmoothNoise, SmoothNoise, SmoothNoise]
+    depths: SmoothNoise
+    tissue_shade: SmoothNoise
+    warp: Warp
+    pose: tuple[float, float, float]
+    shift: tuple[float, float]
+    lesions: tuple[tuple[Point, float], ...]
+    tumor: tuple[Point, float] | None
+
+
+def draw_folds(
+    rng: np.random.Generator, wavelength_mm: float
+) -> Float32[np.ndarray, "lengthwise upward sideways"]:
+    """Draw band-pass noise of unit variance on the lattice."""
+    noise = rng.standard_normal(_LATTICE_SHAPE, dtype=np.float32)
+    frequencies = np.meshgrid(
+        *(fft.fftfreq(n) for n in _LATTICE_SHAPE[:2]),
+        fft.rfftfreq(_LATTICE_SHAPE[2]),
+        indexing="ij",
+    )
+    radius = np.sqrt(sum(f * f for f in frequencies)) / _LATTICE_MM * wavelength_mm
+    gain = np.exp(-0.5 * ((radius - 1.0) / 0.28) ** 2).astype(np.float32)
+    folds = fft.irfftn(fft.rfftn(noise) * gain, s=_LATTICE_SHAPE)
+    return (folds / folds.std()).astype(np.float32)
+
+
+def draw_brain(rng: np.random.Generator, contrast: str) -> Brain:
+    """Draw a subject."""
+    u = rng.uniform
+    n_lesions, has_tumor = int(min(rng.poisson(0.9), 6)), u() < 0.1
+    spots = rng.uniform((-34.0, -45.0, 0.0), (34.0, 50.0, 34.0), (7, 3)).tolist()
+    sizes = rng.uniform(1.2, 3.6, 7).tolist()
+    places = [((x, y, z), size) for (x, y, z), size in zip(spots, sizes, strict=True)]
+    return Brain(
+        contrast=contrast,
+        field_of_view=u(208.0, 240.0),
+        size=(math.exp(rng.normal(0, 0.03)), math.exp(rng.normal(0, 0.03)), 1.0),
+        scalp=u(4.5, 8.5),
+        skull=u(5.0, 8.0),
+        csf=u(0.8, 3.2),
+        cortex=u(2.8, 3.5),
+        sulcus_depth=u(15.0, 20.0),
+        sulcus_width=u(0.15, 0.8),
+        ventricles=math.exp(rng.normal(0.0, 0.25)),
+        folia_mm=u(3.8, 4.8),
+        folds=draw_folds(rng, u(18.5, 22.0)),
+        bends=(
+            SmoothNoise.draw(rng, 12, 6),
+            SmoothNoise.draw(rng, 12, 6),
+            SmoothNoise.draw(rng, 12, 6),
+        ),
+        depths=SmoothNoise.draw(rng, 11, 6),
+        tissue_shade=SmoothNoise.draw(rng, 9, 5),
+        warp=Warp.draw(rng, ((2.4, 3, 2), (0.9, 9, 5))),
+        pose=(rng.normal(0.06, 0.07), rng.normal(0.0, 0.03), rng.normal(0.0, 0.05)),
+        shift=(rng.normal(0.0, 2.5), rng.normal(-4.0, 3.0)),
+        lesions=tuple(places[:n_lesions]),
+        tumor=(places[6][0], 4.0 * places[6][1] + 3.0) if has_tumor else None,
+    )
+
+
+def mirrored(grid: Grid) -> Grid:
+    """Fold the two sides onto each other: one shape then stands for left and right."""
+    return Grid(np.abs(grid.x), grid.y, grid.z, grid.pixel_mm)
+
+
+@final
+@dataclass(frozen=True)
+class Hulls:
+    """Signed distances of the head's large parts over one slice."""
+
+    head: Field
+    cavity: Field
+    """The inside of the skull."""
+    cerebrum: Field
+    core: Field
+    """The deep middle, where no fissure parts the hemispheres."""
+    cerebellum: Field
+    stem: Field
+
+
+def _cerebrum(grid: Grid) -> Field:
+    """Return both hemispheres without the fissure between them."""
+    side = mirrored(grid)
+    # The base rises from the frontal floor over the middle to the tent above the cerebellum.
+    floor = -20.0 + 4.0 * np.clip((grid.y - 5.0) * np.float32(1.0 / 40.0), 0.0, 1.0)
+    vault = meet(
+        ellipsoid(grid, (0.0, 0.0, 6.0), (66.0, 84.0, 62.0)),
+        (floor - grid.z).astype(np.float32),
+        8.0,
+    )
+    return join(vault, ellipsoid(side, (39.0, -6.0, -22.0), (23.0, 40.0, 23.0)), 3.0)
+
+
+def find_hulls(grid: Grid, brain: Brain) -> Hulls:
+    """Return the large shapes over a slice."""
+    side = mirrored(grid)
+    whole = _cerebrum(grid)
+    core = ellipsoid(grid, (0.0, 4.0, 8.0), (31.0, 41.0, 23.0))
+    parted = meet(whole, np.float32(0.5 + 0.4 * brain.csf) - side.x, 4.0)
+    cerebellum = join(
+        ellipsoid(side, (23.0, 49.0, -35.0), (29.0, 27.0, 23.0)),
+        ellipsoid(grid, (0.0, 47.0, -30.0), (12.0, 21.0, 19.0)),
+        5.0,
+    )
+    stem = join(
+        cone(grid, (0.0, 14.0, -6.0), (0.0, 15.0, -30.0), (15.0, 17.0), (0.9, 1.1, 1.0)),
+        cone(grid, (0.0, 17.0, -34.0), (0.0, 28.0, -90.0), (12.0, 8.0)),
+        6.0,
+    )
+    # The outline goes on downward as a cylinder: scalp, jaw muscles and neck.
+    down = Grid(
+        grid.x,
+        grid.y,
+        np.where(grid.z < 5.0, 5.0 + 0.3 * (grid.z - 5.0), grid.z).astype(np.float32),
+        grid.pixel_mm,
+    )
+    extra = brain.csf + brain.skull + brain.scalp
+    head = ellipsoid(down, (0.0, 0.0, 6.0), (66.0 + extra, 84.0 + extra, 62.0 + extra))
+    head = join(head, ellipsoid(grid, (0.0, -50.0, -64.0), (60.0, 56.0, 58.0)), 8.0)
+    cavity = join(join(whole, cerebellum, 12.0), join(stem, core, 12.0), 12.0)
+    return Hulls(
+        head=head,
+        cavity=cavity - np.float32(brain.csf),
+        cerebrum=join(parted, core, 4.0),
+        core=core,
+        cerebellum=cerebellum,
+        stem=stem,
+    )
+
+
+def _bent(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> Grid:
+    """Move points by smooth noise that grows with depth, so that sulci curve on their way in."""
+    n_points = grid.x.shape[0]
+    gain = 1.0 + 0.22 * np.clip(depth_mm, 0.0, 25.0)
+    x, y, z = (gain * noise.plane(n_points, level) for noise in brain.bends)
+    return grid.moved(*(np.asarray(part, np.float32) for part in (x, y, z)))
+
+
+def fold_field(grid: Grid, brain: Brain, depth_mm: Field, level: float) -> tuple[Field, Field]:
+    """Return the noise that is zero in the middle of sulci, and the distance from the axis."""
+    bent = _bent(grid, brain, depth_mm, level)
+    # A soft sign keeps the field continuous across the midline inside the core.
+    flank = bent.x / np.sqrt(bent.x * bent.x + 9.0)
+    foot_x = np.float32(_AXIS_X) * flank
+    foot_y = np.clip(bent.y, -_AXIS_HALF_LENGTH, _AXIS_HALF_LENGTH)
+    dx, dy, dz = bent.x - foot_x, bent.y - foot_y, bent.z - np.float32(_AXIS_Z)
+    radius = np.sqrt(dx * dx + dy * dy + dz * dz + 9.0)
+    scale = (radius + np.maximum(depth_mm, 0.0)) / radius
+    points = (
+        (foot_y + dy * scale, _LATTICE_SHAPE[0]),
+        (dz * scale, _LATTICE_SHAPE[1]),
+        (foot_x + dx * scale, _LATTICE_SHAPE[2]),
+    )
+    where = np.stack([p * np.float32(1.0 / _LATTICE_MM) + np.float32(n / 2) for p, n in points])
+    folds = ndimage.map_coordinates(
+        brain.folds, where, order=3, prefilter=False, mode="grid-wrap", output=np.float32
+    )
+    return folds, radius
+
+
+def sulcus_distance(field: Field, pixel_mm: float) -> Field:
+    """Turn the noise into a distance from its zero set: value over steepness, with a floor."""
+    down, across = np.gradient(field, np.float32(pixel_mm))
+    steep = np.sqrt(down * down + across * across + np.float32(0.13**2))
+    return (np.abs(field) / steep).astype(np.float32)

@@ -1,0 +1,340 @@
+"""Procedural axial brains: one head in space per subject, cut from skull base to vertex."""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from kscout.data.brain_anatomy import (
+    Brain,
+    Hulls,
+    draw_brain,
+    find_hulls,
+    fold_field,
+    mirrored,
+    sulcus_distance,
+)
+from kscout.data.drawing import Canvas, Grid, Point, Volume, cone, ellipsoid, join, meet
+from kscout.data.noise_fields import Band, Field, band_texture
+from kscout.data.scanner import (
+    Scanner,
+    check_request,
+    crop_resolution,
+    fine_size,
+    plane_grid,
+    rotation,
+)
+from kscout.data.tissue import draw_signals
+
+_KIND = 2
+_LOWEST_MM, _HIGHEST_MM = -46.0, 60.0
+_CONTRASTS = {"t2": 0.35, "t1": 0.25, "t1-ir": 0.2, "flair": 0.15, "pd": 0.05}
+
+
+@final
+@dataclass(frozen=True)
+class _Textures:
+    """Relative brightness changes of one slice."""
+
+    white: Field
+    gray: Field
+    fat: Field
+    grain: Field
+    """Of unit variance, a few millimeters wide."""
+    shade: Field
+    """Of unit variance, centimeters wide."""
+
+
+def _draw_textures(
+    rng: np.random.Generator, brain: Brain, n_points: int, level: float
+) -> _Textures:
+    shade = brain.tissue_shade.plane(n_points, level)
+    fine = band_texture(rng, n_points, Band(40.0, 16.0))
+    coarse = band_texture(rng, n_points, Band(15.0, 6.0))
+    white = 0.025 * shade + 0.012 * fine + 0.012 * coarse
+    gray = 0.02 * shade + 0.025 * fine
+    fat = 0.06 * shade + 0.08 * coarse - 0.2 / (1.0 + 30.0 * fine * fine)
+    return _Textures(*(np.asarray(t, np.float32) for t in (white, gray, fat, coarse, shade)))
+
+
+def _slice_grid(brain: Brain, height_mm: float, level: float, n_points: int) -> Grid:
+    """Return where an axial slice lies in the body."""
+    # Depth runs up: columns to the side, rows to the back.
+    axes = rotation(brain.pose) / np.array(brain.size)[:, None]
+    offset = np.array([*brain.shift, height_mm])
+    grid = plane_grid(n_points, brain.field_of_view, axes, axes @ offset)
+    return brain.warp.apply(grid, level)
+
+
+def _paint_head(canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures) -> None:
+    """Skin, fat, muscle, then the skull: two dark tables with marrow between."""
+    grid, outside = canvas.grid, -hulls.cavity
+    canvas.paint(hulls.head, "skin")
+    canvas.paint(hulls.head + 1.8, "scalp-fat", texture=textures.fat)
+    # Muscle fills the scalp's depth only at the sides and below: temples, jaw and neck.
+    low = np.clip((12.0 - grid.z) * np.float32(1.0 / 30.0), 0.0, 1.0)
+    thick = np.float32(0.55 * brain.scalp) + 4.0 * (1.0 - low)
+    muscle = np.maximum(hulls.head + thick + 1.5, grid.z - 34.0)
+    canvas.paint(muscle.astype(np.float32), "muscle", texture=3.0 * textures.gray, soft=2.0)
+    _paint_face(canvas, textures)
+    base = np.clip((-8.0 - grid.z) * np.float32(1.0 / 10.0), 0.0, 1.0)
+    shell = np.float32(brain.skull) * (1.0 + 0.12 * textures.shade) * (1.0 - 0.6 * base)
+    canvas.paint(-outside - shell, "cortical-bone")
+    table = 0.27 * shell
+    marrow = np.maximum(-outside - shell + table, outside + table)
+    # Below the vault the skull is thin or full of air.
+    marrow = np.maximum(marrow, -14.0 - grid.z)
+    canvas.paint(marrow.astype(np.float32), "diploe", texture=2.0 * textures.fat, opacity=0.85)
+    canvas.paint(hulls.cavity, "csf")
+
+
+def _paint_face(canvas: Canvas, textures: _Textures) -> None:
+    """Orbits with eyes and optic nerves, nose and sinuses, ear bones: low slices only."""
+    side = mirrored(canvas.grid)
+    if float(canvas.grid.z.min()) > 0.0:
+        return
+
+    def both(center: Point, radii: Point) -> Field:
+        return ellipsoid(side, center, radii)
+
+    canvas.paint(both((31.0, -66.0, -31.0), (19.0, 27.0, 18.0)), "cortical-bone", opacity=0.8)
+    canvas.paint(both((31.0, -68.0, -31.0), (17.0, 25.0, 16.0)), "scalp-fat", texture=textures.fat)
+    for start, end, radius in (
+        ((31.0, -74.0, -31.0), (9.0, -40.0, -28.0), 2.1),
+        ((18.5, -76.0, -31.0), (14.0, -50.0, -30.0), 1.8),
+        ((43.0, -76.0, -31.0), (25.0, -48.0, -30.0), 1.8),
+    ):
+        canvas.paint(cone(side, start, end, (radius, radius), (1.0, 1.0, 0.5)), "muscle")
+    eye = both((31.5, -82.0, -31.0), (12.3, 12.3, 12.3))
+    canvas.paint(eye, "skin")
+    canvas.paint(eye + 1.2, "vitreous")
+    canvas.paint(both((31.5, -92.0, -31.0), (4.6, 2.2, 4.6)), "meniscus")
+    nose = both((0.0, -72.0, -46.0), (12.0, 27.0, 25.0))
+    canvas.paint(nose, "cortical-bone", opacity=0.97)
+    cells = np.abs(side.x - 5.5 - 1.2 * textures.grain) - 0.9
+    canvas.paint(np.maximum(cells, nose + 1.0).astype(np.float32), "mucosa", opacity=0.8)
+    canvas.paint(np.maximum(np.abs(side.x) - 0.7, nose).astype(np.float32), "mucosa", opacity=0.7)
+    canvas.paint(both((7.0, -40.0, -42.0), (9.0, 12.0, 10.0)), "cortical-bone")
+    canvas.paint(both((30.0, -66.0, -66.0), (15.0, 18.0, 17.0)), "cortical-bone", opacity=0.97)
+    ears = both((52.0, 24.0, -46.0), (24.0, 13.0, 13.0))
+    canvas.paint(ears + 2.0 * textures.grain, "cortical-bone", opacity=0.9, soft=2.0)
+
+
+@final
+@dataclass(frozen=True)
+class _Folds:
+    """Distances that describe the folded cortex of one slice."""
+
+    fluid: Field
+    """Negative in sulci."""
+    to_fluid: Field
+    """Distance from the nearest fluid, sulcus or surface."""
+
+
+def _find_folds(grid: Grid, brain: Brain, hulls: Hulls, level: float) -> _Folds:
+    n_points = grid.x.shape[0]
+    depth = -hulls.cerebrum
+    field, radius = fold_field(grid, brain, depth, level)
+    sheet = sulcus_distance(field, grid.pixel_mm)
+    reach = np.float32(brain.sulcus_depth) * (1.0 + 0.33 * brain.depths.plane(n_points, level))
+    # No sulcus enters the deep middle of the brain.
+    reach = np.minimum(reach, depth + np.minimum(hulls.core + 4.0, radius - 15.0))
+    wide = np.float32(brain.sulcus_width) + 0.8 * np.clip(1.0 - 0.2 * depth, 0.0, 1.0)
+    sulci = meet(sheet, (depth - reach).astype(np.float32), 3.0)
+    lateral = _sylvian(grid, brain, level)
+    fluid = np.minimum((sulci - wide).astype(np.float32), lateral - np.float32(brain.sulcus_width))
+    to_fluid = join(join(sulci, lateral, 1.5), depth, 1.5)
+    return _Folds(fluid=fluid, to_fluid=to_fluid)
+
+
+def _sylvian(grid: Grid, brain: Brain, level: float) -> Field:
+    """Return the distance to the lateral fissure: the insula's sheet and its way to the surface."""
+    n_points = grid.x.shape[0]
+    wave = 2.0 * brain.bends[0].plane(n_points, level)
+    side = mirrored(grid.moved(wave, 2.0 * brain.bends[1].plane(n_points, level), 0.0))
+    insula = join(
+        cone(side, (35.0, -22.0, 2.0), (40.0, 0.0, 4.0), (1.0, 1.0), (1.0, 1.0, 0.07)),
+        cone(side, (40.0, 0.0, 4.0), (37.0, 20.0, 8.0), (1.0, 1.0), (1.0, 1.0, 0.07)),
+        1.0,
+    )
+    mouth = cone(side, (40.0, -6.0, 4.0), (70.0, -14.0, 0.0), (0.8, 1.6), (1.0, 1.0, 0.09))
+    return join(insula, mouth, 1.0) + np.float32(0.8)
+
+
+def _paint_cerebrum(
+    canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures, level: float
+) -> None:
+    """White matter, a ribbon of gray matter along every surface, fluid in the sulci."""
+    folds = _find_folds(canvas.grid, brain, hulls, level)
+    hull = hulls.cerebrum
+    canvas.paint(hull, "white-matter", texture=textures.white)
+    thick = np.float32(brain.cortex) * (1.0 + 0.12 * textures.grain)
+    # The corpus callosum has no cortex.
+    bare = np.clip(4.0 - 0.5 * hulls.core - 0.5 * np.abs(canvas.grid.x), 0.0, None)
+    ribbon = np.maximum(folds.to_fluid - thick + bare, hull)
+    canvas.paint(ribbon.astype(np.float32), "gray-matter", texture=textures.gray, soft=1.6)
+    canvas.paint(np.maximum(folds.fluid, hull), "csf", soft=1.2, opacity=0.92)
+
+
+def _ventricles(grid: Grid, brain: Brain) -> Field:
+    """Return the lateral ventricles: frontal horn, body, atrium, occipital and temporal horn."""
+    side, v = mirrored(grid), brain.ventricles
+    parts = (
+        ((6.5, -31.0, 6.0), (8.0, -8.0, 16.0), (2.6 * v, 4.6 * v), (1.0, 1.0, 0.7)),
+        ((8.0, -8.0, 18.0), (12.0, 20.0, 21.0), (4.4 * v, 4.6 * v), (1.0, 1.0, 1.0)),
+        ((12.0, 20.0, 20.0), (23.0, 36.0, 8.0), (4.4 * v, 5.4 * v), (1.0, 1.0, 1.0)),
+        ((23.0, 36.0, 8.0), (20.0, 56.0, 4.0), (4.6 * v, 1.2), (1.0, 1.0, 0.8)),
+        ((25.0, 34.0, 4.0), (32.0, 2.0, -18.0), (3.0 * v, 1.6), (1.0, 1.0, 1.0)),
+    )
+    start, end, radii, flat = parts[0]
+    whole = cone(side, start, end, radii, flat)
+    for start, end, radii, flat in parts[1:]:
+        whole = join(whole, cone(side, start, end, radii, flat), 2.0)
+    return meet(whole, np.float32(0.7) - side.x, 0.5)
+
+
+def _paint_deep(canvas: Canvas, brain: Brain, textures: _Textures) -> None:
+    """Deep gray matter and ventricles."""
+    grid = canvas.grid
+    side = mirrored(grid)
+    slanted = Grid(side.x + 0.22 * side.y, side.y, side.z, grid.pixel_mm)
+    turned = Grid(side.x - 0.35 * side.y, side.y, side.z, grid.pixel_mm)
+    gray = textures.gray
+    canvas.paint(
+        ellipsoid(slanted, (28.0, 0.0, 3.0), (4.8, 15.0, 12.0)), "deep-gray", texture=gray, soft=2.0
+    )
+    canvas.paint(
+        ellipsoid(slanted, (21.0, 1.0, 0.0), (4.2, 9.5, 7.0)),
+        "pallidum",
+        texture=gray,
+        soft=2.0,
+        opacity=0.9,
+    )
+    canvas.paint(
+        ellipsoid(turned, (6.5, 12.0, 6.0), (7.5, 14.0, 10.0)), "deep-gray", texture=gray, soft=3.0
+    )
+    canvas.paint(_ventricles(grid, brain), "csf", soft=1.2)
+    canvas.paint(
+        ellipsoid(turned, (19.0, -19.0, 9.0), (4.6, 8.5, 10.0)), "deep-gray", texture=gray, soft=1.5
+    )
+    canvas.paint(
+        cone(side, (14.0, -10.0, 20.0), (20.0, 20.0, 20.0), (3.2, 1.8)),
+        "deep-gray",
+        texture=gray,
+        soft=1.5,
+    )
+    third = ellipsoid(grid, (0.0, 6.0, -1.0), (1.5 * brain.ventricles, 14.0, 10.0))
+    canvas.paint(third, "csf", opacity=0.95)
+    plexus = ellipsoid(side, (22.0, 34.0, 9.0), (2.2, 5.0, 3.0)) + 0.8 * textures.grain
+    canvas.paint(plexus, "blood", opacity=0.6)
+
+
+def _paint_cerebellum(
+    canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures, level: float
+) -> None:
+    """Fine leaves of gray matter around a branching white core; brain stem and fourth ventricle."""
+    grid, hull = canvas.grid, hulls.cerebellum
+    if float(hull.min()) < 2.0:
+        n_points = grid.x.shape[0]
+        side = mirrored(grid)
+        dx, dy, dz = side.x * 0.8 - 5.0, grid.y - 24.0, grid.z + 30.0
+        radius = np.sqrt(dx * dx + dy * dy + 0.6 * dz * dz)
+        bend = 2.2 * brain.bends[2].plane(n_points, level) + 1.3 * textures.grain
+        leaves = np.cos(np.float32(2.0 * np.pi / brain.folia_mm) * (radius + bend))
+        leaves += 0.45 * textures.grain
+        canvas.paint(hull, "gray-matter", texture=textures.gray)
+        core = join(
+            ellipsoid(side, (18.0, 43.0, -37.0), (15.0, 9.0, 9.0)),
+            ellipsoid(grid, (0.0, 36.0, -32.0), (9.0, 7.0, 9.0)),
+            4.0,
+        ) + 2.0 * brain.depths.plane(n_points, level)
+        branches = np.maximum(0.9 * (0.55 - leaves), np.maximum(core - 9.0, hull + 2.5))
+        canvas.paint(branches.astype(np.float32), "white-matter", opacity=0.75, soft=1.5)
+        canvas.paint(core, "white-matter", texture=textures.white, soft=3.0)
+        cracks = np.maximum(0.8 * (leaves + 0.85), np.maximum(hull, -8.0 - hull))
+        canvas.paint(cracks.astype(np.float32), "csf", opacity=0.55, soft=1.2)
+    canvas.paint(hulls.stem, "white-matter", texture=textures.white)
+    canvas.paint(hulls.stem + 4.0, "deep-gray", texture=textures.gray, opacity=0.4, soft=5.0)
+    canvas.paint(lambda g: ellipsoid(g, (0.0, 27.0, -13.0), (1.3, 1.3, 8.0)), "csf")
+    fourth = (0.0, 34.0, -35.0), (7.0 * brain.ventricles**0.5, 4.0, 10.0)
+    canvas.paint(lambda g: ellipsoid(g, *fourth), "csf", soft=1.5)
+
+
+def _paint_midline(canvas: Canvas, hulls: Hulls) -> None:
+    """The falx between the hemispheres and the sinuses at its rim."""
+    grid = canvas.grid
+    falx = np.maximum(np.abs(grid.x) - 0.35, np.maximum(4.0 - hulls.core, hulls.cavity))
+    falx = np.maximum(falx, -8.0 - grid.z)
+    canvas.paint(falx.astype(np.float32), "ligament", opacity=0.45)
+    for start, end in (
+        ((0.0, 86.0, 0.0), (0.0, 62.0, 46.0)),
+        ((0.0, 62.0, 46.0), (0.0, -10.0, 68.0)),
+    ):
+        canvas.paint(cone(grid, start, end, (3.2, 2.6)), "flow-void", opacity=0.8)
+
+
+def _paint_findings(canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures) -> None:
+    """Small lesions of the white matter and, rarely, a tumor in its edema."""
+    inside = hulls.cerebrum + np.float32(brain.cortex + 3.0)
+    for center, size in brain.lesions:
+        spot = ellipsoid(canvas.grid, center, (size, 1.4 * size, 1.6 * size))
+        canvas.paint(
+            meet(spot + 0.5 * textures.grain, inside, 1.0), "lesion", opacity=0.85, soft=2.5
+        )
+    if brain.tumor is not None:
+        center, size = brain.tumor
+        swelling = ellipsoid(canvas.grid, center, (1.7 * size, 2.0 * size, 1.7 * size))
+        canvas.paint(
+            meet(swelling + 2.5 * textures.grain, inside, 3.0), "edema", opacity=0.6, soft=7.0
+        )
+        mass = ellipsoid(canvas.grid, center, (size, 1.1 * size, size)) + 1.5 * textures.grain
+        canvas.paint(meet(mass, inside, 2.0), "lesion", texture=0.15 * textures.grain, soft=2.0)
+        canvas.paint(
+            meet(mass + 0.45 * np.float32(size), inside, 2.0), "fluid", opacity=0.7, soft=3.0
+        )
+
+
+def _draw_slice(
+    rng: np.random.Generator, brain: Brain, signals: dict[str, float], place: float, n_points: int
+) -> Field:
+    """Draw the slice at a place in [0, 1] between skull base and vertex."""
+    height_mm = _LOWEST_MM + place * (_HIGHEST_MM - _LOWEST_MM)
+    canvas = Canvas(_slice_grid(brain, height_mm, place, n_points), signals)
+    textures = _draw_textures(rng, brain, n_points, place)
+    hulls = find_hulls(canvas.grid, brain)
+    _paint_head(canvas, brain, hulls, textures)
+    _paint_midline(canvas, hulls)
+    _paint_cerebellum(canvas, brain, hulls, textures, place)
+    _paint_cerebrum(canvas, brain, hulls, textures, place)
+    _paint_deep(canvas, brain, textures)
+    _paint_findings(canvas, brain, hulls, textures)
+    return canvas.image
+
+
+def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Volume:
+    """Draw one axial brain examination.
+
+    Args:
+        seed: Seed of the whole set.
+        volume: Number of the subject; each has its own random numbers.
+        n_slices: Slices, spread evenly from skull base to vertex.
+        size: Rows and columns, 64 to 320.
+    """
+    check_request(n_slices, size)
+    rng = np.random.default_rng([seed, volume, _KIND])
+    contrast = str(rng.choice(list(_CONTRASTS), p=list(_CONTRASTS.values())))
+    brain = draw_brain(rng, contrast)
+    signals = draw_signals(rng, contrast, spread=0.03)
+    scanner = Scanner.draw(rng)
+    n_points = fine_size(size)
+    bias = scanner.bias(n_points)
+    clean = np.empty((n_slices, size, size), dtype=np.float32)
+    for index in range(n_slices):
+        place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
+        image = _draw_slice(rng, brain, signals, place, n_points)
+        clean[index] = crop_resolution(image * bias, size)
+    return Volume(
+        images=scanner.acquire(rng, clean),
+        acquisition=f"axial-{contrast}",
+        source="kscout brain phantom",
+    )

@@ -1,0 +1,196 @@
+"""Shapes in millimeters, and a canvas that paints them with soft edges.
+
+A shape is a signed distance (negative inside) over the points of a slice plane. Edges are one
+or two pixels of a smooth polynomial: no value jumps when a distance changes in its last bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float32
+
+from kscout.data.noise_fields import Field
+
+Point = tuple[float, float, float]
+Window = tuple[slice, slice]
+
+_COARSE = 8
+"""Every how many pixels a shape is probed to find where it lies."""
+_FAR_MM = 50.0
+
+
+@final
+@dataclass(frozen=True)
+class Volume:
+    """The slices of one subject, scaled together so that bright tissue is about one."""
+
+    images: Float32[np.ndarray, "slice row col"]
+    acquisition: str
+    """View and contrast, such as `coronal-pd-fs`."""
+    source: str
+    """Where the images come from: the phantom and its variant, or the real head."""
+
+
+@final
+@dataclass(frozen=True)
+class Grid:
+    """Where each pixel of a slice lies in the body: millimeters along three axes."""
+
+    x: Field
+    y: Field
+    z: Field
+    pixel_mm: float
+
+    def at(self, window: Window) -> "Grid":
+        """Return the part of the grid inside a window."""
+        return Grid(self.x[window], self.y[window], self.z[window], self.pixel_mm)
+
+    def moved(self, x: Field | float, y: Field | float, z: Field | float) -> "Grid":
+        """Return the grid with every point shifted."""
+        return Grid(
+            np.asarray(self.x + x, np.float32),
+            np.asarray(self.y + y, np.float32),
+            np.asarray(self.z + z, np.float32),
+            self.pixel_mm,
+        )
+
+
+Shape = Callable[[Grid], Field]
+
+
+def ellipsoid(grid: Grid, center: Point, radii: Point) -> Field:
+    """Return the distance to an ellipsoid along the axes, near enough to exact at its surface."""
+    scaled = np.zeros_like(grid.x)
+    steep = np.full_like(grid.x, 1e-8)
+    for axis, middle, radius in zip((grid.x, grid.y, grid.z), center, radii, strict=True):
+        part = (axis - np.float32(middle)) * np.float32(1.0 / radius)
+        part *= part
+        scaled += part
+        part *= np.float32(1.0 / (radius * radius))
+        steep += part
+    np.sqrt(scaled, out=scaled)
+    np.sqrt(steep, out=steep)
+    return scaled * (scaled - 1.0) / steep
+
+
+def cone(
+    grid: Grid, start: Point, end: Point, radii: tuple[float, float], flat: Point = (1.0, 1.0, 1.0)
+) -> Field:
+    """Return the distance to a capsule whose radius goes from the first to the second radius.
+
+    Args:
+        grid: The points.
+        start: One end of the axis.
+        end: The other end.
+        radii: Radius at either end.
+        flat: Factor on distances from the axis; below one widens the capsule along that axis.
+    """
+    span = [e - s for s, e in zip(start, end, strict=True)]
+    px, py, pz = (
+        axis - np.float32(at) for axis, at in zip((grid.x, grid.y, grid.z), start, strict=True)
+    )
+    scale = 1.0 / (span[0] ** 2 + span[1] ** 2 + span[2] ** 2)
+    along = px * np.float32(span[0] * scale)
+    along += py * np.float32(span[1] * scale)
+    along += pz * np.float32(span[2] * scale)
+    np.clip(along, 0.0, 1.0, out=along)
+    total = np.zeros_like(px)
+    for part, length, factor in zip((px, py, pz), span, flat, strict=True):
+        part -= along * np.float32(length)
+        if factor != 1.0:
+            part *= np.float32(factor)
+        part *= part
+        total += part
+    np.sqrt(total, out=total)
+    along *= np.float32(radii[1] - radii[0])
+    along += np.float32(radii[0])
+    total -= along
+    return total
+
+
+def join(first: Field, second: Field, blend_mm: float = 2.0) -> Field:
+    """Return the union of two shapes, its corner rounded over `blend_mm`."""
+    share = np.clip(0.5 + (second - first) * np.float32(0.5 / blend_mm), 0.0, 1.0)
+    return second + share * (first - second) - np.float32(blend_mm) * share * (1.0 - share)
+
+
+def meet(first: Field, second: Field, blend_mm: float = 1.0) -> Field:
+    """Return the intersection of two shapes, its edge rounded over `blend_mm`."""
+    return -join(-first, -second, blend_mm)
+
+
+def coverage(distance: Field, width_mm: float) -> Field:
+    """Return how much of each pixel a shape covers, rising smoothly over `width_mm`."""
+    share = np.clip(0.5 - distance * np.float32(1.0 / width_mm), 0.0, 1.0)
+    return share * share * (3.0 - 2.0 * share)
+
+
+@final
+class Canvas:
+    """An image onto which tissues are painted in order, later ones over earlier ones."""
+
+    def __init__(self, grid: Grid, signals: dict[str, float]) -> None:
+        self.grid = grid
+        self.signals = signals
+        self.image = np.zeros(grid.x.shape, dtype=np.float32)
+        self._probe = grid.at((slice(None, None, _COARSE), slice(None, None, _COARSE)))
+
+    def window(self, shape: Shape | Field, reach_mm: float) -> Window | None:
+        """Return the box in which the shape, or its soft edge, can lie."""
+        if isinstance(shape, np.ndarray):
+            probed = shape[::_COARSE, ::_COARSE]
+        else:
+            probed = shape(self._probe)
+        # A distance changes by about the step; bent grids and squeezed shapes need the slack.
+        near = probed < reach_mm + 1.6 * _COARSE * self.grid.pixel_mm
+        rows, cols = np.flatnonzero(near.any(axis=1)), np.flatnonzero(near.any(axis=0))
+        if rows.size == 0:
+            return None
+        return (
+            slice(max(0, (int(rows[0]) - 1) * _COARSE), (int(rows[-1]) + 2) * _COARSE),
+            slice(max(0, (int(cols[0]) - 1) * _COARSE), (int(cols[-1]) + 2) * _COARSE),
+        )
+
+    def clip(self, shape: Shape, bounds: Field, blend_mm: float) -> Field | None:
+        """Return the part of a shape inside bounds, worked out only where the shape lies."""
+        window = self.window(shape, 2.0 * self.grid.pixel_mm + blend_mm)
+        if window is None:
+            return None
+        clipped = np.full_like(bounds, _FAR_MM)
+        clipped[window] = meet(shape(self.grid.at(window)), bounds[window], blend_mm)
+        return clipped
+
+    def paint(
+        self,
+        shape: Shape | Field,
+        tissue: str,
+        *,
+        texture: Field | None = None,
+        opacity: float = 1.0,
+        soft: float = 1.0,
+    ) -> None:
+        """Cover the shape with a tissue.
+
+        Args:
+            shape: The signed distance, or a function that gives it on any part of the grid.
+            tissue: A name in the table of signals.
+            texture: Relative change of the signal, over the whole slice.
+            opacity: One hides what lies below.
+            soft: Width of the edge, in units of two pixels of the fine grid.
+        """
+        width_mm = 2.0 * soft * self.grid.pixel_mm
+        window = self.window(shape, width_mm)
+        if window is None or opacity <= 0.0:
+            return
+        distance = shape[window] if isinstance(shape, np.ndarray) else shape(self.grid.at(window))
+        share = coverage(distance, width_mm)
+        if opacity != 1.0:
+            share *= np.float32(opacity)
+        below = self.image[window]
+        above = np.float32(self.signals[tissue])
+        if texture is None:
+            below += share * (above - below)
+        else:
+            below += share * (above * (1.0 + texture[window]) - below)

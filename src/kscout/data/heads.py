@@ -1,0 +1,258 @@
+"""Slices of real heads: cut from T1 volumes at random pose, zoom, bending, contrast and noise.
+
+Subjects never mix: the heads that test images come from are not among those of training.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from jaxtyping import Float32
+from scipy import ndimage
+
+from kscout.data.drawing import Volume
+from kscout.data.head_download import SOURCES_FILE, download_heads
+from kscout.data.noise_fields import Field
+from kscout.data.scanner import (
+    Scanner,
+    Warp,
+    check_request,
+    crop_resolution,
+    fine_size,
+    plane_grid,
+    rotation,
+)
+from kscout.errors import DataError
+
+__all__ = ["Head", "HeadSplit", "download_heads", "draw_head_volume", "load_heads", "split_heads"]
+
+_KIND = 3
+_FROM_TOP_MM = (18.0, 112.0)
+"""Distance of the first and last slice from the crown, for a head of `_USUAL_LENGTH_MM`."""
+_USUAL_LENGTH_MM = 190.0
+_HEAD_THRESHOLD = 0.12
+
+_KNOTS = (0.0, 0.06, 0.14, 0.25, 0.45, 0.62, 0.8, 1.3)
+_CONTRASTS: dict[str, tuple[float, tuple[float, ...]]] = {
+    "t1": (0.35, _KNOTS),
+    "t2-like": (0.30, (0.0, 0.03, 0.40, 1.0, 0.62, 0.42, 0.5, 0.75)),
+    "flair-like": (0.15, (0.0, 0.02, 0.10, 0.12, 0.72, 0.55, 0.6, 0.5)),
+    "pd-like": (0.20, (0.0, 0.03, 0.55, 0.80, 0.80, 0.62, 0.6, 0.9)),
+}
+"""Share of volumes, and the brightness that T1 brightness `_KNOTS` becomes."""
+
+
+@final
+@dataclass(frozen=True)
+class Head:
+    """One real head, cropped to its bounding box; axes run right, to the front and up."""
+
+    name: str
+    source: str
+    """Where the volume comes from, and its license where known."""
+    values: Float32[np.ndarray, "right front up"] = field(repr=False)
+    """Brightness; bright tissue is about one."""
+    spacing_mm: tuple[float, float, float]
+
+    @property
+    def length_mm(self) -> float:
+        """Length from nose to back, which sets the field of view."""
+        return self.values.shape[1] * self.spacing_mm[1]
+
+
+@final
+@dataclass(frozen=True)
+class HeadSplit:
+    """Which heads each split draws from."""
+
+    train: tuple[Head, ...]
+    val: tuple[Head, ...]
+    test: tuple[Head, ...]
+    note: str
+    """What a reader of results must know about the split."""
+
+    def pool(self, split: str) -> tuple[Head, ...]:
+        """Return the heads of `train`, `val` or `test`."""
+        return {"train": self.train, "val": self.val, "test": self.test}[split]
+
+
+def split_heads(heads: Sequence[Head]) -> HeadSplit:
+    """Give the last head to test, the one before it to validation, the others to training.
+
+    With two heads, validation has to use the training head; the note says so.
+    """
+    if len(heads) < 2:
+        raise DataError(
+            f"found {len(heads)} heads, expected at least 2: test images need a subject that "
+            "training never sees; give more volumes"
+        )
+    if len({head.name for head in heads}) < len(heads):
+        raise DataError("two heads have the same name; give each volume once, under its own name")
+    pool = tuple(heads)
+    if len(pool) == 2:
+        note = f"validation reuses the training head {pool[0].name}; test: {pool[1].name}"
+        return HeadSplit(train=pool[:1], val=pool[:1], test=pool[1:], note=note)
+    names = ", ".join(head.name for head in pool[:-2])
+    note = (
+        f"split by subject; training: {names}; validation: {pool[-2].name}; test: {pool[-1].name}"
+    )
+    return HeadSplit(train=pool[:-2], val=pool[-2:-1], test=pool[-1:], note=note)
+
+
+def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, float, float]]:
+    """Return a volume's values with axes right, front, up, and its spacing."""
+    if not path.is_file():
+        raise DataError(f"no head volume at {path}; give a NIfTI or .npy file")
+    if path.suffix == ".npy":
+        try:
+            return np.load(path, allow_pickle=False), (1.0, 1.0, 1.0)
+        except ValueError as error:
+            raise DataError(f"{path} is not a readable .npy array: {error}") from error
+    if not path.name.endswith((".nii", ".nii.gz")):
+        raise DataError(f"{path} is neither NIfTI (.nii, .nii.gz) nor .npy; convert it first")
+    try:
+        import nibabel
+        from nibabel.filebasedimages import ImageFileError
+    except ImportError as error:
+        raise DataError(f"reading {path.name} needs nibabel; install kscout[formats]") from error
+    try:
+        image = nibabel.as_closest_canonical(nibabel.load(path))
+        values = np.asanyarray(image.dataobj)
+    except (OSError, EOFError, ValueError, ImageFileError) as error:
+        raise DataError(f"{path} is not a readable NIfTI volume: {error}") from error
+    x, y, z = (float(step) for step in image.header.get_zooms()[:3])
+    return values, (x, y, z)
+
+
+def _crop_to_head(
+    values: Float32[np.ndarray, "right front up"], path: Path
+) -> Float32[np.ndarray, "right front up"]:
+    """Cut away the air around the head."""
+    inside = ndimage.binary_opening(values > _HEAD_THRESHOLD, iterations=2)
+    if not inside.any():
+        raise DataError(f"{path} shows no head above {_HEAD_THRESHOLD} of its maximum")
+    (box,) = ndimage.find_objects(inside.astype(np.int8))
+    return np.ascontiguousarray(values[box])
+
+
+def _load_head(path: Path, source: str) -> Head:
+    raw, spacing = _read_values(path)
+    values = np.asarray(raw, dtype=np.float32)
+    values = values.reshape(values.shape[:3]) if values.ndim == 4 else values
+    if values.ndim != 3 or min(values.shape) < 8:
+        raise DataError(
+            f"{path} has shape {values.shape}, expected three axes of at least 8 voxels"
+        )
+    if not np.isfinite(values).all():
+        raise DataError(f"{path} holds NaN or infinite values; clean it or leave it out")
+    bright = float(np.percentile(values, 99.7))
+    if bright <= 0.0:
+        raise DataError(f"{path} is empty: 99.7 % of its voxels are zero or below")
+    values = np.clip(values / np.float32(bright), 0.0, 1.3).astype(np.float32)
+    name = path.name.removesuffix(".gz").removesuffix(".nii").removesuffix(".npy")
+    return Head(name=name, source=source, values=_crop_to_head(values, path), spacing_mm=spacing)
+
+
+def load_heads(paths: Sequence[Path]) -> list[Head]:
+    """Read T1 volumes (NIfTI, or .npy with axes right, front, up at 1 mm) and crop them.
+
+    A `sources.json` beside a volume, as `download_heads` writes it, names its source.
+    """
+    heads = []
+    for path in paths:
+        listing = path.parent / SOURCES_FILE
+        known = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
+        source = next(
+            (
+                f"{entry['source']} ({entry['license']})"
+                for entry in known
+                if entry["file"] == path.name
+            ),
+            f"file {path.name}",
+        )
+        heads.append(_load_head(path, source))
+    return heads
+
+
+@final
+@dataclass(frozen=True)
+class _Cut:
+    """How one volume looks at its head; all its slices share it."""
+
+    pose: tuple[float, float, float]
+    zoom: float
+    stretch: float
+    flip: float
+    shift: tuple[float, float]
+    levels: tuple[float, ...]
+    warp: Warp
+
+
+def _draw_cut(rng: np.random.Generator, contrast: str) -> _Cut:
+    levels = np.array(_CONTRASTS[contrast][1])
+    return _Cut(
+        pose=(rng.normal(0.0, 0.12), rng.normal(0.0, 0.08), rng.normal(0.0, 0.08)),
+        zoom=math.exp(rng.normal(0.0, 0.08)) * 1.22,
+        stretch=math.exp(rng.normal(0.0, 0.04)),
+        flip=float(rng.choice([-1.0, 1.0])),
+        shift=(rng.normal(0.0, 3.0), rng.normal(0.0, 3.0)),
+        levels=tuple((levels * np.exp(0.08 * rng.standard_normal(levels.size))).tolist()),
+        warp=Warp.draw(rng, ((2.6, 4, 3), (0.8, 11, 7))),
+    )
+
+
+def _cut_slice(head: Head, cut: _Cut, place: float, n_points: int) -> Field:
+    """Return the slice at a place in [0, 1] from the crown down, in the volume's contrast."""
+    scale = head.length_mm / _USUAL_LENGTH_MM
+    shape = np.array(head.values.shape)
+    below = scale * (_FROM_TOP_MM[0] + place * (_FROM_TOP_MM[1] - _FROM_TOP_MM[0]))
+    # Columns run to the side, rows to the back, depth downward.
+    axes = np.diag([cut.flip * cut.stretch, -1.0, -1.0]) @ rotation(cut.pose)
+    middle = (shape - 1) / 2 * head.spacing_mm
+    middle[2] = (shape[2] - 1) * head.spacing_mm[2] - below
+    origin = middle + scale * (axes[:, 0] * cut.shift[0] + axes[:, 1] * cut.shift[1])
+    grid = plane_grid(n_points, head.length_mm * cut.zoom, axes, origin)
+    bent = cut.warp.apply(grid, place)
+    where = np.stack(
+        [p / np.float32(s) for p, s in zip((bent.x, bent.y, bent.z), head.spacing_mm, strict=True)]
+    )
+    values = ndimage.map_coordinates(head.values, where, order=1, output=np.float32)
+    return np.interp(values, _KNOTS, cut.levels).astype(np.float32)
+
+
+def draw_head_volume(
+    heads: Sequence[Head], *, seed: int, volume: int, n_slices: int, size: int
+) -> Volume:
+    """Draw one examination of one of the heads.
+
+    Args:
+        heads: The heads of one split.
+        seed: Seed of the whole set.
+        volume: Number of the examination; each has its own random numbers.
+        n_slices: Slices, spread evenly below the crown.
+        size: Rows and columns, 64 to 320.
+    """
+    check_request(n_slices, size)
+    if not heads:
+        raise DataError("no heads to draw from; give volumes, or download them")
+    rng = np.random.default_rng([seed, volume, _KIND])
+    head = heads[int(rng.integers(len(heads)))]
+    shares = [share for share, _ in _CONTRASTS.values()]
+    contrast = str(rng.choice(list(_CONTRASTS), p=shares))
+    cut = _draw_cut(rng, contrast)
+    scanner = Scanner.draw(rng)
+    n_points = fine_size(size)
+    bias = scanner.bias(n_points)
+    clean = np.empty((n_slices, size, size), dtype=np.float32)
+    for index in range(n_slices):
+        place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
+        clean[index] = crop_resolution(_cut_slice(head, cut, place, n_points) * bias, size)
+    return Volume(
+        images=scanner.acquire(rng, clean),
+        acquisition=f"axial-{contrast}",
+        source=f"head {head.name}: {head.source}",
+    )

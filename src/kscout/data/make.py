@@ -1,0 +1,175 @@
+"""Many volumes, drawn in parallel: the same images for any number of worker processes."""
+
+import os
+import signal
+import tempfile
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import cast, final
+
+import numpy as np
+
+from kscout.data.brain_phantom import draw_brain_volume
+from kscout.data.drawing import Volume
+from kscout.data.heads import Head, draw_head_volume
+from kscout.data.knee_phantom import VARIANTS, Variant, draw_knee_volume
+from kscout.data.scanner import check_request
+from kscout.errors import ConfigError, DataError, unknown_name
+
+KINDS = ("knee", "brain", "heads")
+
+_THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_worker_heads: list[Head] = []
+"""The heads of a worker process: mapped from disk once, not sent along with every task."""
+
+
+@final
+@dataclass(frozen=True)
+class _Task:
+    kind: str
+    seed: int
+    volume: int
+    n_slices: int
+    size: int
+    variant: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.volume:05d}"
+
+
+def _draw(task: _Task, heads: Sequence[Head]) -> Volume:
+    key = {"seed": task.seed, "volume": task.volume}
+    shape = {"n_slices": task.n_slices, "size": task.size}
+    if task.kind == "knee":
+        return draw_knee_volume(**key, **shape, variant=cast(Variant, task.variant))
+    if task.kind == "brain":
+        return draw_brain_volume(**key, **shape)
+    return draw_head_volume(heads, **key, **shape)
+
+
+def _start_worker(heads: list[tuple[Head, str]]) -> None:
+    """Leave Ctrl-C to the parent, and map the heads' values from disk."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker_heads[:] = [replace(head, values=np.load(path, mmap_mode="r")) for head, path in heads]
+
+
+def _draw_in_worker(task: _Task) -> Volume:
+    return _draw(task, _worker_heads)
+
+
+@contextmanager
+def _single_threaded_children() -> Iterator[None]:
+    """Let processes started meanwhile compute on one thread each."""
+    before = {name: os.environ.get(name) for name in _THREAD_SETTINGS}
+    os.environ.update(dict.fromkeys(_THREAD_SETTINGS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _spread_heads(heads: Sequence[Head], folder: Path) -> list[tuple[Head, str]]:
+    """Write the heads' values where all workers can map them, and strip them from the heads."""
+    spread = []
+    empty = np.zeros((1, 1, 1), dtype=np.float32)
+    for number, head in enumerate(heads):
+        path = folder / f"{number}.npy"
+        np.save(path, head.values)
+        spread.append((replace(head, values=empty), str(path)))
+    return spread
+
+
+def _draw_in_parallel(
+    tasks: Sequence[_Task], heads: Sequence[Head], workers: int
+) -> Iterator[tuple[str, Volume]]:
+    """Keep two tasks per worker under way, and yield their volumes in order."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-heads-")))
+        stack.enter_context(_single_threaded_children())
+        pool = ProcessPoolExecutor(
+            workers,
+            mp_context=get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(_spread_heads(heads, folder),),
+        )
+        # Also on Ctrl-C, or when the caller stops asking: drop what has not begun, then leave.
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        waiting: deque[tuple[_Task, Future[Volume]]] = deque()
+        left = iter(tasks)
+        try:
+            while True:
+                while len(waiting) < 2 * workers and (task := next(left, None)) is not None:
+                    waiting.append((task, pool.submit(_draw_in_worker, task)))
+                if not waiting:
+                    return
+                task, future = waiting.popleft()
+                yield task.name, future.result()
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"a worker process died while {task.name if task else 'volumes'} was being drawn, "
+                f"perhaps for want of memory; use fewer than {workers} workers, and call from a "
+                "script guarded by `if __name__ == '__main__'`"
+            ) from error
+
+
+def make_volumes(
+    kind: str,
+    *,
+    n_volumes: int,
+    n_slices: int,
+    size: int,
+    seed: int,
+    workers: int = 1,
+    variant: str = "realistic",
+    heads: Sequence[Head] | None = None,
+    skip: Collection[str] = (),
+) -> Iterator[tuple[str, Volume]]:
+    """Draw volumes in order, each from random numbers keyed by seed, number and kind.
+
+    So a volume does not depend on how many others are made, nor on the workers. Splits use
+    different seeds.
+
+    Args:
+        kind: `knee`, `brain` or `heads`.
+        n_volumes: How many.
+        n_slices: Slices of each.
+        size: Rows and columns, 64 to 320.
+        seed: Seed of the split.
+        workers: Processes; one draws in this process.
+        variant: `realistic`, or `structured` for knees engineered to reward adaptivity.
+        heads: The real heads that this split may use, for `heads`.
+        skip: Names of volumes that need not be drawn.
+
+    Returns:
+        Pairs of volume name and volume.
+    """
+    if kind not in KINDS:
+        raise unknown_name("kind of images", kind, list(KINDS))
+    if variant not in (VARIANTS if kind == "knee" else VARIANTS[:1]):
+        raise ConfigError(f"{kind} images have no variant {variant!r}; leave it at 'realistic'")
+    if kind == "heads" and not heads:
+        raise ConfigError("heads are cut from real volumes; load some and hand them over")
+    if n_volumes < 0 or workers < 1 or seed < 0:
+        raise ConfigError(
+            f"found n_volumes {n_volumes}, workers {workers}, seed {seed}; "
+            "expected at least 0, 1 and 0"
+        )
+    check_request(n_slices, size)
+    tasks = [_Task(kind, seed, volume, n_slices, size, variant) for volume in range(n_volumes)]
+    tasks = [task for task in tasks if task.name not in skip]
+    workers = min(workers, len(tasks))
+    if workers > 1:
+        return _draw_in_parallel(tasks, heads or (), workers)
+    return ((task.name, _draw(task, heads or ())) for task in tasks)

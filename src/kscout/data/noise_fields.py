@@ -1,0 +1,121 @@
+"""Random fields that do not depend on the grid: the same anatomy at every matrix size.
+
+Smooth fields are cubic B-splines on a lattice of normal numbers. They are summed by element-wise
+float32 arithmetic only, no BLAS and no transcendental function, so that shapes bent by them come
+out alike on every machine. Textures are synthesized in the spatial-frequency domain.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float32, Int
+from scipy import fft
+
+Field = Float32[np.ndarray, "row col"]
+
+# Mean square of the cubic B-spline basis over one cell: what one axis leaves of unit variance.
+_SPLINE_POWER = 0.479
+
+
+def spline_weights(
+    position: Float32[np.ndarray, " point"],
+) -> tuple[Int[np.ndarray, " point"], Float32[np.ndarray, "4 point"]]:
+    """Return the first of the four knots at each position (in knots), and the knots' weights."""
+    knot = np.floor(position).astype(np.intp)
+    t = position - knot.astype(np.float32)
+    s = 1.0 - t
+    weights = np.stack(
+        [
+            s * s * s,
+            3.0 * t * t * t - 6.0 * t * t + 4.0,
+            3.0 * s * s * s - 6.0 * s * s + 4.0,
+            t * t * t,
+        ]
+    )
+    return knot, (weights / 6.0).astype(np.float32)
+
+
+def _blend_rows(
+    coefficients: Float32[np.ndarray, "knot other"],
+    knot: Int[np.ndarray, " point"],
+    weights: Float32[np.ndarray, "4 point"],
+) -> Float32[np.ndarray, "point other"]:
+    blended = coefficients[knot] * weights[0][:, None]
+    for tap in range(1, 4):
+        blended += coefficients[knot + tap] * weights[tap][:, None]
+    return blended
+
+
+@final
+@dataclass(frozen=True)
+class SmoothNoise:
+    """A smooth random function over a cube, unit variance, cut into planes."""
+
+    coefficients: Float32[np.ndarray, "depth row col"]
+
+    @classmethod
+    def draw(
+        cls, rng: np.random.Generator, cells: float, depth_cells: float = 1.0
+    ) -> "SmoothNoise":
+        """Draw a field with so many lattice cells across the plane and across the depth.
+
+        A cell is about 1.7 times the correlation length.
+        """
+        shape = (math.ceil(depth_cells) + 3, math.ceil(cells) + 3, math.ceil(cells) + 3)
+        values = rng.standard_normal(shape, dtype=np.float32)
+        return cls(values * np.float32(_SPLINE_POWER**-1.5))
+
+    def plane(self, n_points: int, depth: float = 0.5) -> Field:
+        """Return the plane at a depth in [0, 1], on `n_points` rows and columns."""
+        n_depth, n_knots = self.coefficients.shape[0] - 3, self.coefficients.shape[1] - 3
+        at = np.array([min(max(depth, 0.0), 1.0 - 1e-6) * n_depth], dtype=np.float32)
+        knot, weight = spline_weights(at)
+        layers = self.coefficients[knot[0] : knot[0] + 4]
+        plane = (layers * weight[:, 0][:, None, None]).sum(axis=0)
+        points = (np.arange(n_points, dtype=np.float32) + 0.5) * np.float32(n_knots / n_points)
+        knots, weights = spline_weights(points)
+        rows = _blend_rows(plane, knots, weights)
+        return np.ascontiguousarray(_blend_rows(np.ascontiguousarray(rows.T), knots, weights).T)
+
+
+@final
+@dataclass(frozen=True)
+class Band:
+    """A band of spatial frequencies in cycles per field of view, with an optional direction."""
+
+    center: float
+    width: float
+    angle: float | None = None
+    """Direction of the wave vector, in radians from the column axis."""
+    sharpness: float = 1.0
+    """How narrowly waves keep to the direction."""
+
+
+def band_texture(rng: np.random.Generator, n_points: int, band: Band) -> Field:
+    """Draw a texture of unit variance whose spatial frequencies lie in the band.
+
+    The numbers drawn depend on the band alone, so a finer grid shows the same texture.
+    """
+    reach = math.ceil(band.center + 3.0 * band.width)
+    ky = np.arange(-reach, reach + 1, dtype=np.float32)[:, None]
+    kx = np.arange(0, reach + 1, dtype=np.float32)[None, :]
+    radius = np.sqrt(kx * kx + ky * ky)
+    gain = np.exp(-0.5 * ((radius - band.center) / band.width) ** 2)
+    if band.angle is not None:
+        gain *= np.exp(band.sharpness * (np.cos(2.0 * (np.arctan2(ky, kx) - band.angle)) - 1.0))
+    gain[reach, 0] = 0.0
+    parts = rng.standard_normal((2, *gain.shape), dtype=np.float32)
+    # Waves past the grid's limit are dropped, never folded back.
+    keep = min(reach, (n_points - 1) // 2)
+    inner = slice(reach - keep, reach + keep + 1)
+    weights = np.full(gain.shape[1], 2.0, dtype=np.float32)
+    weights[0] = 1.0
+    power = float((gain * gain * weights).sum()) * 2.0
+    block = (parts[0] + 1j * parts[1])[inner, : keep + 1] * gain[inner, : keep + 1]
+    spectrum = np.zeros((n_points, n_points // 2 + 1), dtype=np.complex64)
+    spectrum[: keep + 1, : keep + 1] = block[keep:]
+    spectrum[-keep:, : keep + 1] = block[:keep]
+    texture = fft.irfft2(spectrum, s=(n_points, n_points), norm="forward")
+    return (texture * np.float32(power**-0.5)).astype(np.float32)

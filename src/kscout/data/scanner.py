@@ -1,0 +1,147 @@
+"""From painted tissue to MR images: slice planes, shading, resolution limit, noise and scale."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float32, Float64
+from scipy import fft
+
+from kscout.data.drawing import Grid
+from kscout.data.noise_fields import Field, SmoothNoise
+from kscout.errors import ConfigError
+
+MIN_SIZE, MAX_SIZE = 64, 320
+MAX_SLICES = 1000
+
+Stack = Float32[np.ndarray, "slice row col"]
+
+
+def check_request(n_slices: int, size: int) -> None:
+    """Refuse sizes that the image makers were not made for."""
+    if not MIN_SIZE <= size <= MAX_SIZE:
+        raise ConfigError(
+            f"found size {size}, expected {MIN_SIZE} to {MAX_SIZE} pixels; change the size"
+        )
+    if not 1 <= n_slices <= MAX_SLICES:
+        raise ConfigError(
+            f"found {n_slices} slices per volume, expected 1 to {MAX_SLICES}; change n_slices"
+        )
+
+
+def fine_size(size: int) -> int:
+    """Return the number of points per side on which a slice is drawn before the k-space crop."""
+    return 2 * size if size <= 160 else 2 * (3 * size // 4)
+
+
+def rotation(turns: tuple[float, float, float]) -> Float64[np.ndarray, "3 3"]:
+    """Return the rotation by small angles (radians) about the first, second and third axis."""
+    matrix = np.eye(3)
+    for axis, angle in enumerate(turns):
+        a, b = (axis + 1) % 3, (axis + 2) % 3
+        step = np.eye(3)
+        step[a, a] = step[b, b] = math.cos(angle)
+        step[a, b], step[b, a] = -math.sin(angle), math.sin(angle)
+        matrix = step @ matrix
+    return matrix
+
+
+@final
+@dataclass(frozen=True)
+class Warp:
+    """Smooth random bending of space, coarse and fine, so that no two subjects are alike."""
+
+    layers: tuple[tuple[float, tuple[SmoothNoise, SmoothNoise, SmoothNoise]], ...]
+
+    @classmethod
+    def draw(
+        cls, rng: np.random.Generator, layers: tuple[tuple[float, float, float], ...]
+    ) -> "Warp":
+        """Draw one field per axis for each layer of (amplitude in mm, cells, depth cells)."""
+        return cls(
+            tuple(
+                (
+                    amplitude,
+                    (
+                        SmoothNoise.draw(rng, cells, deep),
+                        SmoothNoise.draw(rng, cells, deep),
+                        SmoothNoise.draw(rng, cells, deep),
+                    ),
+                )
+                for amplitude, cells, deep in layers
+            )
+        )
+
+    def apply(self, grid: Grid, depth: float) -> Grid:
+        """Bend a slice plane; `depth` in [0, 1] is its place in the slab."""
+        n_points = grid.x.shape[0]
+        for amplitude, fields in self.layers:
+            x, y, z = (np.float32(amplitude) * field.plane(n_points, depth) for field in fields)
+            grid = grid.moved(x, y, z)
+        return grid
+
+
+def plane_grid(
+    n_points: int,
+    field_of_view_mm: float,
+    axes: Float64[np.ndarray, "3 3"],
+    origin: Float64[np.ndarray, " 3"],
+) -> Grid:
+    """Return the body coordinates of a slice plane.
+
+    Args:
+        n_points: Points per side.
+        field_of_view_mm: Side of the square.
+        axes: Columns are the body directions of the image's columns, rows and depth.
+        origin: Body coordinates of the middle of the slice.
+    """
+    line = ((np.arange(n_points) + 0.5) / n_points - 0.5) * field_of_view_mm
+    across, down = line[None, :], line[:, None]
+    x, y, z = (
+        (origin[i] + axes[i, 0] * across + axes[i, 1] * down).astype(np.float32) for i in range(3)
+    )
+    return Grid(x, y, z, field_of_view_mm / n_points)
+
+
+@final
+@dataclass(frozen=True)
+class Scanner:
+    """What one examination does to all its slices: coil shading and noise level."""
+
+    shading: tuple[float, ...]
+    noise: float
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, *, shading: float = 1.0) -> "Scanner":
+        """Draw the shading's five coefficients and a noise level of .008 to .03."""
+        scales = shading * np.array([0.16, 0.16, 0.10, 0.10, 0.10])
+        level = math.exp(rng.uniform(math.log(0.008), math.log(0.03)))
+        return cls(tuple((scales * rng.standard_normal(5)).tolist()), level)
+
+    def bias(self, n_points: int) -> Field:
+        """Return the factor by which coils brighten each place."""
+        line = ((np.arange(n_points) + 0.5) / n_points * 2.0 - 1.0).astype(np.float32)
+        x, y = line[None, :], line[:, None]
+        a, b, c, d, e = (np.float32(value) for value in self.shading)
+        log_bias = a * x + b * y + c * x * y + d * (x * x - 0.3) + e * (y * y - 0.3)
+        return np.exp(log_bias).astype(np.float32)
+
+    def acquire(self, rng: np.random.Generator, clean: Stack) -> Stack:
+        """Add complex noise to a stack of real images, take the magnitude and scale the volume."""
+        level = np.float32(self.noise * float(np.percentile(clean, 99.5)))
+        real, imaginary = rng.standard_normal((2, *clean.shape), dtype=np.float32) * level
+        noisy = np.sqrt((clean + real) ** 2 + imaginary**2)
+        return (noisy / np.float32(np.percentile(noisy, 99.8))).astype(np.float32)
+
+
+def crop_resolution(image: Field, size: int) -> Field:
+    """Keep only the k-space that a scan of `size` by `size` measures: true blur and ringing."""
+    n_points = image.shape[0]
+    if n_points == size:
+        return image
+    kspace = fft.rfft2(image, norm="forward")
+    above, below = (size + 1) // 2, size // 2
+    rows = np.concatenate([kspace[:above], kspace[n_points - below :]])
+    kept = fft.irfft2(rows[:, : size // 2 + 1], s=(size, size), norm="forward")
+    return np.asarray(kept, dtype=np.float32)
