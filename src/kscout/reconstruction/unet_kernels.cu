@@ -1,0 +1,340 @@
+// The U-Net's convolutions for CUDA: each reads its input once and writes its output once.
+//
+// Activations are 16-bit floats, [image][row][col][channel], and hold what a convolution gave
+// before instance norm. Beside them lie sums and sums of squares per tile and channel. Whoever reads
+// such a tensor finishes the norm on the way in: scale, shift, ReLU, and where asked 2x2 pooling
+// or bilinear upsampling. So normalization, activation, pooling, upsampling and concatenation cost
+// no pass over memory. Convolution biases before an instance norm cancel and are left out.
+//
+// Sums are added in a fixed order: the same input gives the same bits. No headers are needed.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+enum Mode { SAME = 0, POOL = 1, UP = 2 };
+
+__device__ __forceinline__ void unpack(u32 v, float& lo, float& hi) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(lo), "=f"(hi) : "r"(v));
+}
+
+__device__ __forceinline__ u32 pack(float lo, float hi) {
+  u32 v;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(hi), "f"(lo));
+  return v;
+}
+
+__device__ __forceinline__ u16 to_half(float x) {
+  u16 v;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(v) : "f"(x));
+  return v;
+}
+
+__device__ __forceinline__ u32 max2(u32 a, u32 b) {
+  u32 v;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  return v;
+}
+
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return (u32)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Turn the sums of one tensor into scale and shift of its instance norm.
+__device__ __forceinline__ float2 norm_of(float sum, float squares, float n_pixels) {
+  float mean = sum / n_pixels;
+  float scale = rsqrtf(fmaxf(squares / n_pixels - mean * mean, 0.f) + 1e-5f);
+  return make_float2(scale, -mean * scale);
+}
+
+// Eight channels of one pixel after norm and ReLU, as floats.
+__device__ __forceinline__ void activate(float (&v)[8], uint4 raw, const float2* norm) {
+  unpack(raw.x, v[0], v[1]);
+  unpack(raw.y, v[2], v[3]);
+  unpack(raw.z, v[4], v[5]);
+  unpack(raw.w, v[6], v[7]);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = fmaxf(fmaf(v[i], norm[i].x, norm[i].y), 0.f);
+}
+
+__device__ __forceinline__ uint4 pack8(const float (&v)[8]) {
+  return make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
+}
+
+// Read eight channels at (y, x) of an H x W image from a tensor of that size (SAME), of twice the
+// size (POOL) or of half the size (UP).
+template <int H, int W, int C, int MODE>
+__device__ __forceinline__ uint4 read8(const u16* image, int y, int x, int c, const float2* norm) {
+  float v[8];
+  if (MODE == SAME) {
+    activate(v, *(const uint4*)(image + (y * W + x) * C + c), norm);
+  } else if (MODE == POOL) {
+    // The norm's scale is positive, so the maximum may be taken before it.
+    const u16* p = image + (2 * y * 2 * W + 2 * x) * C + c;
+    uint4 r = *(const uint4*)p, s = *(const uint4*)(p + C);
+    uint4 t = *(const uint4*)(p + 2 * W * C), u = *(const uint4*)(p + 2 * W * C + C);
+    r.x = max2(max2(r.x, s.x), max2(t.x, u.x));
+    r.y = max2(max2(r.y, s.y), max2(t.y, u.y));
+    r.z = max2(max2(r.z, s.z), max2(t.z, u.z));
+    r.w = max2(max2(r.w, s.w), max2(t.w, u.w));
+    activate(v, r, norm);
+  } else {
+    constexpr int HS = H / 2, WS = W / 2;
+    int y0 = (y - 1) >> 1, x0 = (x - 1) >> 1;
+    float wy = (y & 1) ? .25f : .75f, wx = (x & 1) ? .25f : .75f;
+    int y1 = min(y0 + 1, HS - 1), x1 = min(x0 + 1, WS - 1);
+    y0 = max(y0, 0), x0 = max(x0, 0);
+    float w[8];
+    activate(v, *(const uint4*)(image + (y0 * WS + x0) * C + c), norm);
+    activate(w, *(const uint4*)(image + (y0 * WS + x1) * C + c), norm);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = (1.f - wy) * fmaf(wx, w[i] - v[i], v[i]);
+    float t[8];
+    activate(t, *(const uint4*)(image + (y1 * WS + x0) * C + c), norm);
+    activate(w, *(const uint4*)(image + (y1 * WS + x1) * C + c), norm);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = fmaf(wy, fmaf(wx, w[i] - t[i], t[i]), v[i]);
+  }
+  return pack8(v);
+}
+
+// Sum the tiles of each channel with all threads, in a fixed order; leaves norm[] in shared memory.
+template <int CA, int CB, int THREADS>
+__device__ __forceinline__ void read_norms(float2* norm, float2* scratch, const float2* a_sums,
+                                           int a_tiles, float a_pixels, const float2* b_sums,
+                                           int b_tiles, float b_pixels, int image) {
+  constexpr int C = CA + CB, GROUPS = THREADS / C > 0 ? THREADS / C : 1;
+  for (int i = threadIdx.x; i < C * GROUPS; i += THREADS) {
+    int c = i % C, group = i / C;
+    bool from_a = c < CA;
+    int tiles = from_a ? a_tiles : b_tiles, width = from_a ? CA : CB;
+    const float2* sums = (from_a ? a_sums : b_sums) + (long long)image * tiles * width +
+                         (from_a ? c : c - CA);
+    float2 total = make_float2(0.f, 0.f);
+    for (int t = group; t < tiles; t += GROUPS) {
+      float2 s = sums[t * width];
+      total.x += s.x, total.y += s.y;
+    }
+    scratch[i] = total;
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < C; c += THREADS) {
+    float2 total = make_float2(0.f, 0.f);
+    for (int group = 0; group < GROUPS; ++group) {
+      float2 s = scratch[group * C + c];
+      total.x += s.x, total.y += s.y;
+    }
+    norm[c] = norm_of(total.x, total.y, c < CA ? a_pixels : b_pixels);
+  }
+  __syncthreads();
+}
+
+// Write a warp's part of the output and the tile's sums.
+template <int W, int TW, int COUT, int MT, int NT, int WM>
+__device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, float2* sums,
+                                           float2* scratch, int ty, int tx, int first_m,
+                                           int first_n, int warp_m, int n_local) {
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    float s0 = 0, s1 = 0, q0 = 0, q1 = 0;
+    int channel = (first_n + n) * 8 + lane % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        int p = (first_m + m) * 16 + lane / 4 + half * 8;
+        float v0 = acc[m][n][2 * half], v1 = acc[m][n][2 * half + 1];
+        *(u32*)(out + ((ty + p / TW) * W + tx + p % TW) * COUT + channel) = pack(v0, v1);
+        s0 += v0, s1 += v1, q0 = fmaf(v0, v0, q0), q1 = fmaf(v1, v1, q1);
+      }
+    }
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) {
+      s0 += __shfl_xor_sync(~0u, s0, d), s1 += __shfl_xor_sync(~0u, s1, d);
+      q0 += __shfl_xor_sync(~0u, q0, d), q1 += __shfl_xor_sync(~0u, q1, d);
+    }
+    int local = channel - n_local * 8;
+    if (lane < 4) {
+      scratch[warp_m * COUT + local] = make_float2(s0, q0);
+      scratch[warp_m * COUT + local + 1] = make_float2(s1, q1);
+    }
+  }
+  __syncthreads();
+}
+
+// 3x3 convolution of [A | B] to COUT channels. A comes from a tensor of MODE's size, B (a skip
+// connection, CB channels, none where 0) from one of the output's size. A block makes TH x TW
+// pixels of COUT / NZ channels of one image with WM x WN warps.
+template <int H, int W, int CA, int MODE, int CB, int COUT, int TH, int TW, int WM, int WN, int NZ>
+__global__ void __launch_bounds__(WM* WN * 32)
+    convolve(const u16* a, const float2* a_sums, int a_tiles, const u16* b, const float2* b_sums,
+             int b_tiles, const uint4* weights, u16* out, float2* out_sums, const int* n_images) {
+  constexpr int THREADS = WM * WN * 32, CIN = CA + CB, KC = CA < 64 ? CA : 64;
+  constexpr int MT = TH * TW / 16 / WM, NT = COUT / NZ / 8 / WN, STRIDE = KC * 2 + 16;
+  constexpr int PIXELS = (TH + 2) * (TW + 2), VECTORS = KC / 8;
+  static_assert(NT % 2 == 0 && MT * WM * 16 == TH * TW && NT * WN * 8 * NZ == COUT, "tiling");
+  static_assert(CB == 0 || CA % KC == 0, "a chunk of channels comes from one tensor");
+  extern __shared__ __align__(16) unsigned char memory[];
+  float2* norm = (float2*)(memory + PIXELS * STRIDE);
+  int image = blockIdx.y;
+  if (image >= *n_images) return;
+  constexpr float OWN = (float)H * W;
+  constexpr float A_PIXELS = MODE == SAME ? OWN : MODE == POOL ? OWN * 4 : OWN / 4;
+  read_norms<CA, CB, THREADS>(norm, (float2*)memory, a_sums, a_tiles, A_PIXELS, b_sums, b_tiles,
+                              OWN, image);
+  int ty = blockIdx.x / (W / TW) * TH, tx = blockIdx.x % (W / TW) * TW;
+  const u16* a_image = a + (long long)image * (int)A_PIXELS * CA;
+  const u16* b_image = CB ? b + (long long)image * H * W * CB : b;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp % WM, warp_n = warp / WM;
+  int first_n = blockIdx.z * (COUT / NZ / 8) + warp_n * NT;
+  u32 base[MT];
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+    int p = (warp_m * MT + m) * 16 + lane % 16;
+    base[m] = shared_address(memory) + (p / TW * (TW + 2) + p % TW) * STRIDE + lane / 16 * 16;
+  }
+  float acc[MT][NT][4] = {};
+  for (int k0 = 0; k0 < CIN; k0 += KC) {
+    for (int i = threadIdx.x; i < PIXELS * VECTORS; i += THREADS) {
+      int p = i / VECTORS, c = i % VECTORS * 8;
+      int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
+      uint4 v = make_uint4(0, 0, 0, 0);
+      if (y >= 0 && y < H && x >= 0 && x < W) {
+        if (k0 < CA)
+          v = read8<H, W, CA, MODE>(a_image, y, x, k0 + c, norm + k0 + c);
+        else
+          v = read8<H, W, CB ? CB : 8, SAME>(b_image, y, x, k0 - CA + c, norm + k0 + c);
+      }
+      *(uint4*)(memory + p * STRIDE + c * 2) = v;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int dy = 0; dy < 3; ++dy) {
+#pragma unroll
+      for (int dx = 0; dx < 3; ++dx) {
+        const uint4* w = weights + ((dy * 3 + dx) * (CIN / 16) + k0 / 16) * (COUT / 16) * 32 +
+                         first_n / 2 * 32 + lane;
+#pragma unroll
+        for (int k = 0; k < KC / 16; ++k) {
+          uint4 wk[NT / 2];
+#pragma unroll
+          for (int n = 0; n < NT / 2; ++n) wk[n] = __ldg(w + (k * (COUT / 16) + n) * 32);
+#pragma unroll
+          for (int m = 0; m < MT; ++m) {
+            u32 pixels[4];
+            load_matrices(pixels, base[m] + (dy * (TW + 2) + dx) * STRIDE + k * 32);
+#pragma unroll
+            for (int n = 0; n < NT / 2; ++n) {
+              multiply(acc[m][2 * n], pixels, wk[n].x, wk[n].y);
+              multiply(acc[m][2 * n + 1], pixels, wk[n].z, wk[n].w);
+            }
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+  float2* scratch = (float2*)memory;
+  write_tile<W, TW, COUT, MT, NT, WM>(acc, out + (long long)image * H * W * COUT, out_sums, scratch,
+                                      ty, tx, warp_m * MT, first_n, warp_m,
+                                      blockIdx.z * (COUT / NZ / 8));
+  float2* own = out_sums + ((long long)image * gridDim.x + blockIdx.x) * COUT;
+  for (int c = threadIdx.x; c < COUT / NZ; c += THREADS) {
+    float2 total = make_float2(0.f, 0.f);
+    for (int w = 0; w < WM; ++w) {
+      float2 s = scratch[w * COUT + c];
+      total.x += s.x, total.y += s.y;
+    }
+    own[blockIdx.z * (COUT / NZ) + c] = total;
+  }
+}
+
+// The first 3x3 convolution, from one channel of 32-bit floats: nine taps are one product's depth.
+template <int H, int W, int COUT, int TH, int TW, int WM>
+__global__ void __launch_bounds__(WM * 32)
+    convolve_first(const float* images, const uint4* weights, u16* out, float2* out_sums,
+                   const int* n_images) {
+  constexpr int THREADS = WM * 32, MT = TH * TW / 16 / WM, NT = COUT / 8, WIDTH = TW + 2;
+  __shared__ u16 tile[(TH + 2) * WIDTH];
+  __shared__ float2 scratch[WM * COUT];
+  int image = blockIdx.y;
+  if (image >= *n_images) return;
+  int ty = blockIdx.x / (W / TW) * TH, tx = blockIdx.x % (W / TW) * TW;
+  for (int i = threadIdx.x; i < (TH + 2) * WIDTH; i += THREADS) {
+    int y = ty - 1 + i / WIDTH, x = tx - 1 + i % WIDTH;
+    bool inside = y >= 0 && y < H && x >= 0 && x < W;
+    tile[i] = to_half(inside ? images[((long long)image * H + y) * W + x] : 0.f);
+  }
+  __syncthreads();
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % 4 * 2;
+  int tap0 = k / 3 * WIDTH + k % 3, tap1 = (k + 1) / 3 * WIDTH + (k + 1) % 3;
+  uint4 wk[NT / 2];
+#pragma unroll
+  for (int n = 0; n < NT / 2; ++n) wk[n] = __ldg(weights + n * 32 + lane);
+  float acc[MT][NT][4] = {};
+#pragma unroll
+  for (int m = 0; m < MT; ++m) {
+    u32 pixels[4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int p = (warp * MT + m) * 16 + lane / 4 + half * 8;
+      const u16* corner = tile + p / TW * WIDTH + p % TW;
+      pixels[half] = corner[tap0] | (u32)corner[tap1] << 16;
+      pixels[2 + half] = k == 0 ? corner[2 * WIDTH + 2] : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < NT / 2; ++n) {
+      multiply(acc[m][2 * n], pixels, wk[n].x, wk[n].y);
+      multiply(acc[m][2 * n + 1], pixels, wk[n].z, wk[n].w);
+    }
+  }
+  write_tile<W, TW, COUT, MT, NT, WM>(acc, out + (long long)image * H * W * COUT, out_sums, scratch,
+                                      ty, tx, warp * MT, 0, warp, 0);
+  float2* own = out_sums + ((long long)image * gridDim.x + blockIdx.x) * COUT;
+  for (int c = threadIdx.x; c < COUT; c += THREADS) {
+    float2 total = make_float2(0.f, 0.f);
+    for (int w = 0; w < WM; ++w) {
+      float2 s = scratch[w * COUT + c];
+      total.x += s.x, total.y += s.y;
+    }
+    own[c] = total;
+  }
+}
+
+// The three 1x1 convolutions at the end have no activation between them: one weighted sum.
+template <int H, int W, int C>
+__global__ void __launch_bounds__(256)
+    combine(const u16* a, const float2* a_sums, int a_tiles, const float* weights, float* out,
+            const int* n_images) {
+  __shared__ float2 norm[C];
+  __shared__ float2 scratch[256];
+  int image = blockIdx.y;
+  if (image >= *n_images) return;
+  read_norms<C, 0, 256>(norm, scratch, a_sums, a_tiles, (float)H * W, a_sums, 0, 1.f, image);
+  for (int p = blockIdx.x * 256 + threadIdx.x; p < H * W; p += gridDim.x * 256) {
+    const u16* pixel = a + ((long long)image * H * W + p) * C;
+    float total = weights[C];
+#pragma unroll
+    for (int c = 0; c < C; c += 8) {
+      float v[8];
+      activate(v, *(const uint4*)(pixel + c), norm + c);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) total = fmaf(v[i], weights[c + i], total);
+    }
+    out[(long long)image * H * W + p] = total;
+  }
+}
