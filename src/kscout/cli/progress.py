@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -16,12 +16,14 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
-if TYPE_CHECKING:
-    from kscout.runs import Progress
+from kscout.errors import ConfigError
+from kscout.runs import Progress
+
+OnStep = Callable[[Progress], None]
 
 
 @contextmanager
-def training_progress(tensorboard: Path | None = None) -> Iterator["Callable[[Progress], None]"]:
+def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
     """Yield an `on_step` callback that tells the user how a training goes.
 
     Args:
@@ -35,7 +37,7 @@ def training_progress(tensorboard: Path | None = None) -> Iterator["Callable[[Pr
     show = _bar if console.is_terminal else _lines
     with show(console) as draw, _events(tensorboard) as write:
 
-        def on_step(progress: "Progress") -> None:
+        def on_step(progress: Progress) -> None:
             draw(progress)
             if progress.record:
                 write(progress.record)
@@ -44,7 +46,7 @@ def training_progress(tensorboard: Path | None = None) -> Iterator["Callable[[Pr
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator["Callable[[Progress], None]"]:
+def _bar(console: Console) -> Iterator[OnStep]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -57,7 +59,7 @@ def _bar(console: Console) -> Iterator["Callable[[Progress], None]"]:
     with Bar(*columns, console=console) as bar:
         task = bar.add_task("starting", total=None, facts="")
 
-        def draw(progress: "Progress") -> None:
+        def draw(progress: Progress) -> None:
             done = (progress.epoch - 1) * progress.n_steps + progress.step
             bar.update(
                 task,
@@ -72,8 +74,8 @@ def _bar(console: Console) -> Iterator["Callable[[Progress], None]"]:
 
 
 @contextmanager
-def _lines(console: Console) -> Iterator["Callable[[Progress], None]"]:
-    def draw(progress: "Progress") -> None:
+def _lines(console: Console) -> Iterator[OnStep]:
+    def draw(progress: Progress) -> None:
         if progress.record:
             left_s = (progress.n_epochs - progress.epoch) * progress.record["time_s"]
             console.print(
@@ -104,16 +106,21 @@ def _events(folder: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        from kscout.errors import ConfigError
-
         raise ConfigError(
             "--tensorboard needs a package that is not here; pip install 'kscout[tensorboard]'"
         ) from error
-    with SummaryWriter(str(folder)) as writer:
+    writers: list[Any] = []
 
-        def write(record: dict[str, Any]) -> None:
-            for name, value in record.items():
-                if name != "epoch" and isinstance(value, int | float):
-                    writer.add_scalar(name, value, record["epoch"])
+    def write(record: dict[str, Any]) -> None:
+        # Opened late, because a run refuses a folder that already holds something else.
+        if not writers:
+            writers.append(SummaryWriter(str(folder), purge_step=record["epoch"]))
+        for name, value in record.items():
+            if name != "epoch" and isinstance(value, int | float):
+                writers[0].add_scalar(name, value, record["epoch"])
 
+    try:
         yield write
+    finally:
+        for writer in writers:
+            writer.close()

@@ -2,15 +2,26 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from kscout.config import ReconstructorConfig
+from kscout.cli.progress import training_progress
+from kscout.config import (
+    RECONSTRUCTOR_TRAININGS,
+    ReconstructorConfig,
+    read_config,
+    with_settings,
+)
+from kscout.errors import unknown_name
 
 app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def train() -> None:
+    """Train a reconstructor or a policy."""
 
 
 @app.command("reconstructor")
@@ -24,7 +35,7 @@ def reconstructor(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Registered model to train.")] = None,
+    model: Annotated[str | None, typer.Option(help="Registered model to train.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
@@ -45,12 +56,11 @@ def reconstructor(
 
     Example: kscout train reconstructor --data stores/knee --out runs/unet --epochs 10
     """
-    from kscout.cli.progress import training_progress
     from kscout.data.store import Store
     from kscout.training.reconstructor import train_reconstructor
 
     flags = {
-        "reconstructor.name": name,
+        "reconstructor.name": model,
         "reconstructor.n_channels": channels,
         "training.n_epochs": epochs,
         "training.batch_size": batch_size,
@@ -72,16 +82,8 @@ def reconstructor(
 
 def resolve_reconstructor(
     preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
-) -> "ReconstructorConfig":
+) -> ReconstructorConfig:
     """Lay file, assignments and flags over a preset, the later ones winning."""
-    from kscout.config import (
-        RECONSTRUCTOR_TRAININGS,
-        ReconstructorConfig,
-        read_config,
-        with_settings,
-    )
-    from kscout.errors import unknown_name
-
     if preset not in RECONSTRUCTOR_TRAININGS:
         raise unknown_name("preset", preset, list(RECONSTRUCTOR_TRAININGS))
     config = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[preset])

@@ -74,6 +74,11 @@ def train_reconstructor(
     """
     training, inputs = config.training, {"store": store.fingerprint}
     with process_group(device) as place:
+        # Before the folder is made: a mistake in the settings leaves nothing behind.
+        model = make_reconstructor(
+            config.reconstructor, seed=training.seed, protocol=training.protocol
+        ).to(place)
+        trainable_network(model, training.protocol)
         words = describe_device(place)
         with (
             Run.create_or_resume(out, config, inputs=inputs, device=words)
@@ -82,10 +87,7 @@ def train_reconstructor(
         ) as run:
             if not from_main(run is not None and run.is_finished):
                 slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
-                model = make_reconstructor(
-                    config.reconstructor, seed=training.seed, protocol=training.protocol
-                )
-                _train(run, model.to(place), slices, held_out, training, on_step)
+                _train(run, model, slices, held_out, training, on_step)
             return from_main(read_run(out) if is_main() else None)  # type: ignore[return-value]
 
 

@@ -1,0 +1,97 @@
+"""Two processes under torchrun train like one with the same batches."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from training_stores import blob_store
+
+from kscout.errors import ConfigError
+from kscout.reconstruction import load
+from kscout.runs import read_run
+from kscout.training.distributed import (
+    average_gradients,
+    from_main,
+    is_main,
+    resolve_device,
+    share,
+    sum_over_processes,
+)
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from training_stores import run_command
+from kscout.training.distributed import average_gradients, is_main, process_group, share
+
+# Five by two is three and two; one by two is one and none.
+with process_group("cpu"):
+    for n_batch in (5, 1):
+        weight = torch.nn.Parameter(torch.ones(3))
+        index = torch.arange(n_batch)
+        mine = share(index)
+        if len(mine):
+            (weight * (mine[:, None] + torch.arange(3.0)).square()).sum(dim=1).mean().backward()
+        average_gradients([weight], len(mine) / n_batch)
+        if is_main():
+            torch.save(weight.grad, Path(sys.argv[0]).parent / f"gradient-{n_batch}.pt")
+run_command(sys.argv[1:])
+"""
+
+
+def test_alone_nothing_changes() -> None:
+    parameter = nn.Parameter(torch.tensor([2.0, 3.0]))
+    parameter.grad = torch.tensor([4.0, 5.0])
+    average_gradients([parameter], weight=0.5)
+    assert parameter.grad.tolist() == [4.0, 5.0]
+    assert share(torch.arange(3)).tolist() == [0, 1, 2]
+    assert sum_over_processes(torch.tensor(7.0)) == 7 and from_main("x") == "x" and is_main()
+
+
+def test_unknown_devices_are_told() -> None:
+    with pytest.raises(ConfigError, match="unknown device 'tpu!'; choose one of: auto, cpu, cuda"):
+        resolve_device("tpu!")
+    if not torch.cuda.is_available():
+        assert resolve_device("auto") == torch.device("cpu")
+        with pytest.raises(ConfigError, match="no CUDA device; use --device cpu"):
+            resolve_device("cuda")
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    # Nine slices in batches of four: the last batch of one leaves the second process idle.
+    blob_store(store, n_train=9)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    here = Path(__file__).parent
+    words = f"reconstructor --data {store} --epochs 3 --batch-size 4 --channels 3 --device cpu"
+    words += " --convolution native --set reconstructor.n_pools=2"
+    for name, launcher in (("one", []), ("two", ["-m", *torchrun])):
+        command = [sys.executable, *launcher, str(script), *words.split()]
+        subprocess.run(
+            [*command, "--out", str(tmp_path / name)],
+            check=True,
+            capture_output=True,
+            env={"PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "PATH": ""},
+        )
+    for n_batch in (5, 1):
+        gradient = torch.load(tmp_path / f"gradient-{n_batch}.pt", weights_only=True)
+        # Written last by the two processes: the mean over the whole batch of (i + j)^2.
+        expected = [sum((i + j) ** 2 for i in range(n_batch)) / n_batch for j in range(3)]
+        assert gradient.tolist() == pytest.approx(expected)
+    one, two = (read_run(tmp_path / name) for name in ("one", "two"))
+    assert two.provenance["device"] == "cpu x 2"
+    for a, b in zip(one.metrics, two.metrics, strict=True):
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
+        assert a["val_ssim"] == pytest.approx(b["val_ssim"], abs=1e-4)
+    expected, found = (load(tmp_path / name).state_dict() for name in ("one", "two"))
+    for name, value in expected.items():
+        # Adam divides by the gradient's size, so biases before instance norm follow rounding.
+        if name.endswith("weight"):
+            assert torch.allclose(found[name], value, atol=2e-4), name

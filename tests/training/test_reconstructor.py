@@ -1,0 +1,211 @@
+"""A reconstructor learns the paper's loss, repeatably, and goes on where it stopped."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from training_stores import blob_store
+
+from conftest import Golden
+from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.errors import ConfigError, RunError
+from kscout.physics.sampling import center_mask
+from kscout.reconstruction import RECONSTRUCTORS, load
+from kscout.runs import Progress
+from kscout.training.masks import MaskDistribution
+from kscout.training.reconstructor import train_reconstructor, training_loss, validation_ssim
+
+TRAINING = ReconstructorTraining(
+    n_epochs=3, batch_size=4, convolution="native", decay_epochs=(2,), keep_epochs=(2,)
+)
+CONFIG = ReconstructorConfig(Component("unet", {"n_channels": 2, "n_pools": 2}), TRAINING)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("stores") / "blobs")
+
+
+def small_reference(golden: Golden) -> tuple[torch.nn.Module, SliceSet]:
+    model = RECONSTRUCTORS["unet"](n_channels=4)
+    model.network.load_state_dict(golden.state("unet", "small_state"))
+    images = golden("inputs", "images128")
+    return model, SliceSet.from_images(images, ["v"] * 3 + ["w"] * 3)
+
+
+def test_loss_gradient_and_step_are_the_references(golden: Golden) -> None:
+    model, slices = small_reference(golden)
+    batch = slices.batch(torch.arange(2))
+    mask = center_mask(128, 16).expand(2, -1)
+    optimizer = torch.optim.Adam(model.network.parameters(), lr=1e-3)
+    loss = training_loss(model.network, batch, mask, TRAINING)
+    assert loss.item() == pytest.approx(golden("unet", "small_l1").item(), rel=1e-4)
+    loss.backward()
+    # Rounding in the transform (1e-6) flips a ReLU: the first layer's gradient feels it most.
+    first, last = model.network.down_sample_layers[0].layers[0], model.network.conv2[0]
+    for layer, key, tolerance in (
+        (first, "small_grad_first", 5e-3),
+        (last, "small_grad_conv2_0", 1e-3),
+    ):
+        expected = golden("unet", key)
+        assert (layer.weight.grad - expected).abs().max() < tolerance * expected.abs().max()
+    optimizer.step()
+    after = training_loss(model.network, batch, mask, TRAINING).item()
+    assert after == pytest.approx(golden("unet", "small_l1_after_adam").item(), rel=1e-4)
+
+
+def test_validation_scores_are_the_references(golden: Golden) -> None:
+    model = RECONSTRUCTORS["unet"]()
+    model.network.load_state_dict(golden.state("unet_trained", "trained_state"))
+    images = golden("inputs", "images128")
+    slices = SliceSet.from_images(images, ["v"] * 3 + ["w"] * 3)
+    masks = center_mask(128, 16).expand(6, -1)
+    expected = golden("metrics", "ssim_recon").mean().item()
+    assert validation_ssim(model, slices, masks, TRAINING) == pytest.approx(expected, abs=2e-5)
+
+
+def test_blind_targets_are_in_the_zero_filled_images_units(generator: torch.Generator) -> None:
+    slices = SliceSet.from_images(torch.rand(3, 9, 11, generator=generator), ["v"] * 3)
+    everything = torch.ones(3, 11, dtype=torch.bool)
+    part = center_mask(11, 5).expand(3, -1)
+    batch = slices.batch(torch.arange(3))
+    identity = torch.nn.Identity()
+    blind = replace(TRAINING, protocol="blind")
+    # Fully sampled, both protocols are the same; undersampled, the blurred image has less spread.
+    for training in (TRAINING, blind):
+        assert training_loss(identity, batch, everything, training).item() < 1e-5
+    image = torch.fft.ifftshift(batch.kspace[:, 0] * part[:, None], dim=(-2, -1))
+    image = torch.fft.fftshift(torch.fft.ifft2(image, norm="ortho"), dim=(-2, -1)).abs()
+    std = image.flatten(1).std(dim=1)[:, None, None]
+    expected = ((image - slices.images) / std).abs().mean().item()
+    assert training_loss(identity, batch, part, blind).item() == pytest.approx(expected, rel=1e-4)
+    assert training_loss(identity, batch, part, TRAINING).item() < 0.9 * expected
+
+
+def state(path: Path) -> dict[str, Tensor]:
+    return load(path).state_dict()
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_leaves_all_that_is_promised_and_learns(store: Store, tmp_path: Path) -> None:
+    config = replace(CONFIG, training=replace(TRAINING, n_epochs=6, decay_epochs=(4,)))
+    seen: list[Progress] = []
+    run = train_reconstructor(config, store, tmp_path / "run", device="cpu", on_step=seen.append)
+    losses = [record["train_loss"] for record in run.metrics]
+    assert [record["epoch"] for record in run.metrics] == [1, 2, 3, 4, 5, 6]
+    assert losses[-1] < 0.9 * losses[0]
+    assert [record["learning_rate"] for record in run.metrics][3:5] == pytest.approx([1e-3, 1e-4])
+    assert run.done is not None
+    best = max(run.metrics, key=lambda record: record["val_ssim"])
+    assert run.done["best_epoch"] == best["epoch"]
+    assert run.provenance["convolution"] == "native"
+    assert {"weights.safetensors", "best.safetensors", "epoch-0002.safetensors"} <= {
+        file.name for file in run.path.iterdir()
+    }
+    # Eleven slices by four: three steps and a record per epoch.
+    assert [(p.epoch, p.step, bool(p.record)) for p in seen[:5]] == [
+        (1, 1, False),
+        (1, 2, False),
+        (1, 3, False),
+        (1, 3, True),
+        (2, 1, False),
+    ]
+    assert not equal(state(run.path), state(run.path / "epoch-0002.safetensors"))
+
+
+def test_the_best_weights_have_the_best_score(store: Store, tmp_path: Path) -> None:
+    run = train_reconstructor(CONFIG, store, tmp_path / "run", device="cpu")
+    val = store.split("val")
+    masks = MaskDistribution(val.n_cols, TRAINING.accelerations, TRAINING.center_fractions)
+    score = validation_ssim(
+        load(run.path / "best.safetensors"), val, masks.of_volumes(val.volumes), TRAINING
+    )
+    assert score == pytest.approx(max(record["val_ssim"] for record in run.metrics), abs=1e-6)
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_an_interrupted_run_ends_bit_equal_and_is_then_left_alone(
+    store: Store, tmp_path: Path, dropout: float
+) -> None:
+    arguments = {**CONFIG.reconstructor.arguments, "dropout": dropout}
+    config = replace(CONFIG, reconstructor=Component("unet", arguments))
+    whole = train_reconstructor(config, store, tmp_path / "whole", device="cpu")
+
+    def stop_at(epoch: int, step: int) -> None:
+        def on_step(progress: Progress) -> None:
+            if (progress.epoch, progress.step) == (epoch, step):
+                raise StopError
+
+        with pytest.raises(StopError):
+            train_reconstructor(config, store, tmp_path / "cut", device="cpu", on_step=on_step)
+
+    stop_at(1, 2)
+    stop_at(3, 1)
+    torch.rand(5)
+    cut = train_reconstructor(config, store, tmp_path / "cut", device="cpu")
+    assert equal(state(whole.path), state(cut.path))
+    keys = ("epoch", "train_loss", "val_ssim")
+    assert [[r[k] for k in keys] for r in whole.metrics] == [
+        [r[k] for k in keys] for r in cut.metrics
+    ]
+    written = (cut.path / "weights.safetensors").stat().st_mtime_ns
+    calls: list[Progress] = []
+    train_reconstructor(config, store, tmp_path / "cut", device="cpu", on_step=calls.append)
+    assert not calls
+    assert (cut.path / "weights.safetensors").stat().st_mtime_ns == written
+
+
+def test_the_seed_decides_the_weights(store: Store, tmp_path: Path) -> None:
+    short = replace(TRAINING, n_epochs=1)
+    runs = [
+        train_reconstructor(
+            replace(CONFIG, training=replace(short, seed=seed)), store, tmp_path / name
+        ).path
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    a, b, c = (state(path) for path in runs)
+    assert equal(a, b) and not equal(a, c)
+
+
+def test_what_cannot_be_trained_is_told(store: Store, tmp_path: Path) -> None:
+    def attempt(component: Component, training: ReconstructorTraining = TRAINING) -> None:
+        config = ReconstructorConfig(component, training)
+        train_reconstructor(config, store, tmp_path / component.name, device="cpu")
+
+    with pytest.raises(ConfigError, match="ZeroFilled has nothing to train"):
+        attempt(Component("zero-filled"))
+    with pytest.raises(ConfigError, match="'unet' takes no 'depth'; it takes: n_channels"):
+        attempt(Component("unet", {"depth": 3}))
+    with pytest.raises(ConfigError, match="unknown reconstructor 'vnet'; choose one of"):
+        attempt(Component("vnet"))
+    with pytest.raises(ConfigError, match="train it with protocol blind"):
+        attempt(Component("fastmri-unet", {"n_channels": 2, "n_pools": 2}))
+    with pytest.raises(ConfigError, match=r"reconstructor\.protocol is 'blind' but this run"):
+        attempt(Component("unet", {"protocol": "blind"}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_diverging_run_is_told(store: Store, tmp_path: Path) -> None:
+    wild = replace(TRAINING, learning_rate=1e30)
+    with pytest.raises(RunError, match=r"the loss of epoch 1 is (nan|inf); lower"):
+        train_reconstructor(replace(CONFIG, training=wild), store, tmp_path / "run", device="cpu")
+
+
+def test_any_registered_network_can_be_trained(store: Store, tmp_path: Path) -> None:
+    config = ReconstructorConfig(
+        Component("fastmri-unet", {"n_channels": 2, "n_pools": 2}),
+        replace(TRAINING, n_epochs=1, protocol="blind"),
+    )
+    run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
+    assert type(load(run.path)) is RECONSTRUCTORS["fastmri-unet"]

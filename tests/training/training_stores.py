@@ -1,0 +1,43 @@
+"""Tiny stores of smooth blobs: enough structure to learn from, made in milliseconds."""
+
+from pathlib import Path
+
+import numpy as np
+
+from kscout.data.store import Store
+from kscout.data.store_writer import StoreWriter
+
+
+def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int = 11) -> Store:
+    """Write a store with `n_train` training slices in two volumes, five to validate on."""
+    random = np.random.default_rng(0)
+    rows, cols = np.mgrid[0 : 1 : n_rows * 1j, 0 : 1 : n_cols * 1j]
+
+    def images(n_slices: int) -> np.ndarray:
+        found = np.zeros((n_slices, n_rows, n_cols))
+        for image in found:
+            for _ in range(4):
+                row, col, width = random.uniform(0.2, 0.8, 3)
+                image += np.exp(-((rows - row) ** 2 + (cols - col) ** 2) / (width / 5) ** 2)
+        return found.astype(np.float32)
+
+    with StoreWriter(path, {"made by": "tests"}) as writer:
+        writer.append("train", "a", images(n_train - 4))
+        writer.append("train", "b", images(4))
+        writer.append("val", "c", images(5))
+        return writer.finish()
+
+
+def run_command(arguments: list[str]) -> None:
+    """Run `kscout train` in this process, on one thread and silently: a target to be killed."""
+    import os
+    import sys
+
+    import torch
+
+    from kscout.cli.train import app
+
+    torch.set_num_threads(1)
+    with open(os.devnull, "w") as silence:  # noqa: PTH123 - a device, not a path of ours
+        sys.stdout = sys.stderr = silence
+        app(arguments, standalone_mode=False)
