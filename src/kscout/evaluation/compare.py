@@ -16,7 +16,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
-from kscout.evaluation.orders import ORDERS, fingerprint_reconstructor, fitted_order
+from kscout.evaluation.orders import ORDERS, fingerprint_module, fitted_order
 from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores, writing_results
 from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
 from kscout.evaluation.trajectories import (
@@ -136,6 +136,8 @@ def evaluate(
                 reference=setting.reference,
             ),
         }
+        for entry in summary["policies"]:
+            entry["training"] = _training(entry["policy"], entrants)
         if out is not None:
             # The summary goes first and comes back last: it never speaks of other results.
             (out / SUMMARY).unlink(missing_ok=True)
@@ -242,6 +244,14 @@ def _run(entrant: Entrant, job: _Job, writer: ResultsWriter | None) -> Scores:
     )
 
 
+def _training(name: str, entrants: Sequence[Entrant]) -> dict[str, Any] | None:
+    """Return method and gamma that a policy was trained with, where its run tells."""
+    config = next(entrant.config for entrant in entrants if entrant.name == name)
+    if config is None or "method" not in config["training"]:
+        return None
+    return {key: config["training"].get(key) for key in ("method", "gamma")}
+
+
 @contextmanager
 def _writer(out: Path | None) -> Iterator[ResultsWriter | None]:
     if out is None:
@@ -270,5 +280,5 @@ def _head(
         "reconstructor": type(reconstructor).__name__
         if isinstance(reconstructor, Reconstructor)
         else str(reconstructor),
-        "reconstructor_fingerprint": fingerprint_reconstructor(job.reconstructor),
+        "reconstructor_fingerprint": fingerprint_module(job.reconstructor),
     }

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
 from kscout import policies
+from kscout.assemble import make_policy
+from kscout.config import Component
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.policies.fixed import FixedOrder, NaOracle
@@ -100,10 +100,9 @@ def _seeds_of(policy: Policy, seeds: Sequence[int]) -> Sequence[int]:
 
 
 def _untrained(sizes: Sizes, seed: int) -> Policy:
-    # Initial weights come from torch's global generator, which is put back afterwards.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return policies.POLICIES[UNTRAINED](**{"n_cols": sizes.n_cols, "n_rows": sizes.n_rows})
+    """Return the network as training with this seed finds it."""
+    component = Component(UNTRAINED)
+    return make_policy(component, seed=seed, n_cols=sizes.n_cols, n_rows=sizes.n_rows)
 
 
 def _loaded(text: str, draw_seed: int) -> Entrant:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.evaluation.trajectories import AcquisitionPlan
@@ -37,7 +39,7 @@ def fitted_order(
     """
     depends_on = {
         "slices": fingerprint_slices(slices),
-        "reconstructor": fingerprint_reconstructor(reconstructor),
+        "reconstructor": fingerprint_module(reconstructor),
         "n_initial": plan.n_initial,
         "horizon": plan.horizon,
         "protocol": plan.protocol,
@@ -77,17 +79,17 @@ def fingerprint_slices(slices: SliceSet) -> str:
     return digest.hexdigest()
 
 
-def fingerprint_reconstructor(reconstructor: Reconstructor) -> str:
-    """Return a hash of the reconstructor's class, plain settings and weights."""
+def fingerprint_module(module: nn.Module) -> str:
+    """Return a hash of a component's class, plain settings and weights."""
     plain = {
         name: value
-        for name, value in sorted(vars(reconstructor).items())
+        for name, value in sorted(vars(module).items())
         if isinstance(value, bool | int | float | str | tuple | None)
         and name != "training"
         and not name.startswith("_")
     }
-    digest = hashlib.sha256(f"{type(reconstructor).__qualname__} {plain!r}".encode())
-    for name, tensor in sorted(reconstructor.state_dict().items()):
+    digest = hashlib.sha256(f"{type(module).__qualname__} {plain!r}".encode())
+    for name, tensor in sorted(module.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

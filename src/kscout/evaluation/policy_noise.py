@@ -1,0 +1,169 @@
+"""Gradient noise of a trained policy: its kept checkpoints, its own estimator, its last layer."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kscout import policies
+from kscout.acquisition.episode import Simulator, check_budget
+from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.errors import RunError
+from kscout.evaluation.gradient_noise import (
+    BATCH_SIZE,
+    N_PASSES,
+    N_TRAJECTORIES,
+    PassRecord,
+    measure_passes,
+)
+from kscout.evaluation.orders import fingerprint_module, fingerprint_slices
+from kscout.randomness import keyed_generator
+from kscout.runs import epoch_path, read_run
+from kscout.training.policy_gradient import greedy_gradients, non_greedy_gradients
+
+
+@final
+@dataclass(frozen=True)
+class NoiseSetting:
+    """How gradient noise is measured; defaults are the paper's."""
+
+    n_trajectories: int = N_TRAJECTORIES
+    """Actions per state (greedy) or trajectories per slice."""
+    batch_size: int = BATCH_SIZE
+    n_passes: int = N_PASSES
+    """Passes over the training data, each with its own order and draws."""
+    seed: int = 0
+    protocol: Protocol = "paper"
+
+
+def kept_epochs(run: Path) -> list[int]:
+    """Return the epochs whose weights a run folder keeps."""
+    names = [path.stem.removeprefix("epoch-") for path in run.glob("epoch-*.safetensors")]
+    found = sorted(int(name) for name in names if name.isdigit())
+    if not found:
+        raise RunError(
+            f"{run} keeps no weights of single epochs; train with training.keep_epochs set"
+        )
+    return found
+
+
+def measure_run(
+    run: Path,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    setting: NoiseSetting | None = None,
+    *,
+    record: Path,
+    epochs: Sequence[int] | None = None,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+) -> list[PassRecord]:
+    """Measure the gradient's signal-to-noise ratio at checkpoints of a run, resumably.
+
+    Args:
+        run: folder of a policy run; its estimator, gamma and budget are used.
+        slices: training data (paper), on the device to work on.
+        reconstructor: the one that the policy was trained with.
+        setting: q, batch size, passes, seed, protocol.
+        record: file of one JSON line per finished pass; a stopped measurement goes on.
+        epochs: which checkpoints; all that are kept where not given.
+        on_step: called after each batch.
+    """
+    setting = setting or NoiseSetting()
+    config = read_run(run).config
+    reconstructor = reconstructor.to(slices.device).eval()
+    base = {
+        "slices": fingerprint_slices(slices),
+        "reconstructor": fingerprint_module(reconstructor),
+        "n_trajectories": setting.n_trajectories,
+        "batch_size": setting.batch_size,
+        "seed": setting.seed,
+        "protocol": setting.protocol,
+    }
+    records = []
+    for epoch in kept_epochs(run) if epochs is None else epochs:
+        policy = policies.load(epoch_path(run, epoch), device=slices.device)
+        gradient = EstimatorGradient(policy, slices, reconstructor, config, setting)
+        records += measure_passes(
+            epoch,
+            gradient.batches,
+            gradient,
+            record=record,
+            setting=json.dumps({**base, "policy": fingerprint_module(policy)}, sort_keys=True),
+            n_passes=setting.n_passes,
+            on_step=on_step,
+        )
+    return records
+
+
+def last_layer(policy: Policy) -> list[nn.Parameter]:
+    """Return weight and bias of the last layer that has parameters."""
+    owners = [module for module in policy.modules() if list(module.parameters(recurse=False))]
+    if not owners:
+        raise RunError(f"{type(policy).__name__} has no parameters, hence no gradients")
+    return list(owners[-1].parameters(recurse=False))
+
+
+@final
+class EstimatorGradient:
+    """Gradient of the last layer for one batch, by the estimator that trained the policy."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        slices: SliceSet,
+        reconstructor: Reconstructor,
+        config: dict[str, Any],
+        setting: NoiseSetting,
+    ) -> None:
+        self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
+        self.setting, self.training = setting, config["training"]
+        self.n_initial = config["acquisition"]["n_initial"]
+        self.horizon = config["acquisition"]["horizon"]
+        check_budget(slices.selectable, n_initial=self.n_initial, horizon=self.horizon)
+        self.parameters = last_layer(policy)
+        # Only the last layer's gradient is asked for: the rest need not be computed.
+        policy.requires_grad_(False)
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
+
+    def batches(self, pass_index: int) -> Iterator[tuple[int, SliceBatch]]:
+        """Yield all slices in an order of the pass's own, numbered."""
+        generator = keyed_generator("gradient noise order", self.setting.seed, pass_index)
+        order = torch.randperm(len(self.slices), generator=generator)
+        for number, index in enumerate(order.split(self.setting.batch_size)):
+            yield number, self.slices.batch(index)
+
+    def __call__(
+        self, numbered: tuple[int, SliceBatch], pass_index: int
+    ) -> Float[Tensor, " value"]:
+        number, batch = numbered
+        self.policy.zero_grad(set_to_none=True)
+        simulator = Simulator(batch, self.reconstructor, protocol=self.setting.protocol)
+        generator = keyed_generator("gradient noise", self.setting.seed, pass_index, number)
+        q, device = self.setting.n_trajectories, batch.kspace.device
+        uniforms = torch.rand(len(batch), self.horizon, q, generator=generator).to(device)
+        if self.training["method"] == "greedy":
+            followed = torch.randint(q, (self.horizon, 1), generator=generator).to(device)
+            greedy_gradients(
+                [self.policy],
+                simulator,
+                n_initial=self.n_initial,
+                uniforms=uniforms,
+                followed=followed,
+            )
+        else:
+            non_greedy_gradients(
+                [self.policy],
+                simulator,
+                n_initial=self.n_initial,
+                uniforms=uniforms,
+                gammas=[float(self.training["gamma"])],
+            )
+        gradients = [parameter.grad for parameter in self.parameters]
+        return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])

@@ -1,0 +1,114 @@
+"""Open what an analysis needs: policies, slices and reconstruction, for one acquisition plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from kscout import reconstruction
+from kscout.core import Protocol, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
+from kscout.evaluation.orders import fitted_order
+from kscout.evaluation.trajectories import AcquisitionPlan, spread_subset
+
+
+@final
+@dataclass(frozen=True)
+class SubjectSetting:
+    """What is analyzed on what; start and steps are the runs' own where not given."""
+
+    data: Path
+    reconstructor: str
+    split: str = "test"
+    n_initial: int | None = None
+    horizon: int | None = None
+    n_trajectories: int = 8
+    seeds: tuple[int, ...] = (0,)
+    protocol: Protocol = "paper"
+    batch_size: int = 16
+    limit: int | None = None
+    """Use this many slices only, spread evenly over the split."""
+    n_fixed_slices: int = 256
+    """Training slices drawn for each column of the order of `fixed`."""
+    device: str = "cpu"
+
+
+@final
+@dataclass(frozen=True)
+class Subjects:
+    """Policies ready to run."""
+
+    entrants: list[Entrant]
+    slices: SliceSet
+    reconstructor: Reconstructor
+    plan: AcquisitionPlan
+
+    @property
+    def by_name(self) -> dict[str, list[Entrant]]:
+        """Entrants grouped as seeds of one method."""
+        groups: dict[str, list[Entrant]] = {}
+        for entrant in self.entrants:
+            groups.setdefault(entrant.name, []).append(entrant)
+        return groups
+
+
+def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
+    """Load policies (names, runs, weights files), a split and a reconstruction."""
+    if not wanted:
+        raise ConfigError("no policy to analyze; name a run folder or a policy")
+    store = Store.open(setting.data)
+    whole = store.split(setting.split)
+    slices = spread_subset(whole, setting.limit).to(setting.device)
+    loaded = reconstruction.load(setting.reconstructor, device=setting.device)
+    # Runs do not need their sizes to be loaded: theirs tell the budget where none is given.
+    n_rows, n_cols = slices.images.shape[1:]
+    draft = Sizes(n_rows, n_cols, setting.n_initial or 1, setting.horizon or 1)
+    others = [name for name in wanted if name not in FITTED]
+    runs = [one for name in others for one in resolve(name, draft, seeds=setting.seeds)]
+    plan = _plan(setting, runs)
+    orders = {
+        name: fitted_order(
+            store.split("train").to(setting.device) if name == "fixed" else slices,
+            loaded,
+            plan,
+            n_slices_per_step=setting.n_fixed_slices if name == "fixed" else None,
+        )
+        for name in FITTED
+        if name in wanted
+    }
+    sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
+    entrants = [
+        one for name in wanted for one in resolve(name, sizes, seeds=setting.seeds, orders=orders)
+    ]
+    check_distinct(entrants)
+    return Subjects(entrants, slices, loaded, plan)
+
+
+def _plan(setting: SubjectSetting, entrants: Sequence[Entrant]) -> AcquisitionPlan:
+    budgets = {
+        (config["acquisition"]["n_initial"], config["acquisition"]["horizon"])
+        for config in (entrant.config for entrant in entrants)
+        if config is not None and "acquisition" in config
+    }
+    n_initial, horizon = setting.n_initial, setting.horizon
+    if n_initial is None or horizon is None:
+        if len(budgets) != 1:
+            found = "no run tells" if not budgets else "the runs were trained for several"
+            raise ConfigError(
+                f"{found} how many columns to start from and to acquire; "
+                "give --n-initial and --steps"
+            )
+        (own,) = budgets
+        n_initial = own[0] if n_initial is None else n_initial
+        horizon = own[1] if horizon is None else horizon
+    return AcquisitionPlan(
+        n_initial=n_initial,
+        horizon=horizon,
+        n_trajectories=setting.n_trajectories,
+        seed=setting.seeds[0],
+        protocol=setting.protocol,
+        batch_size=setting.batch_size,
+    )

@@ -1,0 +1,55 @@
+"""Examples of chosen slices under policies."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kscout.data.slices import SliceSet
+from kscout.errors import DataError
+from kscout.evaluation.entrants import Entrant
+from kscout.evaluation.examples import choose_slices, reconstruction_examples, save_examples
+from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.metrics import ssim
+from kscout.policies.center_out import CenterOut
+from kscout.policies.random import Random
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+
+def test_examples_show_what_was_measured_and_scored(test_slices: SliceSet, tmp_path: Path) -> None:
+    entrants = [
+        Entrant("random", 0, Random(), 0),
+        Entrant("center-out", 0, CenterOut(n_cols=13), 0),
+    ]
+    chosen = choose_slices(test_slices, ["b:1", "2"])
+    plan = AcquisitionPlan(n_initial=3, horizon=4, batch_size=1)
+    examples = reconstruction_examples(entrants, chosen, ZeroFilled(), plan)
+    assert [(e.volume, e.slice, e.policy) for e in examples] == [
+        ("b", 1, "random"),
+        ("b", 1, "center-out"),
+        ("a", 2, "random"),
+        ("a", 2, "center-out"),
+    ]
+    batch = chosen.batch(torch.tensor([0]))
+    for example in examples[:2]:
+        assert example.mask.sum() == 7
+        mask = torch.from_numpy(example.mask)[None]
+        found = ZeroFilled()(batch.kspace, mask)
+        image = found.image * batch.target_std[:, None, None] + batch.target_mean[:, None, None]
+        np.testing.assert_allclose(example.image, image[0], atol=1e-5)
+        score = ssim(image, batch.target, data_range=batch.data_range)
+        assert example.ssim == pytest.approx(score.item(), abs=1e-5)
+    np.testing.assert_allclose(
+        examples[0].difference, np.abs(examples[0].image - examples[0].target)
+    )
+    save_examples(tmp_path / "examples.npz", examples)
+    with np.load(tmp_path / "examples.npz") as stored:
+        assert stored["image"].shape == (4, 18, 13)
+        assert stored["policy"].tolist()[1] == "center-out"
+
+
+@pytest.mark.parametrize("name", ["7", "-1", "a:9", "z:0", "x"])
+def test_unknown_slice_says_how_to_name_one(test_slices: SliceSet, name: str) -> None:
+    with pytest.raises(DataError, match=r"position 0\.\.6 or VOLUME:NUMBER, e\.g\. a:0"):
+        choose_slices(test_slices, [name])

@@ -1,0 +1,93 @@
+"""Gradient noise of runs: the trained estimator's own gradient, the last layer only, resumable."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kscout.data.slices import SliceSet
+from kscout.errors import RunError
+from kscout.evaluation.gradient_noise import noise_table, signal_to_noise
+from kscout.evaluation.policy_noise import (
+    EstimatorGradient,
+    NoiseSetting,
+    kept_epochs,
+    last_layer,
+    measure_run,
+)
+from kscout.policies.conv import ConvPolicy
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.weights import constructor_arguments, save_weights
+
+SETTING = NoiseSetting(n_trajectories=3, batch_size=3, n_passes=2)
+
+
+def _policy(seed: int) -> ConvPolicy:
+    torch.manual_seed(seed)
+    return ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
+
+
+def _run(path: Path, method: str, gamma: float = 1.0) -> Path:
+    path.mkdir()
+    for epoch in (1, 10):
+        policy = _policy(epoch)
+        save_weights(
+            path / f"epoch-{epoch:04d}.safetensors",
+            policy.state_dict(),
+            kind="policy",
+            component="conv",
+            arguments=constructor_arguments(policy),
+        )
+    (path / "config.toml").write_text(
+        f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 2\n'
+        f'[training]\nmethod = "{method}"\ngamma = {gamma}\nseed = 0\n'
+    )
+    (path / "provenance.json").write_text("{}")
+    return path
+
+
+@pytest.mark.parametrize("method", ["greedy", "ngreedy"])
+def test_every_kept_epoch_is_measured_over_all_batches(
+    test_slices: SliceSet, tmp_path: Path, method: str
+) -> None:
+    run = _run(tmp_path / "run", method, 0.9)
+    assert kept_epochs(run) == [1, 10]
+    record = tmp_path / "snr.jsonl"
+    records = measure_run(run, test_slices, ZeroFilled(), SETTING, record=record)
+    rows = noise_table(records)
+    assert [(row["epoch"], row["n_passes"], row["n_batches"]) for row in rows] == [
+        (1, 2, 3),
+        (10, 2, 3),
+    ]
+    assert records[0].n_values == 5 * 13 + 13
+    assert all(row["snr_paper"] > 0 and row["std_paper"] > 0 for row in rows)
+    assert measure_run(run, test_slices, ZeroFilled(), SETTING, record=record) == records
+
+
+def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path: Path) -> None:
+    run = _run(tmp_path / "run", "greedy")
+    config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}
+    source = EstimatorGradient(_policy(10), test_slices, ZeroFilled(), config, SETTING)
+    gradients = torch.stack(
+        [torch.stack([source(batch, index) for batch in source.batches(index)]) for index in (0, 1)]
+    )
+    records = measure_run(
+        run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl", epochs=[10]
+    )
+    (row,) = noise_table(records)
+    assert (row["snr_paper"], row["std_paper"]) == pytest.approx(signal_to_noise(gradients))
+
+
+def test_only_the_last_layer_is_differentiated(test_slices: SliceSet) -> None:
+    policy = _policy(0)
+    config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}
+    source = EstimatorGradient(policy, test_slices, ZeroFilled(), config, SETTING)
+    source(next(source.batches(0)), 0)
+    with_gradient = [name for name, p in policy.named_parameters() if p.grad is not None]
+    assert with_gradient == ["fc_out.4.weight", "fc_out.4.bias"]
+    assert [tuple(p.shape) for p in last_layer(policy)] == [(13, 5), (13,)]
+
+
+def test_run_without_kept_epochs_says_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="keep_epochs"):
+        kept_epochs(tmp_path)

@@ -1,0 +1,140 @@
+"""Tables from run folders and summaries: curves, cost, gammas, ranking."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from kscout.errors import DataError, RunError
+from kscout.evaluation.cost import cost_table
+from kscout.evaluation.curves import curve_rows, learning_curves
+from kscout.evaluation.ranking import gamma_table, kendall_tau, rank_policies, read_summary
+from kscout.evaluation.tables import write_table
+
+
+def _run(path: Path, seed: int, lines: list[dict[str, Any]], is_done: bool = True) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(
+        f'kind = "policy"\n[acquisition]\nn_initial = 4\nhorizon = 5\n'
+        f'[training]\nmethod = "greedy"\nseed = {seed}\nn_trajectories = 8\n'
+    )
+    (path / "provenance.json").write_text('{"device": "cpu"}')
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if is_done:
+        (path / "done.json").write_text("{}")
+    return path
+
+
+def _line(epoch: int, train: float, val: float, **more: Any) -> dict[str, Any]:
+    return {"epoch": epoch, "train_ssim": train, "val_ssim": val, "time_s": 2.0, **more}
+
+
+def test_curves_are_means_over_seeds_of_epochs_that_all_reached(tmp_path: Path) -> None:
+    one = _run(tmp_path / "greedy-seed1", 1, [_line(1, 0.5, 0.4), _line(2, 0.6, 0.5)])
+    two = _run(tmp_path / "greedy-seed0", 0, [_line(1, 0.7, 0.2)], is_done=False)
+    train, val = learning_curves([one, two])
+    assert (train.name, train.series, train.epochs, train.seeds) == (
+        "greedy",
+        "train_ssim",
+        (1,),
+        (0, 1),
+    )
+    assert train.mean == pytest.approx([0.6])
+    assert val.std == pytest.approx([0.2 / 2**0.5])
+    row = curve_rows([val])[0]
+    assert (row["epoch"], row["n_seeds"]) == (1, 2)
+
+
+def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no epoch yet"):
+        learning_curves([_run(tmp_path / "greedy", 0, [])])
+
+
+def test_cost_follows_from_metrics(tmp_path: Path) -> None:
+    logged = {"n_reconstructions": 300, "peak_memory_mib": 40.5}
+    one = _run(tmp_path / "a-seed0", 0, [_line(1, 0, 0, **logged), _line(2, 0, 0, **logged)])
+    two = _run(tmp_path / "a-seed1", 1, [_line(1, 0, 0, **logged)], is_done=False)
+    (row,) = cost_table([one, two])
+    assert (row["n_seeds"], row["n_finished"], row["n_epochs"]) == (2, 1, 2)
+    assert row["time_s"] == pytest.approx(3.0)
+    assert row["time_per_epoch_s"] == pytest.approx(2.0)
+    assert row["reconstructions_per_s"] == pytest.approx(150)
+    assert row["peak_memory_mib"] == 40.5
+
+
+def test_cost_counts_reconstructions_from_settings_where_not_logged(tmp_path: Path) -> None:
+    (row,) = cost_table([_run(tmp_path / "a", 0, [_line(1, 0, 0, n_slices=10)])])
+    # Ten slices, each once at the start and eight times in each of five steps, in two seconds.
+    assert row["reconstructions_per_s"] == pytest.approx(10 * 41 / 2)
+    assert row["peak_memory_mib"] is None
+
+
+def _summary(*policies: tuple[str, bool, float, float, Any]) -> dict[str, Any]:
+    entries = [
+        {
+            "policy": name,
+            "is_oracle": is_oracle,
+            "n_seeds": 1,
+            "final": {
+                "ssim": {"mean": ssim, "std": None},
+                "psnr": {"mean": psnr, "std": None},
+            },
+            "training": training,
+        }
+        for name, is_oracle, ssim, psnr, training in policies
+    ]
+    return {"n_initial": 4, "steps": 5, "policies": entries}
+
+
+def test_ranking_finds_where_metrics_disagree() -> None:
+    found = rank_policies(
+        _summary(
+            ("random", False, 0.5, 20.0, None),
+            ("oracle", True, 0.9, 25.0, None),
+            ("center-out", False, 0.6, 27.0, None),
+        )
+    )
+    assert [row["policy"] for row in found["rows"]] == ["oracle", "center-out", "random"]
+    assert [row["psnr_rank"] for row in found["rows"]] == [2, 1, 3]
+    assert found["disagreements"] == [["oracle", "center-out"]]
+    assert found["kendall_tau_feasible"] == pytest.approx(1)
+
+
+def test_kendall_tau_agrees_with_scipy() -> None:
+    ssim, psnr = [0.1, 0.5, 0.5, 0.3, 0.9], [9.0, 5.0, 6.0, 6.0, 12.0]
+    rows = [{"ssim": a, "psnr": b} for a, b in zip(ssim, psnr, strict=True)]
+    assert kendall_tau(rows) == pytest.approx(stats.kendalltau(ssim, psnr).statistic)
+    assert kendall_tau(rows[:1]) is None
+
+
+def test_gammas_are_sorted_with_greedy_first() -> None:
+    summary = _summary(
+        ("ng1", False, 0.71, 20.0, {"method": "ngreedy", "gamma": 1.0}),
+        ("ng0", False, 0.70, 20.0, {"method": "ngreedy", "gamma": 0.0}),
+        ("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}),
+        ("random", False, 0.5, 20.0, None),
+    )
+    rows = gamma_table([summary])
+    assert [(row["policy"], row["gamma"]) for row in rows] == [
+        ("g", None),
+        ("ng0", 0.0),
+        ("ng1", 1.0),
+    ]
+    with pytest.raises(DataError, match="no policy"):
+        gamma_table([_summary(("random", False, 0.5, 20.0, None))])
+
+
+def test_summary_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"policies": [{}]}')
+    with pytest.raises(DataError, match="not the summary"):
+        read_summary(tmp_path)
+
+
+def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
+    write_table(tmp_path, "cost", [{"policy": "a", "time_s": 1.5, "memory": None}])
+    (row,) = csv.DictReader((tmp_path / "cost.csv").open(newline=""))
+    assert row == {"policy": "a", "time_s": "1.5", "memory": ""}
+    assert json.loads((tmp_path / "cost.json").read_text())[0]["memory"] is None
