@@ -122,3 +122,12 @@ def test_make_writes_a_store(tmp_path: Path) -> None:
     answer = json.loads(call("make", "brain", "--out", tmp_path / "store", *options, "--json"))
     assert answer["splits"] == {"train": 4, "val": 2, "test": 2}
     assert Store.open(tmp_path / "store").split("train").images.shape == (4, 64, 64)
+
+
+def test_heads_take_several_files_after_one_option(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.npy" for name in "ab"]
+    with pytest.raises(DataError, match=r"no head volume at .*a\.npy"):
+        call("make", "heads", "--source", *files, "--out", tmp_path / "store")
+    np.save(files[0], np.ones((9, 9, 9)))
+    with pytest.raises(DataError, match=r"no head volume at .*b\.npy"):
+        call("make", "heads", "--source", *files, "--out", tmp_path / "store")

@@ -93,6 +93,8 @@ def test_what_cannot_be_made_is_refused() -> None:
         MakeSettings(kind="elbow")
     with pytest.raises(ConfigError, match="--source FILE"):
         MakeSettings(kind="heads")
+    with pytest.raises(ConfigError, match="knee images have no source"):
+        MakeSettings(kind="knee", sources=(Path("a.nii"),))
     with pytest.raises(ConfigError, match="ask for one"):
         MakeSettings(kind="knee", volumes=(0, 0, 0))
     with pytest.raises(ConfigError, match="choose one of: brain, knee"):

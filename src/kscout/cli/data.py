@@ -60,7 +60,7 @@ def import_(
         ),
     ] = None,
     sample_rate: Annotated[
-        float | None, typer.Option(help="Share of each split's volumes to keep. [default: 1]")
+        float | None, typer.Option(help="Share of each split's volumes to keep. (default: 1)")
     ] = None,
     acquisition: Annotated[
         str | None, typer.Option(help="Only this acquisition, e.g. CORPD_FBK.")
@@ -70,14 +70,14 @@ def import_(
     ] = None,
     held_out: Annotated[
         float | None,
-        typer.Option(help="Share drawn for test, then for val, where unnamed. [default: 0.2]"),
+        typer.Option(help="Share drawn for test, then for val, where unnamed. (default: 0.2)"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of that draw. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of that draw. (default: 0)")] = None,
     test_from_train: Annotated[
         bool | None, typer.Option("--test-from-train", help="Draw test volumes from train's.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Name of the images in HDF5 or .npz.")] = None,
-    plane: Annotated[Plane | None, typer.Option(help="Cut of NIfTI. [default: axial]")] = None,
+    plane: Annotated[Plane | None, typer.Option(help="Cut of NIfTI. (default: axial)")] = None,
     skip_bad: Annotated[
         bool | None, typer.Option("--skip-bad", help="Leave out and record what is unusable.")
     ] = None,
@@ -105,11 +105,14 @@ def import_(
 def make(
     kind: Annotated[Kind, typer.Argument(help="Procedural knees or brains, or cut real heads.")],
     out: Out,
+    more: Annotated[
+        list[Path] | None, typer.Argument(hidden=True, help="Further files of --source.")
+    ] = None,
     volumes: Annotated[
         str, typer.Option(metavar="TRAIN,VAL,TEST", help="Number of volumes per split.")
     ] = "40,10,10",
     slices: Annotated[int, typer.Option(help="Slices per volume.")] = 16,
-    size: Annotated[int | None, typer.Option(help="64 to 320 pixels. [default: 128/256]")] = None,
+    size: Annotated[int | None, typer.Option(help="64 to 320 pixels. (default: 128/256)")] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same images.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0 for one per core.")] = 0,
     variant: Annotated[
@@ -126,7 +129,7 @@ def make(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a store of images that need no licence; run again, it goes on.
+    """Make a store of images that need no license; run again, it goes on.
 
     Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
     """
@@ -134,7 +137,8 @@ def make(
     from kscout.data.making import MakeSettings, make_store, paper_settings
 
     options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
-    options |= {"sources": tuple(source or ()), "download": download, "size": size}
+    sources = (*(source or ()), *(more or ()))
+    options |= {"sources": sources, "download": download, "size": size}
     if paper:
         settings = paper_settings(kind.value, **options)
     else:
@@ -172,7 +176,7 @@ def info(
 def show(
     store: StorePath,
     out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("montage.png"),
-    split: Annotated[str, typer.Option(help="train, val or test. [default: the first]")] = "",
+    split: Annotated[str, typer.Option(help="train, val or test. (default: the first)")] = "",
     images: Annotated[int, typer.Option(min=1, help="How many slices to show.")] = 24,
     size: Annotated[int | None, typer.Option(help="Matrix size, where there are several.")] = None,
 ) -> None:
@@ -225,7 +229,9 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    # A pipe has no width of its own; on a terminal the table fits itself in.
+    width = None if sys.stdout.isatty() else 120
+    console = Console(width=width, soft_wrap=True, highlight=False, markup=False)
     checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
     console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
     console.print(f"fingerprint {facts['fingerprint']} ({checked})")

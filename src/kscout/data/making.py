@@ -1,4 +1,4 @@
-"""Making stores of images that need no licence: procedural knees and brains, and cut real heads."""
+"""Making stores of images that need no license: procedural knees and brains, and cut real heads."""
 
 import math
 import os
@@ -54,6 +54,8 @@ class MakeSettings:
             raise ConfigError(
                 f"--volumes {self.volumes} of --slices {self.slices} are no images; ask for one"
             )
+        if self.kind != "heads" and (self.sources or self.download):
+            raise ConfigError(f"{self.kind} images have no source; give it with `heads` only")
         if self.kind == "heads" and not self.sources and not self.download:
             raise ConfigError(
                 "heads are cut from real volumes; name them with --source FILE, once per subject, "
