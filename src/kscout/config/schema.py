@@ -91,8 +91,6 @@ class ReconstructorTraining:
     """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` measures once and records the winner."""
-    compile: bool = False
-    """Whether torch.compile builds the network: worth its minute on long CUDA runs."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are kept beside the last and the best."""
     seed: int = 0

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -164,11 +164,10 @@ class Learner:
                 "raise training.batch_size or start fewer"
             )
         self.n_steps = math.ceil(len(slices) / training.batch_size)
-        compiled: Any = torch.compile(network) if training.compile else network
 
         def loss(batch: Sequence[Tensor]) -> Tensor:
             index, mask = batch
-            return training_loss(compiled, slices.batch(index), mask, training)
+            return training_loss(network, slices.batch(index), mask, training)
 
         self.gradients: EagerGradients | GraphedGradients
         if slices.device.type == "cuda":

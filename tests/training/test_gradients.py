@@ -1,0 +1,53 @@
+"""Gradients of a batch do not depend on the batch before, nor on how they are launched."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kscout.training.gradients import EagerGradients, GraphedGradients, Loss
+
+
+def network_and_loss(device: str) -> tuple[nn.Module, Loss]:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.InstanceNorm2d(4), nn.ReLU(), nn.Conv2d(4, 1, 1)
+    ).to(device)
+    data = torch.randn(50, 1, 9, 11).to(device)
+
+    def loss(batch: Sequence[Tensor]) -> Tensor:
+        index, target = batch
+        return (network(data[index]) - target).square().mean()
+
+    return network, loss
+
+
+def example(n_batch: int, device: str) -> list[Tensor]:
+    return [torch.randperm(50)[:n_batch].to(device), torch.randn(n_batch, 1, 9, 11).to(device)]
+
+
+def test_gradients_do_not_pile_up() -> None:
+    network, loss = network_and_loss("cpu")
+    gradients = EagerGradients(loss, network.parameters())
+    batch = example(3, "cpu")
+    gradients(example(4, "cpu"))
+    found = gradients(batch)
+    expected = torch.autograd.grad(loss(batch), list(network.parameters()))
+    for parameter, value in zip(network.parameters(), expected, strict=True):
+        assert parameter.grad is not None and torch.equal(parameter.grad, value)
+    assert not found.requires_grad and found == loss(batch)
+
+
+@pytest.mark.cuda
+def test_a_graph_gives_the_gradients_of_eager_passes() -> None:
+    network, loss = network_and_loss("cuda")
+    eager = EagerGradients(loss, network.parameters())
+    graphed = GraphedGradients(loss, network.parameters(), example(4, "cuda"))
+    for n_batch in (4, 4, 3, 4):
+        batch = example(n_batch, "cuda")
+        found = graphed(batch).item()
+        gradients = [parameter.grad.clone() for parameter in network.parameters()]
+        assert found == pytest.approx(eager(batch).item(), rel=1e-6)
+        for gradient, parameter in zip(gradients, network.parameters(), strict=True):
+            assert torch.allclose(gradient, parameter.grad, atol=1e-6)
