@@ -9,7 +9,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "kscout"
 
 # From the roof to the ground; docs/architecture.md explains the order.
 LAYERS = [
-    {"cli", "__main__"},
+    {"__main__"},
+    {"cli"},
     {"demo"},
     {"report", "serve", "bench"},
     {"campaign"},
@@ -17,8 +18,8 @@ LAYERS = [
     {"training"},
     {"assemble", "contracts", "runs"},
     {"data", "reconstruction", "policies", "acquisition", "zoo"},
-    {"core", "config", "metrics", "weights", "files", "randomness"},
-    {"physics"},
+    {"core", "config", "metrics", "weights"},
+    {"physics", "files", "randomness"},
     {"errors"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

@@ -36,10 +36,13 @@ def _per_image(data_range: Tensor | float, image: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def blur_matrix(size: int, convention: str) -> Float[Tensor, "out size"]:
+def blur_matrix(
+    size: int, convention: str, dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, "out size"]:
     """Return the banded matrix that averages along one axis with the convention's window.
 
-    Blurring an image is then two matrix products, many times faster than a convolution.
+    Blurring an image is then two matrix products, many times faster than a convolution. The
+    result is shared between calls: do not change it.
     """
     if convention == "paper":
         offset = torch.arange(11, dtype=torch.float64) - 5
@@ -50,7 +53,7 @@ def blur_matrix(size: int, convention: str) -> Float[Tensor, "out size"]:
     rows = torch.zeros(size + 2 * pad - len(window) + 1, size + 2 * pad, dtype=torch.float64)
     for row in range(rows.shape[0]):
         rows[row, row : row + len(window)] = window
-    return rows[:, pad : pad + size].float()
+    return rows[:, pad : pad + size].to(dtype).to(device)
 
 
 @final
@@ -70,8 +73,8 @@ class SsimScorer:
     ) -> None:
         _check_convention(convention)
         n_rows, n_cols = target.shape[-2:]
-        self.down = blur_matrix(n_rows, convention).to(target)
-        self.across = blur_matrix(n_cols, convention).to(target).T.contiguous()
+        kind = (convention, target.dtype, target.device)
+        self.down, self.across = blur_matrix(n_rows, *kind), blur_matrix(n_cols, *kind).T
         # fastMRI averages over 7x7 pixels and divides covariances by 48, not 49.
         self.unbias = 49 / 48 if convention == "fastmri" else 1.0
         value = _per_image(data_range, target)

@@ -52,7 +52,7 @@ class State:
     score: Float[Tensor, " state"]
     """SSIM of the reconstruction under the simulator's protocol."""
     n_left: int
-    """Columns that may still be acquired, in the slice that has most of them."""
+    """No state has more columns than this to acquire; known without asking the device."""
     step: int = 0
 
     def __len__(self) -> int:
@@ -89,20 +89,25 @@ class Simulator:
     def start(self, n_initial: int, *, n_trajectories: int = 1) -> State:
         """Measure the central columns and reconstruct."""
         n_slices, n_cols = self.batch.selectable.shape
-        mask = center_mask(n_cols, n_initial).to(self.batch.kspace.device)
-        state = self.start_from(mask.expand(n_slices, -1))
+        mask = center_mask(n_cols, n_initial, self.batch.kspace.device)
+        state = self.start_from(mask.expand(n_slices, -1), n_measured=n_initial)
         return (
             state.rows(state.owner.repeat_interleave(n_trajectories))
             if n_trajectories > 1
             else state
         )
 
-    def start_from(self, mask: Bool[Tensor, "batch col"]) -> State:
-        """Measure the columns of any mask at once, one mask per slice, and reconstruct."""
+    def start_from(self, mask: Bool[Tensor, "batch col"], *, n_measured: int = 0) -> State:
+        """Measure the columns of any mask at once, one mask per slice, and reconstruct.
+
+        Args:
+            mask: one mask per slice.
+            n_measured: columns known to be measured in every mask; saves trying them again.
+        """
         owner = torch.arange(len(mask), device=mask.device)
         zero_filled = ifft2c(apply_mask(self.batch.kspace, mask))
         found, score = self._reconstruct(zero_filled, mask, owner)
-        n_left = int((self.batch.selectable & ~mask).sum(dim=-1).max())
+        n_left = mask.shape[1] - n_measured
         return State(owner, zero_filled, mask, found.image, found.mean, found.std, score, n_left)
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
@@ -222,7 +227,7 @@ def check_budget(selectable: Bool[Tensor, "batch col"], *, n_initial: int, horiz
         )
     if horizon < 0:
         raise ConfigError(f"cannot acquire {horizon} columns; set the number of steps to 0 or more")
-    left = (selectable & ~center_mask(n_cols, n_initial).to(selectable.device)).sum(dim=-1)
+    left = (selectable & ~center_mask(n_cols, n_initial, selectable.device)).sum(dim=-1)
     n_short = int((left < horizon).sum())
     if n_short:
         raise ConfigError(

@@ -1,5 +1,7 @@
 """Centered orthonormal Fourier transforms over the last two axes (row, col)."""
 
+from functools import lru_cache
+
 import torch
 from jaxtyping import Complex, Inexact
 from torch import Tensor
@@ -23,8 +25,12 @@ def ifft_rows(kspace: Complex[Tensor, "*lead row col"]) -> Complex[Tensor, "*lea
     return torch.fft.fftshift(torch.fft.ifft(shifted, dim=-2, norm="ortho"), dim=-2)
 
 
+@lru_cache(maxsize=32)
 def column_ramps(n_cols: int, device: torch.device | str = "cpu") -> Complex[Tensor, "column col"]:
-    """Return for each k-space column the phase ramp that it spreads over the image's columns."""
+    """Return for each k-space column the phase ramp that it spreads over the image's columns.
+
+    The result is shared between calls: do not change it.
+    """
     identity = torch.eye(n_cols, dtype=torch.complex128)
     shifted = torch.fft.ifftshift(identity, dim=-1)
     ramps = torch.fft.fftshift(torch.fft.ifft(shifted, dim=-1, norm="ortho"), dim=-1)

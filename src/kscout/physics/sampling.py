@@ -11,12 +11,12 @@ def center_columns(n_cols: int, n_center: int) -> range:
     return range(start, start + n_center)
 
 
-def center_mask(n_cols: int, n_center: int) -> Bool[Tensor, " col"]:
+def center_mask(
+    n_cols: int, n_center: int, device: torch.device | str = "cpu"
+) -> Bool[Tensor, " col"]:
     """Return the mask of the `n_center` central columns, where every acquisition starts."""
-    mask = torch.zeros(n_cols, dtype=torch.bool)
-    columns = center_columns(n_cols, n_center)
-    mask[columns.start : columns.stop] = True
-    return mask
+    columns, center = torch.arange(n_cols, device=device), center_columns(n_cols, n_center)
+    return (columns >= center.start) & (columns < center.stop)
 
 
 def apply_mask(
