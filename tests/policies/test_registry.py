@@ -195,3 +195,13 @@ def test_the_spectral_oracle_takes_the_column_with_the_largest_true_error(
         # The transform along the rows keeps the energy of a column.
         energy = profile.abs().square().sum(dim=-1)
         torch.testing.assert_close(scores[:, column], energy, rtol=1e-3, atol=1e-5)
+
+
+def test_oracle_ties_go_to_the_lowest_column(generator: torch.Generator) -> None:
+    seen = observation("oracle", generator)
+    scores = torch.full((N_BATCH, N_COLS), 0.5)
+    scores[:, 3], scores[:, 9], scores[:, 12] = 0.7, 0.7 + 5e-7, 0.69999
+    truth = Truth(kspace_error=scores, candidate_scores=scores)
+    policy, mask = tiny_policy("oracle"), torch.zeros_like(seen.mask)
+    best = choose_columns(policy, policy(replace(seen, truth=truth)), mask, None)
+    assert best.tolist() == [3] * N_BATCH

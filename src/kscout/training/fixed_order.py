@@ -18,6 +18,7 @@ from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
+from kscout.policies.oracle import TIE
 from kscout.randomness import keyed_generator
 
 
@@ -79,7 +80,7 @@ def fit_fixed_order(
             mean_scores.append(before)
         gains[step, candidates] = (after - before).float()
         # Candidates are sorted, so that the first of equals is the lowest column.
-        best = int((after == after.max()).nonzero()[0])
+        best = int((after >= after.max() - TIE).nonzero()[0])
         order.append(int(candidates[best]))
         mean_scores.append(float(after[best]))
         if on_step is not None:
