@@ -70,6 +70,16 @@ def test_the_same_run_goes_on_and_leaves_no_leftovers(tmp_path: Path) -> None:
     assert not list(run.path.glob(".*.part"))
 
 
+def test_going_on_on_another_device_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_run(tmp_path / "run").close()
+    open_run(tmp_path / "run").close()
+    assert not caplog.text
+    with Run.create_or_resume(tmp_path / "run", CONFIG, inputs={"store": "abc"}, device="gpu"):
+        assert "begun on cpu and goes on on gpu" in caplog.text
+
+
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     open_run(tmp_path / "run").close()
     other = replace(

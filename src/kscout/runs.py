@@ -16,6 +16,7 @@ may be ahead of the checkpoint: both are dropped when the run goes on. Nothing h
 
 import fcntl
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -34,6 +35,8 @@ from kscout.files import write_json, write_text
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
 _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
+
+_log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
@@ -98,6 +101,11 @@ class Run:
             if (path / PROVENANCE).exists():
                 provenance = _read_json(path / PROVENANCE)
                 _check_same_inputs(path, provenance, inputs)
+                if provenance["device"] != device:
+                    _log.warning(
+                        "%s was begun on %s and goes on on %s: the last bits of its result differ",
+                        *(path, provenance["device"], device),
+                    )
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
                 write_json(path / PROVENANCE, provenance)
@@ -144,8 +152,14 @@ class Run:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to the metrics; it has an `epoch`."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with (self.path / METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise RunError(
+                f"cannot write {self.path / METRICS} ({error.strerror}); free some disk space and "
+                "run the same command again"
+            ) from error
 
     def rewind(self, epoch: int) -> list[Record]:
         """Drop torn lines and lines after an epoch; return those that stay."""

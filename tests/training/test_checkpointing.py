@@ -55,6 +55,24 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["c.pt"]
 
 
+def test_a_full_disk_is_told_and_the_old_checkpoint_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = model_and_optimizer()
+    path = tmp_path / "c.pt"
+    save_checkpoint(path, checkpoint_of(1, model, optimizer, {}))
+    before = path.read_bytes()
+
+    def full(_: object, aside: Path) -> None:
+        aside.write_bytes(b"half")
+        raise RuntimeError("PytorchStreamWriter failed writing file data/1: file write failed")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(RunError, match=r"cannot write .*c\.pt .*free some disk space"):
+        save_checkpoint(path, checkpoint_of(2, model, optimizer, {}))
+    assert path.read_bytes() == before and [f.name for f in tmp_path.iterdir()] == ["c.pt"]
+
+
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "c.pt") is None
 

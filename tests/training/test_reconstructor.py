@@ -15,7 +15,9 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.physics.sampling import center_mask
 from kscout.reconstruction import RECONSTRUCTORS, load
-from kscout.runs import Progress
+from kscout.runs import Progress, read_run
+from kscout.training import reconstructor
+from kscout.training.convolution import BACKENDS
 from kscout.training.masks import MaskDistribution
 from kscout.training.reconstructor import train_reconstructor, training_loss, validation_ssim
 
@@ -164,6 +166,30 @@ def test_an_interrupted_run_ends_bit_equal_and_is_then_left_alone(
     train_reconstructor(config, store, tmp_path / "cut", device="cpu", on_step=calls.append)
     assert not calls
     assert (cut.path / "weights.safetensors").stat().st_mtime_ns == written
+
+
+def test_the_measured_convolution_is_recorded_and_kept(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, training=replace(TRAINING, convolution="auto"))
+
+    def stop(progress: Progress) -> None:
+        if progress.epoch == 2:
+            raise StopError
+
+    with pytest.raises(StopError):
+        train_reconstructor(config, store, tmp_path / "run", device="cpu", on_step=stop)
+    measured = read_run(tmp_path / "run").provenance["convolution"]
+    assert measured in BACKENDS
+    other = next(name for name in BACKENDS if name != measured)
+    monkeypatch.setattr(reconstructor, "choose_convolution", lambda *_, **__: other)
+    used = []
+    original = reconstructor.convolution
+    monkeypatch.setattr(
+        reconstructor, "convolution", lambda name: used.append(name) or original(name)
+    )
+    run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
+    assert used == [measured] and run.provenance["convolution"] == measured
 
 
 def test_the_seed_decides_the_weights(store: Store, tmp_path: Path) -> None:

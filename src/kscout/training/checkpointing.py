@@ -42,8 +42,15 @@ def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Opt
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint whole; until then the one before it stays."""
-    with written_whole(path) as aside:
-        torch.save(dict(checkpoint), aside)
+    try:
+        with written_whole(path) as aside:
+            torch.save(dict(checkpoint), aside)
+    except (OSError, RuntimeError) as error:  # torch tells of a full disk by the latter
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(
+            f"cannot write {path} ({reason}); free some disk space and run the same command "
+            "again: it goes on from the last whole checkpoint"
+        ) from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint | None:

@@ -1,0 +1,56 @@
+"""`kscout train reconstructor` resolves its settings, tells how it goes and answers in JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+from training_stores import blob_store
+from typer.testing import CliRunner
+
+from kscout.cli.train import app, resolve_reconstructor
+from kscout.errors import ConfigError, RunError
+from kscout.runs import read_run
+
+TINY = "--channels 2 --batch-size 4 --set reconstructor.n_pools=2 --convolution native".split()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(blob_store(tmp_path_factory.mktemp("stores") / "blobs").path)
+
+
+def test_flags_win_over_assignments_over_file_over_preset(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[training]\nn_epochs = 7\nbatch_size = 7\nseed = 7\n")
+    settings = ["training.batch_size=8", "training.seed=8"]
+    found = resolve_reconstructor("wide-unet", file, settings, {"training.seed": 9, "x.y": None})
+    training = found.training
+    assert (training.n_epochs, training.batch_size, training.seed) == (7, 8, 9)
+    assert 32.0 in training.accelerations
+    with pytest.raises(ConfigError, match="unknown preset 'best'; choose one of: paper-unet"):
+        resolve_reconstructor("best", None, [], {})
+
+
+def test_the_answer_is_one_json_object_and_epochs_are_told(store: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["reconstructor", "--data", store, "--out", str(out), "--epochs", "2", *TINY]
+    words += ["--json", "--device", "cpu", "--protocol", "blind", "--tensorboard"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    answer = json.loads(result.stdout)
+    assert answer["epoch"] == 2 and answer["protocol"] == "blind"
+    assert answer["best_val_ssim"] >= answer["val_ssim"] > 0
+    lines = [line for line in result.stderr.splitlines() if line.startswith("epoch ")]
+    assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
+    assert "loss" in lines[0] and "validation SSIM" in lines[0] and "min left" in lines[0]
+    run = read_run(out)
+    assert run.config["reconstructor"] == {"name": "unet", "n_channels": 2, "n_pools": 2}
+    assert list((out / "tensorboard").glob("events.out.*"))
+
+    again = CliRunner().invoke(app, [*words[:-1], "--seed", "1"])
+    assert isinstance(again.exception, RunError)
+    assert "training.seed is 0 there and 1 here" in str(again.exception)
+
+
+def test_help_has_an_example() -> None:
+    result = CliRunner().invoke(app, ["reconstructor", "--help"])
+    assert "Example: kscout train reconstructor" in " ".join(result.stdout.split())
