@@ -291,7 +291,7 @@ def _read_json(path: Path) -> Record:
 
 def _lock_folder(path: Path) -> int:
     """Take the folder's lock, which the system releases however the process ends."""
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT)
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
