@@ -66,6 +66,7 @@ def write_run(folder: Path, *, seed: int = 0, gamma: float | None = None) -> Pat
     extra = "" if gamma is None else f"gamma = {gamma}\n"
     (folder / "config.toml").write_text(
         f'kind = "policy"\n[training]\nmethod = "{method}"\n{extra}seed = {seed}\n'
+        "n_trajectories = 8\n[acquisition]\nhorizon = 9\n"
     )
     provenance = {
         "date": "2020-10-30T12:00:00+00:00",
@@ -79,7 +80,14 @@ def write_run(folder: Path, *, seed: int = 0, gamma: float | None = None) -> Pat
     }
     (folder / "provenance.json").write_text(json.dumps(provenance))
     lines = [
-        {"epoch": epoch, "train_ssim": 0.6 + 0.01 * epoch, "val_ssim": 0.59 + 0.009 * epoch}
+        {
+            "epoch": epoch,
+            "time_s": 1.5,
+            "peak_memory_mib": 300 + epoch,
+            "n_slices": 40,
+            "train_ssim": 0.6 + 0.01 * epoch,
+            "val_ssim": 0.59 + 0.009 * epoch,
+        }
         for epoch in range(1, 8)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -108,8 +116,12 @@ def make_acquisition(names: tuple[str, ...] = ("random", "center-out", "oracle")
     policies = []
     for name in names:
         free = [column for column in range(N_COLS) if column not in start]
-        order = draw.permutation(free) if name == "random" else sorted(
-            free, key=lambda column: abs(column - N_COLS / 2 + (0.3 if name == "oracle" else 0))
+        order = (
+            draw.permutation(free)
+            if name == "random"
+            else sorted(
+                free, key=lambda column: abs(column - N_COLS / 2 + (0.3 if name == "oracle" else 0))
+            )
         )
         images, scores = [], []
         for step in range(STEPS + 1):

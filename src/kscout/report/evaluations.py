@@ -30,6 +30,8 @@ class Evaluation:
 
     label: str
     summary: dict[str, Any]
+    folder: Path | None = None
+    """Where its `results.csv` lies."""
 
     @property
     def policies(self) -> list[dict[str, Any]]:
@@ -66,12 +68,22 @@ def final_of(policy: dict[str, Any], metric: str = "ssim") -> float:
     return float(policy["by_step"][metric]["mean"][-1])
 
 
+def paper_method(policy: dict[str, Any]) -> str | None:
+    """Return the paper's method that a policy of a summary is, by its training or its name."""
+    training = policy.get("training")
+    if not training:
+        return method_of(policy["policy"])
+    if training["method"] == "greedy":
+        return "greedy"
+    return {1.0: "ngreedy", 0.9: "ngreedy-0.9"}.get(float(training.get("gamma", 1)))
+
+
 def read_evaluation(folder: Path, label: str | None = None) -> Evaluation:
     """Read `summary.json` of an evaluation folder."""
     path = folder / "summary.json"
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
-        evaluation = Evaluation(label or folder.name, summary)
+        evaluation = Evaluation(label or folder.name, summary, folder)
         _ = [final_of(policy) for policy in evaluation.policies], evaluation.steps
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise DataError(
@@ -117,10 +129,10 @@ def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str) ->
     std, interval = ssim["std"][-1], ssim["interval"][-1]
     compared = evaluation.comparison(name)
     is_reference = name == evaluation.summary.get("reference")
-    method = method_of(name)
+    method = paper_method(policy)
     paper = SSIM[setting].get(method) if method else None
     difference = (
-        Measured(compared["difference"], interval=_pair(compared.get("interval")))
+        Measured(float(compared["difference"]), interval=_pair(compared.get("interval")))
         if compared
         else ("reference" if is_reference else None)
     )
@@ -131,7 +143,7 @@ def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str) ->
             Measured(final_of(policy, "psnr")),
             Measured(final_of(policy, "nmse")),
             difference,
-            Measured(compared["p_value_corrected"]) if compared else None,
+            Measured(float(compared["p_value_corrected"])) if compared else None,
             Measured(*paper) if paper else None,
         ),
         is_oracle=policy["is_oracle"],
@@ -198,10 +210,10 @@ def _ranking(evaluation: Evaluation, styles: dict[str, LineStyle], stem: str) ->
 
 def overview_table(evaluations: Sequence[Evaluation]) -> Table:
     """Return final SSIM of every policy (rows) in every evaluation (columns), as in the paper."""
-    names: dict[str, bool] = {}
+    policies: dict[str, dict[str, Any]] = {}
     for evaluation in evaluations:
         for policy in evaluation.policies:
-            names.setdefault(policy["policy"], policy["is_oracle"])
+            policies.setdefault(policy["policy"], policy)
     columns = [Column("policy")]
     columns += [Column(evaluation.label, best="max") for evaluation in evaluations]
     settings = list(
@@ -211,12 +223,12 @@ def overview_table(evaluations: Sequence[Evaluation]) -> Table:
     )
     columns += [Column(f"paper: {setting.title}", is_paper=True) for setting in settings]
     rows = []
-    for name, is_oracle in names.items():
+    for name, policy in policies.items():
         ours = [_overview_cell(evaluation, name) for evaluation in evaluations]
-        method = method_of(name)
+        method = paper_method(policy)
         papers = [SSIM[setting.name].get(method) if method else None for setting in settings]
         theirs = [Measured(*paper) if paper else None for paper in papers]
-        rows.append(Row((name, *ours, *theirs), is_oracle))
+        rows.append(Row((name, *ours, *theirs), policy["is_oracle"]))
     note = (
         f"Final SSIM, mean ± standard deviation over seeds. Columns of the paper are printed in "
         f"{ARXIV} on fastMRI data, and are not our measurements."
@@ -237,6 +249,7 @@ __all__ = [
     "curves_of",
     "final_of",
     "overview_table",
+    "paper_method",
     "policy_table",
     "read_evaluation",
     "result_sections",

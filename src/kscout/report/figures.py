@@ -1,6 +1,7 @@
-"""Line figures: pure functions from numbers to a matplotlib Figure.
+"""All figures: pure functions from numbers to a matplotlib Figure.
 
-Nothing is shown or saved here, and no global state of matplotlib changes.
+Lines are drawn here, pictures in `kscout.report.pictures`. Nothing is shown or saved, and no global
+state of matplotlib changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from kscout.report.pictures import (
+    Example,
+    draw_average_policy,
+    draw_examples,
+    draw_montage,
+    draw_reconstructions,
+)
 from kscout.report.style import (
     QUIET,
     SERIES,
@@ -21,6 +29,8 @@ from kscout.report.style import (
     house_style,
     new_axes,
 )
+
+_ORACLE_MARKERS = ("*", "h", "8")
 
 
 @final
@@ -42,6 +52,11 @@ def styles_of(curves: Sequence[Curve]) -> dict[str, LineStyle]:
     return assign_styles(names, {curve.name for curve in curves if curve.is_oracle})
 
 
+def mark_oracle(name: str) -> str:
+    """Return a name that says that it is an oracle's."""
+    return name if "oracle" in name.lower() else f"{name} (oracle)"
+
+
 def _draw_curve(axes: Axes, curve: Curve, style: LineStyle, *, label: str | None = None) -> None:
     n_between = max(1, len(curve.x) // 8)
     axes.plot(
@@ -56,7 +71,7 @@ def _draw_curve(axes: Axes, curve: Curve, style: LineStyle, *, label: str | None
         zorder=2.5 if curve.is_oracle else 3,
     )
     if curve.low is not None and curve.high is not None:
-        axes.fill_between(curve.x, curve.low, curve.high, color=style.color, alpha=0.14, lw=0)
+        axes.fill_between(curve.x, curve.low, curve.high, color=style.color, alpha=0.1, lw=0)
 
 
 def _legend(figure: Figure, axes: Axes, n_cols: int = 3) -> None:
@@ -93,7 +108,7 @@ def draw_ssim_by_step(
         figure, (axes,) = new_axes(height=4.8)
         ranked = sorted(curves, key=lambda curve: (curve.is_oracle, -curve.mean[-1]))
         for curve in ranked:
-            label = f"{curve.name} (oracle)" if curve.is_oracle else curve.name
+            label = mark_oracle(curve.name) if curve.is_oracle else curve.name
             _draw_curve(axes, curve, looks[curve.name], label=label)
         axes.set_xlabel("acquired columns after the start")
         axes.set_ylabel(f"{metric} ({unit})" if unit else metric)
@@ -238,17 +253,18 @@ def draw_ranking(
     looks = styles or assign_styles(list(names), set(oracles))
     with house_style():
         figure, (axes,) = new_axes(height=4.6)
+        stars = iter(_ORACLE_MARKERS * len(names))
         for name, across, up in zip(names, ssim, psnr, strict=True):
             style, is_oracle = looks[name], name in oracles
             axes.plot(
                 across,
                 up,
                 linestyle="none",
-                marker=style.marker or "*",
-                markersize=8,
+                marker=next(stars) if is_oracle else style.marker,
+                markersize=9 if is_oracle else 8,
                 color=style.color,
                 mfc="none" if is_oracle else style.color,
-                label=f"{name} (oracle)" if is_oracle else name,
+                label=mark_oracle(name) if is_oracle else name,
             )
         axes.set_xlabel("SSIM")
         axes.set_ylabel("PSNR (dB)")
@@ -259,11 +275,17 @@ def draw_ranking(
 
 __all__ = [
     "Curve",
+    "Example",
+    "draw_average_policy",
     "draw_curves",
     "draw_entropies",
+    "draw_examples",
     "draw_gammas",
+    "draw_montage",
     "draw_ranking",
+    "draw_reconstructions",
     "draw_snr",
     "draw_ssim_by_step",
+    "mark_oracle",
     "styles_of",
 ]

@@ -74,7 +74,7 @@ def draw_examples(examples: Sequence[Example]) -> Figure:
     largest = max(float(np.abs(example.image - example.target).max()) for example in examples)
     titles = ("mask", "reconstruction", "target", "absolute difference")
     with house_style():
-        figure, grid = new_axes(len(examples), 4, width=7.2, height=0.25 + 1.85 * len(examples))
+        figure, grid = new_axes(len(examples), 4, width=7.2, height=0.25 + 1.8 * len(examples))
         for row, example in enumerate(examples):
             cells = grid[4 * row : 4 * row + 4]
             top = float(example.target.max())
@@ -89,6 +89,36 @@ def draw_examples(examples: Sequence[Example]) -> Figure:
             cells[0].set_ylabel(example.title)
             if example.ssim is not None:
                 cells[1].set_xlabel(f"SSIM {example.ssim:.4f}", fontsize=8.5)
+    return figure
+
+
+def draw_reconstructions(
+    target: Float[np.ndarray, "row col"],
+    images: Mapping[str, Float[np.ndarray, "row col"]],
+    *,
+    ssim: Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw the target and reconstructions side by side, and under each its absolute error.
+
+    All pictures share the target's brightness, all errors one scale.
+    """
+    errors = {name: np.abs(image - target) for name, image in images.items()}
+    largest = max(float(np.quantile(error, 0.999)) for error in errors.values())
+    n_across = len(images) + 1
+    with house_style():
+        figure, grid = new_axes(2, n_across, width=7.2, height=0.35 + 2 * 7.2 / n_across)
+        _show(grid[0], target, float(target.max()), "gray")
+        grid[0].set_title("target")
+        grid[n_across].set_axis_off()
+        grid[n_across].text(
+            0.95, 0.5, f"absolute error\n0 to {largest:.2g}", ha="right", va="center", fontsize=8.5
+        )
+        for index, (name, image) in enumerate(images.items(), start=1):
+            _show(grid[index], image, float(target.max()), "gray")
+            grid[index].set_title(name)
+            _show(grid[n_across + index], errors[name], largest, "inferno")
+            if ssim is not None and name in ssim:
+                grid[index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
     return figure
 
 
@@ -129,4 +159,10 @@ def _show(axes: Axes, picture: Any, limit: float, colormap: str) -> None:  # noq
         spine.set_visible(False)
 
 
-__all__ = ["Example", "draw_average_policy", "draw_examples", "draw_montage"]
+__all__ = [
+    "Example",
+    "draw_average_policy",
+    "draw_examples",
+    "draw_montage",
+    "draw_reconstructions",
+]

@@ -1,7 +1,7 @@
 """One slice, acquired column by column: a small player for the page, without any library."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 from kscout.errors import DataError
 from kscout.files import written_whole
 from kscout.report.embedding import gray_uri, heat_uri
-from kscout.report.style import SERIES
+from kscout.report.style import SERIES, LineStyle
 
 _ERROR_QUANTILE = 0.998
 """Of the first step's errors: white in the error maps, so that one pixel does not set the scale."""
@@ -95,17 +95,30 @@ def load_acquisition(path: Path) -> Acquisition:
         ) from error
 
 
-def acquisition_player(acquisition: Acquisition, *, name: str = "player") -> str:
+def acquisition_player(
+    acquisition: Acquisition,
+    *,
+    name: str = "player",
+    styles: Mapping[str, LineStyle] | None = None,
+) -> str:
     """Return HTML that steps through an acquisition with a slider, a button and the keyboard.
 
     Without scripts, and in print, the last step is shown.
+
+    Args:
+        acquisition: what is shown.
+        name: the widget's id, one per page.
+        styles: looks of policies elsewhere on the page, so that colors agree.
     """
+    kinds = [
+        _kind(policy, index, styles or {}) for index, policy in enumerate(acquisition.policies)
+    ]
     errors = [np.abs(policy.images - acquisition.target) for policy in acquisition.policies]
     limit = float(np.quantile(np.concatenate([error[0] for error in errors]), _ERROR_QUANTILE))
     top = float(acquisition.target.max())
     cards = [
-        _card(policy, error, (top, limit), index)
-        for index, (policy, error) in enumerate(zip(acquisition.policies, errors, strict=True))
+        _card(policy, error, (top, limit), kind)
+        for policy, error, kind in zip(acquisition.policies, errors, kinds, strict=True)
     ]
     n_steps = len(acquisition.policies[0].columns)
     data = {
@@ -117,10 +130,14 @@ def acquisition_player(acquisition: Acquisition, *, name: str = "player") -> str
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     target = (
         '<figure class="card target"><figcaption><b>target</b><span>fully sampled</span>'
-        f'</figcaption><div class="strip full"></div>'
+        '</figcaption><div class="strip full"></div>'
         f'<img class="shot" alt="Target image" src="{gray_uri(acquisition.target, top)}">'
-        '<p class="key"><i class="start"></i>start <i class="old"></i>acquired '
-        '<i class="new"></i>newest</p></figure>'
+        '<p class="key">Beside: measured columns, reconstruction, absolute error '
+        "(black is none, yellow is large).</p></figure>"
+    )
+    key = (
+        '<p class="key"><i class="start"></i>start<i class="old"></i>acquired'
+        '<i class="new"></i>newest<span>line: SSIM by step</span></p>'
     )
     return (
         f'<div class="player" id="{escape(name)}" data-steps="{n_steps}">'
@@ -129,10 +146,19 @@ def acquisition_player(acquisition: Acquisition, *, name: str = "player") -> str
         f'<input type="range" min="0" max="{n_steps}" value="{n_steps}" step="1" '
         f'aria-label="Acquisition step">'
         f'<output aria-live="off">step {n_steps} of {n_steps}</output></div>'
-        f"{_chart(acquisition.policies)}"
+        f"{_chart(acquisition.policies, kinds)}{key}"
         f'<div class="cards">{target}{"".join(card.html for card in cards)}</div>'
         f'<script type="application/json" class="data">{text}</script></div>'
     )
+
+
+def _kind(policy: PolicySteps, index: int, styles: Mapping[str, LineStyle]) -> str:
+    """Return the name of the policy's color in the page's style sheet."""
+    if policy.is_oracle:
+        return "oracle"
+    style = styles.get(policy.name)
+    place = SERIES.index(style.color) if style and style.color in SERIES else index % len(SERIES)
+    return f"series-{place + 1}"
 
 
 @final
@@ -146,12 +172,11 @@ def _card(
     policy: PolicySteps,
     error: Float[np.ndarray, "step row col"],
     limits: tuple[float, float],
-    index: int,
+    kind: str,
 ) -> _Card:
     images = [gray_uri(image, limits[0]) for image in policy.images]
     errors = [heat_uri(image, limits[1]) for image in error]
     scores = [round(float(score), 5) for score in policy.ssim]
-    kind = "oracle" if policy.is_oracle else f"series-{index % len(SERIES) + 1}"
     mark = " <small>oracle</small>" if policy.is_oracle else ""
     html = (
         f'<figure class="card" data-kind="{kind}"><figcaption><b>{escape(policy.name)}</b>{mark}'
@@ -171,19 +196,19 @@ def _card(
     return _Card(html, data)
 
 
-def _chart(policies: Sequence[PolicySteps]) -> str:
+def _chart(policies: Sequence[PolicySteps], kinds: Sequence[str]) -> str:
     """Draw SSIM by step as a strip of lines, with a cursor that the player moves."""
     width, height, edge = 600.0, 90.0, 6.0
     values = np.concatenate([policy.ssim for policy in policies]).astype(np.float64)
     low, high = float(values.min()), float(values.max())
     lines = []
-    for index, policy in enumerate(policies):
+    for policy, kind in zip(policies, kinds, strict=True):
         up = height - edge - (policy.ssim - low) / ((high - low) or 1.0) * (height - 2 * edge)
         points = _points(np.linspace(edge, width - edge, len(up)), np.asarray(up, np.float64))
         look = (
             'stroke="var(--ink)" stroke-dasharray="5 4"'
             if policy.is_oracle
-            else f'stroke="var(--series-{index % len(SERIES) + 1})"'
+            else f'stroke="var(--{kind})"'
         )
         lines.append(f'<polyline points="{points}" fill="none" stroke-width="2" {look}/>')
     cursor = f'<line class="cursor" x1="{width - edge}" x2="{width - edge}" y1="0" y2="{height}"/>'

@@ -1,6 +1,6 @@
 """Colors, line styles and files of figures.
 
-Colors are Okabe and Ito's, told apart with any color vision; marker and dash repeat what the color
+Colors can be told apart with any color vision; marker and dash repeat what the color
 says. A figure is drawn in fixed colors; inside the page these become CSS variables, so that one
 drawing serves light and dark.
 """
@@ -20,8 +20,18 @@ from matplotlib.figure import Figure
 from kscout.files import write_text, written_whole
 
 INK, QUIET, GRID, PAPER = "#1b1f24", "#67707a", "#d9dee3", "#fdfdfe"
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MARKERS = "osD^vP"
+# Six of Okabe and Ito's (black is the oracles', yellow is lost on white), then wine and gray.
+SERIES = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#882255",
+    "#7f8c99",
+)
+_MARKERS = "osD^vPXp"
 _ORACLE_DASHES: tuple[Any, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 _VARIABLES = {INK: "var(--ink)", QUIET: "var(--quiet)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 _VARIABLES |= {color: f"var(--series-{index})" for index, color in enumerate(SERIES, start=1)}

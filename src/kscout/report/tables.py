@@ -116,7 +116,7 @@ def to_html(table: Table) -> str:
         bodies.append(f"<tbody{kind}>{heading}{lines}</tbody>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return (
-        f'<div class="table" id="{escape(table.name)}">'
+        f'<div class="table" id="table-{escape(table.name)}">'
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}">'
         f"<table><caption>{escape(table.title)}</caption><thead><tr>{head}</tr></thead>"
         f"{''.join(bodies)}</table></div>{note}</div>"
@@ -131,9 +131,7 @@ def _kind(column: Column, index: int) -> str:
 def _html_row(table: Table, row: Row) -> str:
     cells = []
     for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-        text = _html_cell(column, cell)
-        if table.is_best(row, index):
-            text = f'<strong title="best in this column">{text}</strong>'
+        text = _html_cell(column, cell, is_best=table.is_best(row, index))
         kind = _kind(column, index)
         cells.append(
             f'<th scope="row"{kind}>{text}</th>' if index == 0 else f"<td{kind}>{text}</td>"
@@ -141,12 +139,14 @@ def _html_row(table: Table, row: Row) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _html_cell(column: Column, cell: Cell) -> str:
+def _html_cell(column: Column, cell: Cell, *, is_best: bool = False) -> str:
     if cell is None:
         return '<span class="none">–</span>'
     if isinstance(cell, str):
         return escape(cell)
     text = column.number(cell.value)
+    if is_best:
+        text = f'<strong title="best in this column">{text}</strong>'
     if cell.spread is not None:
         text += f' <span class="spread">± {column.number(cell.spread).lstrip("+")}</span>'
     if cell.interval is not None:

@@ -1,8 +1,9 @@
 """The summary of an evaluation in plain words: who won, by how much, and is it chance."""
 
+from pathlib import PurePath
 from typing import Any
 
-from kscout.report.evaluations import PROTOCOL_WORDS, Evaluation, final_of
+from kscout.report.evaluations import Evaluation, final_of
 
 LEVEL = 0.05
 
@@ -20,13 +21,13 @@ def tell_winner(evaluation: Evaluation) -> str:
     if name == reference:
         second = feasible[1]["policy"]
         lead = final_of(best) - final_of(feasible[1])
-        verdict = _verdict(evaluation.comparison(second))
+        verdict = _verdict(evaluation, evaluation.comparison(second))
         return f"{opening}, {lead:.4f} above {second}, the next. {verdict}"
     compared = evaluation.comparison(name)
     if compared is None:
         return f"{opening}."
     distance = f"{compared['difference']:.4f} above {reference}, the reference"
-    return f"{opening}, {distance}. {_verdict(compared)}"
+    return f"{opening}, {distance}. {_verdict(evaluation, compared)}"
 
 
 def tell_runner_up(evaluation: Evaluation) -> str | None:
@@ -78,7 +79,6 @@ def summarize(evaluation: Evaluation) -> tuple[str, ...]:
         tell_runner_up(evaluation),
         tell_headroom(evaluation),
         tell_limits(evaluation),
-        PROTOCOL_WORDS.get(evaluation.protocol),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -103,7 +103,8 @@ def facts(evaluation: Evaluation) -> dict[str, str]:
 
 
 def _named(value: Any) -> str:  # noqa: ANN401 - a name, or an object that has one
-    return str(value.get("name", value)) if isinstance(value, dict) else str(value)
+    name = value.get("name", value) if isinstance(value, dict) else value
+    return PurePath(str(name)).name
 
 
 def _with_factor(n: int, n_cols: int | None) -> str:
@@ -114,29 +115,36 @@ def _columns(evaluation: Evaluation) -> str:
     return f"{evaluation.steps} acquired columns"
 
 
-def _verdict(compared: dict[str, Any] | None) -> str:
+def _verdict(evaluation: Evaluation, compared: dict[str, Any] | None) -> str:
+    """Say whether a difference is more than chance, with the numbers that say so."""
     if compared is None:
         return "The difference was not tested."
-    interval, p_value = compared.get("interval"), compared.get("p_value_corrected")
-    parts = []
-    if interval is not None:
-        low, high = sorted(abs(bound) for bound in interval)
-        crosses = interval[0] < 0 < interval[1]
-        parts.append(
-            f"95 % interval {interval[0]:+.4f} to {interval[1]:+.4f}".replace("-", "−")
-            if crosses
-            else f"95 % interval {low:.4f} to {high:.4f}"
-        )
-    if p_value is not None:
-        parts.append(f"p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'} after correction")
-    excludes = interval is not None and not interval[0] <= 0 <= interval[1]
-    is_significant = excludes and p_value is not None and p_value < LEVEL
-    told = (
-        "The difference is statistically significant"
-        if is_significant
-        else "The difference is not statistically significant: it may be chance"
+    interval, p_value = compared.get("interval"), float(compared["p_value_corrected"])
+    if interval is None:
+        return "With one volume its uncertainty is unknown."
+    low, high = interval
+    range_ = f"95 % interval {_signed(low)} to {_signed(high)}"
+    p_words = f"p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'}"
+    if low <= 0 <= high:
+        return f"The difference may be chance ({range_}, corrected {p_words})."
+    if p_value < LEVEL:
+        return f"The difference is statistically significant ({range_}, corrected {p_words})."
+    n_tests = len(evaluation.summary["comparisons"])
+    least = min(1.0, n_tests * 2.0 ** (1 - int(evaluation.summary["n_volumes"])))
+    limit = (
+        f"; with {evaluation.summary['n_volumes']} volumes and {n_tests} comparisons it could not "
+        f"have fallen below {least:.2g}"
+        if least >= LEVEL
+        else ""
     )
-    return f"{told} ({', '.join(parts)})." if parts else f"{told}."
+    return (
+        f"The {range_} excludes zero, but the test corrected for all comparisons does not confirm "
+        f"the difference ({p_words}{limit})."
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
 
 
 __all__ = ["facts", "summarize", "tell_winner"]

@@ -1,0 +1,58 @@
+"""`kscout report`: one page, or tables and figures, from folders of results."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+class Format(StrEnum):
+    """What a report is written as."""
+
+    HTML = "html"
+    CSV = "csv"
+    LATEX = "latex"
+    MARKDOWN = "markdown"
+
+
+_DEFAULTS = {"html": "report.html", "csv": "report.csv", "latex": "report.tex"}
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS...", help="Evaluation, analysis and run folders, or parents."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write. [default: report.html]")
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="The page, or its tables alone.")
+    ] = Format.HTML,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for every figure as PNG, SVG and PDF.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the written paths as JSON.")
+    ] = False,
+) -> None:
+    """Write one self-contained page from results: summary, tables, figures, provenance.
+
+    Example: kscout report runs/evaluation runs/greedy -o report.html --figures figures
+    """
+    from kscout.report.build import build_report, write_report
+
+    target = out or Path(_DEFAULTS.get(form.value, "report.md"))
+    written = write_report(
+        build_report(runs, title=title), target, form=form.value, figures=figures
+    )
+    if as_json:
+        typer.echo(json.dumps({"written": [str(path) for path in written]}))
+        return
+    console = Console()
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,255 @@
+"""Sections from what `kscout analyze` wrote: tables of rows, recognized by their columns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from kscout.report.figures import Curve, draw_entropies, draw_gammas, draw_snr
+from kscout.report.page import Block, Drawing, Section
+from kscout.report.paper_numbers import ARXIV, GAMMAS, SNR, SNR_EPOCHS, method_of
+from kscout.report.pictures import Example, draw_average_policy, draw_examples
+from kscout.report.style import LineStyle
+from kscout.report.tables import Cell, Column, Measured, Row, Table
+from kscout.report.trainings import cost_rows_table, curve_rows_drawing
+
+Rows = Sequence[Mapping[str, Any]]
+
+_AVERAGE_CAPTION = (
+    "Average policy: the fraction of test slices for which a column has been sampled by each "
+    "step, one trajectory per slice. The white band in the middle is the start."
+)
+_ENTROPY_CAPTION = (
+    "Entropy of the policy per step. Marginal: of the policy averaged over slices. Conditional: "
+    "averaged over slices of each slice's own. Their difference, the mutual information, is how "
+    "much the choice depends on the slice. Bands are one standard deviation over seeds."
+)
+_PANELS = {
+    "mutual_information": "mutual information",
+    "marginal": "marginal entropy",
+    "conditional": "conditional entropy",
+}
+TRAINING = "Training"
+_N_PANELS = 3
+"""Average policies drawn side by side; more go to a row of their own."""
+
+
+@final
+@dataclass(frozen=True)
+class Context:
+    """What sections share: looks of methods, the start, and the paper's setting."""
+
+    styles: Mapping[str, LineStyle]
+    start_columns: Sequence[int] = ()
+    setting: str = "knee-base"
+    stem: str = ""
+    """Put before the names of figures and tables, where a page has several of a kind."""
+
+    def looks_of(self, names: set[str]) -> Mapping[str, LineStyle] | None:
+        """Return the page's looks where they cover all names."""
+        return self.styles if names <= set(self.styles) else None
+
+
+def average_policy_blocks(rows: Rows, context: Context) -> list[Block]:
+    """Draw average policies (columns policy, step, column, sampled)."""
+    pictures = {}
+    for name in dict.fromkeys(str(row["policy"]) for row in rows):
+        own = [row for row in rows if row["policy"] == name]
+        n_steps, n_cols = (1 + max(int(row[key]) for row in own) for key in ("step", "column"))
+        picture = np.zeros((n_steps - 1, n_cols))
+        for row in own:
+            picture[int(row["step"]) - 1, int(row["column"])] = float(row["sampled"])
+        pictures[name] = picture
+    return draw_policies(pictures, context)
+
+
+def draw_policies(pictures: Mapping[str, Any], context: Context) -> list[Block]:
+    """Draw average policies [step, col] by name, a few side by side."""
+    names = list(pictures)
+    blocks: list[Block] = []
+    for place in range(0, len(names), _N_PANELS):
+        shown = {name: pictures[name] for name in names[place : place + _N_PANELS]}
+        # Start columns of results without them are those that every step has everywhere.
+        start = list(context.start_columns) or _always_sampled(shown)
+        suffix = f"-{place // _N_PANELS + 1}" if place else ""
+        name = f"{context.stem}average-policy{suffix}"
+        figure = draw_average_policy(shown, start_columns=start)
+        blocks.append(Drawing(figure, name, _AVERAGE_CAPTION, is_wide=len(shown) > 1))
+    return blocks
+
+
+def _always_sampled(pictures: Mapping[str, Any]) -> list[int]:
+    first = np.stack([picture[0] for picture in pictures.values()])
+    return [int(column) for column in np.flatnonzero((first >= 1).all(axis=0))]
+
+
+def entropy_blocks(rows: Rows, context: Context) -> list[Block]:
+    """Draw entropies (columns policy, step, and mean and std of each quantity)."""
+    panels: dict[str, list[Curve]] = {title: [] for title in _PANELS.values()}
+    for name in dict.fromkeys(str(row["policy"]) for row in rows):
+        own = sorted((row for row in rows if row["policy"] == name), key=lambda row: row["step"])
+        x = np.array([float(row["step"]) for row in own])
+        for key, title in _PANELS.items():
+            mean = _column(own, f"{key}_mean" if f"{key}_mean" in own[0] else key)
+            std = _column(own, f"{key}_std")
+            if mean is None:
+                continue
+            low, high = (None, None) if std is None else (mean - std, mean + std)
+            panels[title].append(Curve(name, x, mean, low, high))
+    names = {curve.name for curves in panels.values() for curve in curves}
+    shown = {title: curves for title, curves in panels.items() if curves}
+    figure = draw_entropies(shown, styles=context.looks_of(names))
+    return [Drawing(figure, f"{context.stem}entropies", _ENTROPY_CAPTION, is_wide=True)]
+
+
+def _column(rows: Rows, key: str) -> Any:  # noqa: ANN401 - an array or None
+    values = [row.get(key) for row in rows]
+    return None if any(value is None for value in values) else np.array(values, dtype=np.float64)
+
+
+def snr_blocks(rows: Rows, context: Context) -> list[Block]:
+    """Draw and tabulate the gradient's signal-to-noise ratio by the paper's formula."""
+    names = list(dict.fromkeys(str(row.get("policy", "policy")) for row in rows))
+    curves, columns = [], [Column("epoch")]
+    for name in names:
+        own = [row for row in rows if str(row.get("policy", "policy")) == name]
+        mean, std = _column(own, "snr_paper"), _column(own, "std_paper")
+        x = np.array([float(row["epoch"]) for row in own])
+        low, high = (None, None) if std is None else (mean - std, mean + std)
+        curves.append(Curve(name, x, mean, low, high))
+        columns.append(Column(name, digits=2))
+    methods = [
+        m
+        for m in dict.fromkeys(method_of(name) for name in names)
+        if m in ("greedy", "ngreedy", "ngreedy-0.9")
+    ]
+    columns += [Column(f"paper: {m}, {context.setting}", digits=2, is_paper=True) for m in methods]
+    epochs = sorted({int(row["epoch"]) for row in rows})
+    table_rows = []
+    for epoch in epochs:
+        cells: list[Cell] = [str(epoch)]
+        cells += [_snr_cell(rows, name, epoch) for name in names]
+        cells += [_paper_snr(context.setting, method, epoch) for method in methods]
+        table_rows.append(Row(tuple(cells)))
+    n_passes = sorted({int(row["n_passes"]) for row in rows if row.get("n_passes")})
+    note = (
+        "Norm of the mean gradient of the policy's last layer over the norm of its standard "
+        f"error, by the paper's formula; ± over {', '.join(map(str, n_passes)) or 'the'} passes. "
+        f"The paper's columns are printed in {ARXIV}, on fastMRI data."
+    )
+    name = f"{context.stem}gradient-snr"
+    table = Table("Gradient signal-to-noise ratio", tuple(columns), tuple(table_rows), note, name)
+    looks = context.looks_of(set(names))
+    caption = "Signal-to-noise ratio of the gradient estimate at checkpoints of training."
+    blocks: list[Block] = (
+        [Drawing(draw_snr(curves, styles=looks), name, caption)] if len(epochs) > 1 else []
+    )
+    return [*blocks, table]
+
+
+def _snr_cell(rows: Rows, name: str, epoch: int) -> Measured | None:
+    for row in rows:
+        if str(row.get("policy", "policy")) == name and int(row["epoch"]) == epoch:
+            return _measured(row["snr_paper"], row.get("std_paper"))
+    return None
+
+
+def _paper_snr(setting: str, method: str | None, epoch: int) -> Measured | None:
+    if method is None or epoch not in SNR_EPOCHS:
+        return None
+    return Measured(*SNR[setting][method][epoch])
+
+
+def gamma_blocks(rows: Rows, context: Context) -> list[Block]:
+    """Draw and tabulate final SSIM against the discount (columns gamma, ssim_mean, ssim_std)."""
+    discounted = [row for row in rows if row["gamma"] is not None]
+    greedy = [row for row in rows if row["gamma"] is None]
+    paper = GAMMAS.get(context.setting, {})
+    table_rows = []
+    for row in [*greedy, *sorted(discounted, key=lambda row: row["gamma"])]:
+        gamma = row["gamma"]
+        theirs = None if gamma is None else paper.get(float(gamma))
+        cells: tuple[Cell, ...] = (
+            "greedy" if gamma is None else f"γ = {gamma:g}",
+            str(row["n_seeds"]),
+            _measured(row["ssim_mean"], row.get("ssim_std")),
+            _measured(row["psnr_mean"], row.get("psnr_std")),
+            Measured(*theirs) if theirs else None,
+        )
+        table_rows.append(Row(cells))
+    columns = (
+        Column("discount"),
+        Column("seeds"),
+        Column("SSIM", best="max"),
+        Column("PSNR (dB)", digits=2, best="max"),
+        Column(f"paper: SSIM, {context.setting}", is_paper=True),
+    )
+    note = f"± over seeds. The paper's column is printed in {ARXIV}, on fastMRI data."
+    name = f"{context.stem}discount"
+    table = Table("Final SSIM by discount", columns, tuple(table_rows), note, name)
+    if len(discounted) < 2:
+        return [table]
+    std = _column(discounted, "ssim_std")
+    figure = draw_gammas(
+        np.array([float(row["gamma"]) for row in discounted]),
+        np.array([float(row["ssim_mean"]) for row in discounted]),
+        std,
+        greedy=float(greedy[0]["ssim_mean"]) if greedy else None,
+    )
+    caption = "Final SSIM of non-greedy policies against the discount of later rewards."
+    return [Drawing(figure, name, caption), table]
+
+
+def _measured(value: int | float | None, spread: int | float | None) -> Measured | None:
+    if value is None:
+        return None
+    return Measured(float(value), None if spread is None else float(spread))
+
+
+def example_blocks(examples: Sequence[Example], *, stem: str = "") -> list[Block]:
+    """Draw reconstruction examples: mask, reconstruction, target, absolute difference."""
+    caption = (
+        "Reconstructions at the end of the acquisition: measured columns, reconstruction, target "
+        "and absolute difference; differences share one scale."
+    )
+    return [Drawing(draw_examples(examples), f"{stem}examples", caption, is_wide=True)]
+
+
+def curve_blocks(rows: Rows, context: Context) -> list[Block]:
+    """Draw learning curves (columns policy, series, epoch, mean, std)."""
+    return list(curve_rows_drawing(rows, context.styles))
+
+
+def cost_blocks(rows: Rows, _context: Context) -> list[Block]:
+    """Tabulate what training took."""
+    return [cost_rows_table(rows)]
+
+
+KINDS: tuple[tuple[frozenset[str], str, Callable[[Rows, Context], list[Block]]], ...] = (
+    (frozenset({"policy", "step", "column", "sampled"}), "Average policy", average_policy_blocks),
+    (frozenset({"policy", "step", "marginal_mean"}), "Adaptivity", entropy_blocks),
+    (frozenset({"policy", "step", "marginal"}), "Adaptivity", entropy_blocks),
+    (frozenset({"epoch", "snr_paper"}), "Gradient noise", snr_blocks),
+    (frozenset({"gamma", "ssim_mean", "psnr_mean"}), "Discount", gamma_blocks),
+    (frozenset({"policy", "series", "epoch", "mean"}), TRAINING, curve_blocks),
+    (frozenset({"policy", "time_s", "peak_memory_mib"}), TRAINING, cost_blocks),
+)
+
+
+def analysis_section(rows: Rows, context: Context) -> Section | None:
+    """Return the section for a table of `kscout analyze`, None for one that is not known."""
+    keys = set(rows[0]) if rows else set()
+    for needed, title, build in KINDS:
+        if needed <= keys:
+            return Section(title, tuple(build(rows, context)))
+    return None
+
+
+__all__ = [
+    "TRAINING",
+    "Context",
+    "analysis_section",
+    "draw_policies",
+    "example_blocks",
+]

@@ -1,0 +1,204 @@
+"""From folders to a report: what `kscout report` calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from kscout.errors import DataError, unknown_name
+from kscout.evaluation.average_policy import average_policy_of_results
+from kscout.evaluation.results import RESULTS
+from kscout.files import write_text
+from kscout.report.analyses import (
+    TRAINING,
+    Context,
+    analysis_section,
+    draw_policies,
+    example_blocks,
+)
+from kscout.report.evaluations import (
+    Evaluation,
+    curves_of,
+    overview_table,
+    paper_method,
+    result_sections,
+)
+from kscout.report.figures import styles_of
+from kscout.report.folders import Found, search
+from kscout.report.page import (
+    Block,
+    Front,
+    Section,
+    Widget,
+    link_name,
+    save_figures,
+    tables_of,
+    write_page,
+)
+from kscout.report.paper_numbers import setting_of
+from kscout.report.player import acquisition_player
+from kscout.report.style import LineStyle
+from kscout.report.tables import EXTENSIONS, FORMATS, Table, write
+from kscout.report.trainings import training_section
+from kscout.report.words import facts, summarize, tell_winner
+
+_TRAINED = ("greedy", "ngreedy", "ngreedy-0.9", "alphazero")
+_LARGEST_RESULTS = 64 * 2**20
+"""Bytes of `results.csv` up to which a report reads it; beyond, `kscout analyze policy` does."""
+
+
+@final
+@dataclass(frozen=True)
+class Report:
+    """A report before it is written in one form or another."""
+
+    front: Front
+    sections: tuple[Section, ...]
+    provenance: dict[str, dict[str, str]]
+
+    @property
+    def tables(self) -> list[Table]:
+        return tables_of(self.sections)
+
+
+def build_report(folders: Sequence[Path], *, title: str | None = None) -> Report:
+    """Read folders and lay out a report; a section appears only where there is data for it."""
+    found = search(folders)
+    styles = styles_of([curve for one in found.evaluations for curve in curves_of(one)])
+    analyses = analysis_sections(found, styles)
+    sections = _evaluation_sections(found.evaluations, styles)
+    sections += [player_section(found, styles), *analyses]
+    if all(section.title != TRAINING for section in analyses):
+        sections.append(training_section(found.runs, styles=styles))
+    return Report(
+        front=_front(found, title),
+        sections=tuple(section for section in sections if section.blocks),
+        provenance=found.provenance,
+    )
+
+
+def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
+    """Return the paper's analyses: from tables of `kscout analyze`, or results themselves."""
+    setting = "knee-base"
+    if found.evaluations:
+        first = found.evaluations[0]
+        setting = setting_of(first.n_cols, first.n_initial or 0, first.steps)[0].name
+    parts: dict[str, list[Block]] = {}
+    for index, (label, rows) in enumerate(found.analyses):
+        is_first = all(set(rows[0]) != set(other[0]) for _, other in found.analyses[:index])
+        stem = "" if is_first else f"{link_name(label)}-"
+        section = analysis_section(rows, Context(styles, setting=setting, stem=stem))
+        if section is not None:
+            parts.setdefault(section.title, []).extend(section.blocks)
+    if "Average policy" not in parts:
+        parts["Average policy"] = average_policies_of(found.evaluations, styles)
+    if found.examples:
+        parts["Examples"] = example_blocks(found.examples)
+    return [Section(title, tuple(blocks)) for title, blocks in parts.items() if blocks]
+
+
+def average_policies_of(
+    evaluations: Sequence[Evaluation], styles: dict[str, LineStyle]
+) -> list[Block]:
+    """Draw what trained policies measured in evaluations, from their long tables."""
+    blocks: list[Block] = []
+    for evaluation in evaluations:
+        results = None if evaluation.folder is None else evaluation.folder / RESULTS
+        n_cols, n_initial = evaluation.n_cols, evaluation.n_initial
+        if results is None or n_cols is None or n_initial is None or not _is_small(results):
+            continue
+        pictures = {
+            policy["policy"]: average_policy_of_results(
+                results, policy["policy"], n_cols=n_cols, n_initial=n_initial
+            ).sampled.numpy()
+            for policy in evaluation.policies
+            if paper_method(policy) in _TRAINED
+        }
+        stem = f"{link_name(evaluation.label)}-" if len(evaluations) > 1 else ""
+        blocks += draw_policies(pictures, Context(styles, stem=stem))
+    return blocks
+
+
+def _is_small(results: Path) -> bool:
+    return results.is_file() and results.stat().st_size <= _LARGEST_RESULTS
+
+
+def _evaluation_sections(
+    evaluations: Sequence[Evaluation], styles: dict[str, LineStyle]
+) -> list[Section]:
+    if len(evaluations) == 1:
+        return result_sections(evaluations[0], styles=styles)
+    sections = [Section("Overview", (overview_table(evaluations),))] if evaluations else []
+    for evaluation in evaluations:
+        sections += result_sections(evaluation, styles=styles, prefix=evaluation.label)
+    return sections
+
+
+def player_section(found: Found, styles: dict[str, LineStyle]) -> Section:
+    """Return the step-by-step acquisitions that were recorded."""
+    caption = (
+        "Move the slider or press play: each step measures one more column. All policies start "
+        "from the same columns; error maps share one scale."
+    )
+    widgets = [
+        Widget(
+            acquisition_player(acquisition, name=f"player-{index}", styles=styles),
+            f"{acquisition.title}. {caption}",
+        )
+        for index, acquisition in enumerate(found.acquisitions, start=1)
+    ]
+    return Section("One acquisition, step by step", tuple(widgets))
+
+
+def _front(found: Found, title: str | None) -> Front:
+    evaluations = found.evaluations
+    if len(evaluations) == 1:
+        only = evaluations[0]
+        return Front(title or "Acquisition policies compared", summarize(only), facts=facts(only))
+    if evaluations:
+        told = tuple(f"{one.label}: {tell_winner(one)}" for one in evaluations)
+        protocols = ", ".join(dict.fromkeys(one.protocol for one in evaluations))
+        return Front(
+            title or "Acquisition policies compared",
+            told,
+            facts={"Evaluations": str(len(evaluations)), "Protocol": protocols},
+        )
+    n_runs = len(found.runs)
+    words = f"{n_runs} training run{'s' if n_runs != 1 else ''}, not yet compared on test data."
+    return Front(title or "Training runs", (words,), facts={"Runs": str(n_runs)})
+
+
+def write_report(
+    report: Report, out: Path, *, form: str = "html", figures: Path | None = None
+) -> list[Path]:
+    """Write the page, or its tables in another form, and the figures where asked.
+
+    Args:
+        report: what `build_report` returned.
+        out: the file to write. CSV holds one table per file: with several, each table's name is
+            added to the file's.
+        form: html, csv, latex or markdown.
+        figures: folder for PNG, SVG and PDF of every figure.
+    """
+    if form not in FORMATS:
+        raise unknown_name("format", form, list(FORMATS))
+    if form == "html":
+        paths = [write_page(report.front, report.sections, out, provenance=report.provenance)]
+    else:
+        paths = _write_tables(report.tables, out, form)
+    return paths + (save_figures(report.sections, figures) if figures is not None else [])
+
+
+def _write_tables(tables: Sequence[Table], out: Path, form: str) -> list[Path]:
+    if not tables:
+        raise DataError("the report has no table to write; take --format html")
+    if form != "csv" or len(tables) == 1:
+        write_text(out, write(tables, form))
+        return [out]
+    paths = [out.with_name(f"{out.stem}-{table.name}{EXTENSIONS[form]}") for table in tables]
+    for path, table in zip(paths, tables, strict=True):
+        write_text(path, write([table], form))
+    return paths
+
+
+__all__ = ["Report", "build_report", "player_section", "write_report"]

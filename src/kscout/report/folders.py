@@ -1,0 +1,199 @@
+"""Finding in folders what a report is made of, and what each folder says of its origin."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from kscout.errors import DataError
+from kscout.report.evaluations import Evaluation, read_evaluation
+from kscout.report.pictures import Example
+from kscout.report.player import Acquisition, load_acquisition
+from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
+
+SUMMARY = "summary.json"
+ACQUISITIONS, EXAMPLES = "acquisition*.npz", "examples.npz"
+_ORIGIN = (
+    "protocol",
+    "metric_convention",
+    "store",
+    "store_fingerprint",
+    "split",
+    "limit",
+    "reconstructor",
+    "reconstructor_fingerprint",
+    "is_argmax",
+    "draw_seeds",
+)
+
+Facts = dict[str, str]
+
+
+@final
+@dataclass(frozen=True)
+class Found:
+    """All that lies in the folders a report was asked for."""
+
+    evaluations: tuple[Evaluation, ...]
+    runs: tuple[RunRecord, ...]
+    acquisitions: tuple[Acquisition, ...]
+    analyses: tuple[tuple[str, list[dict[str, Any]]], ...]
+    """Folder's label and rows of the tables that `kscout analyze` wrote."""
+    examples: tuple[Example, ...]
+    provenance: dict[str, Facts]
+
+
+def search(paths: Sequence[Path]) -> Found:
+    """Look through folders, and all folders inside, for evaluations, runs and analyses."""
+    for path in paths:
+        if not path.is_dir():
+            raise DataError(f"{path} is not a folder; name run, evaluation or analysis folders")
+    folders = _labels(_folders(paths))
+    evaluations = {
+        label: read_evaluation(folder, label)
+        for folder, label in folders.items()
+        if _is_evaluation(folder)
+    }
+    runs = [(label, read_run(folder)) for folder, label in folders.items() if _is_run(folder)]
+    found = Found(
+        evaluations=tuple(evaluations.values()),
+        runs=tuple(run for _, run in runs),
+        acquisitions=tuple(
+            load_acquisition(file)
+            for folder in folders
+            for file in sorted(folder.glob(ACQUISITIONS))
+        ),
+        analyses=tuple(
+            (label, rows) for folder, label in folders.items() for rows in _tables(folder)
+        ),
+        examples=tuple(example for folder in folders for example in _examples(folder)),
+        provenance=_provenance(folders, evaluations, runs),
+    )
+    if not (
+        found.evaluations or found.runs or found.acquisitions or found.analyses or found.examples
+    ):
+        raise DataError(
+            f"nothing to report in {', '.join(map(str, paths))}: no {SUMMARY} of "
+            f"`kscout evaluate`, no run folder ({CONFIG} and {PROVENANCE}), no output of "
+            "`kscout analyze`"
+        )
+    return found
+
+
+def _folders(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for path in paths:
+        for folder in _walk(path.resolve()):
+            found.setdefault(folder)
+    return list(found)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    yield folder
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and not inner.name.startswith("."):
+            yield from _walk(inner)
+
+
+def _labels(folders: Sequence[Path]) -> dict[Path, str]:
+    """Name folders by as few of their last parts as tell them apart."""
+    labels = {}
+    for folder in folders:
+        for n_parts in range(1, len(folder.parts)):
+            label = "/".join(folder.parts[-n_parts:])
+            if sum("/".join(other.parts[-n_parts:]) == label for other in folders) == 1:
+                break
+        labels[folder] = label
+    return labels
+
+
+def _is_evaluation(folder: Path) -> bool:
+    return isinstance((_json(folder / SUMMARY) or {}).get("policies"), list)
+
+
+def _is_run(folder: Path) -> bool:
+    if not ((folder / CONFIG).is_file() and (folder / PROVENANCE).is_file()):
+        return False
+    return "kind" in tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+
+
+def _tables(folder: Path) -> list[list[dict[str, Any]]]:
+    contents = [_load(path) for path in sorted(folder.glob("*.json"))]
+    return [
+        content
+        for content in contents
+        if isinstance(content, list) and content and isinstance(content[0], dict)
+    ]
+
+
+def _examples(folder: Path) -> list[Example]:
+    """Read what `kscout analyze examples` wrote."""
+    path = folder / EXAMPLES
+    if not path.is_file():
+        return []
+    try:
+        with np.load(path) as arrays:
+            names = [arrays[key] for key in ("policy", "volume", "slice")]
+            titles = [
+                f"{policy}\n{volume}:{number}"
+                for policy, volume, number in zip(*names, strict=True)
+            ]
+            pictures = [arrays[key] for key in ("mask", "image", "target", "ssim")]
+            return [
+                Example(title, mask, image, target, float(ssim))
+                for title, mask, image, target, ssim in zip(titles, *pictures, strict=True)
+            ]
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}); run `kscout analyze examples`") from error
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    value = _load(path) if path.is_file() else None
+    return value if isinstance(value, dict) else None
+
+
+def _load(path: Path) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}); make it anew") from error
+
+
+def _provenance(
+    folders: Mapping[Path, str],
+    evaluations: Mapping[str, Evaluation],
+    runs: Sequence[tuple[str, RunRecord]],
+) -> dict[str, Facts]:
+    packages = ("kscout", "numpy", "matplotlib")
+    facts = {"This page": {"made with": ", ".join(f"{name} {version(name)}" for name in packages)}}
+    by_label = {label: folder for folder, label in folders.items()}
+    for label, evaluation in evaluations.items():
+        told = {key: evaluation.summary[key] for key in _ORIGIN if key in evaluation.summary}
+        origin = _json(by_label[label] / PROVENANCE) or {}
+        facts[f"evaluation {label}"] = _flat({**told, **origin})
+    for label, run in runs:
+        facts[f"run {label}"] = _flat(run.provenance)
+    return facts
+
+
+def _flat(record: Mapping[str, Any]) -> Facts:
+    """Return readable facts of a JSON record, empty ones left out."""
+    flat = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            text = ", ".join(f"{name} {inner}" for name, inner in value.items())
+        elif isinstance(value, list):
+            text = ", ".join(map(str, value))
+        else:
+            text = "" if value is None else str(value)
+        if text:
+            flat[key.replace("_", " ")] = text
+    return flat
+
+
+__all__ = ["Found", "search"]

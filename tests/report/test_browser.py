@@ -1,0 +1,134 @@
+"""The page in a real browser: it fits, is quiet, fetches nothing, and the player plays."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_results import make_acquisition, write_evaluation, write_run
+
+from kscout.report.build import build_report, write_report
+from kscout.report.player import save_acquisition
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    path = next(filter(None, found), None)
+    if path is None:
+        pytest.skip("no Chromium found on this machine (Debian: apt-get install chromium)")
+    with driver.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def page_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    save_acquisition(make_acquisition(), write_evaluation(folder / "base") / "acquisition.npz")
+    write_run(folder / "greedy-seed0")
+    (path,) = write_report(build_report([folder]), folder / "report.html")
+    return path
+
+
+def open_page(browser: Any, path: Path, size: str, scheme: str) -> tuple[Any, list[str]]:
+    width, height = SIZES[size]
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    trouble: list[str] = []
+    page.on("console", lambda message: trouble.append(message.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("data:", "file:")) else trouble.append(request.url)
+        ),
+    )
+    page.goto(path.as_uri())
+    return page, trouble
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_page_fits_and_is_quiet(browser: Any, page_path: Path, size: str, scheme: str) -> None:
+    page, trouble = open_page(browser, page_path, size, scheme)
+    widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert widths[0] <= widths[1], "the page does not scroll sideways"
+    back, ink = page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        ".map((text) => Number(text.match(/\\d+/)[0]))"
+    )
+    assert (back > 200 > 60 > ink) if scheme == "light" else (back < 60 < 200 < ink)
+    assert trouble == []
+    page.close()
+
+
+def test_the_player_steps_by_keyboard_and_plays(browser: Any, page_path: Path) -> None:
+    page, trouble = open_page(browser, page_path, "phone", "light")
+    slider, score = page.locator(".player input"), page.locator(".score").first
+    last = score.inner_text()
+    slider.focus()
+    slider.press("Home")
+    assert page.locator(".controls output").inner_text() == "step 0 of 9"
+    first, image = score.inner_text(), page.locator(".shot").nth(1).get_attribute("src")
+    assert first != last
+    slider.press("ArrowRight")
+    assert page.locator(".shot").nth(1).get_attribute("src") != image
+    button = page.locator(".play")
+    button.press("Enter")
+    assert button.get_attribute("aria-label") == "Pause"
+    page.locator(".controls output", has_text="step 2 of 9").wait_for(timeout=5000)
+    button.press("Enter")
+    assert button.get_attribute("aria-label") == "Play"
+    assert trouble == []
+    page.close()
+
+
+def test_the_mask_strip_shows_start_and_acquired_columns(browser: Any, page_path: Path) -> None:
+    page, _ = open_page(browser, page_path, "desktop", "light")
+    colors = page.evaluate(
+        "(() => { const canvas = document.querySelector('canvas.strip');"
+        "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, 1).data;"
+        "return [...Array(canvas.width).keys()].map((i) => data.slice(4*i, 4*i+3).join()); })()"
+    )
+    acquisition = make_acquisition()
+    newest = acquisition.policies[0].columns[-1]
+    assert len({colors[column] for column in acquisition.start_columns}) == 1
+    assert colors.count(colors[newest]) == 1
+    assert len(set(colors)) == 4
+    page.close()
+
+
+def test_figures_enlarge_and_close_again(browser: Any, page_path: Path) -> None:
+    page, trouble = open_page(browser, page_path, "desktop", "dark")
+    page.locator("figure.drawing .zoom").first.press("Enter")
+    dialog = page.locator("#magnifier")
+    assert dialog.is_visible() and dialog.locator("svg").count() == 1
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    assert trouble == []
+    page.close()
+
+
+def test_the_page_prints(browser: Any, page_path: Path) -> None:
+    page, _ = open_page(browser, page_path, "desktop", "dark")
+    page.emulate_media(media="print")
+    assert not page.locator(".controls").first.is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.pdf()[:5] == b"%PDF-"
+    page.close()

@@ -1,0 +1,124 @@
+"""Figures are pure, labeled, repeatable and follow the page's colors."""
+
+import re
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from kscout.report.figures import (
+    Curve,
+    draw_curves,
+    draw_entropies,
+    draw_gammas,
+    draw_ranking,
+    draw_snr,
+    draw_ssim_by_step,
+)
+from kscout.report.pictures import (
+    Example,
+    draw_average_policy,
+    draw_examples,
+    draw_montage,
+    draw_reconstructions,
+)
+from kscout.report.style import INK, SERIES, assign_styles, save_figure, to_inline_svg, to_svg
+
+X = np.arange(7, dtype=np.float64)
+CURVES = [
+    Curve("greedy", X, 0.6 + 0.02 * X, 0.58 + 0.02 * X, 0.62 + 0.02 * X),
+    Curve("random", X, 0.6 + 0.01 * X),
+    Curve("oracle", X, 0.6 + 0.03 * X, is_oracle=True),
+]
+IMAGE = np.outer(np.linspace(0, 1, 9), np.linspace(0, 1, 11))
+MASK = np.arange(11) % 3 == 0
+
+FIGURES = {
+    "steps": lambda: draw_ssim_by_step(CURVES),
+    "entropies": lambda: draw_entropies({"marginal": CURVES, "conditional": CURVES[:2]}),
+    "curves": lambda: draw_curves(CURVES[:2], CURVES[:2]),
+    "snr": lambda: draw_snr(CURVES[:2], paper=CURVES[1:2]),
+    "gammas": lambda: draw_gammas(
+        np.array([1.0, 0.0, 0.9]), np.array([0.7, 0.72, 0.73]), greedy=0.71
+    ),
+    "ranking": lambda: draw_ranking(
+        ["a", "b"], np.array([0.1, 0.2]), np.array([20.0, 21.0]), oracles=["b"]
+    ),
+    "policy": lambda: draw_average_policy({"a": IMAGE, "b": IMAGE}, start_columns=[4, 5]),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_axes_are_labeled_and_drawing_leaves_no_global_state(name: str) -> None:
+    before = dict(mpl.rcParams)
+    figure = FIGURES[name]()
+    assert dict(mpl.rcParams) == before
+    panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    assert all(axes.get_xlabel() for axes in panels) and panels[0].get_ylabel()
+    if "matplotlib.pyplot" in sys.modules:
+        assert not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_oracles_are_dashed_in_ink_and_methods_solid_in_colors() -> None:
+    lines = {line.get_label(): line for line in draw_ssim_by_step(CURVES).axes[0].get_lines()}
+    assert lines["oracle"].get_linestyle() == "--" and lines["oracle"].get_color() == INK
+    assert {lines[name].get_linestyle() for name in ("greedy", "random")} == {"-"}
+    assert {lines[name].get_color() for name in ("greedy", "random")} <= set(SERIES)
+
+
+def test_no_two_of_twenty_methods_look_alike() -> None:
+    names = [f"m{index}" for index in range(20)]
+    styles = assign_styles(names, set())
+    assert len({(style.color, style.marker) for style in styles.values()}) == 20
+
+
+def test_start_columns_are_white_and_the_rest_is_the_fraction() -> None:
+    fraction = np.full((3, 11), 0.25)
+    shown = draw_average_policy({"a": fraction}, start_columns=[4, 5]).axes[0].images[0]
+    values = np.asarray(shown.get_array())
+    assert (values[:, [4, 5]] == 1).all() and (np.delete(values, [4, 5], axis=1) == 0.25).all()
+    assert shown.get_clim() == (0, 1) and (fraction == 0.25).all()
+
+
+def test_errors_of_all_examples_share_one_scale() -> None:
+    examples = [Example("a", MASK, IMAGE, IMAGE, 0.5), Example("b", MASK, IMAGE + 0.3, IMAGE)]
+    axes = draw_examples(examples).axes
+    assert axes[3].images[0].get_clim() == axes[7].images[0].get_clim() == (0, pytest.approx(0.3))
+    assert np.asarray(axes[0].images[0].get_array())[4].tolist() == MASK.tolist()
+
+
+def test_a_montage_has_a_place_for_every_image() -> None:
+    figure = draw_montage([IMAGE] * 5, ["one"], n_across=3)
+    assert [len(axes.images) for axes in figure.axes] == [1, 1, 1, 1, 1, 0]
+
+
+def test_reconstructions_stand_above_their_errors() -> None:
+    axes = draw_reconstructions(IMAGE, {"zero-filled": IMAGE - 0.2, "unet": IMAGE}).axes
+    assert [a.get_title() for a in axes[:3]] == ["target", "zero-filled", "unet"]
+    assert np.asarray(axes[4].images[0].get_array()) == pytest.approx(0.2)
+    assert np.asarray(axes[5].images[0].get_array()).max() == 0
+
+
+def test_svg_is_the_same_twice_and_inline_svg_takes_the_pages_colors() -> None:
+    figure = draw_ssim_by_step(CURVES)
+    assert to_svg(figure, name="x") == to_svg(draw_ssim_by_step(CURVES), name="x")
+    inline = to_inline_svg(figure, name="one", label='SSIM "by" step')
+    root = ET.fromstring(inline)
+    assert root.get("viewBox") and root.get("width") is None
+    assert "var(--series-1)" in inline and "var(--ink)" in inline
+    assert INK not in inline and not any(color in inline for color in SERIES)
+    ids = re.findall(r'\bid="([^"]+)"', inline)
+    assert ids and all(one.startswith("one-") for one in ids)
+    referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', inline))
+    assert referred <= set(ids)
+
+
+def test_figures_are_saved_in_three_forms(tmp_path: Path) -> None:
+    figure: Figure = FIGURES["gammas"]()
+    paths = save_figure(figure, tmp_path / "figures", "gammas")
+    begins = {path.suffix: path.read_bytes()[:5] for path in paths}
+    assert begins == {".png": b"\x89PNG\r", ".pdf": b"%PDF-", ".svg": b"<?xml"}

@@ -1,0 +1,60 @@
+"""The paper's numbers are complete, and stand beside the right methods only."""
+
+import pytest
+
+from kscout.report.paper_numbers import (
+    COST_DAYS,
+    GAMMAS,
+    SETTINGS,
+    SNR,
+    SSIM,
+    method_of,
+    setting_of,
+)
+
+
+def test_every_setting_has_its_table() -> None:
+    assert set(SSIM) == set(SNR) == set(COST_DAYS) == set(SETTINGS)
+    assert all({"random", "greedy", "ngreedy", "oracle"} <= set(table) for table in SSIM.values())
+    assert all(
+        list(epochs) == [1, 10, 20, 30, 40, 50] for m in SNR.values() for epochs in m.values()
+    )
+
+
+def test_numbers_that_the_paper_prints_twice_agree() -> None:
+    for setting, table in GAMMAS.items():
+        assert table[0.9] == SSIM[setting]["ngreedy-0.9"]
+        assert table[1.0] == SSIM[setting]["ngreedy"]
+
+
+def test_the_brains_adaptive_oracle_is_below_the_fixed_one_on_the_long_horizon() -> None:
+    # A surprise of the paper's table that a slip of the pen would mend.
+    assert SSIM["brain-long"]["oracle"] < SSIM["brain-long"]["na-oracle"]
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("random", "random"),
+        ("greedy", "greedy"),
+        ("knee-base-greedy", "greedy"),
+        ("ngreedy", "ngreedy"),
+        ("ngreedy-1.0", "ngreedy"),
+        ("ngreedy-gamma0.9", "ngreedy-0.9"),
+        ("ngreedy(0.9)", "ngreedy-0.9"),
+        ("ngreedy-0.5", None),
+        ("greedy-all-candidates", None),
+        ("greedy/best", None),
+        ("center-out", None),
+        ("fixed", None),
+    ],
+)
+def test_only_the_papers_methods_get_its_numbers(name: str, method: str | None) -> None:
+    assert method_of(name) == method
+
+
+def test_settings_are_recognized_by_size_start_and_steps() -> None:
+    assert setting_of(128, 16, 16) == (SETTINGS["knee-base"], True)
+    assert setting_of(256, 8, 28) == (SETTINGS["brain-long"], True)
+    assert setting_of(64, 8, 8) == (SETTINGS["knee-base"], False)
+    assert setting_of(64, 2, 14) == (SETTINGS["knee-long"], False)

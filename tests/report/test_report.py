@@ -1,0 +1,124 @@
+"""From folders to one page that needs nothing else, or to tables and figures."""
+
+import re
+from pathlib import Path
+
+import pytest
+from synthetic_results import make_acquisition, write_evaluation, write_run
+
+from kscout.errors import DataError
+from kscout.report.build import build_report, write_report
+from kscout.report.page import Front, Prose, Section, write_page
+from kscout.report.player import save_acquisition
+from kscout.report.reconstructions import (
+    ReconstructionPictures,
+    ReconstructionScores,
+    reconstruction_section,
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    save_acquisition(make_acquisition(), write_evaluation(folder / "base") / "acquisition.npz")
+    for seed in range(2):
+        write_run(folder / f"greedy-seed{seed}", seed=seed)
+    return folder
+
+
+def titles(folder: Path) -> list[str]:
+    return [section.title for section in build_report([folder]).sections]
+
+
+def test_a_section_appears_only_where_there_is_data(results: Path) -> None:
+    scores = ["Scores", "SSIM by step", "SSIM and PSNR"]
+    assert titles(results) == [*scores, "One acquisition, step by step", "Training"]
+    assert titles(results / "greedy-seed0") == ["Training"]
+
+
+def test_the_page_reaches_for_nothing_outside_itself(results: Path, tmp_path: Path) -> None:
+    (page,) = write_report(build_report([results]), tmp_path / "deep" / "report.html")
+    text = page.read_text()
+    links = set(re.findall(r'(?:src|href)="([^"#][^"]{0,30})', text))
+    assert all(link.startswith("data:") for link in links)
+    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", text)
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+    assert "not for clinical use" in text
+    assert str(results) not in text, "no path of this machine in the page"
+
+
+def test_the_page_names_protocol_paper_and_provenance(results: Path, tmp_path: Path) -> None:
+    (page,) = write_report(build_report([results]), tmp_path / "report.html")
+    text = page.read_text()
+    assert "Protocol <strong>paper</strong>" in text and "arXiv:2010.16262" in text
+    assert '<td class="paper">0.7230' in text
+    assert "0123456789abcdef" in text and "kscout train policy --method greedy" in text
+    assert text.index('class="summary"') < text.index('id="scores"')
+
+
+def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "more" / "base", n_initial=2)
+    report = build_report([results, tmp_path / "more"])
+    assert report.sections[0].title == "Overview"
+    (page,) = write_report(report, tmp_path / "report.html")
+    ids = re.findall(r'\bid="([^"]+)"', page.read_text())
+    repeated = {one for one in ids if ids.count(one) > 1}
+    # Matplotlib repeats the id of a marker's outline inside one figure; the outlines are equal.
+    assert not {one for one in repeated if not re.search(r"-[mCp][0-9a-f]{10}", one)}
+
+
+def test_two_evaluations_of_one_name_are_told_apart(results: Path, tmp_path: Path) -> None:
+    write_evaluation(tmp_path / "more" / "base")
+    columns = build_report([results, tmp_path / "more"]).tables[0].columns
+    assert [column.name for column in columns[1:3]] == [f"{results.name}/base", "more/base"]
+
+
+def test_seeds_of_one_method_are_one_row_of_the_cost_table(results: Path) -> None:
+    table = build_report([results]).tables[-1]
+    assert [row.cells[:4] for row in table.rows] == [("greedy", "policy", "2", "7")]
+
+
+@pytest.mark.parametrize("form", ["csv", "latex", "markdown"])
+def test_tables_alone_are_written_in_other_forms(results: Path, tmp_path: Path, form: str) -> None:
+    paths = write_report(build_report([results]), tmp_path / "tables.txt", form=form)
+    text = "".join(path.read_text() for path in paths)
+    assert "greedy" in text and "0.71" in text
+    assert len(paths) == (2 if form == "csv" else 1)
+
+
+def test_nothing_to_report_and_damaged_summaries_are_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing to report"):
+        build_report([tmp_path])
+    with pytest.raises(DataError, match="not a folder"):
+        build_report([tmp_path / "missing"])
+    (tmp_path / "summary.json").write_text('{"policies": [{"policy": "x"}]}')
+    with pytest.raises(DataError, match="not the summary of an evaluation"):
+        build_report([tmp_path])
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(DataError, match="damaged"):
+        build_report([tmp_path])
+
+
+def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+    front = Front("<i>t</i>", ("a **b** <script>",), facts={"<x>": "&"})
+    page = write_page(front, [Section("S", (Prose("<u>"),))], tmp_path / "p.html")
+    text = page.read_text()
+    assert "<i>t" not in text and "<u>" not in text and "<x>" not in text
+    assert "a <strong>b</strong> &lt;script&gt;" in text
+
+
+def test_reconstructions_are_ranked_per_acceleration() -> None:
+    scores = [
+        ReconstructionScores("zero-filled", 4, 0.6, 24.0, 0.1),
+        ReconstructionScores("unet", 4, 0.7, 27.0, 0.05, (0.69, 0.71)),
+        ReconstructionScores("unet", 8, 0.65, 25.0, 0.07),
+    ]
+    image = make_acquisition(("random",)).target
+    pictures = [ReconstructionPictures("Slice 1", image, {"unet": image})]
+    section = reconstruction_section(scores, pictures, protocol="blind")
+    prose, table, drawing = section.blocks
+    assert isinstance(prose, Prose)
+    assert "At 4× **unet** is best with SSIM 0.7000, 0.1000 above zero-filled" in prose.text
+    assert table.rows[0].cells[4:] == (None, None, None)  # type: ignore[union-attr]
+    assert "protocol blind" in table.note  # type: ignore[union-attr]
+    assert drawing.name == "reconstructions-1"  # type: ignore[union-attr]

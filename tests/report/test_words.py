@@ -1,0 +1,66 @@
+"""The summary says who won, by how much, and whether it may be chance."""
+
+import copy
+from typing import Any
+
+import pytest
+from synthetic_results import make_summary
+
+from kscout.report.evaluations import Evaluation
+from kscout.report.words import facts, summarize, tell_winner
+
+SUMMARY = make_summary()
+
+
+def evaluation(**comparison: Any) -> Evaluation:
+    summary = copy.deepcopy(SUMMARY)
+    for entry in summary["comparisons"]:  # type: ignore[attr-defined]
+        if entry["policy"] == "greedy":
+            entry.update(comparison)
+    return Evaluation("e", summary)
+
+
+def test_the_best_feasible_policy_wins_not_the_oracle() -> None:
+    told = tell_winner(evaluation())
+    assert told.startswith("**greedy** comes first: SSIM 0.7")
+    assert "above fixed, the reference" in told
+
+
+@pytest.mark.parametrize(
+    ("interval", "p_value", "words"),
+    [
+        ((0.01, 0.02), 0.004, "is statistically significant"),
+        ((0.01, 0.02), 0.0, "p < 0.001"),
+        ((-0.01, 0.02), 0.4, "may be chance (95 % interval −0.0100 to +0.0200"),
+        (
+            (0.01, 0.02),
+            0.07,
+            "with 8 volumes and 9 comparisons it could not have fallen below 0.07",
+        ),
+        (None, 0.07, "uncertainty is unknown"),
+    ],
+)
+def test_significance_is_told_as_it_is(
+    interval: tuple[float, float] | None, p_value: float, words: str
+) -> None:
+    assert words in tell_winner(evaluation(interval=interval, p_value_corrected=p_value))
+
+
+def test_a_reference_that_wins_is_compared_with_the_next() -> None:
+    summary = copy.deepcopy(SUMMARY)
+    kept = ("fixed", "center-out", "random")
+    summary["policies"] = [p for p in summary["policies"] if p["policy"] in kept]  # type: ignore[attr-defined]
+    told = tell_winner(Evaluation("e", summary))
+    assert told.startswith("**fixed** comes first") and "above center-out, the next" in told
+
+
+def test_oracles_alone_win_nothing() -> None:
+    summary = copy.deepcopy(SUMMARY)
+    summary["policies"] = [p for p in summary["policies"] if p["is_oracle"]]  # type: ignore[attr-defined]
+    assert "Only oracles" in tell_winner(Evaluation("e", summary))
+
+
+def test_oracles_are_told_as_bounds_and_the_closed_gap_as_a_share() -> None:
+    told = " ".join(summarize(evaluation()))
+    assert "bounds, not methods" in told and "greedy closes" in told
+    assert facts(evaluation())["Start"] == "6 of 48 columns (8×)"
