@@ -163,9 +163,12 @@ def find_hulls(grid: Grid, brain: Brain) -> Hulls:
     head = ellipsoid(down, (0.0, 0.0, 6.0), (66.0 + extra, 84.0 + extra, 62.0 + extra))
     head = join(head, ellipsoid(grid, (0.0, -50.0, -64.0), (60.0, 56.0, 58.0)), 8.0)
     cavity = join(join(whole, cerebellum, 12.0), join(stem, core, 12.0), 12.0)
+    # The frontal lobes lie on the floor of the skull with hardly any fluid below them.
+    low = np.clip((-8.0 - grid.z) * np.float32(1.0 / 8.0), 0.0, 1.0)
+    frontal_base = low * np.clip((10.0 - grid.y) * np.float32(1.0 / 20.0), 0.0, 1.0)
     return Hulls(
         head=head,
-        cavity=cavity - np.float32(brain.csf),
+        cavity=(cavity - np.float32(brain.csf) * (1.0 - 0.8 * frontal_base)).astype(np.float32),
         cerebrum=join(parted, core, 4.0),
         core=core,
         cerebellum=cerebellum,

