@@ -1,7 +1,7 @@
 """The average policy: which columns have been sampled by which step, in which share of slices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -12,7 +12,9 @@ from torch import Tensor
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
+from kscout.evaluation.ranking import read_summary
 from kscout.evaluation.results import read_rows, read_scores
+from kscout.evaluation.subjects import SubjectSetting, open_subjects
 from kscout.evaluation.trajectories import AcquisitionPlan, trajectories
 from kscout.physics.sampling import center_mask
 
@@ -95,6 +97,38 @@ def best_seed(path: Path, policy: str) -> int:
     if not found:
         raise DataError(f"{path} has no policy {policy!r}")
     return max(found, key=lambda scores: scores.metric("ssim")[:, -1].mean()).seed
+
+
+def averages_of_results(
+    path: Path, policies: Sequence[str], *, seed: int | None = None
+) -> dict[str, AveragePolicy]:
+    """Return the average policies of an evaluation folder by name; see `average_policy_of_results`.
+
+    Args:
+        path: folder with `results.csv` and `summary.json`.
+        policies: their names in it.
+        seed: which seed; each policy's best where not given.
+    """
+    summary = read_summary(path)
+    n_cols, n_initial = summary["n_cols"], summary["n_initial"]
+    return {
+        name: average_policy_of_results(path, name, n_cols=n_cols, n_initial=n_initial, seed=seed)
+        for name in policies
+    }
+
+
+def averages_of_runs(policies: Sequence[str], setting: SubjectSetting) -> dict[str, AveragePolicy]:
+    """Run policies (names, run folders, weights files) and average what each measured."""
+    subjects = open_subjects(policies, setting)
+    found = {}
+    for name, entrants in subjects.by_name.items():
+        for entrant in entrants:
+            plan = replace(subjects.plan, seed=entrant.draw_seed)
+            title = name if len(entrants) == 1 else f"{name}, seed {entrant.seed}"
+            found[title] = average_policy(
+                entrant.policy, subjects.slices, subjects.reconstructor, plan
+            )
+    return found
 
 
 def average_policy_rows(policies: dict[str, AveragePolicy]) -> list[dict[str, object]]:

@@ -26,6 +26,7 @@ from kscout.evaluation.trajectories import (
     trajectories,
 )
 from kscout.files import write_json
+from kscout.training.distributed import resolve_device
 
 OnStep = Callable[[dict[str, Any]], None]
 Wanted = str | Path | tuple[str, Policy]
@@ -51,7 +52,8 @@ class EvaluationSetting:
     """Policy that others are compared with; see `summarize`."""
     n_fixed_slices: int = 256
     """Training slices drawn for each column of the order of `fixed`."""
-    device: str = "cpu"
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
 
     def __post_init__(self) -> None:
         if len(set(self.draw_seeds)) < len(self.draw_seeds):
@@ -111,6 +113,7 @@ def evaluate(
     """
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
+    setting = replace(setting, device=str(resolve_device(setting.device)))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
     loaded = (
         reconstructor

@@ -104,3 +104,18 @@ def save_examples(path: Path, examples: Sequence[Example]) -> None:
             image=np.stack([example.image for example in examples]),
             target=np.stack([example.target for example in examples]),
         )
+
+
+def example_rows(examples: Sequence[Example]) -> list[dict[str, object]]:
+    """Return a table: policy, seed, volume, slice, ssim, and the columns measured at the end."""
+    return [
+        {
+            "policy": example.policy,
+            "seed": example.seed,
+            "volume": example.volume,
+            "slice": example.slice,
+            "ssim": example.ssim,
+            "columns": " ".join(str(column) for column in np.flatnonzero(example.mask)),
+        }
+        for example in examples
+    ]

@@ -10,21 +10,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout import policies
+from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator, check_budget
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.data.store import Store
 from kscout.errors import RunError
+from kscout.evaluation.entrants import run_label
 from kscout.evaluation.gradient_noise import (
     BATCH_SIZE,
     N_PASSES,
     N_TRAJECTORIES,
     PassRecord,
     measure_passes,
+    noise_table,
 )
 from kscout.evaluation.orders import fingerprint_module, fingerprint_slices
+from kscout.evaluation.trajectories import spread_subset
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
+from kscout.training.distributed import resolve_device
 from kscout.training.policy_gradient import greedy_gradients, non_greedy_gradients
 
 
@@ -99,6 +104,59 @@ def measure_run(
             on_step=on_step,
         )
     return records
+
+
+@final
+@dataclass(frozen=True)
+class NoiseSource:
+    """The data that gradients are taken on."""
+
+    data: Path
+    reconstructor: str
+    split: str = "train"
+    """The paper's text and code use training data."""
+    limit: int | None = None
+    """Use this many slices only, spread evenly over the split."""
+    device: str = "auto"
+
+
+def measure_runs(
+    runs: Sequence[Path],
+    source: NoiseSource,
+    setting: NoiseSetting,
+    *,
+    out: Path,
+    epochs: Sequence[int] | None = None,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Measure several runs, each with a record file of its own in `out`.
+
+    Returns:
+        One row per run and epoch: policy, seed, epoch, n_passes, n_batches, snr_paper, std_paper,
+        snr_reference, std_reference.
+    """
+    device = resolve_device(source.device)
+    slices = spread_subset(Store.open(source.data).split(source.split), source.limit).to(device)
+    reconstructor = reconstruction.load(source.reconstructor, device=device)
+    rows = []
+    for run in runs:
+        name, seed = run_label(run), int(read_run(run).config["training"]["seed"])
+
+        def told(record: dict[str, Any], name: str = name) -> None:
+            if on_step is not None:
+                on_step({"run": name, **record})
+
+        records = measure_run(
+            run,
+            slices,
+            reconstructor,
+            setting,
+            record=out / f"snr-{name.replace('/', '-')}-seed{seed}.jsonl",
+            epochs=epochs,
+            on_step=told,
+        )
+        rows += [{"policy": name, "seed": seed, **row} for row in noise_table(records)]
+    return rows
 
 
 def last_layer(policy: Policy) -> list[nn.Parameter]:

@@ -13,6 +13,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
 from kscout.evaluation.orders import fitted_order
 from kscout.evaluation.trajectories import AcquisitionPlan, spread_subset
+from kscout.training.distributed import resolve_device
 
 
 @final
@@ -33,7 +34,8 @@ class SubjectSetting:
     """Use this many slices only, spread evenly over the split."""
     n_fixed_slices: int = 256
     """Training slices drawn for each column of the order of `fixed`."""
-    device: str = "cpu"
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
 
 
 @final
@@ -59,10 +61,11 @@ def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
     """Load policies (names, runs, weights files), a split and a reconstruction."""
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
+    device = resolve_device(setting.device)
     store = Store.open(setting.data)
     whole = store.split(setting.split)
-    slices = spread_subset(whole, setting.limit).to(setting.device)
-    loaded = reconstruction.load(setting.reconstructor, device=setting.device)
+    slices = spread_subset(whole, setting.limit).to(device)
+    loaded = reconstruction.load(setting.reconstructor, device=device)
     # Runs do not need their sizes to be loaded: theirs tell the budget where none is given.
     n_rows, n_cols = slices.images.shape[1:]
     draft = Sizes(n_rows, n_cols, setting.n_initial or 1, setting.horizon or 1)
@@ -71,7 +74,7 @@ def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
     plan = _plan(setting, runs)
     orders = {
         name: fitted_order(
-            store.split("train").to(setting.device) if name == "fixed" else slices,
+            store.split("train").to(device) if name == "fixed" else slices,
             loaded,
             plan,
             n_slices_per_step=setting.n_fixed_slices if name == "fixed" else None,

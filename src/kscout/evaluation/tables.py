@@ -10,12 +10,16 @@ from kscout.files import write_json, written_whole
 
 
 def write_table(folder: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write `name.csv` and `name.json` whole; what is None is empty in the first."""
-    if not rows:
-        raise DataError(f"nothing to write to {folder / name}.csv: the table has no rows")
-    with written_whole(folder / f"{name}.csv") as aside:
-        with aside.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    """Write `name.csv` and `name.json` whole."""
+    write_csv(folder / f"{name}.csv", rows)
     write_json(folder / f"{name}.json", list(rows))
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with the keys of the first as header; what is None is empty."""
+    if not rows:
+        raise DataError(f"nothing to write to {path}: the table has no rows")
+    with written_whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

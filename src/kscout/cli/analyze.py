@@ -1,0 +1,350 @@
+"""`kscout analyze`: the paper's analyses. Each writes CSV, JSON and a figure to a folder."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kscout.cli.evaluate import ProtocolName, evaluation_progress
+
+app = typer.Typer(no_args_is_help=True)
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
+Policies = Annotated[
+    list[str], typer.Argument(metavar="POLICY...", help="Run folders, weights files or names.")
+]
+Results = Annotated[
+    list[Path], typer.Argument(metavar="RESULTS...", help="Folders that `evaluate` wrote.")
+]
+Out = Annotated[Path, typer.Option(help="Folder for tables and figures.")]
+Data = Annotated[Path, typer.Option(help="Store of slices.")]
+Reconstructor = Annotated[str, typer.Option(help="As for `evaluate`.")]
+Split = Annotated[str, typer.Option(help="train, val or test.")]
+NInitial = Annotated[int | None, typer.Option(help="Columns at the start. [default: the runs']")]
+Steps = Annotated[int | None, typer.Option(help="Columns to acquire. [default: the runs']")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Of the draws. [default: 0]")]
+Protocol = Annotated[ProtocolName, typer.Option(help="paper or blind.")]
+Limit = Annotated[int | None, typer.Option(help="Only so many slices, spread over the split.")]
+BatchSize = Annotated[int, typer.Option(help="Slices at once.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
+
+
+@app.command()
+def policy(
+    policies: Policies,
+    out: Out,
+    data: Annotated[Path | None, typer.Option(help="Store of slices.")] = None,
+    reconstructor: Annotated[str | None, typer.Option(help="As for `evaluate`.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Take columns from this evaluation; runs nothing.")
+    ] = None,
+    split: Split = "test",
+    n_initial: NInitial = None,
+    steps: Steps = None,
+    seed: Seeds = None,
+    limit: Limit = None,
+    batch_size: BatchSize = 16,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Average policies: the share of slices that have sampled a column by each step.
+
+    With --results the policies are names in that evaluation, and of several seeds the best is
+    drawn. Otherwise each policy runs once over the split, and mean probabilities are written too.
+
+    Example: kscout analyze policy greedy ngreedy --results results/knee --out analyses
+    """
+    from kscout.cli.analysis_figures import save_average_policies
+    from kscout.evaluation.average_policy import (
+        average_policy_rows,
+        averages_of_results,
+        averages_of_runs,
+    )
+    from kscout.evaluation.tables import write_table
+
+    if results is not None:
+        found = averages_of_results(results, policies, seed=seed[0] if seed else None)
+    else:
+        setting = _setting(
+            data,
+            reconstructor,
+            split=split,
+            n_initial=n_initial,
+            horizon=steps,
+            seeds=seed,
+            n_trajectories=1,
+            limit=limit,
+            batch_size=batch_size,
+            device=device,
+        )
+        found = averages_of_runs(policies, setting)
+    rows = average_policy_rows(found)
+    write_table(out, "average_policy", rows)
+    save_average_policies(out, found)
+    _tell(rows, out, "average_policy", as_json, head=0)
+
+
+@app.command()
+def entropy(
+    policies: Policies,
+    data: Data,
+    reconstructor: Reconstructor,
+    out: Out,
+    split: Split = "test",
+    n_initial: NInitial = None,
+    steps: Steps = None,
+    trajectories: Annotated[int, typer.Option(help="Per slice (paper: 8).")] = 8,
+    seed: Seeds = None,
+    limit: Limit = None,
+    batch_size: BatchSize = 16,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Marginal and conditional entropy and mutual information per step, in nats.
+
+    Example: kscout analyze entropy runs/greedy-seed0 runs/greedy-seed1 --data stores/knee
+    --reconstructor runs/unet --out analyses
+    """
+    from kscout.cli.analysis_figures import save_entropies
+    from kscout.evaluation.adaptivity import entropies_by_policy, entropy_rows
+    from kscout.evaluation.subjects import open_subjects
+    from kscout.evaluation.tables import write_table
+
+    setting = _setting(
+        data,
+        reconstructor,
+        split=split,
+        n_initial=n_initial,
+        horizon=steps,
+        seeds=seed,
+        n_trajectories=trajectories,
+        limit=limit,
+        batch_size=batch_size,
+        device=device,
+    )
+    subjects = open_subjects(policies, setting)
+    with evaluation_progress() as on_step:
+        found = entropies_by_policy(
+            subjects.entrants, subjects.slices, subjects.reconstructor, subjects.plan, on_step
+        )
+    rows = entropy_rows(found)
+    write_table(out, "entropies", rows)
+    save_entropies(out, rows)
+    _tell(rows, out, "entropies", as_json)
+
+
+@app.command()
+def snr(
+    runs: Runs,
+    data: Data,
+    reconstructor: Reconstructor,
+    out: Out,
+    split: Annotated[str, typer.Option(help="The paper uses training data.")] = "train",
+    epoch: Annotated[
+        list[int] | None, typer.Option(help="Checkpoints. [default: all that are kept]")
+    ] = None,
+    trajectories: Annotated[int, typer.Option(help="q (paper: 16).")] = 16,
+    batch_size: Annotated[int, typer.Option(help="Slices per gradient (paper: 16).")] = 16,
+    passes: Annotated[int, typer.Option(help="Passes over the data (paper: 3).")] = 3,
+    seed: Annotated[int, typer.Option(help="Of order and draws.")] = 0,
+    protocol: Protocol = ProtocolName.PAPER,
+    formula: Annotated[str, typer.Option(help="Drawn: paper or reference. Both are written.")] = (
+        "paper"
+    ),
+    limit: Limit = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Signal-to-noise ratio of gradients at kept epochs; stop it, run it again, it goes on.
+
+    Example: kscout analyze snr runs/greedy-seed0 runs/ngreedy-seed0 --data stores/knee
+    --reconstructor runs/unet --out analyses
+    """
+    from kscout.cli.analysis_figures import save_snr
+    from kscout.evaluation.policy_noise import NoiseSetting, NoiseSource, measure_runs
+    from kscout.evaluation.tables import write_table
+
+    rows = measure_runs(
+        runs,
+        NoiseSource(data, reconstructor, split, limit, device),
+        NoiseSetting(trajectories, batch_size, passes, seed, protocol.value),
+        out=out,
+        epochs=epoch,
+        on_step=_tell_pass,
+    )
+    write_table(out, "snr", rows)
+    save_snr(out, rows, formula)
+    _tell(rows, out, "snr", as_json)
+
+
+@app.command()
+def cost(runs: Runs, out: Out, as_json: AsJson = False) -> None:
+    """What training cost: time, peak memory, reconstructions per second.
+
+    Example: kscout analyze cost runs/greedy-seed0 runs/ngreedy-seed0 --out analyses
+    """
+    from kscout.evaluation.cost import cost_table
+    from kscout.evaluation.tables import write_table
+
+    rows = cost_table(runs)
+    write_table(out, "cost", rows)
+    _tell(rows, out, "cost", as_json)
+
+
+@app.command()
+def curves(runs: Runs, out: Out, as_json: AsJson = False) -> None:
+    """Learning curves: training and validation SSIM per epoch, over seeds.
+
+    Example: kscout analyze curves runs/greedy-seed* runs/ngreedy-seed* --out analyses
+    """
+    from kscout.cli.analysis_figures import save_learning_curves
+    from kscout.evaluation.curves import curve_rows, learning_curves
+    from kscout.evaluation.tables import write_table
+
+    found = learning_curves(runs)
+    rows = curve_rows(found)
+    write_table(out, "curves", rows)
+    save_learning_curves(out, found)
+    _tell(rows, out, "curves", as_json, head=0)
+
+
+@app.command()
+def gammas(results: Results, out: Out, as_json: AsJson = False) -> None:
+    """Final scores by gamma, with the greedy estimator beside.
+
+    Example: kscout analyze gammas results/knee-base --out analyses
+    """
+    from kscout.cli.analysis_figures import save_gammas
+    from kscout.evaluation.ranking import gamma_table, read_summary
+    from kscout.evaluation.tables import write_table
+
+    rows = gamma_table([read_summary(path) for path in results])
+    write_table(out, "gammas", rows)
+    save_gammas(out, rows)
+    _tell(rows, out, "gammas", as_json)
+
+
+@app.command()
+def examples(
+    policies: Policies,
+    data: Data,
+    reconstructor: Reconstructor,
+    out: Out,
+    slice_: Annotated[
+        list[str] | None, typer.Option("--slice", help="Position or VOLUME:NUMBER; repeatable.")
+    ] = None,
+    split: Split = "test",
+    n_initial: NInitial = None,
+    steps: Steps = None,
+    seed: Seeds = None,
+    protocol: Protocol = ProtocolName.PAPER,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Mask, reconstruction, target and absolute difference of chosen slices.
+
+    Example: kscout analyze examples random runs/greedy-seed0 --slice 3 --data stores/knee
+    --reconstructor runs/unet --out analyses
+    """
+    from kscout.cli.analysis_figures import save_example_pictures
+    from kscout.evaluation.examples import (
+        choose_slices,
+        example_rows,
+        reconstruction_examples,
+        save_examples,
+    )
+    from kscout.evaluation.subjects import open_subjects
+    from kscout.evaluation.tables import write_table
+
+    setting = _setting(
+        data,
+        reconstructor,
+        split=split,
+        n_initial=n_initial,
+        horizon=steps,
+        seeds=seed,
+        protocol=protocol.value,
+        device=device,
+    )
+    subjects = open_subjects(policies, setting)
+    chosen = choose_slices(subjects.slices, slice_ or ["0"])
+    found = reconstruction_examples(
+        subjects.entrants, chosen, subjects.reconstructor, subjects.plan
+    )
+    save_examples(out / "examples.npz", found)
+    rows = example_rows(found)
+    write_table(out, "examples", rows)
+    save_example_pictures(out, found)
+    _tell(rows, out, "examples", as_json)
+
+
+@app.command()
+def ranking(results: Results, out: Out, as_json: AsJson = False) -> None:
+    """How SSIM and PSNR order the policies of evaluations, and where they disagree.
+
+    Example: kscout analyze ranking results/knee-base results/knee-long --out analyses
+    """
+    from kscout.cli.analysis_figures import save_rankings
+    from kscout.evaluation.ranking import rank_policies, read_summary
+    from kscout.evaluation.tables import write_csv
+    from kscout.files import write_json
+
+    found = {str(path): rank_policies(read_summary(path)) for path in results}
+    rows = [{"results": path, **row} for path, one in found.items() for row in one["rows"]]
+    write_csv(out / "ranking.csv", rows)
+    write_json(out / "ranking.json", found)
+    save_rankings(out, found)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _tell(rows, out, "ranking", as_json=False)
+
+
+def _setting(data: Path | None, reconstructor: str | None, **options: Any) -> Any:  # noqa: ANN401
+    """Return a `SubjectSetting`; what is None keeps its default."""
+    from kscout.errors import ConfigError
+    from kscout.evaluation.subjects import SubjectSetting
+
+    if data is None or reconstructor is None:
+        raise ConfigError("policies are run on slices; give --data and --reconstructor")
+    given = {key: value for key, value in options.items() if value is not None}
+    if "seeds" in given:
+        given["seeds"] = tuple(given["seeds"])
+    return SubjectSetting(data=data, reconstructor=reconstructor, **given)
+
+
+def _tell_pass(record: dict[str, Any]) -> None:
+    if record["batch"] == 0:
+        Console(stderr=True).print(
+            f"{record['run']}: epoch {record['epoch']}, pass {record['pass'] + 1}", highlight=False
+        )
+
+
+def _tell(
+    rows: list[dict[str, Any]], out: Path, name: str, as_json: bool, head: int | None = None
+) -> None:
+    """Print the table (or its first rows), or JSON."""
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    console = Console()
+    shown = rows[:head]
+    if shown:
+        table = Table()
+        for key in shown[0]:
+            table.add_column(key)
+        for row in shown:
+            table.add_row(*(_cell(value) for value in row.values()))
+        console.print(table)
+    text = f"wrote {out}/{name}.csv and .json, {len(rows)} rows"
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,180 @@
+"""`kscout evaluate`: policies over one split and one reconstruction, compared."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+class ProtocolName(StrEnum):
+    """How images are un-normalized before they are scored."""
+
+    PAPER = "paper"
+    BLIND = "blind"
+
+
+def evaluate(
+    data: Annotated[Path, typer.Option(help="Store of slices.")],
+    reconstructor: Annotated[
+        str, typer.Option(help="Run folder, weights file, zero-filled or total-variation.")
+    ],
+    n_initial: Annotated[int, typer.Option(help="Central columns measured at the start.")],
+    steps: Annotated[int, typer.Option(help="Columns to acquire.")],
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            help="random, variable-density, equispaced-one, equispaced-two, center-out, fixed, "
+            "na-oracle, oracle, spectral-oracle, conv (untrained), a run folder, a weights file, "
+            "or LABEL=PATH; any number of times."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for results.csv and summary.json.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    trajectories: Annotated[
+        int, typer.Option(help="Sampled acquisitions per slice (paper: 8).")
+    ] = 8,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(help="Of the draws; more than one repeats policies that are not trained."),
+    ] = None,
+    argmax: Annotated[
+        bool, typer.Option("--argmax", help="Trained policies take their best column.")
+    ] = False,
+    protocol: Annotated[ProtocolName, typer.Option(help="See the docs.")] = ProtocolName.PAPER,
+    reference: Annotated[
+        str | None, typer.Option(help="Compare with this policy. [default: fixed, else random]")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only so many slices, spread over the split.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Columns, where a split holds several sizes.")
+    ] = None,
+    fixed_slices: Annotated[
+        int, typer.Option(help="Training slices per column when `fixed` is fitted.")
+    ] = 256,
+    batch_size: Annotated[int, typer.Option(help="Slices at once; changes no result.")] = 16,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Run policies over one split with one reconstruction, and compare them.
+
+    Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 8 --steps 8
+    --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
+    """
+    from kscout.evaluation.compare import EvaluationSetting
+    from kscout.evaluation.compare import evaluate as run_evaluation
+    from kscout.evaluation.trajectories import AcquisitionPlan
+
+    plan = AcquisitionPlan(
+        n_initial=n_initial,
+        horizon=steps,
+        n_trajectories=trajectories,
+        is_argmax=argmax,
+        protocol=protocol.value,
+        batch_size=batch_size,
+    )
+    setting = EvaluationSetting(
+        plan=plan,
+        seeds=tuple(seed or (0,)),
+        split=split,
+        size=size,
+        limit=limit,
+        reference=reference,
+        n_fixed_slices=fixed_slices,
+        device=device,
+    )
+    with evaluation_progress() as on_step:
+        found = run_evaluation(policy, data, reconstructor, setting, out=out, on_step=on_step)
+    if as_json:
+        typer.echo(json.dumps(found.summary))
+    else:
+        console = Console()
+        console.print(summary_table(found.summary))
+        text = f"wrote {out}/results.csv and {out}/summary.json"
+        console.print(text, highlight=False, soft_wrap=True)
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """Return the final scores, best first, oracles marked and apart."""
+    title = (
+        f"{summary['store']} {summary['split']}: {summary['n_slices']} slices of "
+        f"{summary['n_volumes']} volumes, {summary['n_initial']} + {summary['steps']} of "
+        f"{summary['n_cols']} columns, protocol {summary['protocol']}"
+    )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("policy", overflow="fold", min_width=12)
+    for name in ("SSIM", "PSNR", f"minus {summary['reference']}", "95 % interval", "p (Holm)"):
+        table.add_column(name, justify="right", no_wrap=name != f"minus {summary['reference']}")
+    compared = {entry["policy"]: entry for entry in summary["comparisons"]}
+    ranked = sorted(
+        summary["policies"], key=lambda entry: (entry["is_oracle"], -entry["final"]["ssim"]["mean"])
+    )
+    for entry, after in zip(ranked, [*ranked[1:], None], strict=True):
+        ends = after is not None and after["is_oracle"] and not entry["is_oracle"]
+        table.add_row(*_cells(entry, compared.get(entry["policy"])), end_section=ends)
+    notes = sorted({entry["note"] for entry in compared.values() if entry["note"]})
+    marks = (
+        ["* oracle: looks at the truth, no scanner can"]
+        if any(entry["is_oracle"] for entry in ranked)
+        else []
+    )
+    table.caption = "\n".join([*marks, *notes]) or None
+    table.caption_justify = "left"
+    return table
+
+
+def _cells(entry: dict[str, Any], compared: dict[str, Any] | None) -> list[str]:
+    ssim = entry["final"]["ssim"]
+    std = "" if ssim["std"] is None else f" ± {ssim['std']:.4f}"
+    name = f"{entry['policy']} *" if entry["is_oracle"] else entry["policy"]
+    cells = [name, f"{ssim['mean']:.4f}{std}", f"{entry['final']['psnr']['mean']:.2f}"]
+    if compared is None:
+        return [*cells, "reference", "", ""]
+    interval = compared["interval"]
+    return [
+        *cells,
+        f"{compared['difference']:+.4f}",
+        "" if interval is None else f"{interval[0]:+.4f} .. {interval[1]:+.4f}",
+        f"{compared['p_value_corrected']:.3g}",
+    ]
+
+
+@contextmanager
+def evaluation_progress() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield a callback that draws a bar on a terminal, and a line per policy elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda record: _tell_done(console, record)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+        tasks: dict[str, Any] = {}
+
+        def on_step(record: dict[str, Any]) -> None:
+            text = describe_step(record)
+            if text not in tasks:
+                tasks[text] = bar.add_task(text, total=record["total"])
+            bar.update(tasks[text], completed=record["done"])
+
+        yield on_step
+
+
+def _tell_done(console: Console, record: dict[str, Any]) -> None:
+    if record["done"] == record["total"]:
+        console.print(f"{describe_step(record)}: done", highlight=False)
+
+
+def describe_step(record: dict[str, Any]) -> str:
+    """Return what is under way, in words."""
+    if "fitting" in record:
+        return f"fitting {record['fitting']}, column by column"
+    return f"{record['policy']}, seed {record['seed']}"

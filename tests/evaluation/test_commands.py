@@ -1,0 +1,179 @@
+"""`kscout evaluate` and `kscout analyze`, as a user types them."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kscout.cli import app
+from kscout.data.slices import SliceSet
+from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError
+from kscout.policies.conv import ConvPolicy
+from kscout.weights import constructor_arguments, save_weights
+
+
+def _call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+@pytest.fixture
+def store(tmp_path: Path, test_slices: SliceSet, train_slices: SliceSet) -> Path:
+    writer = StoreWriter(tmp_path / "store", {"command": "test"})
+    for split, slices in (("train", train_slices), ("test", test_slices)):
+        for volume in dict.fromkeys(slices.volumes):
+            writer.append(split, volume, slices.of_volumes(volume).images.numpy())
+    return writer.finish().path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    return [_run(tmp_path / f"ngreedy-seed{seed}", seed) for seed in (0, 1)]
+
+
+def _run(path: Path, seed: int) -> Path:
+    path.mkdir()
+    torch.manual_seed(seed)
+    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
+    for name in ("weights", "epoch-0001", "epoch-0010"):
+        save_weights(
+            path / f"{name}.safetensors",
+            policy.state_dict(),
+            kind="policy",
+            component="conv",
+            arguments=constructor_arguments(policy),
+        )
+    (path / "config.toml").write_text(
+        'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 4\n'
+        f'[training]\nmethod = "ngreedy"\ngamma = 0.9\nseed = {seed}\nn_trajectories = 8\n'
+    )
+    (path / "provenance.json").write_text('{"device": "cpu"}')
+    lines = [
+        {"epoch": e, "train_ssim": 0.5, "val_ssim": 0.4, "time_s": 1.0, "n_slices": 5}
+        for e in (1, 2)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def _evaluate(store: Path, out: Path, *more: object) -> str:
+    return _call(
+        *("evaluate", "--data", store, "--reconstructor", "zero-filled", "--split", "test"),
+        *("--n-initial", 3, "--steps", 4, "--trajectories", 2, "--seed", 0, "--out", out),
+        *("--fixed-slices", 3, "--device", "cpu", *more),
+    )
+
+
+def _policies(*names: object) -> list[object]:
+    return [word for name in names for word in ("--policy", name)]
+
+
+def test_evaluate_writes_results_and_marks_oracles(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
+    out = tmp_path / "results"
+    text = _evaluate(store, out, *_policies("random", "fixed", "na-oracle", "oracle", *runs))
+    assert "oracle *" in text
+    assert "random *" not in text
+    rows = list(csv.DictReader((out / "results.csv").open(newline="")))
+    assert {row["policy"] for row in rows} == {"random", "fixed", "na-oracle", "oracle", "ngreedy"}
+    assert {row["seed"] for row in rows if row["policy"] == "ngreedy"} == {"0", "1"}
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["reference"], summary["split"], summary["steps"]) == ("fixed", "test", 4)
+    entry = next(entry for entry in summary["policies"] if entry["policy"] == "ngreedy")
+    assert entry["training"] == {"method": "ngreedy", "gamma": 0.9}
+
+
+def test_evaluate_prints_json_alone(store: Path, tmp_path: Path) -> None:
+    text = _evaluate(store, tmp_path / "out", *_policies("random"), "--json", "--limit", 3)
+    assert json.loads(text)["n_slices"] == 3
+
+
+def test_evaluate_refuses_a_budget_above_the_columns(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="lower the number of steps"):
+        _evaluate(store, tmp_path / "out", *_policies("random"), "--steps", 12)
+    assert not (tmp_path / "out").exists()
+
+
+def _outputs(out: Path, name: str, pictures: bool = True) -> list[dict[str, Any]]:
+    if pictures:
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((out / f"{name}.json").read_text())
+    return list(csv.DictReader((out / f"{name}.csv").open(newline="")))
+
+
+def _on_data(store: Path, out: Path) -> tuple[object, ...]:
+    return ("--data", store, "--reconstructor", "zero-filled", "--out", out, "--device", "cpu")
+
+
+def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> None:
+    results, out = tmp_path / "results", tmp_path / "analyses"
+    _evaluate(store, results, *_policies("random", "oracle", *runs))
+    _call("analyze", "gammas", results, "--out", out)
+    (row,) = _outputs(out, "gammas")
+    assert (row["policy"], row["gamma"], row["n_seeds"]) == ("ngreedy", "0.9", "2")
+    _call("analyze", "ranking", results, "--out", out)
+    assert {row["policy"] for row in _outputs(out, "ranking")} == {"random", "oracle", "ngreedy"}
+    _call("analyze", "policy", "ngreedy", "oracle", "--results", results, "--out", out)
+    assert len(_outputs(out, "average_policy")) == 2 * 4 * 13
+
+
+def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path]) -> None:
+    out = tmp_path / "analyses"
+    _call("analyze", "policy", runs[0], *_on_data(store, out))
+    rows = _outputs(out, "average_policy")
+    last = [row for row in rows if row["step"] == "4"]
+    assert sum(float(row["sampled"]) for row in last) == pytest.approx(7)
+    assert sum(float(row["probability"]) for row in last) == pytest.approx(1)
+    _call("analyze", "entropy", *runs, "random", *_on_data(store, out), "--trajectories", 2)
+    rows = _outputs(out, "entropies")
+    assert [row["n_seeds"] for row in rows] == ["2"] * 4 + ["1"] * 4
+    assert float(rows[4]["conditional"]) == pytest.approx(np.log(10), abs=1e-6)
+    _call("analyze", "examples", runs[0], "fixed", "--slice", "b:1", *_on_data(store, out))
+    rows = _outputs(out, "examples")
+    assert [row["policy"] for row in rows] == ["ngreedy", "fixed"]
+    assert all(len(row["columns"].split()) == 7 for row in rows)
+
+
+def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> None:
+    out = tmp_path / "analyses"
+    command = ("analyze", "snr", runs[0], *_on_data(store, out), "--trajectories", 3)
+    command = (*command, "--batch-size", 2, "--passes", 2)
+    _call(*command)
+    rows = _outputs(out, "snr")
+    assert [(row["epoch"], row["n_passes"], row["n_batches"]) for row in rows] == [
+        ("1", "2", "3"),
+        ("10", "2", "3"),
+    ]
+    record = out / "snr-ngreedy-seed0.jsonl"
+    before = record.read_text()
+    _call(*command)
+    assert record.read_text() == before
+
+
+def test_analyses_of_runs(tmp_path: Path, runs: list[Path]) -> None:
+    out = tmp_path / "analyses"
+    _call("analyze", "curves", *runs, "--out", out)
+    assert len(_outputs(out, "curves")) == 2 * 2
+    text = _call("analyze", "cost", *runs, "--out", out, "--json")
+    (row,) = json.loads(text)
+    assert row["reconstructions_per_s"] == pytest.approx(5 * (1 + 4 * 8))
+    assert len(_outputs(out, "cost", pictures=False)) == 1
+
+
+def test_policies_need_data_unless_results_are_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--data and --reconstructor"):
+        _call("analyze", "policy", "random", "--out", tmp_path)
+
+
+def test_budget_must_be_told_where_no_run_tells_it(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--n-initial and --steps"):
+        _call("analyze", "entropy", "random", *_on_data(store, tmp_path))
