@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from synthetic_results import make_acquisition
 
+from kscout.acquisition.rollout import Trajectory
 from kscout.errors import DataError
 from kscout.report.embedding import gray_uri, heat_uri
-from kscout.report.player import acquisition_player, load_acquisition, save_acquisition
+from kscout.report.player import acquisition_player, load_acquisition, save_acquisition, steps_of
 
 
 def pixels(uri: str) -> np.ndarray:
@@ -79,3 +81,17 @@ def test_a_damaged_file_and_missing_columns_are_refused(tmp_path: Path) -> None:
     short = replace(acquisition.policies[0], columns=acquisition.policies[0].columns[:-1])
     with pytest.raises(DataError, match="10 images and 8 columns"):
         replace(acquisition, policies=(short,))
+
+
+def test_steps_are_those_of_one_slice_of_a_rollout() -> None:
+    n_steps, n_batch, n_paths = 3, 4, 2
+    scores = torch.rand(n_batch, n_paths, n_steps + 1)
+    columns = torch.arange(n_batch * n_paths * n_steps).reshape(n_batch, n_paths, n_steps)
+    trajectory = Trajectory(columns=columns, ssim=scores, psnr=scores, nmse=scores)
+    with pytest.raises(DataError, match="keep_images"):
+        steps_of("random", trajectory)
+    images = torch.rand(n_steps + 1, n_batch, n_paths, 5, 7)
+    steps = steps_of("random", replace(trajectory, images=images), place=2)
+    assert steps.columns == (12, 13, 14)
+    assert (steps.images == images[:, 2, 0].numpy()).all()
+    assert (steps.ssim == scores[2, 0].numpy()).all()

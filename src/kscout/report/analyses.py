@@ -1,14 +1,14 @@
 """Sections from what `kscout analyze` wrote: tables of rows, recognized by their columns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
 from kscout.report.figures import Curve, draw_entropies, draw_gammas, draw_snr
 from kscout.report.page import Block, Drawing, Section
-from kscout.report.paper_numbers import ARXIV, GAMMAS, SNR, SNR_EPOCHS, method_of
+from kscout.report.paper_numbers import ARXIV, GAMMAS, SNR, SNR_EPOCHS, SSIM, method_of
 from kscout.report.pictures import Example, draw_average_policy, draw_examples
 from kscout.report.style import LineStyle
 from kscout.report.tables import Cell, Column, Measured, Row, Table
@@ -38,11 +38,12 @@ _N_PANELS = 3
 @final
 @dataclass(frozen=True)
 class Context:
-    """What sections share: looks of methods, the start, and the paper's setting."""
+    """What sections share: looks of methods, and the paper's setting that is nearest."""
 
     styles: Mapping[str, LineStyle]
-    start_columns: Sequence[int] = ()
     setting: str = "knee-base"
+    settings: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """The paper's setting by start and number of steps, where evaluations tell."""
     stem: str = ""
     """Put before the names of figures and tables, where a page has several of a kind."""
 
@@ -70,18 +71,12 @@ def draw_policies(pictures: Mapping[str, Any], context: Context) -> list[Block]:
     blocks: list[Block] = []
     for place in range(0, len(names), _N_PANELS):
         shown = {name: pictures[name] for name in names[place : place + _N_PANELS]}
-        # Start columns of results without them are those that every step has everywhere.
-        start = list(context.start_columns) or _always_sampled(shown)
         suffix = f"-{place // _N_PANELS + 1}" if place else ""
         name = f"{context.stem}average-policy{suffix}"
-        figure = draw_average_policy(shown, start_columns=start)
+        # Tables hold 1 for start columns at every step, which is white already.
+        figure = draw_average_policy(shown, start_columns=())
         blocks.append(Drawing(figure, name, _AVERAGE_CAPTION, is_wide=len(shown) > 1))
     return blocks
-
-
-def _always_sampled(pictures: Mapping[str, Any]) -> list[int]:
-    first = np.stack([picture[0] for picture in pictures.values()])
-    return [int(column) for column in np.flatnonzero((first >= 1).all(axis=0))]
 
 
 def entropy_blocks(rows: Rows, context: Context) -> list[Block]:
@@ -91,7 +86,7 @@ def entropy_blocks(rows: Rows, context: Context) -> list[Block]:
         own = sorted((row for row in rows if row["policy"] == name), key=lambda row: row["step"])
         x = np.array([float(row["step"]) for row in own])
         for key, title in _PANELS.items():
-            mean = _column(own, f"{key}_mean" if f"{key}_mean" in own[0] else key)
+            mean = _column(own, key)
             std = _column(own, f"{key}_std")
             if mean is None:
                 continue
@@ -110,49 +105,61 @@ def _column(rows: Rows, key: str) -> Any:  # noqa: ANN401 - an array or None
 
 def snr_blocks(rows: Rows, context: Context) -> list[Block]:
     """Draw and tabulate the gradient's signal-to-noise ratio by the paper's formula."""
-    names = list(dict.fromkeys(str(row.get("policy", "policy")) for row in rows))
-    curves, columns = [], [Column("epoch")]
-    for name in names:
-        own = [row for row in rows if str(row.get("policy", "policy")) == name]
-        mean, std = _column(own, "snr_paper"), _column(own, "std_paper")
-        x = np.array([float(row["epoch"]) for row in own])
-        low, high = (None, None) if std is None else (mean - std, mean + std)
-        curves.append(Curve(name, x, mean, low, high))
-        columns.append(Column(name, digits=2))
+    groups = _by_run(rows)
+    curves = [_snr_curve(name, own) for name, own in groups.items()]
     methods = [
-        m
-        for m in dict.fromkeys(method_of(name) for name in names)
-        if m in ("greedy", "ngreedy", "ngreedy-0.9")
+        method
+        for method in dict.fromkeys(method_of(str(row["policy"])) for row in rows)
+        if method in SNR[context.setting]
     ]
+    columns = [Column("epoch"), *(Column(name, digits=2) for name in groups)]
     columns += [Column(f"paper: {m}, {context.setting}", digits=2, is_paper=True) for m in methods]
     epochs = sorted({int(row["epoch"]) for row in rows})
-    table_rows = []
+    lines = []
     for epoch in epochs:
         cells: list[Cell] = [str(epoch)]
-        cells += [_snr_cell(rows, name, epoch) for name in names]
+        cells += [_snr_cell(own, epoch) for own in groups.values()]
         cells += [_paper_snr(context.setting, method, epoch) for method in methods]
-        table_rows.append(Row(tuple(cells)))
-    n_passes = sorted({int(row["n_passes"]) for row in rows if row.get("n_passes")})
+        lines.append(Row(tuple(cells)))
+    n_passes = ", ".join(map(str, sorted({int(row["n_passes"]) for row in rows})))
     note = (
         "Norm of the mean gradient of the policy's last layer over the norm of its standard "
-        f"error, by the paper's formula; ± over {', '.join(map(str, n_passes)) or 'the'} passes. "
-        f"The paper's columns are printed in {ARXIV}, on fastMRI data."
+        f"error, by the paper's formula; ± over {n_passes} passes. The paper's columns are "
+        f"printed in {ARXIV}, on fastMRI data."
     )
     name = f"{context.stem}gradient-snr"
-    table = Table("Gradient signal-to-noise ratio", tuple(columns), tuple(table_rows), note, name)
-    looks = context.looks_of(set(names))
+    table = Table("Gradient signal-to-noise ratio", tuple(columns), tuple(lines), note, name)
+    if len(epochs) < 2:
+        return [table]
+    figure = draw_snr(curves, styles=context.looks_of(set(groups)))
     caption = "Signal-to-noise ratio of the gradient estimate at checkpoints of training."
-    blocks: list[Block] = (
-        [Drawing(draw_snr(curves, styles=looks), name, caption)] if len(epochs) > 1 else []
-    )
-    return [*blocks, table]
+    return [Drawing(figure, name, caption), table]
 
 
-def _snr_cell(rows: Rows, name: str, epoch: int) -> Measured | None:
+def _by_run(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
+    """Return rows by method, and by seed where a method has several."""
+    seeds: dict[str, set[int]] = {}
     for row in rows:
-        if str(row.get("policy", "policy")) == name and int(row["epoch"]) == epoch:
-            return _measured(row["snr_paper"], row.get("std_paper"))
-    return None
+        seeds.setdefault(str(row["policy"]), set()).add(int(row["seed"]))
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        name = str(row["policy"])
+        label = f"{name}, seed {row['seed']}" if len(seeds[name]) > 1 else name
+        groups.setdefault(label, []).append(row)
+    return groups
+
+
+def _snr_curve(name: str, rows: Rows) -> Curve:
+    mean, std = _column(rows, "snr_paper"), _column(rows, "std_paper")
+    x = np.array([float(row["epoch"]) for row in rows])
+    return Curve(
+        name, x, mean, None if std is None else mean - std, None if std is None else mean + std
+    )
+
+
+def _snr_cell(rows: Rows, epoch: int) -> Measured | None:
+    found = [row for row in rows if int(row["epoch"]) == epoch]
+    return _measured(found[0]["snr_paper"], found[0]["std_paper"]) if found else None
 
 
 def _paper_snr(setting: str, method: str | None, epoch: int) -> Measured | None:
@@ -162,43 +169,56 @@ def _paper_snr(setting: str, method: str | None, epoch: int) -> Measured | None:
 
 
 def gamma_blocks(rows: Rows, context: Context) -> list[Block]:
-    """Draw and tabulate final SSIM against the discount (columns gamma, ssim_mean, ssim_std)."""
-    discounted = [row for row in rows if row["gamma"] is not None]
-    greedy = [row for row in rows if row["gamma"] is None]
-    paper = GAMMAS.get(context.setting, {})
-    table_rows = []
-    for row in [*greedy, *sorted(discounted, key=lambda row: row["gamma"])]:
+    """Draw and tabulate final SSIM against the discount, one horizon after the other."""
+    horizons = list(dict.fromkeys((row["n_initial"], row["steps"]) for row in rows))
+    blocks: list[Block] = []
+    for n_initial, steps in horizons:
+        own = [row for row in rows if (row["n_initial"], row["steps"]) == (n_initial, steps)]
+        name = f"{context.stem}discount" + (f"-{n_initial}-{steps}" if len(horizons) > 1 else "")
+        setting = context.settings.get((n_initial, steps), context.setting)
+        table = _gamma_table(own, setting, name, f"start {n_initial}, {steps} steps")
+        blocks += [*_gamma_drawing(own, name), table]
+    return blocks
+
+
+def _gamma_table(rows: Rows, setting: str, name: str, horizon: str) -> Table:
+    paper = GAMMAS.get(setting, {})
+    lines = []
+    for row in rows:
         gamma = row["gamma"]
-        theirs = None if gamma is None else paper.get(float(gamma))
+        theirs = SSIM[setting]["greedy"] if gamma is None else paper.get(float(gamma))
         cells: tuple[Cell, ...] = (
             "greedy" if gamma is None else f"γ = {gamma:g}",
             str(row["n_seeds"]),
-            _measured(row["ssim_mean"], row.get("ssim_std")),
-            _measured(row["psnr_mean"], row.get("psnr_std")),
+            _measured(row["ssim_mean"], row["ssim_std"]),
+            _measured(row["psnr_mean"], row["psnr_std"]),
             Measured(*theirs) if theirs else None,
         )
-        table_rows.append(Row(cells))
+        lines.append(Row(cells))
     columns = (
         Column("discount"),
         Column("seeds"),
         Column("SSIM", best="max"),
         Column("PSNR (dB)", digits=2, best="max"),
-        Column(f"paper: SSIM, {context.setting}", is_paper=True),
+        Column(f"paper: SSIM, {setting}", is_paper=True),
     )
     note = f"± over seeds. The paper's column is printed in {ARXIV}, on fastMRI data."
-    name = f"{context.stem}discount"
-    table = Table("Final SSIM by discount", columns, tuple(table_rows), note, name)
+    return Table(f"Final SSIM by discount ({horizon})", columns, tuple(lines), note, name)
+
+
+def _gamma_drawing(rows: Rows, name: str) -> list[Block]:
+    discounted = [row for row in rows if row["gamma"] is not None]
+    greedy = [row for row in rows if row["gamma"] is None]
     if len(discounted) < 2:
-        return [table]
-    std = _column(discounted, "ssim_std")
+        return []
     figure = draw_gammas(
         np.array([float(row["gamma"]) for row in discounted]),
         np.array([float(row["ssim_mean"]) for row in discounted]),
-        std,
+        _column(discounted, "ssim_std"),
         greedy=float(greedy[0]["ssim_mean"]) if greedy else None,
     )
     caption = "Final SSIM of non-greedy policies against the discount of later rewards."
-    return [Drawing(figure, name, caption), table]
+    return [Drawing(figure, name, caption)]
 
 
 def _measured(value: int | float | None, spread: int | float | None) -> Measured | None:
@@ -228,7 +248,6 @@ def cost_blocks(rows: Rows, _context: Context) -> list[Block]:
 
 KINDS: tuple[tuple[frozenset[str], str, Callable[[Rows, Context], list[Block]]], ...] = (
     (frozenset({"policy", "step", "column", "sampled"}), "Average policy", average_policy_blocks),
-    (frozenset({"policy", "step", "marginal_mean"}), "Adaptivity", entropy_blocks),
     (frozenset({"policy", "step", "marginal"}), "Adaptivity", entropy_blocks),
     (frozenset({"epoch", "snr_paper"}), "Gradient noise", snr_blocks),
     (frozenset({"gamma", "ssim_mean", "psnr_mean"}), "Discount", gamma_blocks),

@@ -79,15 +79,18 @@ def build_report(folders: Sequence[Path], *, title: str | None = None) -> Report
 
 def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
     """Return the paper's analyses: from tables of `kscout analyze`, or results themselves."""
-    setting = "knee-base"
-    if found.evaluations:
-        first = found.evaluations[0]
-        setting = setting_of(first.n_cols, first.n_initial or 0, first.steps)[0].name
+    settings = {
+        (one.n_initial or 0, one.steps): setting_of(one.n_cols, one.n_initial or 0, one.steps)[
+            0
+        ].name
+        for one in found.evaluations
+    }
+    setting = next(iter(settings.values()), "knee-base")
     parts: dict[str, list[Block]] = {}
     for index, (label, rows) in enumerate(found.analyses):
         is_first = all(set(rows[0]) != set(other[0]) for _, other in found.analyses[:index])
         stem = "" if is_first else f"{link_name(label)}-"
-        section = analysis_section(rows, Context(styles, setting=setting, stem=stem))
+        section = analysis_section(rows, Context(styles, setting, settings, stem))
         if section is not None:
             parts.setdefault(section.title, []).extend(section.blocks)
     if "Average policy" not in parts:

@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float, Float64
 
+from kscout.acquisition.rollout import Trajectory
 from kscout.errors import DataError
 from kscout.files import written_whole
 from kscout.report.embedding import gray_uri, heat_uri
@@ -53,6 +54,28 @@ class Acquisition:
                     f"{policy.name} has {len(policy.images)} images and {len(policy.columns)} "
                     "columns; expected one column fewer than images"
                 )
+
+
+def steps_of(
+    name: str, trajectory: Trajectory, *, place: int = 0, is_oracle: bool = False
+) -> PolicySteps:
+    """Take the first trajectory of one slice from a rollout that kept its images.
+
+    Args:
+        name: what the policy is called.
+        trajectory: of a batch, rolled out with `keep_images`.
+        place: of the slice in the batch.
+        is_oracle: whether the policy looks at the truth.
+    """
+    if trajectory.images is None:
+        raise DataError(f"the rollout of {name} kept no images; ask for them with keep_images")
+    return PolicySteps(
+        name=name,
+        images=trajectory.images[:, place, 0].float().cpu().numpy(),
+        ssim=trajectory.ssim[place, 0].float().cpu().numpy(),
+        columns=tuple(trajectory.columns[place, 0].tolist()),
+        is_oracle=is_oracle,
+    )
 
 
 def save_acquisition(acquisition: Acquisition, path: Path) -> None:
@@ -229,4 +252,5 @@ __all__ = [
     "acquisition_player",
     "load_acquisition",
     "save_acquisition",
+    "steps_of",
 ]

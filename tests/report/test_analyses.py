@@ -1,0 +1,106 @@
+"""Tables of the analyses, as evaluation writes them, become sections of the page."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation
+
+from kscout.acquisition.rollout import Trajectory
+from kscout.evaluation.adaptivity import entropies, entropy_rows
+from kscout.evaluation.average_policy import AveragePolicy, average_policy_rows
+from kscout.evaluation.examples import Example, save_examples
+from kscout.evaluation.gradient_noise import PassRecord, noise_table
+from kscout.evaluation.ranking import gamma_table
+from kscout.evaluation.results import writing_results
+from kscout.evaluation.tables import write_table
+from kscout.report.build import build_report
+from kscout.report.page import Drawing, drawings_of
+from kscout.report.tables import Measured, to_csv
+
+
+def entry(policy: str, gamma: float | None, ssim: float) -> dict[str, object]:
+    score = {"mean": ssim, "std": 0.001, "interval": None}
+    training = {"method": "greedy" if gamma is None else "ngreedy", "gamma": gamma}
+    final = {"ssim": score, "psnr": {**score, "mean": 30.0}}
+    return {"policy": policy, "training": training, "n_seeds": 2, "final": final}
+
+
+def write_analyses(folder: Path) -> Path:
+    sampled = torch.linspace(0, 1, 5 * 7).reshape(5, 7)
+    average = AveragePolicy(sampled=sampled, start=torch.arange(7) == 3)
+    write_table(folder, "average_policy", average_policy_rows({"greedy": average}))
+    draws = torch.rand(3, 2, 5, 4, 7, generator=torch.Generator().manual_seed(0))
+    by_seed = [entropies(draw.softmax(dim=-1)) for draw in draws.transpose(1, 2)]
+    write_table(folder, "entropies", entropy_rows({"greedy": by_seed}))
+    passes = [
+        PassRecord(
+            epoch=epoch, pass_index=i, n_batches=4, n_values=9, paper=2.0 + i, reference=3.0,
+            setting="",
+        )
+        for epoch in (1, 10, 13)
+        for i in range(3)
+    ]  # fmt: skip
+    snr = [{"policy": "greedy", "seed": 0, **row} for row in noise_table(passes)]
+    write_table(folder, "snr", snr)
+    gammas = [entry("g", None, 0.71), entry("a", 0.9, 0.72), entry("b", 1.0, 0.7)]
+    summary = {"n_initial": N_INITIAL, "steps": STEPS, "policies": gammas}
+    write_table(folder, "gammas", gamma_table([summary]))
+    image = np.ones((9, 11), dtype=np.float32)
+    example = Example("greedy", 0, "v", 3, np.arange(11) > 5, image, image * 0.5, 0.9)
+    save_examples(folder / "examples.npz", [example])
+    return folder
+
+
+def test_every_analysis_has_its_section(tmp_path: Path) -> None:
+    sections = build_report([write_analyses(tmp_path)]).sections
+    titles = {"Average policy", "Adaptivity", "Gradient noise", "Discount", "Examples"}
+    assert {section.title for section in sections} == titles
+    names = {drawing.name for drawing in drawings_of(sections)}
+    assert names == {"average-policy", "entropies", "gradient-snr", "discount", "examples"}
+
+
+def test_ratios_stand_beside_the_papers_at_its_epochs_only(tmp_path: Path) -> None:
+    tables = {table.name: table for table in build_report([write_analyses(tmp_path)]).tables}
+    first, tenth, other = tables["gradient-snr"].rows
+    assert first.cells == ("1", Measured(3.0, 1.0), Measured(2.21, 0.24))
+    assert tenth.cells[2] == Measured(3.20, 0.10) and other.cells[2] is None
+
+
+def test_discounts_stand_beside_the_papers(tmp_path: Path) -> None:
+    tables = {table.name: table for table in build_report([write_analyses(tmp_path)]).tables}
+    lines = to_csv(tables["discount"]).splitlines()
+    assert lines[1].startswith("greedy,2,0.71,0.001") and lines[1].endswith("0.723,0.0001")
+    assert lines[2].startswith("γ = 0.9,2,0.72,0.001") and lines[2].endswith("0.7232,0.0002")
+
+
+def test_the_average_policy_of_an_evaluation_is_drawn_without_an_analysis(tmp_path: Path) -> None:
+    folder = write_evaluation(tmp_path / "base")
+    scores = [one for one in make_scores() if one.policy in ("greedy", "ngreedy-0.9")]
+    with writing_results(folder / "results.csv") as writer:
+        for one in scores:
+            n_slices = len(one.slices)
+            columns = torch.arange(STEPS).expand(n_slices, 1, STEPS).contiguous()
+            metrics = torch.from_numpy(one.values).float().unbind(dim=-1)
+            ssim, psnr, nmse = (metric.unsqueeze(1) for metric in metrics)
+            trajectory = Trajectory(columns=columns, ssim=ssim, psnr=psnr, nmse=nmse)
+            writer.write(one.policy, one.seed, trajectory, volumes=one.volumes, slices=one.slices)
+    sections = {section.title: section for section in build_report([tmp_path]).sections}
+    (drawing,) = sections["Average policy"].blocks
+    assert isinstance(drawing, Drawing)
+    panels = [axes for axes in drawing.figure.axes if axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left") for axes in panels] == ["greedy", "ngreedy-0.9"]
+    picture = np.asarray(panels[0].images[0].get_array())
+    # Column t is acquired in step t, and stays; the start is white from the beginning.
+    expected = np.tri(STEPS, N_COLS)
+    start = (N_COLS - N_INITIAL + 1) // 2
+    expected[:, start : start + N_INITIAL] = 1
+    assert (picture == expected).all()
+
+
+def test_tables_of_other_programs_are_passed_over(tmp_path: Path) -> None:
+    folder = write_evaluation(tmp_path / "base")
+    (folder / "other.json").write_text(json.dumps([{"a": 1}]))
+    titles = [section.title for section in build_report([tmp_path]).sections]
+    assert titles == ["Scores", "SSIM by step", "SSIM and PSNR"]
