@@ -10,24 +10,23 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-Loss = Callable[[Sequence[Tensor]], Tensor]
-"""From the tensors that describe a batch to its scalar loss, without waiting for the device."""
+Backward = Callable[[Sequence[Tensor]], Tensor]
+"""From the tensors that describe a batch to its losses, whose gradients it leaves in the
+parameters; it never waits for the device."""
 
 
 @final
 class EagerGradients:
-    """Leaves the gradients of a batch in the parameters and returns its loss."""
+    """Leaves the gradients of a batch in the parameters and returns its losses."""
 
-    def __init__(self, loss: Loss, parameters: Iterable[nn.Parameter]) -> None:
-        self.loss = loss
+    def __init__(self, backward: Backward, parameters: Iterable[nn.Parameter]) -> None:
+        self.backward = backward
         self.parameters = list(parameters)
 
     def __call__(self, batch: Sequence[Tensor]) -> Tensor:
         for parameter in self.parameters:
             parameter.grad = None
-        loss = self.loss(batch)
-        torch.autograd.backward(loss)
-        return loss.detach()
+        return self.backward(batch).detach()
 
 
 @final
@@ -35,15 +34,15 @@ class GraphedGradients:
     """The same for batches like an example, as a CUDA graph; other shapes run eagerly.
 
     Args:
-        loss: must read its data from memory that stays in place, and never wait for the device.
+        backward: must read its data from memory that stays in place.
         parameters: those that are trained.
         example: tensors of a full batch; their values do not matter.
     """
 
     def __init__(
-        self, loss: Loss, parameters: Iterable[nn.Parameter], example: Sequence[Tensor]
+        self, backward: Backward, parameters: Iterable[nn.Parameter], example: Sequence[Tensor]
     ) -> None:
-        self.eager = EagerGradients(loss, parameters)
+        self.eager = EagerGradients(backward, parameters)
         self.inputs = [tensor.clone() for tensor in example]
         self.graph = torch.cuda.CUDAGraph()
         # Warming up on a side stream makes plans and workspaces before the capture begins.

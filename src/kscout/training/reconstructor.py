@@ -165,19 +165,21 @@ class Learner:
             )
         self.n_steps = math.ceil(len(slices) / training.batch_size)
 
-        def loss(batch: Sequence[Tensor]) -> Tensor:
+        def backward(batch: Sequence[Tensor]) -> Tensor:
             index, mask = batch
-            return training_loss(network, slices.batch(index), mask, training)
+            loss = training_loss(network, slices.batch(index), mask, training)
+            torch.autograd.backward(loss)
+            return loss
 
         self.gradients: EagerGradients | GraphedGradients
         if slices.device.type == "cuda":
             example = share(torch.zeros(training.batch_size, dtype=torch.int64)).to(slices.device)
             network.train()
             self.gradients = GraphedGradients(
-                loss, network.parameters(), [example, slices.selectable[example]]
+                backward, network.parameters(), [example, slices.selectable[example]]
             )
         else:
-            self.gradients = EagerGradients(loss, network.parameters())
+            self.gradients = EagerGradients(backward, network.parameters())
 
     def pass_over_slices(
         self, epoch: int, masks: Bool[Tensor, "slice col"], on_step: OnStep
