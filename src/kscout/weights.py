@@ -6,6 +6,7 @@ restricted unpickler; the few plain types that they hold besides tensors are rep
 """
 
 import argparse
+import hashlib
 import inspect
 import json
 import pickle
@@ -59,6 +60,16 @@ def constructor_arguments(component: nn.Module) -> dict[str, Any]:
             f"{type(component).__name__} cannot be saved: its constructor takes {error.name!r} "
             f"but the object does not keep it; set self.{error.name} in __init__"
         ) from error
+
+
+def fingerprint(component: nn.Module) -> str:
+    """Return a short hash of a component's class, arguments and weights."""
+    arguments = json.dumps(constructor_arguments(component), sort_keys=True)
+    digest = hashlib.sha256(f"{type(component).__name__} {arguments}".encode())
+    for name, value in sorted(component.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def save_weights(

@@ -12,6 +12,7 @@ from kscout.errors import ConfigError
 
 Protocol = Literal["paper", "blind"]
 Precision = Literal["fp32", "bf16"]
+FrozenPrecision = Literal["auto", "fp32", "fp16"]
 Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last"]
 Method = Literal["greedy", "ngreedy"]
 Argument = bool | int | float | str | list[int] | list[float] | list[str]
@@ -133,8 +134,8 @@ class PolicyTraining:
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
     protocol: Protocol = "paper"
     """How images are un-normalized before they are scored."""
-    precision: Precision = "fp32"
-    """Arithmetic of the reconstructions (paper: fp32)."""
+    precision: FrozenPrecision = "auto"
+    """Arithmetic of the frozen reconstructions: `auto` takes fp16 where its kernels exist."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` measures once and records the winner."""
     seed: int = 0

@@ -2,13 +2,14 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.policies.center_out import CenterOut
-from kscout.policies.checkpoints import read_policy
+from kscout.policies.checkpoints import read_policy, save_policy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.equispaced import EquispacedOne, EquispacedTwo
 from kscout.policies.fixed import FixedOrder, NaOracle
@@ -65,4 +66,15 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
     return read_policy(Path(path), POLICIES).to(device).eval()
 
 
-__all__ = ["POLICIES", "build", "load"]
+def save(path: Path, policy: Policy, *, extra: dict[str, Any] | None = None) -> None:
+    """Write a policy to a .safetensors file that `load` reads.
+
+    Args:
+        path: the file, replaced whole.
+        policy: of a class in `POLICIES`.
+        extra: JSON values that say where it comes from.
+    """
+    save_policy(path, policy, table=POLICIES, extra=extra)
+
+
+__all__ = ["POLICIES", "build", "load", "save"]

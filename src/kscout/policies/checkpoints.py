@@ -1,13 +1,41 @@
 """Policies from files: our own, and the checkpoints of the paper's reference implementation."""
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from kscout.core import Policy
 from kscout.errors import WeightsError, unknown_name
 from kscout.policies.conv import ConvPolicy
-from kscout.weights import WEIGHTS_NAME, is_safetensors, read_pickle, read_weights
+from kscout.weights import (
+    WEIGHTS_NAME,
+    constructor_arguments,
+    is_safetensors,
+    read_pickle,
+    read_weights,
+    save_weights,
+)
+
+
+def save_policy(
+    path: Path, policy: Policy, *, table: dict[str, type[Policy]], extra: dict[str, Any] | None
+) -> None:
+    """Write a policy of the table so that `read_policy` rebuilds it."""
+    names = [name for name, kind in table.items() if kind is type(policy)]
+    if not names:
+        raise WeightsError(
+            f"{type(policy).__name__} is in no table, so its file could not be loaded; "
+            "add it to kscout.policies.POLICIES first"
+        )
+    save_weights(
+        path,
+        policy.state_dict(),
+        kind="policy",
+        component=names[0],
+        arguments=constructor_arguments(policy),
+        extra=extra,
+    )
 
 
 def read_policy(path: Path, table: dict[str, type[Policy]]) -> Policy:

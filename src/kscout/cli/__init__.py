@@ -1,0 +1,47 @@
+"""The command line: each command parses, calls one public function and prints its answer.
+
+Modules of kscout are imported inside the commands, so that `kscout --help` does not wait for torch.
+"""
+
+import logging
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from kscout.cli import analyze, data, train
+from kscout.cli.bench import bench
+from kscout.cli.campaign import app as campaign_app
+from kscout.cli.demo import demo
+from kscout.cli.evaluate import evaluate
+from kscout.cli.report import report
+from kscout.cli.train_policy import train_policy
+from kscout.errors import KScoutError
+
+app = typer.Typer(
+    name="kscout",
+    help="Learn which k-space column an MRI scanner should measure next.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.add_typer(data.app, name="data", help="Make, import and look at stores of slices.")
+train.app.command("policy")(train_policy)
+app.add_typer(train.app, name="train", help="Train a reconstructor or a policy.")
+app.command()(evaluate)
+app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs and results.")
+app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")
+app.command()(report)
+app.command()(bench)
+
+
+def main() -> None:
+    """Run the command line; what a user can mend ends in one sentence and exit code 1."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        app()
+    except KScoutError as error:
+        sentence = f"[bold red]error:[/] {escape(str(error))}"
+        Console(stderr=True).print(sentence, highlight=False, soft_wrap=True)
+        sys.exit(1)

@@ -1,0 +1,120 @@
+"""`kscout train policy`."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from kscout.cli.progress import training_progress
+from kscout.config import (
+    ACQUISITIONS,
+    POLICY_TRAININGS,
+    PolicyConfig,
+    read_config,
+    with_settings,
+)
+from kscout.errors import ConfigError, unknown_name
+
+
+def train_policy(
+    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
+    reconstructor: Annotated[
+        str, typer.Option(help="Run folder, weights file, or zero-filled, total-variation.")
+    ],
+    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
+    method: Annotated[str, typer.Option(help="Estimator: greedy or ngreedy.")] = "greedy",
+    gamma: Annotated[float | None, typer.Option(help="Discount of ngreedy (paper: 1).")] = None,
+    preset: Annotated[
+        str, typer.Option(help="knee-base, knee-long, brain-base or brain-long.")
+    ] = "knee-base",
+    n_initial: Annotated[int | None, typer.Option(help="Central columns at the start.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Registered policy to train.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
+    trajectories: Annotated[int | None, typer.Option(help="Draws q (paper: 8).")] = None,
+    seed: Annotated[int, typer.Option(help="Keys weights, order and actions.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="Train this many seeds in lockstep, into OUT/seed-N.")
+    ] = 1,
+    protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,
+    convolution: Annotated[
+        str | None, typer.Option(help="auto, onednn, onednn-last, native or native-last.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a policy by the paper's greedy or non-greedy estimator on a frozen reconstructor.
+
+    Kill it and type the same again: it goes on from its last epoch.
+
+    Example: kscout train policy --data stores/knee --reconstructor runs/unet --out runs/greedy
+    """
+    from kscout.data.store import Store
+    from kscout.training.policy import train_policies
+
+    flags = {
+        "policy.name": policy,
+        "acquisition.n_initial": n_initial,
+        "acquisition.horizon": steps,
+        "training.gamma": gamma,
+        "training.n_epochs": epochs,
+        "training.batch_size": batch_size,
+        "training.n_trajectories": trajectories,
+        "training.protocol": protocol,
+        "training.precision": precision,
+        "training.convolution": convolution,
+    }
+    base = resolve_policy(method, preset, config, settings or [], flags)
+    numbers = range(seed, seed + seeds)
+    configs = [with_settings(base, [f"training.seed={number}"]) for number in numbers]
+    outs = [out] if seeds == 1 else [out / f"seed-{number}" for number in numbers]
+    with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
+        runs = train_policies(
+            configs, Store.open(data), reconstructor, outs, device=device, on_step=on_step
+        )
+    for run in runs:
+        answer = {"run": str(run.path), **run.metrics[-1], **(run.done or {})}
+        _tell(answer, base.training.protocol, as_json)
+
+
+def resolve_policy(
+    method: str, preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+) -> PolicyConfig:
+    """Lay file, assignments and flags over the presets, the later ones winning."""
+    if method not in POLICY_TRAININGS:
+        raise unknown_name("method", method, list(POLICY_TRAININGS))
+    if preset not in ACQUISITIONS:
+        raise unknown_name("preset", preset, list(ACQUISITIONS))
+    if method == "greedy" and flags["training.gamma"] is not None:
+        raise ConfigError("the greedy estimator has no gamma; use --method ngreedy with --gamma")
+    config = PolicyConfig(acquisition=ACQUISITIONS[preset], training=POLICY_TRAININGS[method])
+    if flags["acquisition.n_initial"] is not None or flags["acquisition.horizon"] is not None:
+        # Other numbers of columns than the preset's are meant for other sizes too.
+        config = replace(config, acquisition=replace(config.acquisition, size=None))
+    if file is not None:
+        config = read_config(PolicyConfig, file, config)
+    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    return with_settings(config, [*settings, *given])
+
+
+def _tell(answer: dict[str, Any], protocol: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    Console().print(
+        f"{answer['run']}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
+        f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
+        f"(protocol {protocol})",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,137 @@
+"""A policy's training is repeatable, survives a kill, and is the same alone, together or shared."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import blob_store
+
+from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
+from kscout.core import Observation
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.policies import load
+from kscout.runs import read_run
+from kscout.training.lockstep import draw_epoch
+from kscout.training.policy import train_policies, train_policy
+from kscout.weights import read_weights
+
+SMALL = PolicyConfig(
+    policy=Component("conv", {"n_channels": 2, "n_blocks": 2, "n_hidden": 8}),
+    acquisition=AcquisitionSetting(n_initial=2, horizon=3),
+    training=PolicyTraining(
+        n_epochs=2, batch_size=4, n_trajectories=3, learning_rate=1e-2, keep_epochs=(1,), seed=3
+    ),
+)
+
+
+def with_training(**changes: object) -> PolicyConfig:
+    return replace(SMALL, training=replace(SMALL.training, **changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return read_weights(path / "weights.safetensors").state
+
+
+def test_same_seed_same_run_and_other_seed_another(store: Store, tmp_path: Path) -> None:
+    for name, config in (("a", SMALL), ("b", SMALL), ("c", with_training(seed=4))):
+        train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    assert not all(torch.equal(a[key], c[key]) for key in a)
+
+
+def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Path) -> None:
+    run = train_policy(SMALL, store, "zero-filled", tmp_path / "run", device="cpu")
+    assert [record["epoch"] for record in run.metrics] == [1, 2]
+    assert {"train_ssim", "val_ssim", "learning_rate"} <= set(run.metrics[0])
+    for name in ("weights", "best", "epoch-0001"):
+        assert (run.path / f"{name}.safetensors").is_file()
+    policy = load(run.path)
+    seen = Observation(image=torch.rand(2, 16, 16), mask=torch.zeros(2, 16, dtype=torch.bool))
+    assert policy(seen).shape == (2, 16)
+    assert run.done is not None and run.done["best_epoch"] in (1, 2)
+
+
+@pytest.mark.parametrize("method", ["greedy", "ngreedy"])
+def test_interrupted_training_ends_with_the_same_weights(
+    store: Store, tmp_path: Path, method: str
+) -> None:
+    config = with_training(method=method, n_epochs=3, gamma=0.9)
+    train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
+
+    def stop(progress: object) -> None:
+        if progress.epoch == 2 and progress.step == 2:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu", on_step=stop)
+    train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu")
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(whole[key], cut[key]) for key in whole)
+    assert [r["val_ssim"] for r in read_run(tmp_path / "whole").metrics] == [
+        r["val_ssim"] for r in read_run(tmp_path / "cut").metrics
+    ]
+
+
+@pytest.mark.parametrize("method", ["greedy", "ngreedy"])
+def test_seeds_in_lockstep_equal_single_runs(store: Store, tmp_path: Path, method: str) -> None:
+    configs = [with_training(method=method, seed=0), with_training(method=method, seed=1)]
+    outs = [tmp_path / "together" / str(seed) for seed in range(2)]
+    train_policies(configs, store, "zero-filled", outs, device="cpu")
+    for config, out in zip(configs, outs, strict=True):
+        train_policy(config, store, "zero-filled", tmp_path / out.name, device="cpu")
+        alone, together = weights(tmp_path / out.name), weights(out)
+        for key in alone:
+            torch.testing.assert_close(together[key], alone[key], atol=1e-5, rtol=0)
+
+
+def test_lockstep_refuses_settings_that_want_other_batches(store: Store, tmp_path: Path) -> None:
+    configs = [SMALL, with_training(batch_size=2)]
+    with pytest.raises(ConfigError, match="more than seed and gamma"):
+        train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"])
+
+
+def test_policies_without_weights_are_refused(store: Store, tmp_path: Path) -> None:
+    config = replace(SMALL, policy=Component("center-out"))
+    with pytest.raises(ConfigError, match="nothing to train"):
+        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+
+
+def test_draws_of_a_slice_do_not_depend_on_batch_size() -> None:
+    small, large = (
+        draw_epoch(with_training(batch_size=size), n_slices=10, epoch=2) for size in (2, 5)
+    )
+    assert torch.equal(small.order, large.order)
+    assert torch.equal(small.uniforms, large.uniforms)
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(store: Store, tmp_path: Path) -> None:
+    arguments = [
+        *("train", "policy", "--data", str(store.path), "--reconstructor", "zero-filled"),
+        *("--n-initial", "2", "--steps", "3", "--epochs", "2", "--batch-size", "5"),
+        *("--trajectories", "3", "--device", "cpu", "--convolution", "onednn", "--json"),
+        *("--set", "policy.n_channels=2", "--set", "policy.n_blocks=2"),
+        *("--set", "policy.n_hidden=8", "--set", "training.learning_rate=0.01"),
+    ]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    for name, launcher in (("one", []), ("two", torchrun)):
+        command = [sys.executable, *launcher, "-m", "kscout", *arguments]
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / name)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "two" / "done.json").read_text())["best_epoch"] in (1, 2)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], atol=1e-5, rtol=0)
