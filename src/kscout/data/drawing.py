@@ -110,21 +110,41 @@ def cone(
     return total
 
 
+def _rounding(first: Field, second: Field, blend_mm: float) -> Field:
+    """Return how far a corner between two shapes moves when it is rounded over `blend_mm`."""
+    near = first - second
+    np.abs(near, out=near)
+    np.subtract(np.float32(blend_mm), near, out=near)
+    np.maximum(near, 0.0, out=near)
+    near *= near
+    near *= np.float32(0.25 / blend_mm)
+    return near
+
+
 def join(first: Field, second: Field, blend_mm: float = 2.0) -> Field:
     """Return the union of two shapes, its corner rounded over `blend_mm`."""
-    share = np.clip(0.5 + (second - first) * np.float32(0.5 / blend_mm), 0.0, 1.0)
-    return second + share * (first - second) - np.float32(blend_mm) * share * (1.0 - share)
+    joined = np.minimum(first, second)
+    joined -= _rounding(first, second, blend_mm)
+    return joined
 
 
 def meet(first: Field, second: Field, blend_mm: float = 1.0) -> Field:
     """Return the intersection of two shapes, its edge rounded over `blend_mm`."""
-    return -join(-first, -second, blend_mm)
+    common = np.maximum(first, second)
+    common += _rounding(first, second, blend_mm)
+    return common
 
 
 def coverage(distance: Field, width_mm: float) -> Field:
     """Return how much of each pixel a shape covers, rising smoothly over `width_mm`."""
-    share = np.clip(0.5 - distance * np.float32(1.0 / width_mm), 0.0, 1.0)
-    return share * share * (3.0 - 2.0 * share)
+    share = distance * np.float32(-1.0 / width_mm)
+    share += np.float32(0.5)
+    np.clip(share, 0.0, 1.0, out=share)
+    bend = share * np.float32(-2.0)
+    bend += np.float32(3.0)
+    share *= share
+    share *= bend
+    return share
 
 
 @final
@@ -191,6 +211,10 @@ class Canvas:
         below = self.image[window]
         above = np.float32(self.signals[tissue])
         if texture is None:
-            below += share * (above - below)
+            change = above - below
         else:
-            below += share * (above * (1.0 + texture[window]) - below)
+            change = texture[window] * above
+            change += above
+            change -= below
+        change *= share
+        below += change

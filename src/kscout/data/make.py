@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -80,6 +81,19 @@ def _single_threaded_children() -> Iterator[None]:
                 os.environ[name] = value
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back: a process started meanwhile never gets it, this one gets it afterwards."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _spread_heads(heads: Sequence[Head], folder: Path) -> list[tuple[Head, str]]:
     """Write the heads' values where all workers can map them, and strip them from the heads."""
     spread = []
@@ -111,7 +125,8 @@ def _draw_in_parallel(
         try:
             while True:
                 while len(waiting) < 2 * workers and (task := next(left, None)) is not None:
-                    waiting.append((task, pool.submit(_draw_in_worker, task)))
+                    with _interrupts_held():
+                        waiting.append((task, pool.submit(_draw_in_worker, task)))
                 if not waiting:
                     return
                 task, future = waiting.popleft()

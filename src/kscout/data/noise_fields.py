@@ -44,7 +44,9 @@ def _blend_rows(
 ) -> Float32[np.ndarray, "point other"]:
     blended = coefficients[knot] * weights[0][:, None]
     for tap in range(1, 4):
-        blended += coefficients[knot + tap] * weights[tap][:, None]
+        part = coefficients[knot + tap]
+        part *= weights[tap][:, None]
+        blended += part
     return blended
 
 
@@ -74,8 +76,9 @@ class SmoothNoise:
         plane = (layers * weight[:, 0][:, None, None]).sum(axis=0)
         points = (np.arange(n_points, dtype=np.float32) + 0.5) * np.float32(n_knots / n_points)
         knots, weights = spline_weights(points)
-        rows = _blend_rows(plane, knots, weights)
-        return np.ascontiguousarray(_blend_rows(np.ascontiguousarray(rows.T), knots, weights).T)
+        # Columns first, on the small array; the large result then comes out row by row.
+        columns = _blend_rows(np.ascontiguousarray(plane.T), knots, weights)
+        return _blend_rows(np.ascontiguousarray(columns.T), knots, weights)
 
 
 @final
