@@ -70,7 +70,10 @@ def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path
 def test_two_evaluations_of_one_name_are_told_apart(results: Path, tmp_path: Path) -> None:
     write_evaluation(tmp_path / "more" / "base")
     columns = build_report([results, tmp_path / "more"]).tables[0].columns
-    assert [column.name for column in columns[1:3]] == [f"{results.name}/base", "more/base"]
+    assert [column.name for column in columns[1:3]] == [
+        f"{results.name}/base (paper)",
+        "more/base (paper)",
+    ]
 
 
 def test_seeds_of_one_method_are_one_row_of_the_cost_table(results: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from synthetic_results import make_summary
 
 from kscout.report.evaluations import Evaluation
-from kscout.report.words import facts, summarize, tell_winner
+from kscout.report.words import facts, summarize, tell_overall, tell_winner
 
 SUMMARY = make_summary()
 
@@ -64,3 +64,12 @@ def test_oracles_are_told_as_bounds_and_the_closed_gap_as_a_share() -> None:
     told = " ".join(summarize(evaluation()))
     assert "bounds, not methods" in told and "greedy closes" in told
     assert facts(evaluation())["Start"] == "6 of 48 columns (8×)"
+
+
+def test_several_evaluations_are_told_together() -> None:
+    same = [Evaluation("a", SUMMARY), Evaluation("b", SUMMARY)]
+    assert tell_overall(same) == "**greedy** comes first in all 2 evaluations."
+    summary = copy.deepcopy(SUMMARY)
+    summary["policies"] = [p for p in summary["policies"] if p["policy"] != "greedy"]  # type: ignore[attr-defined]
+    told = tell_overall([same[0], Evaluation("b", summary)])
+    assert told == "No policy comes first everywhere: **greedy** in a; **ngreedy-0.9** in b."

@@ -27,7 +27,7 @@ def report(
         typer.Argument(metavar="RUNS...", help="Evaluation, analysis and run folders, or parents."),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write. [default: report.html]")
+        Path | None, typer.Option("--out", "-o", help="File to write; report.html where not given.")
     ] = None,
     form: Annotated[
         Format, typer.Option("--format", help="The page, or its tables alone.")

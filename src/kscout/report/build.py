@@ -21,6 +21,7 @@ from kscout.report.evaluations import (
     curves_of,
     overview_table,
     paper_method,
+    result_section,
     result_sections,
 )
 from kscout.report.figures import styles_of
@@ -40,7 +41,7 @@ from kscout.report.player import acquisition_player
 from kscout.report.style import LineStyle
 from kscout.report.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.report.trainings import training_section
-from kscout.report.words import facts, summarize, tell_winner
+from kscout.report.words import facts, summarize, tell_overall, tell_winner
 
 _TRAINED = ("greedy", "ngreedy", "ngreedy-0.9", "alphazero")
 _LARGEST_RESULTS = 64 * 2**20
@@ -132,9 +133,7 @@ def _evaluation_sections(
     if len(evaluations) == 1:
         return result_sections(evaluations[0], styles=styles)
     sections = [Section("Overview", (overview_table(evaluations),))] if evaluations else []
-    for evaluation in evaluations:
-        sections += result_sections(evaluation, styles=styles, prefix=evaluation.label)
-    return sections
+    return sections + [result_section(evaluation, styles=styles) for evaluation in evaluations]
 
 
 def player_section(found: Found, styles: dict[str, LineStyle]) -> Section:
@@ -159,11 +158,11 @@ def _front(found: Found, title: str | None) -> Front:
         only = evaluations[0]
         return Front(title or "Acquisition policies compared", summarize(only), facts=facts(only))
     if evaluations:
-        told = tuple(f"{one.label}: {tell_winner(one)}" for one in evaluations)
+        winners = [f"**{one.label}**: {tell_winner(one)}" for one in evaluations]
         protocols = ", ".join(dict.fromkeys(one.protocol for one in evaluations))
         return Front(
             title or "Acquisition policies compared",
-            told,
+            (tell_overall(evaluations), *winners),
             facts={"Evaluations": str(len(evaluations)), "Protocol": protocols},
         )
     n_runs = len(found.runs)

@@ -128,13 +128,12 @@ def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str) ->
     ssim = policy["by_step"]["ssim"]
     std, interval = ssim["std"][-1], ssim["interval"][-1]
     compared = evaluation.comparison(name)
-    is_reference = name == evaluation.summary.get("reference")
     method = paper_method(policy)
     paper = SSIM[setting].get(method) if method else None
     difference = (
         Measured(float(compared["difference"]), interval=_pair(compared.get("interval")))
         if compared
-        else ("reference" if is_reference else None)
+        else None
     )
     return Row(
         (
@@ -168,14 +167,27 @@ def curves_of(evaluation: Evaluation, metric: str = "ssim") -> list[Curve]:
 
 
 def result_sections(
-    evaluation: Evaluation, *, styles: dict[str, LineStyle] | None = None, prefix: str = ""
+    evaluation: Evaluation, *, styles: dict[str, LineStyle] | None = None
 ) -> list[Section]:
-    """Return the sections that every evaluation gets."""
+    """Return the sections of a report on one evaluation."""
+    blocks = _blocks(evaluation, styles)
+    return [Section(title, found) for title, found in blocks.items()]
+
+
+def result_section(
+    evaluation: Evaluation, *, styles: dict[str, LineStyle] | None = None
+) -> Section:
+    """Return all that one of several evaluations shows as one section."""
+    stem = f"{link_name(evaluation.label)}-"
+    parts = _blocks(evaluation, styles, stem).values()
+    return Section(evaluation.label, tuple(block for part in parts for block in part))
+
+
+def _blocks(
+    evaluation: Evaluation, styles: dict[str, LineStyle] | None, stem: str = ""
+) -> dict[str, tuple[Block, ...]]:
     curves = curves_of(evaluation)
     looks = styles or styles_of(curves)
-    stem = f"{link_name(prefix)}-" if prefix else ""
-    of = f"{prefix}: " if prefix else ""
-    table = policy_table(evaluation, name=f"{stem}policies")
     protocol = PROTOCOL_WORDS.get(evaluation.protocol, f"Protocol {evaluation.protocol}.")
     by_step = Drawing(
         draw_ssim_by_step(curves, styles=looks),
@@ -183,11 +195,11 @@ def result_sections(
         "SSIM after every acquired column, mean over test slices. Oracles, which look at the "
         "ground truth, are dashed.",
     )
-    return [
-        Section(f"{of}Scores" if of else "Scores", (Prose(protocol), table)),
-        Section(f"{of}SSIM by step" if of else "SSIM by step", (by_step,)),
-        Section(f"{of}SSIM and PSNR" if of else "SSIM and PSNR", _ranking(evaluation, looks, stem)),
-    ]
+    return {
+        "Scores": (Prose(protocol), policy_table(evaluation, name=f"{stem}policies")),
+        "SSIM by step": (by_step,),
+        "SSIM and PSNR": _ranking(evaluation, looks, stem),
+    }
 
 
 def _ranking(evaluation: Evaluation, styles: dict[str, LineStyle], stem: str) -> tuple[Block, ...]:
@@ -215,7 +227,7 @@ def overview_table(evaluations: Sequence[Evaluation]) -> Table:
         for policy in evaluation.policies:
             policies.setdefault(policy["policy"], policy)
     columns = [Column("policy")]
-    columns += [Column(evaluation.label, best="max") for evaluation in evaluations]
+    columns += [Column(f"{one.label} ({one.protocol})", best="max") for one in evaluations]
     settings = list(
         dict.fromkeys(
             setting_of(one.n_cols, one.n_initial or 0, one.steps)[0] for one in evaluations
@@ -230,8 +242,8 @@ def overview_table(evaluations: Sequence[Evaluation]) -> Table:
         theirs = [Measured(*paper) if paper else None for paper in papers]
         rows.append(Row((name, *ours, *theirs), policy["is_oracle"]))
     note = (
-        f"Final SSIM, mean ± standard deviation over seeds. Columns of the paper are printed in "
-        f"{ARXIV} on fastMRI data, and are not our measurements."
+        "Final SSIM under the protocol in brackets, mean ± standard deviation over seeds. Columns "
+        f"of the paper are printed in {ARXIV} on fastMRI data, and are not our measurements."
     )
     return Table("Final SSIM of all policies", tuple(columns), tuple(rows), note, "overview")
 
@@ -252,5 +264,6 @@ __all__ = [
     "paper_method",
     "policy_table",
     "read_evaluation",
+    "result_section",
     "result_sections",
 ]

@@ -107,7 +107,8 @@ def to_html(table: Table) -> str:
             continue
         heading = (
             f'<tr class="heading"><th scope="rowgroup" colspan="{len(table.columns)}">'
-            "Oracles: they look at the ground truth, so they are bounds and not methods</th></tr>"
+            "<span>Oracles: they look at the ground truth, so they are bounds and not methods"
+            "</span></th></tr>"
             if is_oracle and len(rows) < len(table.rows)
             else ""
         )

@@ -1,5 +1,6 @@
 """The summary of an evaluation in plain words: who won, by how much, and is it chance."""
 
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -28,6 +29,19 @@ def tell_winner(evaluation: Evaluation) -> str:
         return f"{opening}."
     distance = f"{compared['difference']:.4f} above {reference}, the reference"
     return f"{opening}, {distance}. {_verdict(evaluation, compared)}"
+
+
+def tell_overall(evaluations: Sequence[Evaluation]) -> str:
+    """Say which feasible policy comes first in how many evaluations."""
+    firsts: dict[str, list[str]] = {}
+    for evaluation in evaluations:
+        feasible = [policy for policy in evaluation.policies if not policy["is_oracle"]]
+        if feasible:
+            firsts.setdefault(feasible[0]["policy"], []).append(evaluation.label)
+    if len(firsts) == 1:
+        return f"**{next(iter(firsts))}** comes first in all {len(evaluations)} evaluations."
+    told = "; ".join(f"**{name}** in {', '.join(labels)}" for name, labels in firsts.items())
+    return f"No policy comes first everywhere: {told}." if told else "Only oracles were evaluated."
 
 
 def tell_runner_up(evaluation: Evaluation) -> str | None:
@@ -147,4 +161,4 @@ def _signed(value: float) -> str:
     return f"{value:+.4f}".replace("-", "−")
 
 
-__all__ = ["facts", "summarize", "tell_winner"]
+__all__ = ["facts", "summarize", "tell_overall", "tell_winner"]
