@@ -245,6 +245,24 @@ def test_policy_for_other_columns_is_refused(test_slices: SliceSet) -> None:
         evaluate([("net", policy)], test_slices, ZeroFilled(), _setting())
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_device_changes_no_choice(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
+) -> None:
+    names = ("random", "conv", "fixed", "na-oracle", "spectral-oracle")
+    for device in ("cpu", "cuda"):
+        evaluate(
+            names,
+            test_slices,
+            ZeroFilled(),
+            _setting(device=device),
+            train=train_slices,
+            out=tmp_path / device,
+        )
+    assert _columns_taken(tmp_path / "cpu") == _columns_taken(tmp_path / "cuda")
+
+
 def _golden_job(golden: Any) -> tuple[SliceSet, UNet]:
     images = golden("inputs", "images128")[:, 32:96, 32:96].contiguous()
     unet = UNet()

@@ -76,6 +76,15 @@ def test_exact_permutation_flips_whole_volumes() -> None:
     assert "0.125" in found.note
 
 
+def test_note_counts_the_comparisons() -> None:
+    differences, volumes = np.arange(1.0, 8.0), _volumes([1] * 7)
+    assert paired_permutation_test(differences, volumes).note is None
+    note = paired_permutation_test(differences, volumes, n_comparisons=9).note
+    # Two of 128 patterns are as large as the extreme one, times nine.
+    assert note is not None
+    assert f"{9 * 2 / 128:.4g} after correction" in note
+
+
 def test_sampled_permutation_is_near_the_t_test_and_never_zero() -> None:
     differences = np.random.default_rng(5).normal(0.25, 1.0, size=60)
     found = paired_permutation_test(differences, _volumes([1] * 60), n_resamples=20_000)

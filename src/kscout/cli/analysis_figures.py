@@ -133,7 +133,7 @@ def save_example_pictures(out: Path, found: Sequence[Example]) -> None:
 
 def save_rankings(out: Path, found: Mapping[str, dict[str, Any]]) -> None:
     """Draw SSIM against PSNR, one figure per evaluation."""
-    for path, one in found.items():
+    for label, one in found.items():
         rows = one["rows"]
         figure = draw_ranking(
             [row["policy"] for row in rows],
@@ -141,5 +141,5 @@ def save_rankings(out: Path, found: Mapping[str, dict[str, Any]]) -> None:
             _array([row["psnr"] for row in rows]),
             oracles=[row["policy"] for row in rows if row["is_oracle"]],
         )
-        name = "ranking" if len(found) == 1 else f"ranking-{Path(path).name}"
+        name = "ranking" if len(found) == 1 else f"ranking-{label}"
         save_figure(figure, out, name)

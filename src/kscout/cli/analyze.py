@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kscout.cli.evaluate import ProtocolName, evaluation_progress
+from kscout.cli.evaluate import ProtocolName, answer_console, evaluation_progress
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -293,8 +294,8 @@ def ranking(results: Results, out: Out, as_json: AsJson = False) -> None:
     from kscout.evaluation.tables import write_csv
     from kscout.files import write_json
 
-    found = {str(path): rank_policies(read_summary(path)) for path in results}
-    rows = [{"results": path, **row} for path, one in found.items() for row in one["rows"]]
+    found = {path.resolve().name: rank_policies(read_summary(path)) for path in results}
+    rows = [{"results": name, **row} for name, one in found.items() for row in one["rows"]]
     write_csv(out / "ranking.csv", rows)
     write_json(out / "ranking.json", found)
     save_rankings(out, found)
@@ -331,12 +332,12 @@ def _tell(
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    console = Console()
+    console = answer_console()
     shown = rows[:head]
     if shown:
-        table = Table()
+        table = Table(box=SIMPLE_HEAD)
         for key in shown[0]:
-            table.add_column(key)
+            table.add_column(key.replace("_", " "), overflow="fold")
         for row in shown:
             table.add_row(*(_cell(value) for value in row.values()))
         console.print(table)

@@ -97,7 +97,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(found.summary))
     else:
-        console = Console()
+        console = answer_console()
         console.print(summary_table(found.summary))
         text = f"wrote {out}/results.csv and {out}/summary.json"
         console.print(text, highlight=False, soft_wrap=True)
@@ -110,10 +110,19 @@ def summary_table(summary: dict[str, Any]) -> Table:
         f"{summary['n_volumes']} volumes, {summary['n_initial']} + {summary['steps']} of "
         f"{summary['n_cols']} columns, protocol {summary['protocol']}"
     )
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("policy", overflow="fold", min_width=12)
-    for name in ("SSIM", "PSNR", f"minus {summary['reference']}", "95 % interval", "p (Holm)"):
-        table.add_column(name, justify="right", no_wrap=name != f"minus {summary['reference']}")
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1),
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("policy", overflow="fold", min_width=16)
+    # Headers of two lines: the table fits into 80 characters, and no number is wrapped.
+    minus = f"minus\n{summary['reference']}"
+    for name in ("SSIM", "PSNR", minus, "95 % interval", "p\n(Holm)"):
+        table.add_column(name, justify="right", no_wrap=True)
     compared = {entry["policy"]: entry for entry in summary["comparisons"]}
     ranked = sorted(
         summary["policies"], key=lambda entry: (entry["is_oracle"], -entry["final"]["ssim"]["mean"])
@@ -138,14 +147,24 @@ def _cells(entry: dict[str, Any], compared: dict[str, Any] | None) -> list[str]:
     name = f"{entry['policy']} *" if entry["is_oracle"] else entry["policy"]
     cells = [name, f"{ssim['mean']:.4f}{std}", f"{entry['final']['psnr']['mean']:.2f}"]
     if compared is None:
-        return [*cells, "reference", "", ""]
+        return [*cells, "–", "", ""]
     interval = compared["interval"]
     return [
         *cells,
-        f"{compared['difference']:+.4f}",
-        "" if interval is None else f"{interval[0]:+.4f} .. {interval[1]:+.4f}",
+        _signed(compared["difference"]),
+        "" if interval is None else f"{_signed(interval[0])} .. {_signed(interval[1])}",
         f"{compared['p_value_corrected']:.3g}",
     ]
+
+
+def _signed(difference: float) -> str:
+    return f"{difference:+.4f}".replace("0.", ".", 1)
+
+
+def answer_console() -> Console:
+    """Return a console for tables: as wide as the terminal, or wide enough for a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, 120))
 
 
 @contextmanager

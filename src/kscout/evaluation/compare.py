@@ -26,7 +26,7 @@ from kscout.evaluation.trajectories import (
     trajectories,
 )
 from kscout.files import write_json
-from kscout.training.distributed import resolve_device
+from kscout.training.distributed import describe_device, resolve_device
 
 OnStep = Callable[[dict[str, Any]], None]
 Wanted = str | Path | tuple[str, Policy]
@@ -280,6 +280,7 @@ def _head(
         "is_argmax": plan.is_argmax,
         "draw_seeds": list(job.setting.draw_seeds),
         "limit": job.setting.limit,
+        "device": describe_device(job.slices.device),
         "reconstructor": type(reconstructor).__name__
         if isinstance(reconstructor, Reconstructor)
         else str(reconstructor),

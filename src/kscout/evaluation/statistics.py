@@ -84,12 +84,21 @@ def paired_permutation_test(
     differences: Float64[np.ndarray, " slice"],
     volumes: Sequence[str],
     *,
+    n_comparisons: int = 1,
     n_resamples: int = N_RESAMPLES,
     seed: int = 0,
 ) -> PairedTest:
     """Test whether a mean difference is zero by flipping the signs of whole volumes (two-sided).
 
     Up to 16 volumes every pattern of signs is tried, and the p-value is exact.
+
+    Args:
+        differences: of each slice.
+        volumes: the volume of each slice.
+        n_comparisons: how many tests the p-value will be corrected for; only the note depends
+            on it.
+        n_resamples: patterns drawn where there are more volumes.
+        seed: keys that draw.
     """
     total = _sums_by_volume(differences[:, None], volumes)[0][:, 0]
     n_volumes = len(total)
@@ -105,13 +114,19 @@ def paired_permutation_test(
             shape = (min(n_at_once, n_resamples - at), n_volumes)
             n_as_large += _n_as_large(total, generator.choice([-1.0, 1.0], size=shape))
         method = f"sign-flip permutation over volumes, {n_resamples} draws"
+    return PairedTest(n_as_large / n_tried, method, _limits(n_volumes, n_comparisons))
+
+
+def _limits(n_volumes: int, n_comparisons: int) -> str | None:
+    """Say what keeps a test from ever finding anything, where something does."""
     least = 2.0 ** (1 - n_volumes)
-    note = (
-        f"too few volumes: with {n_volumes} no p-value below {least:.4g} is possible"
-        if least > 1 - CONFIDENCE
-        else None
-    )
-    return PairedTest(n_as_large / n_tried, method, note)
+    if n_comparisons * least <= 1 - CONFIDENCE:
+        return None
+    words = f"with {n_volumes} no p-value below {least:.4g} is possible"
+    if n_comparisons > 1:
+        least = min(1.0, n_comparisons * least)
+        words += f", and none below {least:.4g} after correction for {n_comparisons} comparisons"
+    return f"too few volumes: {words}"
 
 
 def _n_as_large(

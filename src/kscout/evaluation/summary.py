@@ -92,7 +92,10 @@ def compare(
 ) -> list[Table]:
     """Compare the final SSIM of every policy with the reference's, slice by slice."""
     others = [name for name in final if name != reference]
-    tests = [paired_permutation_test(final[name] - final[reference], volumes) for name in others]
+    tests = [
+        paired_permutation_test(final[name] - final[reference], volumes, n_comparisons=len(others))
+        for name in others
+    ]
     corrected = holm([test.p_value for test in tests])
     return [
         {
