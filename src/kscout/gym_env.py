@@ -1,0 +1,288 @@
+"""Acquisition as a Gymnasium environment, single and vectorized.
+
+Importing this module registers `kscout/Acquisition-v0`:
+
+    import gymnasium, kscout.gym_env
+    env = gymnasium.make("kscout/Acquisition-v0", data="store", n_initial=8, horizon=8)
+
+An episode acquires one slice: an action measures a column, its reward is the gain in SSIM, and the
+episode ends after `horizon` columns. Nothing else in kscout needs Gymnasium.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from kscout.acquisition.episode import Simulator, State, check_budget
+from kscout.core import Protocol, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+try:
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium.vector import AutoresetMode
+    from gymnasium.vector.utils import batch_space
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        "kscout.gym_env needs Gymnasium, which is not installed; run: pip install 'kscout[gym]'"
+    ) from error
+
+ENVIRONMENT = "kscout/Acquisition-v0"
+IMAGE_BOUND = 1e3
+"""Observed images are clipped here, in deviations: far outside of what a reconstruction gives."""
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+@final
+class ColumnSpace(spaces.Discrete):  # type: ignore[misc]
+    """Columns; `sample()` without a mask draws among those that may be measured now."""
+
+    def __init__(self, n_cols: int) -> None:
+        super().__init__(n_cols)
+        self.legal = np.ones(n_cols, dtype=np.int8)
+
+    def sample(self, mask: Array | None = None, probability: Array | None = None) -> np.int64:
+        if probability is not None:
+            return super().sample(probability=probability)
+        return super().sample(mask=self.legal if mask is None else mask)
+
+
+@final
+class _Scanner:
+    """Measures columns of several slices at once: what both environments share."""
+
+    def __init__(
+        self,
+        data: SliceSet | Path | str,
+        split: str,
+        reconstructor: Reconstructor | None,
+        n_initial: int,
+        horizon: int,
+        protocol: Protocol,
+    ) -> None:
+        self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
+        if not len(self.slices) or horizon < 1:
+            raise ConfigError(
+                f"an episode needs a slice and a step, found {len(self.slices)} slices and "
+                f"horizon = {horizon}; give a split that has slices and a horizon of 1 or more"
+            )
+        check_budget(self.slices.selectable, n_initial=n_initial, horizon=horizon)
+        chosen = ZeroFilled() if reconstructor is None else reconstructor
+        self.reconstructor = chosen.to(self.slices.device).eval()
+        self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol
+        shape = tuple(self.slices.images.shape[1:])
+        image = spaces.Box(-IMAGE_BOUND, IMAGE_BOUND, shape, np.float32)
+        self.space = spaces.Dict({"image": image, "mask": spaces.MultiBinary(shape[1])})
+        self._simulator: Simulator | None = None
+        self._state: State | None = None
+        self._rows: list[int] = []
+
+    def begin(self, rows: list[int]) -> None:
+        """Start anew with these slices."""
+        batch = self.slices.batch(torch.tensor(rows, dtype=torch.int64))
+        self._rows = rows
+        self._simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
+        self._state = self._simulator.start(self.n_initial)
+
+    @property
+    def _now(self) -> tuple[Simulator, State]:
+        if self._simulator is None or self._state is None:
+            raise ConfigError("no episode has begun; call reset() first")
+        return self._simulator, self._state
+
+    @property
+    def is_over(self) -> bool:
+        return self._now[1].step >= self.horizon
+
+    def legal(self) -> Bool[np.ndarray, "batch col"]:
+        """Return the columns that may be measured next."""
+        simulator, state = self._now
+        return (~simulator.blocked(state)).cpu().numpy()
+
+    def measure(self, columns: Int[np.ndarray, " batch"]) -> Float[np.ndarray, " batch"]:
+        """Measure one column per slice and return the gains in SSIM."""
+        simulator, state = self._now
+        if self.is_over:
+            raise ConfigError(
+                f"the episode is over: {self.horizon} columns were acquired; call reset() first"
+            )
+        legal = self.legal()
+        for row, column in enumerate(columns.tolist()):
+            if not (0 <= column < legal.shape[1] and legal[row, column]):
+                raise ConfigError(
+                    f"column {column} cannot be measured now: it is measured already or outside "
+                    "the matrix; choose a column where action_masks() is True"
+                )
+        column = torch.from_numpy(columns.astype(np.int64)).to(state.mask.device)
+        self._state = simulator.acquire(state, column)
+        return (self._state.score - state.score).double().cpu().numpy()
+
+    def observe(self) -> Arrays:
+        """Return image and mask of every slice."""
+        state = self._now[1]
+        image = state.image.clamp(-IMAGE_BOUND, IMAGE_BOUND).float()
+        return {
+            "image": image.cpu().numpy().copy(),
+            "mask": state.mask.to(torch.int8).cpu().numpy().copy(),
+        }
+
+    def facts(self, row: int) -> dict[str, Any]:
+        """Return what is known about one slice besides the observation."""
+        state = self._now[1]
+        at = self._rows[row]
+        return {
+            "ssim": float(state.score[row]),
+            "step": state.step,
+            "volume": self.slices.volumes[at],
+            "slice": self.slices.slices[at],
+        }
+
+
+class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
+    """Acquires one slice per episode, drawn at random from a split.
+
+    `reset(options={"row": 3})` takes the fourth slice of the split instead of a random one.
+
+    Args:
+        data: slices, or the path of a store.
+        split: of the store; slices come as they are.
+        reconstructor: turns measured columns into images; None for zero-filled ones.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire.
+        protocol: how images are scored.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(
+        self,
+        data: SliceSet | Path | str,
+        *,
+        split: str = "train",
+        reconstructor: Reconstructor | None = None,
+        n_initial: int = 8,
+        horizon: int = 8,
+        protocol: Protocol = "paper",
+    ) -> None:
+        self._scanner = _Scanner(data, split, reconstructor, n_initial, horizon, protocol)
+        self.observation_space = self._scanner.space
+        self.action_space = ColumnSpace(self._scanner.slices.n_cols)
+        self.render_mode = None
+
+    def action_masks(self) -> Bool[np.ndarray, " col"]:
+        """Return the columns that may be measured next, as sb3-contrib's maskable methods ask."""
+        return self._scanner.legal()[0]
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Arrays, dict[str, Any]]:
+        super().reset(seed=seed)
+        given = (options or {}).get("row")
+        drawn = int(self.np_random.integers(len(self._scanner.slices)))
+        self._scanner.begin([drawn if given is None else int(given)])
+        return self._observe(), self._scanner.facts(0)
+
+    def step(
+        self, action: int | np.generic | Array
+    ) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
+        gain = float(self._scanner.measure(np.asarray(action).reshape(1))[0])
+        return self._observe(), gain, self._scanner.is_over, False, self._scanner.facts(0)
+
+    def _observe(self) -> Arrays:
+        self.action_space.legal = self.action_masks().astype(np.int8)
+        return {name: value[0] for name, value in self._scanner.observe().items()}
+
+
+class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
+    """Acquires `num_envs` slices in lockstep, reconstructing them in one batch.
+
+    With seed s the i-th slice is drawn as `AcquisitionEnv` draws it with seed s + i. All episodes
+    have the same length; the step after the last one starts them all anew, ignoring its actions.
+
+    Args:
+        num_envs: slices at once.
+        data: slices, or the path of a store.
+        split: of the store; slices come as they are.
+        reconstructor: turns measured columns into images; None for zero-filled ones.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire.
+        protocol: how images are scored.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "render_modes": [],
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
+
+    def __init__(
+        self,
+        num_envs: int,
+        data: SliceSet | Path | str,
+        *,
+        split: str = "train",
+        reconstructor: Reconstructor | None = None,
+        n_initial: int = 8,
+        horizon: int = 8,
+        protocol: Protocol = "paper",
+    ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs = {num_envs} acquires nothing; give 1 or more")
+        self._scanner = _Scanner(data, split, reconstructor, n_initial, horizon, protocol)
+        self.num_envs = num_envs
+        self.single_observation_space = self._scanner.space
+        self.single_action_space = spaces.Discrete(self._scanner.slices.n_cols)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._generators = [np.random.default_rng() for _ in range(num_envs)]
+
+    def action_masks(self) -> Bool[np.ndarray, "env col"]:
+        """Return the columns that may be measured next, per slice."""
+        return self._scanner.legal()
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Arrays, dict[str, Any]]:
+        if seed is not None:
+            seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+            self._generators = [gymnasium.utils.seeding.np_random(one)[0] for one in seeds]
+        n_slices = len(self._scanner.slices)
+        self._scanner.begin([int(rng.integers(n_slices)) for rng in self._generators])
+        return self._scanner.observe(), self._facts()
+
+    def step(self, actions: Array) -> tuple[Arrays, Array, Array, Array, dict[str, Any]]:
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        if self._scanner.is_over:
+            observation, facts = self.reset()
+            return observation, np.zeros(self.num_envs), never, never.copy(), facts
+        gains = self._scanner.measure(np.asarray(actions).reshape(self.num_envs))
+        over = np.full(self.num_envs, self._scanner.is_over)
+        return self._scanner.observe(), gains, over, never, self._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        each = [self._scanner.facts(row) for row in range(self.num_envs)]
+        facts = {name: np.array([one[name] for one in each]) for name in each[0]}
+        # Gymnasium's convention: `_name` says which environments gave a value.
+        given = {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in facts}
+        return {**facts, **given}
+
+
+def register() -> None:
+    """Make `kscout/Acquisition-v0` known to `gymnasium.make` and `gymnasium.make_vec`."""
+    if ENVIRONMENT not in gymnasium.registry:
+        gymnasium.register(
+            id=ENVIRONMENT,
+            entry_point="kscout.gym_env:AcquisitionEnv",
+            vector_entry_point="kscout.gym_env:AcquisitionVectorEnv",
+        )
+
+
+register()
