@@ -32,13 +32,14 @@ def _setting(plan: AcquisitionPlan = PLAN, **changes: Any) -> EvaluationSetting:
     return EvaluationSetting(plan=plan, n_fixed_slices=4, **changes)
 
 
-def _save(path: Path, policy: Policy) -> Path:
+def _save(path: Path, policy: Policy, extra: dict[str, Any] | None = None) -> Path:
     save_weights(
         path,
         policy.state_dict(),
         kind="policy",
         component="conv",
         arguments=constructor_arguments(policy),
+        extra=extra,
     )
     return path
 
@@ -164,6 +165,15 @@ def test_labels_of_runs(tmp_path: Path) -> None:
         assert run_label(folder / "weights.safetensors") == label
     assert run_label(_save(folder / "best.safetensors", _tiny())) == "ngreedy/best"
     assert run_label(_save(tmp_path / "mine-seed2.safetensors", _tiny())) == "mine"
+
+
+def test_a_weights_file_tells_how_it_was_trained(test_slices: SliceSet, tmp_path: Path) -> None:
+    extra = {"method": "ngreedy", "gamma": 0.5, "seed": 7, "n_initial": 3, "horizon": 4}
+    path = _save(tmp_path / "mine.safetensors", _tiny(), extra)
+    found = evaluate((path, "random"), test_slices, ZeroFilled(), _setting())
+    entry = found.summary["policies"][0]
+    assert (entry["policy"], entry["seeds"]) == ("mine", [7])
+    assert entry["training"] == {"method": "ngreedy", "gamma": 0.5}
 
 
 def _tiny() -> ConvPolicy:

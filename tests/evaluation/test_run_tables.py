@@ -54,7 +54,8 @@ def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
 
 
 def test_cost_follows_from_metrics(tmp_path: Path) -> None:
-    logged = {"n_reconstructions": 300, "peak_memory_mib": 40.5}
+    # Two policies in lockstep: each waited two seconds per epoch for what both did.
+    logged = {"n_reconstructions": 300, "peak_memory_bytes": 3 * 2**19, "n_lockstep": 2}
     one = _run(tmp_path / "a-seed0", 0, [_line(1, 0, 0, **logged), _line(2, 0, 0, **logged)])
     two = _run(tmp_path / "a-seed1", 1, [_line(1, 0, 0, **logged)], is_done=False)
     (row,) = cost_table([one, two])
@@ -62,7 +63,8 @@ def test_cost_follows_from_metrics(tmp_path: Path) -> None:
     assert row["time_s"] == pytest.approx(3.0)
     assert row["time_per_epoch_s"] == pytest.approx(2.0)
     assert row["reconstructions_per_s"] == pytest.approx(150)
-    assert row["peak_memory_mib"] == 40.5
+    assert row["own_time_s"] == pytest.approx(1.5)
+    assert row["peak_memory_mib"] == 1.5
 
 
 def test_cost_counts_reconstructions_from_settings_where_not_logged(tmp_path: Path) -> None:

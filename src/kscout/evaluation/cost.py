@@ -12,8 +12,9 @@ from kscout.runs import RunRecord
 def cost_table(runs: Sequence[Path]) -> list[dict[str, Any]]:
     """Return one row per method: means over its seeds of what their metrics logged.
 
-    `n_reconstructions` and `peak_memory_mib` are read where a run logged them. Reconstructions of
-    older runs follow from the settings: of each slice one at the start, then q per step.
+    Runs trained in lockstep share their time: `time_s` is what each waited, `own_time_s` its
+    share. Where a run did not log `n_reconstructions`, they follow from its settings: of each
+    slice one at the start, then q per step.
     """
     return [_row(name, records) for name, records in grouped_runs(runs).items()]
 
@@ -21,10 +22,15 @@ def cost_table(runs: Sequence[Path]) -> list[dict[str, Any]]:
 def _row(name: str, records: Sequence[RunRecord]) -> dict[str, Any]:
     times = [sum(line["time_s"] for line in record.metrics) for record in records]
     n_epochs = [len(record.metrics) for record in records]
-    memory = [
-        max(line["peak_memory_mib"] for line in record.metrics)
+    own_times = [
+        sum(line["time_s"] / line.get("n_lockstep", 1) for line in record.metrics)
         for record in records
-        if record.metrics and all("peak_memory_mib" in line for line in record.metrics)
+    ]
+    memory = [
+        line["peak_memory_bytes"]
+        for record in records
+        for line in record.metrics
+        if "peak_memory_bytes" in line
     ]
     counts = [_n_reconstructions(record) for record in records]
     known = [count for count in counts if count is not None]
@@ -36,9 +42,13 @@ def _row(name: str, records: Sequence[RunRecord]) -> dict[str, Any]:
         "n_seeds": len(records),
         "n_finished": sum(record.is_finished for record in records),
         "n_epochs": max(n_epochs),
+        "n_lockstep": max(
+            (line.get("n_lockstep", 1) for record in records for line in record.metrics), default=1
+        ),
         "time_s": fmean(times),
+        "own_time_s": fmean(own_times),
         "time_per_epoch_s": total_s / sum(n_epochs) if sum(n_epochs) else None,
-        "peak_memory_mib": max(memory) if memory else None,
+        "peak_memory_mib": max(memory) / 2**20 if memory else None,
         "reconstructions_per_s": n_total / total_s
         if total_s and len(known) == len(counts)
         else None,

@@ -13,6 +13,7 @@ from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.policies.fixed import FixedOrder, NaOracle
 from kscout.runs import CONFIG, read_run
+from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
 
 FITTED = ("fixed", "na-oracle")
 """Policies whose order is fitted when an evaluation starts."""
@@ -115,7 +116,7 @@ def _loaded(text: str, draw_seed: int) -> Entrant:
             "policy", text, [*policies.POLICIES, "a run folder, a weights file, or LABEL=PATH"]
         )
     folder = path if path.is_dir() else path.parent
-    config = read_run(folder).config if (folder / CONFIG).is_file() else None
+    config = read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
     seed = config["training"]["seed"] if config else _seed_in(path)
     return Entrant(
         name=label if has_label else run_label(path),
@@ -140,6 +141,18 @@ def run_label(path: Path) -> str:
     label = _SEED_AT_END.sub("", folder.name) or folder.parent.name
     is_last = path.is_dir() or path.stem == "weights"
     return label if is_last else f"{label}/{path.stem}"
+
+
+def _config_in(path: Path) -> dict[str, Any] | None:
+    """Return the settings that a weights file of ours tells, where it was left by a training."""
+    file = path / WEIGHTS_NAME if path.is_dir() else path
+    if not file.is_file() or not is_safetensors(file):
+        return None
+    extra = read_weights(file).extra
+    sections = {"training": ("method", "gamma", "seed"), "acquisition": ("n_initial", "horizon")}
+    if not all(key in extra for keys in sections.values() for key in keys):
+        return None
+    return {section: {key: extra[key] for key in keys} for section, keys in sections.items()}
 
 
 def _seed_in(path: Path) -> int:
