@@ -52,6 +52,8 @@ def test_a_reference_that_wins_is_compared_with_the_next() -> None:
     summary["policies"] = [p for p in summary["policies"] if p["policy"] in kept]  # type: ignore[attr-defined]
     told = tell_winner(Evaluation("e", summary))
     assert told.startswith("**fixed** comes first") and "above center-out, the next" in told
+    # The interval is of the lead, so it is turned round with the difference.
+    assert "interval +0.01" in told
 
 
 def test_oracles_alone_win_nothing() -> None:

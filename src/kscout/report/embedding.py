@@ -10,6 +10,11 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 
+def brightest_shown(target: Float[np.ndarray, "row col"]) -> float:
+    """Return what is drawn white: a few bright pixels of fat would leave the rest in the dark."""
+    return float(np.quantile(target, 0.995)) or float(target.max())
+
+
 def gray_uri(image: Float[np.ndarray, "row col"], limit: float) -> str:
     """Encode an image in 256 grays, black at 0 and white at `limit`."""
     return _data_uri(_picture(_levels(image, limit), "L"))
@@ -44,4 +49,4 @@ def _data_uri(picture: Image.Image) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-__all__ = ["gray_uri", "heat_uri"]
+__all__ = ["brightest_shown", "gray_uri", "heat_uri"]

@@ -175,9 +175,9 @@ def _provenance(
     for label, evaluation in evaluations.items():
         told = {key: evaluation.summary[key] for key in _ORIGIN if key in evaluation.summary}
         origin = _json(by_label[label] / PROVENANCE) or {}
-        facts[f"evaluation {label}"] = _flat({**told, **origin})
+        facts[f"Evaluation: {label}"] = _flat({**told, **origin})
     for label, run in runs:
-        facts[f"run {label}"] = _flat(run.provenance)
+        facts[f"Run: {label}"] = _flat(run.provenance)
     return facts
 
 

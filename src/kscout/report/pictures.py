@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from kscout.report.embedding import brightest_shown
 from kscout.report.style import QUIET, house_style, new_axes
 
 
@@ -77,7 +78,7 @@ def draw_examples(examples: Sequence[Example]) -> Figure:
         figure, grid = new_axes(len(examples), 4, width=7.2, height=0.25 + 1.8 * len(examples))
         for row, example in enumerate(examples):
             cells = grid[4 * row : 4 * row + 4]
-            top = float(example.target.max())
+            top = brightest_shown(example.target)
             mask = np.broadcast_to(example.mask[None, :], example.target.shape)
             pictures = (mask, example.image, example.target, np.abs(example.image - example.target))
             for axes, picture, title in zip(cells, pictures, titles, strict=True):
@@ -107,14 +108,14 @@ def draw_reconstructions(
     n_across = len(images) + 1
     with house_style():
         figure, grid = new_axes(2, n_across, width=7.2, height=0.35 + 2 * 7.2 / n_across)
-        _show(grid[0], target, float(target.max()), "gray")
+        _show(grid[0], target, brightest_shown(target), "gray")
         grid[0].set_title("target")
         grid[n_across].set_axis_off()
         grid[n_across].text(
             0.95, 0.5, f"absolute error\n0 to {largest:.2g}", ha="right", va="center", fontsize=8.5
         )
         for index, (name, image) in enumerate(images.items(), start=1):
-            _show(grid[index], image, float(target.max()), "gray")
+            _show(grid[index], image, brightest_shown(target), "gray")
             grid[index].set_title(name)
             _show(grid[n_across + index], errors[name], largest, "inferno")
             if ssim is not None and name in ssim:
@@ -142,7 +143,7 @@ def draw_montage(
             if index >= len(images):
                 axes.set_axis_off()
                 continue
-            top = float(images[index].max()) if limit is None else limit
+            top = brightest_shown(images[index]) if limit is None else limit
             _show(axes, images[index], top, colormap)
             if index < len(titles):
                 axes.set_title(titles[index], fontsize=8.5)

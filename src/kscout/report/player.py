@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 from kscout.acquisition.rollout import Trajectory
 from kscout.errors import DataError
 from kscout.files import written_whole
-from kscout.report.embedding import gray_uri, heat_uri
+from kscout.report.embedding import brightest_shown, gray_uri, heat_uri
 from kscout.report.style import SERIES, LineStyle
 
 _ERROR_QUANTILE = 0.998
@@ -138,7 +138,7 @@ def acquisition_player(
     ]
     errors = [np.abs(policy.images - acquisition.target) for policy in acquisition.policies]
     limit = float(np.quantile(np.concatenate([error[0] for error in errors]), _ERROR_QUANTILE))
-    top = float(acquisition.target.max())
+    top = brightest_shown(acquisition.target)
     cards = [
         _card(policy, error, (top, limit), kind)
         for policy, error, kind in zip(acquisition.policies, errors, kinds, strict=True)
@@ -200,7 +200,8 @@ def _card(
     images = [gray_uri(image, limits[0]) for image in policy.images]
     errors = [heat_uri(image, limits[1]) for image in error]
     scores = [round(float(score), 5) for score in policy.ssim]
-    mark = " <small>oracle</small>" if policy.is_oracle else ""
+    is_told = "oracle" in policy.name.lower()
+    mark = " <small>oracle</small>" if policy.is_oracle and not is_told else ""
     html = (
         f'<figure class="card" data-kind="{kind}"><figcaption><b>{escape(policy.name)}</b>{mark}'
         f'<span>SSIM <output class="score">{scores[-1]:.4f}</output></span></figcaption>'

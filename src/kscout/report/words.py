@@ -22,7 +22,7 @@ def tell_winner(evaluation: Evaluation) -> str:
     if name == reference:
         second = feasible[1]["policy"]
         lead = final_of(best) - final_of(feasible[1])
-        verdict = _verdict(evaluation, evaluation.comparison(second))
+        verdict = _verdict(evaluation, _turned(evaluation.comparison(second)))
         return f"{opening}, {lead:.4f} above {second}, the next. {verdict}"
     compared = evaluation.comparison(name)
     if compared is None:
@@ -127,6 +127,14 @@ def _with_factor(n: int, n_cols: int | None) -> str:
 
 def _columns(evaluation: Evaluation) -> str:
     return f"{evaluation.steps} acquired columns"
+
+
+def _turned(compared: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a comparison seen from the reference."""
+    if compared is None or compared.get("interval") is None:
+        return compared
+    low, high = compared["interval"]
+    return {**compared, "difference": -compared["difference"], "interval": (-high, -low)}
 
 
 def _verdict(evaluation: Evaluation, compared: dict[str, Any] | None) -> str:
