@@ -140,8 +140,14 @@ def test_impossible_episodes_are_refused(
         AcquisitionEnv(slices, **settings)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_reset_may_name_its_slices(slices: SliceSet) -> None:
+    many = AcquisitionVectorEnv(2, slices, **SETTINGS)
+    infos = many.reset(options={"rows": [6, 0]})[1]
+    assert infos["volume"].tolist() == ["b", "a"] and infos["slice"].tolist() == [2, 0]
+    with pytest.raises(ConfigError, match=r"rows \[7\]; give rows 0..6"):
+        AcquisitionEnv(slices, **SETTINGS).reset(options={"row": 7})
+
+
 def test_maskable_ppo_trains_on_legal_columns_only(generator: torch.Generator) -> None:
     contrib = pytest.importorskip("sb3_contrib")
     images = torch.rand(5, 16, 16, generator=generator).cumsum(dim=-1)

@@ -88,6 +88,10 @@ class _Scanner:
 
     def begin(self, rows: list[int]) -> None:
         """Start anew with these slices."""
+        if not all(0 <= row < len(self.slices) for row in rows):
+            raise ConfigError(
+                f"there is no slice at one of the rows {rows}; give rows 0..{len(self.slices) - 1}"
+            )
         batch = self.slices.batch(torch.tensor(rows, dtype=torch.int64))
         self._rows = rows
         self._simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
@@ -207,6 +211,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
 
     With seed s the i-th slice is drawn as `AcquisitionEnv` draws it with seed s + i. All episodes
     have the same length; the step after the last one starts them all anew, ignoring its actions.
+    `reset(options={"rows": [3, 0]})` takes these slices, one per environment.
 
     Args:
         num_envs: slices at once.
@@ -255,7 +260,8 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
             seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
             self._generators = [gymnasium.utils.seeding.np_random(one)[0] for one in seeds]
         n_slices = len(self._scanner.slices)
-        self._scanner.begin([int(rng.integers(n_slices)) for rng in self._generators])
+        drawn = [int(rng.integers(n_slices)) for rng in self._generators]
+        self._scanner.begin(list((options or {}).get("rows", drawn)))
         return self._scanner.observe(), self._facts()
 
     def step(self, actions: Array) -> tuple[Arrays, Array, Array, Array, dict[str, Any]]:
