@@ -1,7 +1,7 @@
 """Train somebody else's reinforcement learning on kscout's Gymnasium environment.
 
-Needs `pip install 'kscout[gym]' sb3-contrib`. Takes less than a minute on a laptop's CPU; that is far
-too short to beat the classical orders, and long enough to see that everything fits together.
+Needs `pip install 'kscout[gym]' sb3-contrib`. Takes less than a minute on a laptop's CPU: far too
+short to beat the classical orders, and long enough to see that everything fits together.
 """
 
 # %% A small store of procedural knees, made once

@@ -10,7 +10,9 @@ from torch import Tensor
 from kscout.acquisition.choose import choose_columns, column_log_probabilities
 from kscout.acquisition.episode import Simulator, State, check_budget
 from kscout.core import Policy
+from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr
+from kscout.physics.sampling import center_mask
 from kscout.randomness import keyed_generator
 
 
@@ -62,6 +64,8 @@ def rollout(
         keep_images: also return every reconstruction.
     """
     check_budget(simulator.batch.selectable, n_initial=n_initial, horizon=horizon)
+    if replay is not None:
+        _check_replay(simulator, replay, n_initial=n_initial)
     given = replay if replay is not None else uniforms
     n_trajectories = 1 if given is None else given.shape[1]
     state = simulator.start(n_initial, n_trajectories=n_trajectories)
@@ -80,6 +84,21 @@ def rollout(
         columns.append(chosen)
         moments.append(_measure(simulator, state, keep_images))
     return _assemble(columns, moments, probabilities, n_trajectories)
+
+
+def _check_replay(
+    simulator: Simulator, replay: Int[Tensor, "batch trajectory step"], *, n_initial: int
+) -> None:
+    """Refuse columns that cannot be measured: adding one twice would spoil the image unseen."""
+    selectable = simulator.batch.selectable
+    start = center_mask(selectable.shape[1], n_initial).to(selectable.device)
+    times = torch.nn.functional.one_hot(replay, selectable.shape[1]).sum(dim=-2)
+    n_bad = int(((times > 1) | (times > 0) & (start | ~selectable)[:, None]).any(dim=-1).sum())
+    if n_bad:
+        raise ConfigError(
+            f"{n_bad} of {times.shape[0] * times.shape[1]} replayed trajectories measure a column "
+            "twice or outside the matrix; give each unmeasured column once"
+        )
 
 
 _Moment = tuple[Tensor, Tensor, Tensor, Tensor | None]

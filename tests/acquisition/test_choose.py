@@ -1,0 +1,85 @@
+"""Choices respect what is blocked, follow the distribution, and depend on nothing else."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kscout.acquisition.choose import (
+    best_columns,
+    choose_columns,
+    column_distribution,
+    column_log_probabilities,
+    draw_columns,
+)
+from kscout.policies.center_out import CenterOut
+from kscout.policies.random import Random
+
+N_BATCH, N_COLS = 4, 9
+
+
+def example(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scores = 3 * torch.randn(N_BATCH, N_COLS, generator=generator)
+    blocked = torch.rand(N_BATCH, N_COLS, generator=generator) < 0.6
+    blocked[:, int(torch.randint(N_COLS, (), generator=generator))] = False
+    return scores, blocked
+
+
+def test_probabilities_are_a_softmax_over_what_is_left() -> None:
+    scores, blocked = example(0)
+    found = column_log_probabilities(scores, blocked).exp()
+    for row in range(N_BATCH):
+        left = [c for c in range(N_COLS) if not blocked[row, c]]
+        total = math.fsum(math.exp(float(scores[row, c])) for c in left)
+        expected = [
+            math.exp(float(scores[row, c])) / total if c in left else 0.0 for c in range(N_COLS)
+        ]
+        assert found[row].tolist() == pytest.approx(expected, rel=1e-5)
+    assert (found[blocked] == 0).all(), "not merely small"
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**31), uniform=st.floats(0, 1, exclude_max=True, width=32))
+def test_no_number_draws_a_blocked_column(seed: int, uniform: float) -> None:
+    scores, blocked = example(seed)
+    log_probabilities = column_log_probabilities(scores, blocked)
+    drawn = draw_columns(log_probabilities, torch.full((N_BATCH, 1), uniform))
+    assert not blocked.gather(-1, drawn).any()
+
+
+def test_draws_follow_the_distribution() -> None:
+    scores, blocked = example(1)
+    n_draws = 20_000
+    grid = ((torch.arange(n_draws) + 0.5) / n_draws).expand(N_BATCH, -1)
+    drawn = draw_columns(column_log_probabilities(scores, blocked), grid)
+    counts = torch.nn.functional.one_hot(drawn, N_COLS).sum(dim=1) / n_draws
+    expected = column_distribution(scores, blocked).probs
+    torch.testing.assert_close(counts, expected, atol=2 / n_draws, rtol=0)
+
+
+def test_best_of_equals_is_the_lowest_free_column() -> None:
+    scores = torch.tensor([[1.0, 5.0, 5.0, 0.0], [7.0, 2.0, 2.0, 2.0]])
+    blocked = torch.tensor([[False, False, False, False], [True, True, False, False]])
+    assert best_columns(scores, blocked).tolist() == [1, 2]
+
+
+def test_a_deterministic_policy_ignores_the_draw() -> None:
+    scores, blocked = example(2)
+    policy = CenterOut(n_cols=N_COLS)
+    expected = best_columns(scores, blocked)
+    for uniforms in (None, torch.zeros(N_BATCH), torch.full((N_BATCH,), 0.999)):
+        assert torch.equal(choose_columns(policy, scores, blocked, uniforms), expected)
+
+
+def test_a_stochastic_policy_draws_where_numbers_are_given_and_takes_the_best_where_not() -> None:
+    scores, blocked = example(3)
+    uniforms = torch.tensor([0.0, 0.3, 0.6, 0.999])
+    found = choose_columns(Random(), scores, blocked, uniforms)
+    for row in range(N_BATCH):
+        cumulative = column_distribution(scores, blocked).probs[row].cumsum(0)
+        assert int(found[row]) == int((cumulative <= uniforms[row]).sum())
+    best = choose_columns(Random(), scores, blocked, None)
+    assert torch.equal(best, best_columns(scores, blocked))

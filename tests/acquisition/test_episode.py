@@ -1,0 +1,161 @@
+"""The simulator's shortcuts equal the long way: mask k-space, transform, reconstruct, score."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from kscout.acquisition.episode import Simulator, State, check_budget
+from kscout.core import Policy, Protocol, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.metrics import ssim
+from kscout.physics.sampling import center_mask
+from kscout.policies.center_out import CenterOut
+from kscout.policies.oracle import Oracle, SpectralOracle
+from kscout.reconstruction.unet import UNet
+
+N_SLICES, N_ROWS, N_COLS, N_INITIAL = 3, 14, 17, 4
+
+
+@pytest.fixture
+def batch(generator: torch.Generator) -> SliceBatch:
+    images = torch.rand(N_SLICES, N_ROWS, N_COLS, generator=generator)
+    slices = SliceSet.from_images(images.cumsum(dim=-1), ["a", "a", "b"])
+    return slices.batch(torch.arange(N_SLICES))
+
+
+def engine(batch: SliceBatch, **settings: Any) -> Simulator:
+    torch.manual_seed(0)
+    return Simulator(batch, UNet(n_channels=2, n_pools=1).eval(), **settings)
+
+
+def long_way(
+    simulator: Simulator, state: State, protocol: Protocol = "paper"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reconstruct and score the states' masks from k-space."""
+    batch = simulator.batch.rows(state.owner)
+    with torch.no_grad():
+        found = simulator.reconstructor(batch.kspace, state.mask)
+    mean, std = (
+        (batch.target_mean, batch.target_std) if protocol == "paper" else (found.mean, found.std)
+    )
+    image = found.image * std[:, None, None] + mean[:, None, None]
+    return found.image, ssim(image, batch.target, data_range=batch.data_range)
+
+
+def agree(simulator: Simulator, state: State, protocol: Protocol = "paper") -> None:
+    image, score = long_way(simulator, state, protocol)
+    torch.testing.assert_close(state.image, image, atol=2e-4, rtol=0)
+    torch.testing.assert_close(state.score, score, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "blind"])
+def test_ten_rank_one_updates_equal_one_transform(batch: SliceBatch, protocol: Protocol) -> None:
+    simulator = engine(batch, protocol=protocol)
+    state = simulator.start(N_INITIAL)
+    agree(simulator, state, protocol)
+    for column in [0, 16, 3, 5, 12, 13, 1, 2, 14, 15]:
+        state = simulator.acquire(state, torch.full((N_SLICES,), column))
+    assert state.step == 10 and (state.mask.sum(dim=1) == N_INITIAL + 10).all()
+    agree(simulator, state, protocol)
+
+
+def test_protocols_differ(batch: SliceBatch) -> None:
+    paper, blind = (engine(batch, protocol=p).start(N_INITIAL) for p in ("paper", "blind"))
+    assert not torch.allclose(paper.score, blind.score, atol=1e-3)
+
+
+def test_branches_are_every_candidate_of_every_state_in_order(batch: SliceBatch) -> None:
+    simulator = engine(batch)
+    state = simulator.start(N_INITIAL)
+    # With a column drawn twice for one state, and another order in each.
+    columns = torch.tensor([[0, 3, 0], [16, 1, 2], [5, 4, 4]])
+    children = simulator.branch(state, columns)
+    assert children.owner.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    expected = state.mask.repeat_interleave(3, dim=0)
+    expected[torch.arange(9), columns.reshape(-1)] = True
+    assert torch.equal(children.mask, expected)
+    agree(simulator, children)
+    scores = simulator.score_columns(state, columns)
+    torch.testing.assert_close(scores.reshape(-1), children.score, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("memory_limit", [1, 700_000])
+def test_parts_change_nothing(batch: SliceBatch, memory_limit: int) -> None:
+    whole, parts = engine(batch), engine(batch, memory_limit=memory_limit)
+    assert parts.n_at_once < N_SLICES * (N_COLS - N_INITIAL)
+    scores = [
+        simulator.score_every_column(simulator.start(N_INITIAL)) for simulator in (whole, parts)
+    ]
+    torch.testing.assert_close(*scores, atol=1e-6, rtol=0)
+
+
+def test_every_column_means_those_that_are_left(batch: SliceBatch) -> None:
+    selectable = batch.selectable.clone()
+    selectable[0, :3] = False
+    selectable[2, 15:] = False
+    simulator = engine(replace(batch, selectable=selectable))
+    state = simulator.start(N_INITIAL)
+    scores = simulator.score_every_column(state)
+    assert torch.equal(scores.isinf(), state.mask | ~selectable)
+    for column in (5, 12):
+        after = simulator.acquire(state, torch.full((N_SLICES,), column))
+        torch.testing.assert_close(scores[:, column], after.score, atol=1e-6, rtol=0)
+
+
+def test_trajectories_of_a_slice_start_equal_and_lie_together(batch: SliceBatch) -> None:
+    simulator = engine(batch)
+    one, many = simulator.start(N_INITIAL), simulator.start(N_INITIAL, n_trajectories=2)
+    assert many.owner.tolist() == [0, 0, 1, 1, 2, 2]
+    assert torch.equal(many.image, one.image.repeat_interleave(2, dim=0))
+
+
+def test_any_mask_may_be_the_start(batch: SliceBatch) -> None:
+    simulator = engine(batch)
+    state = simulator.start(N_INITIAL)
+    for columns in ([2, 11, 0], [12, 15, 1]):
+        state = simulator.acquire(state, torch.tensor(columns))
+    direct = simulator.start_from(state.mask)
+    torch.testing.assert_close(direct.score, state.score, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "policy, sees_truth, sees_candidates",
+    [
+        (CenterOut(n_cols=N_COLS), False, False),
+        (SpectralOracle(), True, False),
+        (Oracle(), True, True),
+    ],
+)
+def test_truth_is_shown_to_those_that_ask(
+    batch: SliceBatch, policy: Policy, sees_truth: bool, sees_candidates: bool
+) -> None:
+    simulator = engine(batch)
+    seen = simulator.observe(policy, simulator.start(N_INITIAL))
+    assert (seen.truth is not None) is sees_truth
+    candidates = None if seen.truth is None else seen.truth.candidate_scores
+    assert (candidates is not None) is sees_candidates
+
+
+@pytest.mark.parametrize(
+    "n_initial, horizon, sentence",
+    [
+        (0, 3, "cannot start from 0 of 17"),
+        (18, 0, "cannot start from 18 of 17"),
+        (4, -1, "cannot acquire -1"),
+        (4, 12, r"in 1 of 3 slices.*lower the number of steps to 11"),
+        (4, 14, r"in 3 of 3 slices"),
+    ],
+)
+def test_budgets_that_do_not_fit_are_refused(n_initial: int, horizon: int, sentence: str) -> None:
+    selectable = torch.ones(3, N_COLS, dtype=torch.bool)
+    selectable[1, :2] = False
+    with pytest.raises(ConfigError, match=sentence):
+        check_budget(selectable, n_initial=n_initial, horizon=horizon)
+
+
+def test_budgets_that_just_fit_are_taken() -> None:
+    selectable = center_mask(N_COLS, 15)[None]
+    check_budget(selectable, n_initial=4, horizon=11)

@@ -1,0 +1,137 @@
+"""Trajectories add up: masks only grow, draws are keyed, oracles are greedy."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
+from kscout.core import Policy
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.metrics import nmse, psnr, ssim
+from kscout.policies.conv import ConvPolicy
+from kscout.policies.fixed import FixedOrder
+from kscout.policies.oracle import Oracle
+from kscout.policies.random import Random
+from kscout.reconstruction.unet import UNet
+
+N_SLICES, N_ROWS, N_COLS, N_INITIAL, HORIZON, N_TRAJECTORIES = 5, 12, 16, 3, 6, 2
+
+
+@pytest.fixture
+def slices(generator: torch.Generator) -> SliceSet:
+    images = torch.rand(N_SLICES, N_ROWS, N_COLS, generator=generator).cumsum(dim=-1)
+    return SliceSet.from_images(images, ["a", "a", "b", "b", "b"])
+
+
+def run(slices: SliceSet, policy: Policy, rows: list[int], **settings: Any) -> Trajectory:
+    torch.manual_seed(0)
+    unet = UNet(n_channels=2, n_pools=1).eval()
+    simulator = Simulator(slices.batch(torch.tensor(rows)), unet)
+    sizes = {"n_initial": N_INITIAL, "horizon": HORIZON}
+    return rollout(policy, simulator, **{**sizes, **settings})
+
+
+def draws(seed: int = 0) -> torch.Tensor:
+    return action_uniforms(N_SLICES, N_TRAJECTORIES, HORIZON, seed)
+
+
+def conv_policy() -> ConvPolicy:
+    torch.manual_seed(1)
+    return ConvPolicy(n_cols=N_COLS, n_rows=N_ROWS, n_channels=2, n_hidden=5)
+
+
+def test_no_column_is_measured_twice(slices: SliceSet) -> None:
+    found = run(slices, Random(), list(range(N_SLICES)), uniforms=draws())
+    start = set(range(7, 10))
+    for columns in found.columns.flatten(0, 1).tolist():
+        assert len(set(columns)) == HORIZON and not start & set(columns)
+
+
+def test_batches_change_neither_draws_nor_scores(slices: SliceSet) -> None:
+    uniforms = draws()
+    whole = run(slices, conv_policy(), list(range(N_SLICES)), uniforms=uniforms)
+    parts = [
+        run(slices, conv_policy(), rows, uniforms=uniforms[rows]) for rows in ([0, 1, 2, 3], [4])
+    ]
+    assert torch.equal(torch.cat([part.columns for part in parts]), whole.columns)
+    for name in ("ssim", "psnr", "nmse"):
+        together = torch.cat([getattr(part, name) for part in parts])
+        torch.testing.assert_close(together, getattr(whole, name), atol=1e-4, rtol=1e-5)
+
+
+def test_the_seed_decides_the_draws(slices: SliceSet) -> None:
+    first, again, other = (
+        run(slices, Random(), [0, 1, 2, 3, 4], uniforms=draws(seed)).columns for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert not torch.equal(first[:, 0], first[:, 1]), "trajectories of a slice differ"
+
+
+def test_metrics_are_those_of_the_kept_images(slices: SliceSet) -> None:
+    found = run(slices, Random(), [1, 3], uniforms=draws()[:2], keep_images=True)
+    assert found.images is not None
+    assert found.images.shape == (HORIZON + 1, 2, N_TRAJECTORIES, N_ROWS, N_COLS)
+    batch = slices.batch(torch.tensor([1, 3]))
+    for moment in (0, HORIZON):
+        for trajectory in range(N_TRAJECTORIES):
+            image = found.images[moment, :, trajectory]
+            expected = {
+                "ssim": ssim(image, batch.target, data_range=batch.data_range),
+                "psnr": psnr(image, batch.target, data_range=batch.data_range),
+                "nmse": nmse(image, batch.target),
+            }
+            for name, value in expected.items():
+                torch.testing.assert_close(getattr(found, name)[:, trajectory, moment], value)
+
+
+def test_a_replay_measures_what_it_is_given(slices: SliceSet) -> None:
+    columns = torch.tensor([[[0, 15, 2], [3, 1, 12]]])
+    found = run(slices, Random(), [2], horizon=3, replay=columns)
+    assert torch.equal(found.columns, columns)
+    order = FixedOrder(n_cols=N_COLS, order=[3, 1, 12])
+    alone = run(slices, order, [2], horizon=3)
+    torch.testing.assert_close(alone.ssim[:, 0], found.ssim[:, 1], atol=1e-6, rtol=0)
+
+
+def test_the_oracle_takes_the_best_column_at_each_step(slices: SliceSet) -> None:
+    found = run(slices, Oracle(), [0, 4], horizon=2)
+    for row, at in enumerate([0, 4]):
+        first = int(found.columns[row, 0, 0])
+        left = [c for c in range(N_COLS) if not 7 <= c < 10]
+        for taken, step in (([], 0), ([first], 1)):
+            tried = [[*taken, c] for c in left if c not in taken]
+            replay = torch.tensor(tried)[None]
+            scores = run(slices, Random(), [at], horizon=step + 1, replay=replay).ssim[0, :, -1]
+            best = float(found.ssim[row, 0, step + 1])
+            assert best == pytest.approx(float(scores.max()), abs=2e-6)
+
+
+def test_probabilities_are_kept_per_step_and_draw(slices: SliceSet) -> None:
+    found = run(slices, conv_policy(), [0, 1, 2], uniforms=draws()[:3], keep_probabilities=True)
+    assert found.probabilities is not None
+    assert found.probabilities.shape == (HORIZON, 3, N_TRAJECTORIES, N_COLS)
+    torch.testing.assert_close(found.probabilities.sum(-1), torch.ones(HORIZON, 3, N_TRAJECTORIES))
+    chosen = found.probabilities.permute(1, 2, 0, 3).gather(-1, found.columns[..., None])
+    assert (chosen > 0).all()
+    later = found.probabilities[-1].gather(-1, found.columns[..., :-1])
+    assert (later == 0).all(), "a measured column is never likely again"
+
+
+def test_no_steps_are_a_start(slices: SliceSet) -> None:
+    found = run(slices, Random(), [0, 1], horizon=0)
+    assert found.columns.shape == (2, 1, 0) and found.ssim.shape == (2, 1, 1)
+
+
+def test_a_budget_that_exceeds_the_columns_is_refused(slices: SliceSet) -> None:
+    with pytest.raises(ConfigError, match="no column left to acquire in 2 of 2 slices"):
+        run(slices, Random(), [0, 1], horizon=14)
+
+
+@pytest.mark.parametrize("columns", [[0, 8, 1], [0, 1, 0]])
+def test_a_replay_that_measures_twice_is_refused(slices: SliceSet, columns: list[int]) -> None:
+    replay = torch.tensor([[columns, [0, 1, 2]]])
+    with pytest.raises(ConfigError, match="1 of 2 replayed trajectories"):
+        run(slices, Random(), [0], horizon=3, replay=replay)
