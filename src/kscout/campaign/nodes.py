@@ -1,0 +1,163 @@
+"""A run of a campaign: its command, what it reads, and a name made of all that determines it."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from kscout.config import AcquisitionSetting
+
+KINDS = ("store", "reconstructor", "policy", "evaluation", "analysis")
+"""Kinds of runs, in the order in which one needs the other."""
+_FOLDERS = {
+    "store": "stores",
+    "reconstructor": "reconstructors",
+    "policy": "policies",
+    "evaluation": "evaluations",
+    "analysis": "analyses",
+}
+_FORMAT = 1
+"""Raised when the meaning of a name changes, so that old folders are not taken for new."""
+
+
+@final
+@dataclass(frozen=True)
+class Node:
+    """One run: a command of kscout that fills one folder.
+
+    Its folder is `ROOT/KIND/KEY`. In it lie `node.json` (this record), `log.txt`, `done.json` or
+    `failed.json`, and the folder `label` that the command writes and that tables are named after.
+    """
+
+    kind: str
+    title: str
+    """For people: `ngreedy-0.9 seed 1, knee, unet, 8+8`."""
+    key: str
+    """A hash of all that determines the result."""
+    root: Path
+    label: str
+    product: str
+    """A file in the output that is there only when the run is whole."""
+    command: tuple[str, ...]
+    """Arguments of `kscout`."""
+    settings: Mapping[str, Any]
+    """What determines the result, without what it reads."""
+    inputs: tuple[str, ...] = ()
+    """Keys of the runs that it needs."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts that the command reads, by name; they are written to the folder first."""
+    group: str = ""
+    """Runs of one kind and group take about as long as each other."""
+
+    @property
+    def folder(self) -> Path:
+        return folder_of(self.root, self.kind, self.key)
+
+    @property
+    def output(self) -> Path:
+        return self.folder / self.label
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    def record(self) -> dict[str, Any]:
+        """Return what is written to `node.json` and to the campaign's index."""
+        return {
+            "kind": self.kind,
+            "name": self.title,
+            "key": self.key,
+            "folder": str(self.folder.relative_to(self.root)),
+            "output": str(self.output.relative_to(self.root)),
+            "command": " ".join(["kscout", *self.command]),
+            "settings": dict(self.settings),
+            "inputs": list(self.inputs),
+        }
+
+
+@final
+@dataclass(frozen=True)
+class Source:
+    """Something given that runs read: a store or weights that this campaign does not make."""
+
+    key: str
+    """A hash of its content, or of its path while it is not there."""
+    path: str
+    label: str
+    product: Path | None
+    """A file that is there when the source is; None for a name that needs no file."""
+    hint: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        return self.product is not None and not self.product.is_file()
+
+
+def folder_of(root: Path, kind: str, key: str) -> Path:
+    """Return where a campaign keeps a run."""
+    return root / _FOLDERS[kind] / key
+
+
+def address(kind: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+    """Return the name of a run: equal for equal settings and inputs, whatever files call them."""
+    text = json.dumps([_FORMAT, kind, settings, inputs], sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """What policies of one store, reconstruction and horizon have in common."""
+
+    store: Node | Source
+    network: Node | Source
+    horizon: AcquisitionSetting
+    protocol: str
+    device: str
+
+    @property
+    def label(self) -> str:
+        """Return what tables and folders call it: `knee-64-unet-8+8`."""
+        columns = f"{self.horizon.n_initial}+{self.horizon.horizon}"
+        return f"{self.store.label}-{name_of(self.network)}-{columns}"
+
+
+def name_of(part: Node | Source) -> str:
+    """Return the label of a store or reconstruction without its seed."""
+    return part.label.rpartition("-seed")[0] or part.label
+
+
+def path_of(part: Node | Source) -> str:
+    """Return where a command finds what another run makes, or what is given."""
+    return str(part.output) if isinstance(part, Node) else part.path
+
+
+def keys_of(*parts: Node | Source) -> tuple[str, ...]:
+    """Return the keys of those that are runs."""
+    return tuple(part.key for part in parts if isinstance(part, Node))
+
+
+def inputs_of(setting: Setting, runs: Sequence[Node]) -> dict[str, Any]:
+    """Return the names of what an evaluation or analysis reads."""
+    return {
+        "data": setting.store.key,
+        "reconstructor": setting.network.key,
+        "runs": [node.key for node in runs],
+    }
+
+
+def flags(options: Mapping[str, Any]) -> list[str]:
+    """Return settings as options of a command: lists repeat, true is a flag, false is its no."""
+    found: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "center_volume":
+            found.append(flag if value else "--whole-volume")
+        elif isinstance(value, bool):
+            found += [flag] if value else []
+        else:
+            values = value if isinstance(value, list | tuple) else [value]
+            found += [word for one in values for word in (flag, str(one))]
+    return found

@@ -1,0 +1,88 @@
+"""What a campaign is given: stores and weights of others, known by their content."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kscout.campaign.grid import UNTRAINED_RECONSTRUCTIONS, Reconstruction, StoreRecipe
+from kscout.campaign.nodes import Source, address
+from kscout.errors import DataError
+
+_MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
+_STORE_HINT = "make it with `kscout data make` or `kscout data import`"
+
+
+def given_store(recipe: StoreRecipe, known: Mapping[str, str]) -> Source:
+    """Return a store that is given by its path.
+
+    Args:
+        recipe: of a store that is there.
+        known: fingerprints by path from before, for a store that is gone now: without them all
+            runs would change their names with it.
+    """
+    path = Path(recipe.settings["path"])
+    hint = recipe.settings.get("hint", _STORE_HINT)
+    file = path / _MANIFEST
+    label = path.name
+    if file.is_file():
+        manifest = _read_manifest(file)
+        fingerprint, label = store_fingerprint(manifest), manifest["name"]
+    else:
+        fingerprint = known.get(str(path), f"missing {path}")
+    return Source(address("store", {}, {"content": fingerprint}), str(path), label, file, hint)
+
+
+def given_reconstruction(reconstruction: Reconstruction, known: Mapping[str, str]) -> Source:
+    """Return a reconstruction that is given by its path or its name."""
+    given = reconstruction.given or ""
+    if given in UNTRAINED_RECONSTRUCTIONS:
+        return Source(address("reconstructor", {}, {"name": given}), given, given, None)
+    file = weights_file(Path(given))
+    content = file_fingerprint(file) if file.is_file() else known.get(given, f"missing {given}")
+    key = address("reconstructor", {}, {"content": content})
+    hint = "train it with `kscout train reconstructor`, or name another path"
+    return Source(key, given, reconstruction.name, file, hint)
+
+
+def fingerprints(stores: Mapping[str, Source], weights: Mapping[str, Source]) -> dict[str, str]:
+    """Return what the index remembers of sources that are there, by path."""
+    found = {}
+    for source in stores.values():
+        if not source.is_missing and source.product is not None:
+            found[source.path] = store_fingerprint(_read_manifest(source.product))
+    for source in weights.values():
+        if not source.is_missing and source.product is not None:
+            found[source.path] = file_fingerprint(source.product)
+    return found
+
+
+def weights_file(path: Path) -> Path:
+    """Return the file that a run folder or a path of weights stands for."""
+    return path / _WEIGHTS if path.is_dir() else path
+
+
+def file_fingerprint(path: Path) -> str:
+    """Return a hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def store_fingerprint(manifest: Mapping[str, Any]) -> str:
+    """Return the store's fingerprint without opening its arrays; equals `Store.fingerprint`."""
+    arrays = [[array["file"], array["sha256"]] for array in manifest["arrays"]]
+    text = json.dumps([manifest["kind"], arrays, manifest["volumes"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        store_fingerprint(manifest)
+        _ = manifest["name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} is not a manifest of a store ({error!r}); make the store again"
+        ) from error
+    return manifest

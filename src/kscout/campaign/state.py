@@ -1,0 +1,252 @@
+"""What the disk says about a campaign: done, running, failed or waiting, and what is left.
+
+A run's folder has a lock that is held while any process of the run lives, so that no state is ever
+written that a kill could leave wrong.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, final
+
+from kscout.campaign.nodes import KINDS, Node
+from kscout.campaign.plan import INDEX, Plan
+from kscout.errors import RunError
+from kscout.files import write_json
+
+State = Literal["waiting", "running", "done", "failed"]
+STATES: tuple[State, ...] = ("waiting", "running", "done", "failed")
+DONE, FAILED, NODE, LOCK = "done.json", "failed.json", "node.json", ".lock"
+
+Record = dict[str, Any]
+
+
+def now() -> str:
+    """Return the time for records."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def is_done(folder: Path, product: Path) -> bool:
+    """Say whether a run ended well and its product is still there."""
+    return (folder / DONE).is_file() and product.is_file()
+
+
+def node_state(node: Node) -> State:
+    """Return a run's state."""
+    if is_done(node.folder, node.output / node.product):
+        return "done"
+    if not node.folder.is_dir():
+        return "waiting"
+    if is_locked(node.folder):
+        return "running"
+    return "failed" if (node.folder / FAILED).is_file() else "waiting"
+
+
+def read_record(path: Path) -> Record:
+    """Read a small JSON file; what is missing or damaged is empty."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool) -> Iterator[int]:
+    """Hold a folder's lock; yield its descriptor.
+
+    Args:
+        folder: made where it is not there.
+        wait: wait for whoever holds it; otherwise refuse at once.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        _lock(descriptor, folder, wait=wait)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path, *, wait: bool) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            if not wait:
+                raise RunError(
+                    f"{folder} is in use by another campaign; wait for it or stop it, "
+                    "or name another --out"
+                ) from error
+            time.sleep(0.1)
+        else:
+            return
+
+
+def is_locked(folder: Path) -> bool:
+    """Say whether some process holds a folder's lock."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+@final
+@dataclass(frozen=True)
+class Status:
+    """Where a campaign stands."""
+
+    name: str
+    root: Path
+    counts: dict[str, dict[State, int]]
+    """Number of runs by kind and state."""
+    failed: list[Record]
+    """Of every failed run: kind, name, reason and log."""
+    running: list[Record]
+    """Of every running run: kind, name, seconds since its start, epochs."""
+    missing: list[str]
+    """Given stores and weights that are not there."""
+    time_left_s: float | None
+    """None where nothing like one of the remaining runs has been seen yet."""
+
+    def total(self, state: State) -> int:
+        return sum(by_state[state] for by_state in self.counts.values())
+
+    @property
+    def n_runs(self) -> int:
+        return sum(self.total(state) for state in STATES)
+
+    def to_json(self) -> Record:
+        """Return what `campaign status --json` prints."""
+        return {
+            "campaign": self.name,
+            "folder": str(self.root),
+            "counts": self.counts,
+            "total": {**{state: self.total(state) for state in STATES}, "runs": self.n_runs},
+            "trainings": sum(sum(self.counts[kind].values()) for kind in KINDS[1:3]),
+            "running": self.running,
+            "failed": self.failed,
+            "missing": self.missing,
+            "time_left_s": self.time_left_s,
+        }
+
+
+def read_status(plan: Plan) -> Status:
+    """Look at every run's folder."""
+    states = {key: node_state(node) for key, node in plan.nodes.items()}
+    counts: dict[str, dict[State, int]] = {kind: dict.fromkeys(STATES, 0) for kind in KINDS}
+    for key, node in plan.nodes.items():
+        counts[node.kind][states[key]] += 1
+    with_state = {
+        state: [node for key, node in plan.nodes.items() if states[key] == state]
+        for state in STATES
+    }
+    return Status(
+        name=plan.name,
+        root=plan.root,
+        counts=counts,
+        failed=[_failure(node) for node in with_state["failed"]],
+        running=[_under_way(node) for node in with_state["running"]],
+        missing=[source.path for source in plan.sources if source.is_missing],
+        time_left_s=time_left(with_state),
+    )
+
+
+def _failure(node: Node) -> Record:
+    record = read_record(node.folder / FAILED)
+    reason = record.get("reason", "unknown")
+    return {"kind": node.kind, "name": node.title, "reason": reason, "log": str(node.log)}
+
+
+def _under_way(node: Node) -> Record:
+    record = read_record(node.folder / NODE)
+    seconds = max(0.0, time.time() - record["started_s"]) if "started_s" in record else 0.0
+    return {
+        "kind": node.kind,
+        "name": node.title,
+        "seconds": round(seconds, 1),
+        "epoch": _n_epochs_done(node),
+        "n_epochs": node.settings.get("training", {}).get("n_epochs"),
+        "log": str(node.log),
+    }
+
+
+def _n_epochs_done(node: Node) -> int | None:
+    try:
+        return (node.output / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return None
+
+
+def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
+    """Estimate the seconds that are left from runs of the same group, and from epochs done."""
+    seen: dict[tuple[str, str], list[float]] = {}
+    for node in with_state["done"]:
+        seconds = read_record(node.folder / DONE).get("seconds")
+        if seconds is not None:
+            seen.setdefault((node.kind, node.group), []).append(seconds)
+    left = 0.0
+    for node in with_state["running"]:
+        record = _under_way(node)
+        if record["epoch"] and record["n_epochs"]:
+            whole = record["seconds"] * record["n_epochs"] / record["epoch"]
+            seen.setdefault((node.kind, node.group), []).append(whole)
+        if (node.kind, node.group) not in seen:
+            return None
+        left += max(0.0, fmean(seen[node.kind, node.group]) - record["seconds"])
+    for node in with_state["waiting"]:
+        if (node.kind, node.group) not in seen:
+            return None
+        left += fmean(seen[node.kind, node.group])
+    return left / max(1, len(with_state["running"]))
+
+
+def write_index(plan: Plan, file: str) -> None:
+    """Write `campaign.json`: all runs with their folders, settings and states, for reports."""
+    nodes = []
+    for node in plan.nodes.values():
+        state = node_state(node)
+        record = {**node.record(), "state": state}
+        if state == "done":
+            record["seconds"] = read_record(node.folder / DONE).get("seconds")
+        elif state == "failed":
+            record |= {"reason": _failure(node)["reason"], "log": _relative(node.log, plan.root)}
+        nodes.append(record)
+    known = read_record(plan.root / INDEX).get("sources", {})
+    index = {
+        "format": 1,
+        "campaign": plan.name,
+        "file": file,
+        "date": now(),
+        "sources": {**known, **plan.source_fingerprints()},
+        "nodes": nodes,
+    }
+    try:
+        write_json(plan.root / INDEX, index)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {plan.root / INDEX}: {error.strerror}; make room and run the campaign "
+            "again, it goes on"
+        ) from error
+
+
+def _relative(path: Path, root: Path) -> str:
+    return str(path.relative_to(root))

@@ -1,0 +1,256 @@
+"""Where runs are done: in this process, on a local cluster, on another scheduler's, under SLURM.
+
+A pool takes tasks and gives back results as they come. Its workers share this machine's files.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from kscout.campaign.task import Result, Task, run_task
+from kscout.errors import ConfigError, RunError
+
+SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
+"""Keys of `--slurm KEY=VALUE`; others are handed to sbatch as they are."""
+
+
+class Pool(Protocol):
+    """Takes tasks, gives back results."""
+
+    n_workers: int
+    n_cores: int | None
+    """Cores that the workers share; None where the cluster decides about threads."""
+
+    def submit(self, task: Task) -> None:
+        """Hand in a task."""
+
+    def wait(self, timeout_s: float) -> list[Result]:
+        """Return what has ended, waiting so long for the first."""
+
+
+@final
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Where and how many; what is None follows from the machine."""
+
+    n_workers: int | None = None
+    """Runs at a time; 0 does one after the other in this process, without dask."""
+    device: str = "auto"
+    scheduler: str | None = None
+    """Address of a dask scheduler, e.g. tcp://10.0.0.1:8786."""
+    slurm: Mapping[str, str] | None = None
+    """Options of the jobs that carry workers."""
+
+
+@contextmanager
+def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[Pool]:
+    """Open the workers that the options ask for, and close them at the end.
+
+    Args:
+        options: where and how many.
+        n_tasks: more workers than this have nothing to do.
+        logs: a folder for what cluster jobs print.
+    """
+    if options.n_workers == 0:
+        yield SerialPool()
+        return
+    _import_dask()
+    if options.slurm is not None:
+        opened = _slurm_client(options, n_tasks, logs)
+    elif options.scheduler is not None:
+        opened = _scheduler_client(options.scheduler)
+    else:
+        opened = _local_client(options, n_tasks)
+    with opened as (client, n_workers, n_cores):
+        yield DaskPool(client, n_workers, n_cores)
+
+
+@final
+@dataclass
+class SerialPool:
+    """Does one task after the other, here."""
+
+    n_workers: int = 1
+    n_cores: int | None = None
+    _tasks: deque[Task] = field(default_factory=deque)
+
+    def submit(self, task: Task) -> None:
+        self._tasks.append(task)
+
+    def wait(self, timeout_s: float) -> list[Result]:
+        return [run_task(self._tasks.popleft())] if self._tasks else []
+
+
+@final
+@dataclass
+class DaskPool:
+    """Hands tasks to the workers of a dask scheduler, which tries again where a worker dies."""
+
+    client: Any
+    n_workers: int
+    n_cores: int | None
+    _ended: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
+    _futures: dict[str, tuple[Any, Task]] = field(default_factory=dict)
+
+    def submit(self, task: Task) -> None:
+        name = f"{task.record['kind']}-{task.key}-{task.attempt}-{os.getpid()}"
+        future = self.client.submit(run_task, task, key=name, pure=False)
+        # A future that nobody holds is a task that the scheduler forgets.
+        self._futures[name] = future, task
+        future.add_done_callback(self._ended.put)
+
+    def wait(self, timeout_s: float) -> list[Result]:
+        try:
+            ended = [self._ended.get(timeout=timeout_s)]
+        except queue.Empty:
+            return []
+        while not self._ended.empty():
+            ended.append(self._ended.get())
+        return [self._result(*self._futures.pop(future.key)) for future in ended]
+
+    def _result(self, future: Any, task: Task) -> Result:  # noqa: ANN401 - a future of dask
+        from distributed.scheduler import KilledWorker
+
+        if future.status in ("cancelled", "lost"):
+            raise RunError(
+                "the scheduler is gone, and with it the workers; run the campaign again, it goes on"
+            )
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if isinstance(error, KilledWorker):
+            reason = "its workers died again and again, often because memory ran out"
+            return Result(task.key, is_done=False, reason=reason, is_final=True)
+        return Result(task.key, is_done=False, reason=f"{type(error).__name__}: {error}")
+
+
+def count_gpus(device: str) -> list[str]:
+    """Return the GPUs that workers may use, by what CUDA_VISIBLE_DEVICES calls them."""
+    if device == "cpu":
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [one for one in visible.split(",") if one not in ("", "-1")]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    n_gpus = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return [str(number) for number in range(n_gpus)] if listed.returncode == 0 else []
+
+
+def count_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+Opened = tuple[Any, int, int | None]
+
+
+@contextmanager
+def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[Opened]:
+    from distributed import Client, Nanny, Scheduler, SpecCluster
+
+    gpus = count_gpus(options.device)
+    n_workers = min(options.n_workers or len(gpus) or count_cores(), max(1, n_tasks))
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-workers-"))
+        workers = {}
+        for number in range(n_workers):
+            settings = {"nthreads": 1, "memory_limit": 0, "local_directory": scratch}
+            settings |= {"dashboard": False, "silence_logs": "ERROR"}
+            if gpus:
+                settings["env"] = {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]}
+            workers[number] = {"cls": Nanny, "options": settings}
+        scheduler = {
+            "cls": Scheduler,
+            # Any free port: two campaigns on one machine must not meet.
+            "options": {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"},
+        }
+        cluster = stack.enter_context(
+            SpecCluster(workers, scheduler, silence_logs="ERROR", name="kscout")
+        )
+        client = stack.enter_context(Client(cluster, set_as_default=False))
+        yield client, n_workers, count_cores()
+
+
+@contextmanager
+def _scheduler_client(address: str) -> Iterator[Opened]:
+    from distributed import Client
+
+    try:
+        client = Client(address, set_as_default=False, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"no dask scheduler answers at {address} ({error}); start one with `dask scheduler`, "
+            "or leave out --scheduler to run on this machine"
+        ) from error
+    with client:
+        yield client, max(1, len(client.scheduler_info(n_workers=-1)["workers"])), None
+
+
+@contextmanager
+def _slurm_client(options: WorkerOptions, n_tasks: int, logs: Path) -> Iterator[Opened]:
+    from dask_jobqueue import SLURMCluster
+    from distributed import Client
+
+    settings = slurm_settings(options.slurm or {})
+    n_jobs = min(options.n_workers or 16, max(1, n_tasks))
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        cluster = SLURMCluster(**settings, log_directory=str(logs), python=sys.executable)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise RunError(f"cannot set up SLURM jobs: {error}") from error
+    with cluster, Client(cluster, set_as_default=False) as client:
+        try:
+            cluster.scale(jobs=n_jobs)
+            cluster.sync(cluster._correct_state)
+        except (OSError, RuntimeError) as error:
+            raise RunError(f"SLURM took no job: {error}") from error
+        # Each job does one run at a time with all of its cores.
+        yield client, n_jobs, n_jobs * settings["job_cpu"]
+
+
+def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return arguments of `dask_jobqueue.SLURMCluster` for `--slurm KEY=VALUE` options."""
+    extra = [f"--{key}={value}" for key, value in options.items() if key not in SLURM_OPTIONS]
+    if "gpus" in options:
+        extra.append(f"--gres=gpu:{options['gpus']}")
+    cores = options.get("cores", "1")
+    if not cores.isdigit() or int(cores) < 1:
+        raise ConfigError(f"--slurm cores={cores} is no number of cores; write cores=4")
+    settings: dict[str, Any] = {
+        "cores": 1,
+        "processes": 1,
+        "job_cpu": int(cores),
+        "memory": options.get("memory", "4GB"),
+        "walltime": options.get("walltime", "24:00:00"),
+        "job_extra_directives": extra,
+    }
+    names = {"partition": "queue", "account": "account", "interface": "interface"}
+    settings |= {name: options[key] for key, name in names.items() if key in options}
+    return settings
+
+
+def _import_dask() -> None:
+    try:
+        import distributed  # noqa: F401 - its presence is asked, and its loggers are set up
+    except ImportError as error:
+        raise ConfigError(
+            "running several at a time needs dask, which is not here; pip install "
+            "'kscout[cluster]', or run one after the other with --workers 0"
+        ) from error
+    # What it tells of its own life would drown what is told of the runs.
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,222 @@
+"""`kscout campaign`: many runs from one file, and where they stand."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from kscout.campaign.execute import Event, Outcome, RunOptions, run_campaign
+from kscout.campaign.grid import read_grid
+from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.state import Status, read_status
+from kscout.campaign.workers import WorkerOptions
+from kscout.errors import ConfigError, KScoutError
+
+app = typer.Typer(no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of the campaign.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of the campaign. [default: campaigns/NAME-OF-FILE]")
+]
+
+
+@app.command()
+def run(
+    file: File,
+    out: Out = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Runs at a time; 0: one by one, without dask. [default: GPUs or cores]"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda, for every run.")] = "auto",
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="A dask scheduler's address.", envvar="DASK_SCHEDULER_ADDRESS"),
+    ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Workers are SLURM jobs: partition, account, walltime, memory, cores, gpus, "
+            "interface, or any long option of sbatch; any number of times.",
+        ),
+    ] = None,
+    retries: Annotated[int, typer.Option(help="Further attempts at a run that fails.")] = 1,
+    report: Annotated[
+        bool, typer.Option(help="Write report.html to the folder when all is done.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Do every run of a campaign that is not done yet; kill it, type it again, it goes on.
+
+    Example: kscout campaign run configs/campaign-small.toml --workers 2
+    """
+    plan = _plan(file, out, device)
+    where = WorkerOptions(workers, device, scheduler, _pairs(slurm))
+    with _telling(plan) as on_event:
+        outcome = run_campaign(plan, RunOptions(where, retries), file=str(file), on_event=on_event)
+    page = _write_page(plan, outcome) if report else None
+    _tell_outcome(plan, outcome, page, as_json)
+    raise typer.Exit(1 if outcome.failed else 0)
+
+
+@app.command()
+def status(
+    file: File,
+    out: Out = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Count the runs of a campaign by kind and state, and tell the time that is left.
+
+    Example: kscout campaign status configs/campaign-small.toml --watch
+    """
+    plan = _plan(file, out, "auto")
+    found = read_status(plan)
+    if as_json:
+        typer.echo(json.dumps(found.to_json()))
+        return
+    if not watch:
+        Console().print(status_table(found))
+        return
+    with Live(status_table(found), auto_refresh=False) as live:
+        while found.total("done") < found.n_runs:
+            time.sleep(2)
+            found = read_status(plan)
+            live.update(status_table(found), refresh=True)
+
+
+def status_table(found: Status) -> RenderableType:
+    """Return counts by kind and state, what is running, and what failed with its log."""
+    states = ("waiting", "running", "done", "failed")
+    left = "unknown" if found.time_left_s is None else _duration(found.time_left_s)
+    title = f"{found.name} in {found.root}: {found.total('done')} of {found.n_runs} done"
+    table = Table()
+    table.add_column("kind")
+    for state in states:
+        table.add_column(state, justify="right")
+    for kind, counts in found.counts.items():
+        table.add_row(kind, *(str(count) for count in counts.values()))
+    lines = [f"running {one['kind']} {one['name']}{_epochs(one)}" for one in found.running]
+    lines += [
+        f"failed {one['kind']} {one['name']}: {one['reason']} (log {one['log']})"
+        for one in found.failed
+    ]
+    lines += [f"missing {path}" for path in found.missing]
+    return Group(f"{title}, time left {left}", table, *lines)
+
+
+def _epochs(record: dict[str, object]) -> str:
+    if record["epoch"] is None or record["n_epochs"] is None:
+        return f", {record['seconds']} s"
+    return f", epoch {record['epoch']} of {record['n_epochs']}, {record['seconds']} s"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _plan(file: Path, out: Path | None, device: str) -> Plan:
+    grid = read_grid(file)
+    return make_plan(grid, out or Path("campaigns") / file.stem, device=device)
+
+
+def _pairs(options: list[str] | None) -> dict[str, str] | None:
+    if options is None:
+        return None
+    pairs = {}
+    for option in options:
+        key, equals, value = option.lstrip("-").partition("=")
+        if not equals:
+            raise ConfigError(f"--slurm {option} says nothing; write --slurm partition=NAME")
+        pairs[key] = value
+    return pairs
+
+
+@contextmanager
+def _telling(plan: Plan) -> Iterator[Callable[[Event], None]]:
+    """Yield a callback that keeps a table on a terminal, and prints a line per run elsewhere."""
+    console = Console(stderr=True, soft_wrap=True)
+    if not console.is_terminal:
+        yield lambda event: console.print(_line(event), highlight=False)
+        return
+    # The table looks at the disk itself, so that it moves while a run is under way.
+    table = _Refreshed(lambda: status_table(read_status(plan)))
+    with Live(table, console=console, refresh_per_second=0.5, transient=True) as live:
+        yield lambda event: live.console.print(_line(event), highlight=False)
+
+
+class _Refreshed:
+    """Something that is made anew each time it is drawn."""
+
+    def __init__(self, make: Callable[[], RenderableType]) -> None:
+        self._make = make
+
+    def __rich__(self) -> RenderableType:
+        return self._make()
+
+
+def _line(event: Event) -> str:
+    head = f"{event.n_done}/{event.n_runs} {event.node.kind} {event.node.title}"
+    if event.what == "done":
+        return f"{head}: done in {event.seconds:.1f} s"
+    again = "failed, trying again" if event.what == "retry" else "failed"
+    return f"{head}: {again}: {event.reason} (log {event.node.log})"
+
+
+def _write_page(plan: Plan, outcome: Outcome) -> Path | None:
+    """Write the report when every run is done; a page that is up to date stays."""
+    page = plan.root / "report.html"
+    is_complete = not outcome.failed and not outcome.blocked
+    if not is_complete or not plan.of_kind("evaluation"):
+        return None
+    if outcome.n_done == 0 and page.is_file():
+        return page
+    from kscout.report.build import build_report, write_report
+
+    try:
+        return write_report(build_report([plan.root], title=plan.name), page, form="html")[0]
+    except KScoutError as error:
+        Console(stderr=True).print(f"all runs are done, but no page: {error}", highlight=False)
+        return None
+
+
+def _tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
+    failed = [
+        {"kind": node.kind, "name": node.title, "reason": reason, "log": str(node.log)}
+        for node, reason in outcome.failed
+    ]
+    if as_json:
+        counts = {"runs": outcome.n_runs, "cached": outcome.n_cached, "done": outcome.n_done}
+        typer.echo(
+            json.dumps(
+                {
+                    "campaign": plan.name,
+                    "folder": os.fspath(plan.root),
+                    **counts,
+                    "failed": failed,
+                    "blocked": [node.title for node in outcome.blocked],
+                    "report": None if page is None else str(page),
+                }
+            )
+        )
+        return
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(
+        f"{plan.name}: {outcome.n_runs} runs, {outcome.n_cached} were done, "
+        f"{outcome.n_done} done now, {len(failed)} failed, {len(outcome.blocked)} wait for those"
+    )
+    for one in failed:
+        console.print(f"failed {one['kind']} {one['name']}: {one['reason']}; log {one['log']}")
+    if page is not None:
+        console.print(f"report: {page}")
