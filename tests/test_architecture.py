@@ -20,6 +20,7 @@ LAYERS = [
     {"data", "reconstruction", "policies", "acquisition", "zoo"},
     {"core", "config", "metrics", "weights"},
     {"physics", "files", "randomness"},
+    {"kernels"},
     {"errors"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
 from kscout.physics.fourier import ifft2c
+from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import apply_mask
 
 Protocol = Literal["paper", "blind"]
@@ -95,6 +96,40 @@ class Reconstructor(nn.Module, ABC):
         return self.from_zero_filled(ifft2c(apply_mask(kspace, mask)), mask)
 
 
+class MagnitudeReconstructor(Reconstructor, ABC):
+    """A reconstructor that looks at nothing but the magnitude of the zero-filled image.
+
+    A new one implements `from_magnitude` alone.
+    """
+
+    @abstractmethod
+    def from_magnitude(
+        self,
+        magnitude: Float[Tensor, "batch row col"],
+        mean: Float[Tensor, " batch"],
+        std: Float[Tensor, " batch"],
+        n_images: Int[Tensor, ""] | None = None,
+    ) -> Float[Tensor, "batch row col"]:
+        """Return images in normalized units.
+
+        Args:
+            magnitude: zero-filled magnitudes.
+            mean: their means.
+            std: their standard deviations, which undo the normalization under protocol `blind`.
+            n_images: a count on the device: images from there on need not be made.
+        """
+
+    def from_zero_filled(
+        self,
+        zero_filled: Complex[Tensor, "batch coil row col"],
+        mask: Bool[Tensor, "batch col"],
+    ) -> Reconstruction:
+        """Reconstruct from the coils' magnitude."""
+        image = magnitude(zero_filled)
+        mean, std = statistics(image)
+        return Reconstruction(self.from_magnitude(image, mean, std), mean, std)
+
+
 @final
 @dataclass(frozen=True)
 class Truth:
@@ -115,8 +150,8 @@ class Observation:
     """The current reconstruction in normalized units."""
     mask: Bool[Tensor, "batch col"]
     """True where a column is measured."""
-    step: int = 0
-    """How many columns were acquired since the start."""
+    step: int | Int[Tensor, " batch"] = 0
+    """How many columns were acquired since the start, one number for all or one per image."""
     truth: Truth | None = None
     """None, except for policies that set `needs_target`."""
 
@@ -143,6 +178,7 @@ class Policy(nn.Module, ABC):
 
 __all__ = [
     "PROTOCOLS",
+    "MagnitudeReconstructor",
     "Observation",
     "Policy",
     "Protocol",

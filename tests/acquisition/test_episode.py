@@ -72,7 +72,7 @@ def test_branches_are_every_candidate_of_every_state_in_order(batch: SliceBatch)
     state = simulator.start(N_INITIAL)
     # With a column drawn twice for one state, and another order in each.
     columns = torch.tensor([[0, 3, 0], [16, 1, 2], [5, 4, 4]])
-    children = simulator.branch(state, columns)
+    children = simulator.branch(state, columns).every()
     assert children.owner.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     expected = state.mask.repeat_interleave(3, dim=0)
     expected[torch.arange(9), columns.reshape(-1)] = True

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.core import (
+    MagnitudeReconstructor,
     Observation,
     Policy,
     Protocol,
@@ -25,8 +26,9 @@ from kscout.core import (
 )
 from kscout.errors import ConfigError
 from kscout.metrics import SsimScorer
+from kscout.physics.candidates import Measured, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
-from kscout.physics.normalization import denormalize
+from kscout.physics.normalization import denormalize, magnitude, statistics
 from kscout.physics.sampling import acquire, apply_mask, center_mask
 
 _BYTES_PER_PIXEL = 512
@@ -109,32 +111,25 @@ class Simulator:
         """
         owner = torch.arange(len(mask), device=mask.device)
         zero_filled = ifft2c(apply_mask(self.batch.kspace, mask))
-        found, score = self._reconstruct(zero_filled, mask, owner)
+        image = magnitude(zero_filled)
+        seen = Measured(zero_filled, image, *statistics(image))
+        found, score = self._reconstruct(seen, mask, owner, None)
         n_left = mask.shape[1] - n_measured
         return State(owner, zero_filled, mask, found.image, found.mean, found.std, score, n_left)
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
         """Measure one more column in every state."""
-        return self.branch(state, column[:, None])
+        parent = torch.arange(len(state), device=column.device)
+        return self._together(self._children(state, parent, column, None))
 
-    def branch(self, state: State, columns: Int[Tensor, "state candidate"]) -> State:
-        """Measure each candidate column: `candidate` new states for every state, in that order.
-
-        Columns drawn twice for one state are reconstructed once where that costs no
-        synchronization, that is on the CPU.
-        """
-        n_candidates = columns.shape[1]
-        parent = torch.arange(len(state), device=columns.device).repeat_interleave(n_candidates)
-        column = columns.reshape(-1)
-        if columns.device.type == "cpu" and n_candidates > 1:
-            pair, inverse = torch.unique(parent * state.mask.shape[1] + column, return_inverse=True)
-            parent, column = pair // state.mask.shape[1], pair % state.mask.shape[1]
-        else:
-            inverse = None
-        parts = list(self._children(state, parent, column))
-        together = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_STATE}
-        grown = replace(parts[0], **together)  # type: ignore[arg-type]
-        return grown if inverse is None else grown.rows(inverse)
+    def branch(self, state: State, columns: Int[Tensor, "state candidate"]) -> "Branches":
+        """Measure each candidate column of every state; a column given twice is tried once."""
+        slot, parent, column, n_distinct = _distinct(columns)
+        if columns.device.type == "cpu":
+            # Elsewhere the number stays on the device: kernels that know it skip the rest.
+            parent, column = parent[: int(n_distinct)], column[: int(n_distinct)]
+        children = self._children(state, parent, column, n_distinct)
+        return Branches(self._together(children), slot)
 
     def score_columns(
         self, state: State, columns: Int[Tensor, "state candidate"]
@@ -142,7 +137,7 @@ class Simulator:
         """Return SSIM after measuring each candidate column, keeping nothing else."""
         parent = torch.arange(len(state), device=columns.device)
         parent = parent.repeat_interleave(columns.shape[1])
-        children = self._children(state, parent, columns.reshape(-1))
+        children = self._children(state, parent, columns.reshape(-1), None)
         return torch.cat([child.score for child in children]).view(columns.shape)
 
     def score_every_column(self, state: State) -> Float[Tensor, "state col"]:
@@ -175,42 +170,51 @@ class Simulator:
 
     def images(self, state: State) -> Float[Tensor, "state row col"]:
         """Return the reconstructions in the target's units, as the protocol says."""
-        return self._to_units(Reconstruction(state.image, state.mean, state.std), state.owner)
+        return denormalize(state.image, *self._units(state.mean, state.std, state.owner))
 
-    def _to_units(
-        self, found: Reconstruction, owner: Int[Tensor, " state"]
-    ) -> Float[Tensor, "state row col"]:
+    def _units(
+        self, mean: Float[Tensor, " state"], std: Float[Tensor, " state"], owner: Tensor
+    ) -> tuple[Float[Tensor, " state"], Float[Tensor, " state"]]:
+        """Return shift and scale from normalized units to the target's."""
         if self.protocol == "blind":
-            return denormalize(found.image, found.mean, found.std)
+            return mean, std
         # Paper: scores use the target's statistics, which no scanner has.
-        return denormalize(found.image, self.batch.target_mean[owner], self.batch.target_std[owner])
+        return self.batch.target_mean[owner], self.batch.target_std[owner]
 
     def _reconstruct(
-        self,
-        zero_filled: Complex[Tensor, "state coil row col"],
-        mask: Bool[Tensor, "state col"],
-        owner: Int[Tensor, " state"],
+        self, seen: Measured, mask: Tensor, owner: Tensor, n_images: Tensor | None
     ) -> tuple[Reconstruction, Float[Tensor, " state"]]:
+        """Reconstruct and score, only the first `n_images` where that is possible."""
         with torch.no_grad():
-            found = self.reconstructor.from_zero_filled(zero_filled, mask)
-            return found, self.scorer.rows(owner)(self._to_units(found, owner))
+            if isinstance(self.reconstructor, MagnitudeReconstructor):
+                image = self.reconstructor.from_magnitude(
+                    seen.magnitude, seen.mean, seen.std, n_images
+                )
+                found = Reconstruction(image, seen.mean, seen.std)
+            else:
+                found = self.reconstructor.from_zero_filled(seen.zero_filled, mask)
+            shift, scale = self._units(found.mean, found.std, owner)
+            score = self.scorer.score(
+                found.image, owner, scale=scale, shift=shift, n_images=n_images
+            )
+        return found, score
 
     def _children(
-        self, state: State, parent: Int[Tensor, " pair"], column: Int[Tensor, " pair"]
+        self, state: State, parent: Tensor, column: Tensor, n_pairs: Tensor | None
     ) -> Iterator[State]:
         """Yield the states after measuring `column` in `parent`, a part at a time."""
         for begin in range(0, len(parent), self.n_at_once):
             rows, chosen = (x[begin : begin + self.n_at_once] for x in (parent, column))
             owner = state.owner[rows]
-            profiles = self.column_images[owner, :, chosen]
-            zero_filled = torch.addcmul(
-                state.zero_filled[rows], profiles[..., None], self.ramps[chosen][:, None, None, :]
+            n_here = None if n_pairs is None else n_pairs - begin
+            seen = measure_columns(
+                state.zero_filled, self.column_images, self.ramps, rows, owner, chosen, n_here
             )
             mask = acquire(state.mask[rows], chosen)
-            found, score = self._reconstruct(zero_filled, mask, owner)
+            found, score = self._reconstruct(seen, mask, owner, n_here)
             yield State(
                 owner,
-                zero_filled,
+                seen.zero_filled,
                 mask,
                 found.image,
                 found.mean,
@@ -219,6 +223,63 @@ class Simulator:
                 n_left=state.n_left - 1,
                 step=state.step + 1,
             )
+
+    def _together(self, children: Iterator[State]) -> State:
+        """Join the parts of a generation of states."""
+        parts = list(children)
+        if len(parts) == 1:
+            return parts[0]
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_STATE}
+        return replace(parts[0], **joined)  # type: ignore[arg-type]
+
+
+@final
+@dataclass(frozen=True)
+class Branches:
+    """What became of the candidates of every state."""
+
+    state: State
+    """One state for each distinct (state, column)."""
+    slot: Int[Tensor, "parent candidate"]
+    """Where each candidate is found there."""
+
+    @property
+    def score(self) -> Float[Tensor, "parent candidate"]:
+        """SSIM after each candidate."""
+        return self.state.score[self.slot]
+
+    def follow(self, choice: Int[Tensor, " parent"]) -> State:
+        """Go on from one candidate of every state."""
+        return self.state.rows(self.slot.gather(-1, choice[:, None])[:, 0])
+
+    def every(self) -> State:
+        """Go on from all candidates: those of one state lie side by side."""
+        return self.state.rows(self.slot.reshape(-1))
+
+
+def _distinct(
+    columns: Int[Tensor, "state candidate"],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """List each (state, column) once, without asking the device how many there are.
+
+    Returns:
+        Where each candidate stands in the list; the states and columns of the list, as long as if
+        all were distinct; and how many there are.
+    """
+    n_states, n_candidates = columns.shape
+    order = torch.arange(n_candidates, device=columns.device)
+    same = columns[:, :, None] == columns[:, None, :]
+    first = torch.where(same, order, n_candidates).amin(dim=-1)
+    is_new = (first == order).reshape(-1)
+    place = is_new.cumsum(dim=0) - 1
+    slot = place.view(columns.shape).gather(-1, first)
+    # Repeats are written to one place too many, which is cut off.
+    to = torch.where(is_new, place, columns.numel())
+    parent = torch.arange(n_states, device=columns.device).repeat_interleave(n_candidates)
+    listed = torch.zeros(2, columns.numel() + 1, dtype=torch.int64, device=columns.device)
+    listed = listed.scatter(1, to.expand(2, -1), torch.stack([parent, columns.reshape(-1)]))
+    n_distinct = is_new.sum(dtype=torch.int32)
+    return slot, listed[0, :-1], listed[1, :-1], n_distinct
 
 
 def check_budget(selectable: Bool[Tensor, "batch col"], *, n_initial: int, horizon: int) -> None:

@@ -46,6 +46,10 @@ def train_policy(
     ] = 1,
     protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,
+    compile_: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="torch.compile for long CUDA runs."),
+    ] = None,
     convolution: Annotated[
         str | None, typer.Option(help="auto, onednn, onednn-last, native or native-last.")
     ] = None,
@@ -72,6 +76,7 @@ def train_policy(
         "training.n_trajectories": trajectories,
         "training.protocol": protocol,
         "training.precision": precision,
+        "training.compile": None if compile_ is None else str(compile_).lower(),
         "training.convolution": convolution,
     }
     base = resolve_policy(method, preset, config, settings or [], flags)

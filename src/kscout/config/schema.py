@@ -135,7 +135,11 @@ class PolicyTraining:
     protocol: Protocol = "paper"
     """How images are un-normalized before they are scored."""
     precision: FrozenPrecision = "auto"
-    """Arithmetic of the frozen reconstructions: `auto` takes fp16 where its kernels exist."""
+    """Arithmetic: `auto` is fp32 on a CPU; on CUDA, where the kernels exist, 16-bit
+    reconstructions and choices, and bf16 gradients of the policy (paper: fp32)."""
+    compile: bool = False
+    """Whether torch.compile builds the policy's gradients: worth its half minute on long CUDA
+    runs, without effect on a CPU or with fp32."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` measures once and records the winner."""
     seed: int = 0

@@ -13,12 +13,11 @@ and more: `kscout bench` measures both.
 from typing import final
 
 import torch
-from jaxtyping import Bool, Complex
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from kscout.core import Reconstruction, Reconstructor
+from kscout.core import MagnitudeReconstructor, Reconstructor
 from kscout.errors import ConfigError, unknown_name
-from kscout.physics.normalization import magnitude, normalize
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_fused import FusedUNet, can_fuse
 
@@ -26,7 +25,7 @@ PRECISIONS = ("auto", "fp32", "fp16")
 
 
 @final
-class HalfPrecisionUNet(Reconstructor):
+class HalfPrecisionUNet(MagnitudeReconstructor):
     """A frozen U-Net on CUDA through the fused kernels, built for an image size when it is met."""
 
     def __init__(self, unet: UNet) -> None:
@@ -34,16 +33,17 @@ class HalfPrecisionUNet(Reconstructor):
         self.unet = unet
         self.fused: dict[tuple[int, int], FusedUNet] = {}
 
-    def from_zero_filled(
+    def from_magnitude(
         self,
-        zero_filled: Complex[Tensor, "batch coil row col"],
-        mask: Bool[Tensor, "batch col"],
-    ) -> Reconstruction:
-        image, mean, std = normalize(magnitude(zero_filled))
-        size = (image.shape[-2], image.shape[-1])
+        magnitude: Float[Tensor, "batch row col"],
+        mean: Float[Tensor, " batch"],
+        std: Float[Tensor, " batch"],
+        n_images: Int[Tensor, ""] | None = None,
+    ) -> Float[Tensor, "batch row col"]:
+        size = (magnitude.shape[-2], magnitude.shape[-1])
         if size not in self.fused:
             self.fused[size] = FusedUNet(self.unet.network, *size)
-        return Reconstruction(self.fused[size](image), mean, std)
+        return self.fused[size](magnitude, mean, std, n_images)
 
 
 def with_precision(

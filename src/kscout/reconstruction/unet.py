@@ -7,13 +7,13 @@ checkpoints, which therefore load as they are.
 from typing import final
 
 import torch
-from jaxtyping import Bool, Complex, Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kscout.core import PROTOCOLS, Protocol, Reconstruction, Reconstructor
+from kscout.core import PROTOCOLS, MagnitudeReconstructor, Protocol
 from kscout.errors import ConfigError, unknown_name
-from kscout.physics.normalization import magnitude, normalize
+from kscout.physics.normalization import normalize_with
 
 
 @final
@@ -93,7 +93,7 @@ def check_size(n_rows: int, n_cols: int, n_pools: int) -> None:
 
 
 @final
-class UNet(Reconstructor):
+class UNet(MagnitudeReconstructor):
     """The paper's U-Net: by default its 837,635 parameters.
 
     Args:
@@ -126,10 +126,11 @@ class UNet(Reconstructor):
         self.protocol = protocol
         self.network = UNetNetwork(n_channels=n_channels, n_pools=n_pools, dropout=dropout)
 
-    def from_zero_filled(
+    def from_magnitude(
         self,
-        zero_filled: Complex[Tensor, "batch coil row col"],
-        mask: Bool[Tensor, "batch col"],
-    ) -> Reconstruction:
-        image, mean, std = normalize(magnitude(zero_filled))
-        return Reconstruction(self.network(image[:, None])[:, 0], mean, std)
+        magnitude: Float[Tensor, "batch row col"],
+        mean: Float[Tensor, " batch"],
+        std: Float[Tensor, " batch"],
+        n_images: Int[Tensor, ""] | None = None,
+    ) -> Float[Tensor, "batch row col"]:
+        return self.network(normalize_with(magnitude, mean, std)[:, None])[:, 0]

@@ -17,6 +17,8 @@ from kscout.config import PolicyConfig, learning_rate_at
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.policies.conv_fused import can_fuse_policy as fuses
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import (
@@ -26,6 +28,7 @@ from kscout.training.distributed import (
     sum_over_processes,
 )
 from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.mixed_precision import MixedPrecision
 from kscout.training.policy_gradient import greedy_gradients, non_greedy_gradients
 
 OnStep = Callable[[Progress], None]
@@ -68,6 +71,11 @@ class Lockstep:
         reconstructor: Reconstructor,
     ) -> None:
         self.policies, self.optimizers, self.configs = policies, optimizers, configs
+        precision = configs[0].training.precision
+        is_fast = slices.device.type == "cuda" and precision != "fp32"
+        compiles = configs[0].training.compile
+        self.learned = [MixedPrecision(x, compiles=compiles) if is_fast else x for x in policies]
+        self.choosers = [HalfPrecisionConvPolicy(x) for x in policies if is_fast and fuses(x)]
         self.slices, self.reconstructor = slices, reconstructor
         training = configs[0].training
         if training.batch_size < n_processes():
@@ -138,19 +146,23 @@ class Lockstep:
         index, uniforms, followed = inputs
         training, setting = self.configs[0].training, self.configs[0].acquisition
         batch = self.slices.batch(index)
+        for chooser in self.choosers:
+            chooser.refresh()
         simulator = Simulator(batch, self.reconstructor, protocol=training.protocol)
         if training.method == "greedy":
             return greedy_gradients(
-                self.policies,
+                self.learned,
                 simulator,
                 n_initial=setting.n_initial,
                 uniforms=uniforms,
                 followed=followed,
+                choosers=self.choosers,
             ).final_score
         return non_greedy_gradients(
-            self.policies,
+            self.learned,
             simulator,
             n_initial=setting.n_initial,
             uniforms=uniforms,
             gammas=[config.training.gamma for config in self.configs],
+            choosers=self.choosers,
         ).final_score

@@ -8,10 +8,13 @@ run a batch from the start to its budget and add the losses' gradients to the po
 Several policies (seeds) may learn in lockstep: the slices of the simulator are divided among them
 in equal consecutive parts, and all reconstructions are made together. Randomness comes in as
 numbers, never as a generator, so that the same function runs eagerly or inside a CUDA graph.
+
+Parameters do not change within a batch, so columns are chosen first, without a graph, and the
+gradients are computed at the end, from what the policies saw.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import final
 
 import torch
@@ -19,8 +22,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.episode import Simulator, State
 from kscout.core import Observation, Policy
+
+N_AT_ONCE = {"cpu": 16, "cuda": 512}
+"""Images whose gradients are computed together, by kind of device."""
 
 
 def greedy_loss(
@@ -77,17 +83,6 @@ class Estimate:
     """Mean SSIM at the end of the acquisitions that were followed."""
 
 
-def _score_columns(policies: Sequence[Policy], seen: Observation) -> Float[Tensor, "batch col"]:
-    """Let each policy score its own part of the batch."""
-    parts = zip(
-        policies, seen.image.chunk(len(policies)), seen.mask.chunk(len(policies)), strict=True
-    )
-    scores = [
-        policy(Observation(image=image, mask=mask, step=seen.step)) for policy, image, mask in parts
-    ]
-    return torch.cat(scores)
-
-
 def greedy_gradients(
     policies: Sequence[Policy],
     simulator: Simulator,
@@ -96,6 +91,8 @@ def greedy_gradients(
     uniforms: Float[Tensor, "state step q"],
     followed: Int[Tensor, " step policy"],
     replay: Int[Tensor, "step state q"] | None = None,
+    choosers: Sequence[Policy] | None = None,
+    n_at_once: int | None = None,
 ) -> Estimate:
     """Add the greedy estimator's gradients for one batch.
 
@@ -107,36 +104,25 @@ def greedy_gradients(
         followed: which of the q columns each policy goes on with; one index for its whole batch,
             as in the authors' code.
         replay: columns to take instead of drawing.
+        choosers: stand-ins that choose for the policies, with equal scores but for rounding.
+        n_at_once: images per policy whose gradients are computed together.
     """
-    n_policies, n_states, q = len(policies), len(simulator.batch), uniforms.shape[-1]
     state = simulator.start(n_initial)
-    first_child = torch.arange(n_states, device=uniforms.device).view(n_policies, -1) * q
-    columns, chosen_log_probs, rewards, losses = [], [], [], []
+    visited: list[Transition] = []
+    rewards = []
     for step in range(uniforms.shape[1]):
-        seen = Observation(image=state.image, mask=state.mask, step=step)
-        log_probs = column_log_probabilities(
-            _score_columns(policies, seen), simulator.blocked(state)
-        )
-        drawn = (
-            draw_columns(log_probs.detach(), uniforms[:, step]) if replay is None else replay[step]
-        )
-        children = simulator.branch(state, drawn)
-        reward = children.score.view(n_states, q) - state.score[:, None]
-        taken = log_probs.gather(-1, drawn)
-        loss = greedy_loss(taken.view(n_policies, -1, q), reward.view(n_policies, -1, q))
-        loss.sum().backward()
-        state = children.rows((first_child + followed[step][:, None]).view(-1))
-        columns.append(drawn)
-        chosen_log_probs.append(taken.detach())
-        rewards.append(reward)
-        losses.append(loss.detach())
-    return Estimate(
-        torch.stack(columns),
-        torch.stack(chosen_log_probs),
-        torch.stack(rewards),
-        torch.stack(losses),
-        state.score.view(n_policies, -1).mean(dim=-1),
-    )
+        given = None if replay is None else replay[step]
+        visited.append(_choose(choosers or policies, simulator, state, uniforms[:, step], given))
+        branches = simulator.branch(state, visited[-1].columns)
+        rewards.append(branches.score - state.score[:, None])
+        choice = followed[step].repeat_interleave(len(state) // len(policies))
+        state = branches.follow(choice)
+    reward = torch.stack(rewards)
+    advantages = reward - reward.mean(dim=-1, keepdim=True)
+    n_slices = len(state) // len(policies)
+    weights = -advantages / ((reward.shape[-1] - 1) * n_slices)
+    losses = _add_gradients(policies, visited, list(weights), n_at_once)
+    return _estimate(visited, reward, losses, state, len(policies))
 
 
 def non_greedy_gradients(
@@ -146,15 +132,13 @@ def non_greedy_gradients(
     n_initial: int,
     uniforms: Float[Tensor, "state step q"],
     gammas: Sequence[float],
-    n_at_once: int = 128,
     replay: Int[Tensor, "step state q"] | None = None,
+    choosers: Sequence[Policy] | None = None,
+    n_at_once: int | None = None,
 ) -> Estimate:
     """Add the non-greedy estimator's gradients for one batch.
 
-    The q columns of the first step start q trajectories. No graph is kept while they run: what
-    the policy saw is stored, and the log-probabilities are computed again, `n_at_once` images at a
-    time, when all rewards are known. So the memory of the backward pass does not grow with the
-    horizon.
+    The q columns of the first step start q trajectories.
 
     Args:
         policies: one, or several in lockstep.
@@ -162,84 +146,128 @@ def non_greedy_gradients(
         n_initial: central columns measured at the start.
         uniforms: numbers in [0, 1) that decide the draws.
         gammas: discount of each policy.
-        n_at_once: images per policy whose gradients are computed together.
         replay: columns to take instead of drawing.
+        choosers: stand-ins that choose for the policies, with equal scores but for rounding.
+        n_at_once: images per policy whose gradients are computed together.
     """
     n_slices, horizon, q = uniforms.shape
     state = simulator.start(n_initial)
-    visited: list[_Transition] = []
+    visited: list[Transition] = []
     rewards = []
     for step in range(horizon):
-        seen = Observation(image=state.image, mask=state.mask, step=step)
-        blocked = simulator.blocked(state)
-        with torch.no_grad():
-            log_probs = column_log_probabilities(_score_columns(policies, seen), blocked)
         # One state per slice draws q columns at the first step; later q states draw one each.
-        drawn = (
-            draw_columns(log_probs, uniforms[:, step].reshape(len(state), -1))
-            if replay is None
-            else replay[step].reshape(len(state), -1)
-        )
-        visited.append(_Transition(seen, blocked, drawn, log_probs.gather(-1, drawn)))
+        per_state = uniforms[:, step].reshape(len(state), -1)
+        given = None if replay is None else replay[step].reshape(len(state), -1)
+        visited.append(_choose(choosers or policies, simulator, state, per_state, given))
         before = state.score.view(n_slices, -1)
-        state = simulator.branch(state, drawn)
+        state = simulator.branch(state, visited[-1].columns).every()
         rewards.append(state.score.view(n_slices, q) - before)
     reward = torch.stack(rewards)
-    weights = _loss_weights(reward, gammas)
-    losses = [
-        _add_gradients(policies, transition, weight, n_at_once)
-        for transition, weight in zip(visited, weights, strict=True)
+    scaled = [
+        -returns_to_go(part, gamma) / ((q - 1) * part.shape[1])
+        for part, gamma in zip(reward.chunk(len(policies), dim=1), gammas, strict=True)
     ]
-    return Estimate(
-        torch.stack([transition.columns.view(n_slices, q) for transition in visited]),
-        torch.stack([transition.log_probs.view(n_slices, q) for transition in visited]),
-        reward,
-        torch.stack(losses),
-        state.score.view(len(policies), -1).mean(dim=-1),
-    )
+    weights = torch.cat(scaled, dim=1)
+    losses = _add_gradients(policies, visited, list(weights), n_at_once)
+    return _estimate(visited, reward, losses, state, len(policies))
 
 
 @final
 @dataclass(frozen=True)
-class _Transition:
+class Transition:
     """What the policies saw and chose at one step."""
 
-    seen: Observation
+    image: Float[Tensor, "state row col"]
+    mask: Bool[Tensor, "state col"]
+    step: Int[Tensor, " state"]
     blocked: Bool[Tensor, "state col"]
     columns: Int[Tensor, "state draw"]
     log_probs: Float[Tensor, "state draw"]
 
 
-def _loss_weights(
-    rewards: Float[Tensor, "step slice q"], gammas: Sequence[float]
-) -> Float[Tensor, "step slice q"]:
-    """Return the factor of each log-probability in `non_greedy_loss`."""
-    scaled = [
-        -returns_to_go(part, gamma) / (part.shape[-1] - 1) / part.shape[1]
-        for part, gamma in zip(rewards.chunk(len(gammas), dim=1), gammas, strict=True)
-    ]
-    return torch.cat(scaled, dim=1)
+@torch.no_grad()
+def _choose(
+    policies: Sequence[Policy],
+    simulator: Simulator,
+    state: State,
+    uniforms: Float[Tensor, "state draw"],
+    replay: Int[Tensor, "state draw"] | None,
+) -> Transition:
+    """Let each policy choose columns for its own part of the states."""
+    parts = zip(
+        policies, state.image.chunk(len(policies)), state.mask.chunk(len(policies)), strict=True
+    )
+    scores = torch.cat(
+        [
+            policy(Observation(image=image, mask=mask, step=state.step))
+            for policy, image, mask in parts
+        ]
+    )
+    blocked = simulator.blocked(state)
+    log_probs = column_log_probabilities(scores.float(), blocked)
+    columns = draw_columns(log_probs, uniforms) if replay is None else replay
+    step = torch.full((len(state),), state.step, device=columns.device)
+    return Transition(
+        state.image, state.mask, step, blocked, columns, log_probs.gather(-1, columns)
+    )
 
 
 def _add_gradients(
     policies: Sequence[Policy],
-    transition: _Transition,
-    weights: Float[Tensor, "slice q"],
-    n_at_once: int,
-) -> Float[Tensor, " policy"]:
-    """Compute one step's log-probabilities again, with gradients, part by part."""
-    seen, columns = transition.seen, transition.columns
-    stored = (seen.image, seen.mask, columns, transition.blocked, weights.reshape(columns.shape))
+    visited: Sequence[Transition],
+    weights: Sequence[Float[Tensor, "slice q"]],
+    n_at_once: int | None,
+) -> Float[Tensor, "step policy"]:
+    """Compute all log-probabilities again, with gradients, and add those of the loss.
+
+    No graph is kept while the columns are chosen: what the policies saw is stored, so the backward
+    pass takes as much memory as `n_at_once` images do, whatever the horizon. Steps are joined, so
+    that a GPU has many images to work on at once.
+    """
     losses = []
-    for policy, *own in zip(policies, *(x.chunk(len(policies)) for x in stored), strict=True):
-        total = torch.zeros((), device=columns.device)
-        for image, mask, column, blocked, weight in zip(
-            *(x.split(n_at_once) for x in own), strict=True
-        ):
-            scores = policy(Observation(image=image, mask=mask, step=seen.step))
-            log_probs = column_log_probabilities(scores, blocked).gather(-1, column)
-            loss = (log_probs * weight).sum()
-            loss.backward()
-            total = total + loss.detach()
-        losses.append(total)
-    return torch.stack(losses)
+    limit = n_at_once or N_AT_ONCE[visited[0].image.device.type]
+    for number, policy in enumerate(policies):
+        own = [
+            (
+                *(x.chunk(len(policies))[number] for x in _tensors(transition)),
+                weight.reshape(transition.columns.shape).chunk(len(policies))[number],
+            )
+            for transition, weight in zip(visited, weights, strict=True)
+        ]
+        losses.append([(log_probs * weight).sum() for *_, log_probs, weight in own])
+        for same_width in _by_width(own):
+            joined = [torch.cat(x) for x in zip(*same_width, strict=True)]
+            for image, mask, step, blocked, columns, _, weight in zip(
+                *(x.split(limit) for x in joined), strict=True
+            ):
+                scores = policy(Observation(image=image, mask=mask, step=step))
+                log_probs = column_log_probabilities(scores.float(), blocked)
+                (log_probs.gather(-1, columns) * weight).sum().backward()
+    return torch.stack([torch.stack(own) for own in losses], dim=-1)
+
+
+def _tensors(transition: Transition) -> tuple[Tensor, ...]:
+    return tuple(getattr(transition, field.name) for field in fields(transition))
+
+
+def _by_width(own: list[tuple[Tensor, ...]]) -> list[list[tuple[Tensor, ...]]]:
+    """Group steps by the number of columns drawn per state: it differs at the first step only."""
+    widths = sorted({parts[4].shape[1] for parts in own})
+    return [[parts for parts in own if parts[4].shape[1] == width] for width in widths]
+
+
+def _estimate(
+    visited: Sequence[Transition],
+    rewards: Float[Tensor, "step slice q"],
+    losses: Float[Tensor, "step policy"],
+    state: State,
+    n_policies: int,
+) -> Estimate:
+    shape = rewards.shape
+    return Estimate(
+        torch.stack([transition.columns.view(shape[1:]) for transition in visited]),
+        torch.stack([transition.log_probs.view(shape[1:]) for transition in visited]),
+        rewards,
+        losses,
+        state.score.view(n_policies, -1).mean(dim=-1),
+    )

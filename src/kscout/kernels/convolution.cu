@@ -1,4 +1,4 @@
-// The U-Net's convolutions for CUDA: each reads its input once and writes its output once.
+// Networks of 3x3 convolutions for CUDA: each layer reads its input once and writes its output once.
 //
 // Activations are 16-bit floats, [image][row][col][channel], and hold what a convolution gave
 // before instance norm. Beside them lie sums and sums of squares per tile and channel. Whoever reads
@@ -74,41 +74,91 @@ __device__ __forceinline__ uint4 pack8(const float (&v)[8]) {
   return make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
 }
 
-// Read eight channels at (y, x) of an H x W image from a tensor of that size (SAME), of twice the
-// size (POOL) or of half the size (UP).
+// Eight channels at (y, x) of an H x W image, from a tensor of that size (SAME), of twice the size
+// (POOL) or of half the size (UP). `fetch` only loads, so that many loads can be under way; `finish`
+// does the arithmetic.
+template <int MODE>
+struct Raw {
+  uint4 v[MODE == SAME ? 1 : 4];
+};
+
+__device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4*)p); }
+
 template <int H, int W, int C, int MODE>
-__device__ __forceinline__ uint4 read8(const u16* image, int y, int x, int c, const float2* norm) {
+__device__ __forceinline__ void fetch(Raw<MODE>& raw, const u16* image, int y, int x, int c) {
+  if (MODE == SAME) {
+    raw.v[0] = load8(image + (y * W + x) * C + c);
+  } else if (MODE == POOL) {
+    const u16* p = image + (2 * y * 2 * W + 2 * x) * C + c;
+    raw.v[0] = load8(p), raw.v[1] = load8(p + C);
+    raw.v[2] = load8(p + 2 * W * C), raw.v[3] = load8(p + 2 * W * C + C);
+  } else {
+    constexpr int HS = H / 2, WS = W / 2;
+    int y0 = (y - 1) >> 1, x0 = (x - 1) >> 1;
+    int y1 = min(y0 + 1, HS - 1), x1 = min(x0 + 1, WS - 1);
+    y0 = max(y0, 0), x0 = max(x0, 0);
+    raw.v[0] = load8(image + (y0 * WS + x0) * C + c);
+    raw.v[1] = load8(image + (y0 * WS + x1) * C + c);
+    raw.v[2] = load8(image + (y1 * WS + x0) * C + c);
+    raw.v[3] = load8(image + (y1 * WS + x1) * C + c);
+  }
+}
+
+template <int MODE>
+__device__ __forceinline__ uint4 finish(const Raw<MODE>& raw, int y, int x, const float2* norm) {
   float v[8];
   if (MODE == SAME) {
-    activate(v, *(const uint4*)(image + (y * W + x) * C + c), norm);
+    activate(v, raw.v[0], norm);
   } else if (MODE == POOL) {
     // The norm's scale is positive, so the maximum may be taken before it.
-    const u16* p = image + (2 * y * 2 * W + 2 * x) * C + c;
-    uint4 r = *(const uint4*)p, s = *(const uint4*)(p + C);
-    uint4 t = *(const uint4*)(p + 2 * W * C), u = *(const uint4*)(p + 2 * W * C + C);
+    uint4 r = raw.v[0], s = raw.v[1], t = raw.v[2], u = raw.v[3];
     r.x = max2(max2(r.x, s.x), max2(t.x, u.x));
     r.y = max2(max2(r.y, s.y), max2(t.y, u.y));
     r.z = max2(max2(r.z, s.z), max2(t.z, u.z));
     r.w = max2(max2(r.w, s.w), max2(t.w, u.w));
     activate(v, r, norm);
   } else {
-    constexpr int HS = H / 2, WS = W / 2;
-    int y0 = (y - 1) >> 1, x0 = (x - 1) >> 1;
-    float wy = (y & 1) ? .25f : .75f, wx = (x & 1) ? .25f : .75f;
-    int y1 = min(y0 + 1, HS - 1), x1 = min(x0 + 1, WS - 1);
-    y0 = max(y0, 0), x0 = max(x0, 0);
-    float w[8];
-    activate(v, *(const uint4*)(image + (y0 * WS + x0) * C + c), norm);
-    activate(w, *(const uint4*)(image + (y0 * WS + x1) * C + c), norm);
+    float wy = (y & 1) ? .25f : .75f, wx = (x & 1) ? .25f : .75f, w[8], t[8];
+    activate(v, raw.v[0], norm);
+    activate(w, raw.v[1], norm);
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = (1.f - wy) * fmaf(wx, w[i] - v[i], v[i]);
-    float t[8];
-    activate(t, *(const uint4*)(image + (y1 * WS + x0) * C + c), norm);
-    activate(w, *(const uint4*)(image + (y1 * WS + x1) * C + c), norm);
+    activate(t, raw.v[2], norm);
+    activate(w, raw.v[3], norm);
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = fmaf(wy, fmaf(wx, w[i] - t[i], t[i]), v[i]);
   }
   return pack8(v);
+}
+
+// Fill a tile and its border with KC channels from `c0` on, AHEAD loads of a thread at a time. Before
+// the first arithmetic, `norms` is called: it may wait for other loads.
+template <int H, int W, int C, int MODE, int TH, int TW, int KC, int THREADS, int AHEAD, class F>
+__device__ __forceinline__ void fill_tile(unsigned char* memory, const u16* image, int ty, int tx,
+                                          int c0, const float2* norm, F norms) {
+  constexpr int STRIDE = KC * 2 + 16, VECTORS = KC / 8, N = (TH + 2) * (TW + 2) * VECTORS;
+  constexpr int ROUNDS = (N + THREADS * AHEAD - 1) / (THREADS * AHEAD);
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    Raw<MODE> raw[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      int i = min((round * AHEAD + k) * THREADS + (int)threadIdx.x, N - 1), p = i / VECTORS;
+      int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
+      y = min(max(y, 0), H - 1), x = min(max(x, 0), W - 1);
+      fetch<H, W, C, MODE>(raw[k], image, y, x, c0 + i % VECTORS * 8);
+    }
+    if (round == 0) norms();
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      int i = (round * AHEAD + k) * THREADS + threadIdx.x, p = i / VECTORS, c = i % VECTORS * 8;
+      if (i >= N) break;
+      int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
+      uint4 v = make_uint4(0, 0, 0, 0);
+      if (y >= 0 && y < H && x >= 0 && x < W) v = finish<MODE>(raw[k], y, x, norm + c);
+      *(uint4*)(memory + p * STRIDE + c * 2) = v;
+    }
+  }
 }
 
 // Sum the tiles of each channel with all threads, in a fixed order; leaves norm[] in shared memory.
@@ -180,22 +230,21 @@ __device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, fl
 // connection, CB channels, none where 0) from one of the output's size. A block makes TH x TW
 // pixels of COUT / NZ channels of one image with WM x WN warps.
 template <int H, int W, int CA, int MODE, int CB, int COUT, int TH, int TW, int WM, int WN, int NZ>
-__global__ void __launch_bounds__(WM* WN * 32)
+__global__ void __launch_bounds__(WM* WN * 32, TH * TW * (COUT / NZ) <= 8192 ? 3 : 2)
     convolve(const u16* a, const float2* a_sums, int a_tiles, const u16* b, const float2* b_sums,
              int b_tiles, const uint4* weights, u16* out, float2* out_sums, const int* n_images) {
   constexpr int THREADS = WM * WN * 32, CIN = CA + CB, KC = CA < 64 ? CA : 64;
   constexpr int MT = TH * TW / 16 / WM, NT = COUT / NZ / 8 / WN, STRIDE = KC * 2 + 16;
-  constexpr int PIXELS = (TH + 2) * (TW + 2), VECTORS = KC / 8;
+  constexpr int PIXELS = (TH + 2) * (TW + 2);
   static_assert(NT % 2 == 0 && MT * WM * 16 == TH * TW && NT * WN * 8 * NZ == COUT, "tiling");
   static_assert(CB == 0 || CA % KC == 0, "a chunk of channels comes from one tensor");
   extern __shared__ __align__(16) unsigned char memory[];
+  // Scratch of the norms lies where no tile is written, because tiles are loaded meanwhile.
   float2* norm = (float2*)(memory + PIXELS * STRIDE);
   int image = blockIdx.y;
   if (image >= *n_images) return;
   constexpr float OWN = (float)H * W;
   constexpr float A_PIXELS = MODE == SAME ? OWN : MODE == POOL ? OWN * 4 : OWN / 4;
-  read_norms<CA, CB, THREADS>(norm, (float2*)memory, a_sums, a_tiles, A_PIXELS, b_sums, b_tiles,
-                              OWN, image);
   int ty = blockIdx.x / (W / TW) * TH, tx = blockIdx.x % (W / TW) * TW;
   const u16* a_image = a + (long long)image * (int)A_PIXELS * CA;
   const u16* b_image = CB ? b + (long long)image * H * W * CB : b;
@@ -208,19 +257,21 @@ __global__ void __launch_bounds__(WM* WN * 32)
     base[m] = shared_address(memory) + (p / TW * (TW + 2) + p % TW) * STRIDE + lane / 16 * 16;
   }
   float acc[MT][NT][4] = {};
+  auto read = [&] {
+    read_norms<CA, CB, THREADS>(norm, norm + CIN, a_sums, a_tiles, A_PIXELS, b_sums, b_tiles, OWN,
+                                image);
+  };
+  auto nothing = [] {};
   for (int k0 = 0; k0 < CIN; k0 += KC) {
-    for (int i = threadIdx.x; i < PIXELS * VECTORS; i += THREADS) {
-      int p = i / VECTORS, c = i % VECTORS * 8;
-      int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (y >= 0 && y < H && x >= 0 && x < W) {
-        if (k0 < CA)
-          v = read8<H, W, CA, MODE>(a_image, y, x, k0 + c, norm + k0 + c);
-        else
-          v = read8<H, W, CB ? CB : 8, SAME>(b_image, y, x, k0 - CA + c, norm + k0 + c);
-      }
-      *(uint4*)(memory + p * STRIDE + c * 2) = v;
-    }
+    constexpr int AHEAD = MODE == SAME ? 4 : 1;
+    if (k0 == 0)
+      fill_tile<H, W, CA, MODE, TH, TW, KC, THREADS, AHEAD>(memory, a_image, ty, tx, 0, norm, read);
+    else if (k0 < CA)
+      fill_tile<H, W, CA, MODE, TH, TW, KC, THREADS, AHEAD>(memory, a_image, ty, tx, k0, norm + k0,
+                                                            nothing);
+    else
+      fill_tile<H, W, CB ? CB : 8, SAME, TH, TW, KC, THREADS, 4>(memory, b_image, ty, tx, k0 - CA,
+                                                                 norm + k0, nothing);
     __syncthreads();
 #pragma unroll 1
     for (int dy = 0; dy < 3; ++dy) {
@@ -263,21 +314,28 @@ __global__ void __launch_bounds__(WM* WN * 32)
   }
 }
 
-// The first 3x3 convolution, from one channel of 32-bit floats: nine taps are one product's depth.
-template <int H, int W, int COUT, int TH, int TW, int WM>
+// The first 3x3 convolution, from images of 32 bit that it normalizes on the way in,
+// (value - mean) * inverse_std, and clamps to six deviations where CLAMPS. Nine taps are one
+// product's depth.
+template <int H, int W, int COUT, int TH, int TW, int WM, int CLAMPS>
 __global__ void __launch_bounds__(WM * 32)
-    convolve_first(const float* images, const uint4* weights, u16* out, float2* out_sums,
-                   const int* n_images) {
+    convolve_first(const float* images, const float* means, const float* inverse_stds,
+                   const uint4* weights, u16* out, float2* out_sums, const int* n_images) {
   constexpr int THREADS = WM * 32, MT = TH * TW / 16 / WM, NT = COUT / 8, WIDTH = TW + 2;
   __shared__ u16 tile[(TH + 2) * WIDTH];
   __shared__ float2 scratch[WM * COUT];
   int image = blockIdx.y;
   if (image >= *n_images) return;
   int ty = blockIdx.x / (W / TW) * TH, tx = blockIdx.x % (W / TW) * TW;
+  float mean = means[image], inverse_std = inverse_stds[image];
   for (int i = threadIdx.x; i < (TH + 2) * WIDTH; i += THREADS) {
     int y = ty - 1 + i / WIDTH, x = tx - 1 + i % WIDTH;
-    bool inside = y >= 0 && y < H && x >= 0 && x < W;
-    tile[i] = to_half(inside ? images[((long long)image * H + y) * W + x] : 0.f);
+    float v = 0.f;
+    if (y >= 0 && y < H && x >= 0 && x < W) {
+      v = (images[((long long)image * H + y) * W + x] - mean) * inverse_std;
+      if (CLAMPS) v = fminf(fmaxf(v, -6.f), 6.f);
+    }
+    tile[i] = to_half(v);
   }
   __syncthreads();
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = lane % 4 * 2;
@@ -336,5 +394,29 @@ __global__ void __launch_bounds__(256)
       for (int i = 0; i < 8; ++i) total = fmaf(v[i], weights[c + i], total);
     }
     out[(long long)image * H * W + p] = total;
+  }
+}
+
+// Norm, ReLU and 2x2 pooling of the last features, H x W before, as floats [channel][row][col].
+template <int H, int W, int C>
+__global__ void __launch_bounds__(256)
+    flatten(const u16* a, const float2* a_sums, int a_tiles, float* out, const int* n_images) {
+  __shared__ float2 norm[C];
+  __shared__ float2 scratch[C > 256 ? C : 256];
+  int image = blockIdx.y;
+  if (image >= *n_images) return;
+  read_norms<C, 0, 256>(norm, scratch, a_sums, a_tiles, (float)H * W, a_sums, 0, 1.f, image);
+  constexpr int HP = H / 2, WP = W / 2;
+  const u16* own = a + (long long)image * H * W * C;
+  for (int i = blockIdx.x * 256 + threadIdx.x; i < HP * WP * C / 8; i += gridDim.x * 256) {
+    int p = i / (C / 8), c = i % (C / 8) * 8, y = p / WP, x = p % WP;
+    Raw<POOL> raw;
+    fetch<HP, WP, C, POOL>(raw, own, y, x, c);
+    uint4 packed = finish<POOL>(raw, y, x, norm + c);
+    float v[8];
+    unpack(packed.x, v[0], v[1]), unpack(packed.y, v[2], v[3]);
+    unpack(packed.z, v[4], v[5]), unpack(packed.w, v[6], v[7]);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) out[((long long)image * C + c + k) * HP * WP + p] = v[k];
   }
 }

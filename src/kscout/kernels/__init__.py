@@ -1,0 +1,24 @@
+"""CUDA kernels, compiled when first used by the compiler that ships with torch.
+
+Each `.cu` file says what its kernels do. They need no headers, hence no CUDA toolkit.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@cache
+def compile_kernel(file: str, name: str, *arguments: int) -> Any:  # noqa: ANN401 - torch's own type
+    """Compile a kernel for the current device; called with grid, block, arguments, shared bytes.
+
+    Args:
+        file: name of the source file beside this one.
+        name: the kernel.
+        arguments: its template arguments.
+    """
+    source = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    expression = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
+    return torch.cuda._compile_kernel(source, expression)

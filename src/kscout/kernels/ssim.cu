@@ -1,0 +1,67 @@
+// SSIM of many images against few targets: 11x11 Gaussian window, zero padded, biased covariance.
+//
+// Image p is compared with target `owner[p]` after `scale[p] * image + shift[p]`. The targets' own
+// blurred means and variances are given. Written is the sum of SSIM over each tile of 32 x 32 pixels.
+
+enum { TILE = 32, HALO = 5, WIDE = TILE + 2 * HALO, TAPS = 2 * HALO + 1 };
+
+__global__ void __launch_bounds__(256)
+    score(const float* images, const float* scale, const float* shift, const long long* owner,
+          const float* target, const float* target_mean, const float* target_variance,
+          const float* c1, const float* c2, const float* window, float* sums, const int* n_images,
+          int n_rows, int n_cols) {
+  int image = blockIdx.y;
+  if (image >= *n_images) return;
+  __shared__ float x[WIDE][WIDE + 1], t[WIDE][WIDE + 1];
+  __shared__ float mean[WIDE][TILE], square[WIDE][TILE], product[WIDE][TILE];
+  __shared__ float scratch[8];
+  int across = (n_cols + TILE - 1) / TILE;
+  int top = blockIdx.x / across * TILE, left = blockIdx.x % across * TILE;
+  long long n_pixels = (long long)n_rows * n_cols, own = owner[image];
+  const float* values = images + image * n_pixels;
+  const float* truth = target + own * n_pixels;
+  float a = scale[image], b = shift[image], w[TAPS];
+  for (int k = 0; k < TAPS; ++k) w[k] = window[k];
+  for (int i = threadIdx.x; i < WIDE * WIDE; i += 256) {
+    int row = top - HALO + i / WIDE, col = left - HALO + i % WIDE;
+    bool inside = row >= 0 && row < n_rows && col >= 0 && col < n_cols;
+    x[i / WIDE][i % WIDE] = inside ? fmaf(a, values[row * n_cols + col], b) : 0.f;
+    t[i / WIDE][i % WIDE] = inside ? truth[row * n_cols + col] : 0.f;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < WIDE * TILE; i += 256) {
+    int row = i / TILE, col = i % TILE;
+    float m = 0.f, s = 0.f, p = 0.f;
+#pragma unroll
+    for (int k = 0; k < TAPS; ++k) {
+      float value = x[row][col + k], weighted = w[k] * value;
+      m += weighted, s = fmaf(weighted, value, s), p = fmaf(weighted, t[row][col + k], p);
+    }
+    mean[row][col] = m, square[row][col] = s, product[row][col] = p;
+  }
+  __syncthreads();
+  float total = 0.f, k1 = c1[own], k2 = c2[own];
+  for (int i = threadIdx.x; i < TILE * TILE; i += 256) {
+    int row = i / TILE, col = i % TILE;
+    if (top + row >= n_rows || left + col >= n_cols) continue;
+    float m = 0.f, s = 0.f, p = 0.f;
+#pragma unroll
+    for (int k = 0; k < TAPS; ++k) {
+      m = fmaf(w[k], mean[row + k][col], m);
+      s = fmaf(w[k], square[row + k][col], s);
+      p = fmaf(w[k], product[row + k][col], p);
+    }
+    long long at = own * n_pixels + (top + row) * n_cols + left + col;
+    float tm = target_mean[at];
+    float numerator = (2.f * m * tm + k1) * (2.f * (p - m * tm) + k2);
+    total += numerator / ((m * m + tm * tm + k1) * (s - m * m + target_variance[at] + k2));
+  }
+  for (int d = 16; d > 0; d /= 2) total += __shfl_down_sync(~0u, total, d);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = total;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    total = 0.f;
+    for (int i = 0; i < 8; ++i) total += scratch[i];
+    sums[image * gridDim.x + blockIdx.x] = total;
+  }
+}

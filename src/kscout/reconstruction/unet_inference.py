@@ -1,0 +1,167 @@
+"""The paper's U-Net for a CPU, weights frozen: the same function in fewer passes over memory.
+
+At 16 channels the convolutions are a small part of what torch's modules cost on a CPU. Here
+
+- the first convolution, of one channel, is a matrix product of shifted images;
+- instance norm is a group norm of one channel per group, and the convolutions' biases, which it
+  takes away again, are left out;
+- pooling takes the maximum of strided views, and ReLU works in place;
+- the three 1x1 convolutions at the end, between which nothing happens, are one product.
+
+All of it follows the layout of the weights, channels first or last, so that `to_layout` chooses
+both. Outputs differ from the network's by rounding alone.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kscout.core import Reconstruction, Reconstructor
+from kscout.physics.normalization import magnitude, normalize
+from kscout.reconstruction.unet import ConvolutionBlock, UNet, UNetNetwork, check_size
+
+_N_PIXELS_AT_ONCE = 2**16
+"""Pixels of the images that go through together: their features stay near the caches."""
+
+
+@final
+class InferenceUNet(nn.Module):
+    """A copy of a trained `UNetNetwork` that maps images faster and cannot be trained.
+
+    Args:
+        network: the network in evaluation mode; later changes of its weights are not seen.
+    """
+
+    first: Tensor
+    last: Tensor
+    last_bias: Tensor
+
+    def __init__(self, network: UNetNetwork) -> None:
+        super().__init__()
+        blocks = [*network.down_sample_layers, network.conv, *network.up_sample_layers]
+        weights = [weight for block in blocks for weight in _weights(block)]
+        self.n_pools = len(network.down_sample_layers)
+        self.register_buffer("first", weights[0].flatten(start_dim=1).clone())
+        for number, weight in enumerate(weights[1:], start=1):
+            self.register_buffer(f"weight_{number}", weight.clone())
+        last, bias = _merge_pointwise(network.conv2)
+        self.register_buffer("last", last)
+        self.register_buffer("last_bias", bias)
+
+    def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
+        check_size(image.shape[-2], image.shape[-1], self.n_pools)
+        n_at_once = max(1, _N_PIXELS_AT_ONCE // image[0].numel())
+        with torch.no_grad():
+            return torch.cat([self._part(part) for part in image.split(n_at_once)])
+
+    def _part(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
+        features, skips = self._convolve(1, self._first(image)), []
+        for level in range(self.n_pools):
+            if level:
+                features = self._convolve(2 * level + 1, self._convolve(2 * level, features))
+            skips.append(features)
+            features = _halve(features)
+        number = 2 * self.n_pools
+        features = self._convolve(number + 1, self._convolve(number, features))
+        while skips:
+            number += 2
+            skip = skips.pop()
+            features = F.interpolate(
+                features, size=skip.shape[-2:], mode="bilinear", align_corners=False
+            )
+            features = self._convolve(number, torch.cat([features, skip], dim=1))
+            features = self._convolve(number + 1, features)
+        return self._last(features)
+
+    def _convolve(
+        self, number: int, features: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch out_channel row col"]:
+        weight = self.get_buffer(f"weight_{number}")
+        return _normalize(F.conv2d(features, weight, padding=1))
+
+    def _first(
+        self, image: Float[Tensor, "batch 1 row col"]
+    ) -> Float[Tensor, "batch channel row col"]:
+        """Convolve one channel: oneDNN has no fast kernel for that, but a product is fast."""
+        n_images, _, n_rows, n_cols = image.shape
+        padded = F.pad(image[:, 0], (1, 1, 1, 1))
+        shifted = [
+            padded[:, row : row + n_rows, col : col + n_cols]
+            for row in range(3)
+            for col in range(3)
+        ]
+        if self._channels_last():
+            patches = torch.stack(shifted, dim=-1).flatten(1, 2)
+            features = (patches @ self.first.T).view(n_images, n_rows, n_cols, -1)
+            return _normalize(features.permute(0, 3, 1, 2))
+        patches = torch.stack(shifted, dim=1).flatten(2)
+        return _normalize((self.first @ patches).view(n_images, -1, n_rows, n_cols))
+
+    def _last(
+        self, features: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch 1 row col"]:
+        n_images, _, n_rows, n_cols = features.shape
+        if self._channels_last():
+            flat = features.permute(0, 2, 3, 1) @ self.last
+        else:
+            flat = self.last @ features.flatten(2)
+        return (flat + self.last_bias).view(n_images, 1, n_rows, n_cols)
+
+    def _channels_last(self) -> bool:
+        weight = self.get_buffer("weight_1")
+        return not weight.is_contiguous()
+
+
+@final
+class InferenceReconstructor(Reconstructor):
+    """A frozen U-Net of the paper that reconstructs through `InferenceUNet`."""
+
+    def __init__(self, unet: UNet) -> None:
+        super().__init__()
+        self.protocol = unet.protocol
+        self.network = InferenceUNet(unet.network)
+
+    def from_zero_filled(
+        self,
+        zero_filled: Complex[Tensor, "batch coil row col"],
+        mask: Bool[Tensor, "batch col"],
+    ) -> Reconstruction:
+        image, mean, std = normalize(magnitude(zero_filled))
+        return Reconstruction(self.network(image[:, None])[:, 0], mean, std)
+
+
+def _weights(block: nn.Module) -> list[Float[Tensor, "out_channel channel 3 3"]]:
+    assert isinstance(block, ConvolutionBlock)
+    return [layer.weight.detach() for layer in block.layers if isinstance(layer, nn.Conv2d)]
+
+
+def _merge_pointwise(
+    layers: nn.Sequential,
+) -> tuple[Float[Tensor, " channel"], Float[Tensor, ""]]:
+    """Return the one product that 1x1 convolutions in a row are, multiplied in double precision."""
+    weight, bias = torch.eye(layers[0].in_channels, dtype=torch.float64), torch.zeros(1).double()
+    for layer in layers:
+        assert isinstance(layer, nn.Conv2d) and layer.bias is not None
+        matrix = layer.weight.detach().double().flatten(start_dim=1).cpu()
+        weight, bias = matrix @ weight, matrix @ bias + layer.bias.detach().double().cpu()
+    device = layers[0].weight.device
+    return weight[0].float().to(device), bias[0].float().to(device)
+
+
+def _normalize(
+    features: Float[Tensor, "batch channel row col"],
+) -> Float[Tensor, "batch channel row col"]:
+    return F.group_norm(features, features.shape[1], eps=1e-5).relu_()
+
+
+def _halve(
+    features: Float[Tensor, "batch channel row col"],
+) -> Float[Tensor, "batch channel half_row half_col"]:
+    """Take the maximum of 2x2 pixels; a last odd line is dropped, as by `max_pool2d`."""
+    n_rows, n_cols = (size // 2 * 2 for size in features.shape[-2:])
+    even, odd = features[..., 0:n_rows:2, :], features[..., 1:n_rows:2, :]
+    rows = torch.maximum(even, odd)
+    return torch.maximum(rows[..., 0:n_cols:2], rows[..., 1:n_cols:2])

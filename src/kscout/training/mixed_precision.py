@@ -1,0 +1,41 @@
+"""A policy's gradients in bf16 on CUDA: weights, sums and the softmax stay in 32 bit."""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kscout.core import Observation, Policy
+
+
+@final
+class MixedPrecision(Policy):
+    """A view of a policy whose forward and backward passes run in bf16, channels last.
+
+    Args:
+        policy: the policy; its parameters get the gradients.
+        compiles: whether torch.compile builds the passes for the first batch size that is met;
+            other sizes, such as an epoch's last batch, run as they are.
+    """
+
+    def __init__(self, policy: Policy, *, compiles: bool) -> None:
+        super().__init__()
+        # The stubs know no memory format here.
+        self.policy = policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.compiled = torch.compile(self._score, dynamic=False) if compiles else None
+        self.n_compiled = 0
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        n = len(seen.image)
+        if torch.is_grad_enabled() and self.n_compiled == 0:
+            self.n_compiled = n
+        uses_compiled = self.compiled is not None and n == self.n_compiled
+        score = self.compiled if uses_compiled and self.compiled is not None else self._score
+        with torch.autocast("cuda", torch.bfloat16):
+            return score(seen.image, seen.mask)
+
+    def _score(
+        self, image: Float[Tensor, "batch row col"], mask: Bool[Tensor, "batch col"]
+    ) -> Float[Tensor, "batch col"]:
+        return self.policy(Observation(image=image, mask=mask))

@@ -1,0 +1,40 @@
+"""The kernels' weight order is the one their tensor-core products read."""
+
+import pytest
+import torch
+
+from kscout.kernels.convolution import Tiling, packed_order
+
+
+@pytest.mark.parametrize("n_out, n_in", [(32, 48), (16, 16)])
+def test_packed_order_holds_every_weight_once_where_its_lane_reads_it(
+    n_out: int, n_in: int
+) -> None:
+    order = packed_order(n_out, n_in)
+    assert order.flatten().sort().values.tolist() == list(range(1, n_out * n_in * 9 + 1))
+    weight = torch.arange(1, n_out * n_in * 9 + 1).view(n_out, n_in, 3, 3)
+    for tap, lane, half, number in [(5, 13, 1, 2), (0, 31, 0, 3), (8, 4, 1, 0)]:
+        row = lane % 4 * 2 + (0, 1, 8, 9)[number]
+        col = lane // 4 + 8 * half
+        assert (
+            order[tap, -1, -1, lane, half, number]
+            == weight[n_out - 16 + col, n_in - 16 + row, tap // 3, tap % 3]
+        )
+
+
+def test_a_first_layer_has_taps_for_inputs_and_nothing_beyond_nine() -> None:
+    order = packed_order(16, 1)
+    assert order.shape == (1, 1, 1, 32, 2, 4)
+    assert (order == 0).sum() == 7 * 16
+    assert order[0, 0, 0, 9, 1, 1] == torch.arange(1, 145).view(16, 9)[10, 3]
+
+
+@pytest.mark.parametrize("size", [4, 8, 16, 32, 64, 256])
+@pytest.mark.parametrize("n_out", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("n_in", [16, 32, 64])
+def test_tilings_cover_image_and_channels(size: int, n_out: int, n_in: int) -> None:
+    tiling = Tiling.of(size, size, n_in, n_out)
+    n_products = tiling.n_rows * tiling.n_cols // 16
+    assert size % tiling.n_rows == size % tiling.n_cols == 0
+    assert n_products % tiling.warps_m == 0
+    assert n_out % (tiling.parts * tiling.warps_n * 16) == 0
