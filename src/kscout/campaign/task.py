@@ -114,7 +114,7 @@ def _run_command(task: Task, folder: Path, lock: int) -> int:
     with (folder / "log.txt").open("ab") as log:
         _write_head(log, task, command)
         process = subprocess.Popen(
-            [sys.executable, "-I", supervise.__file__, str(lock), *command],
+            [sys.executable, "-I", "-S", supervise.__file__, str(lock), *command],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -10,12 +10,13 @@ import queue
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from kscout.campaign.task import Result, Task, run_task
 from kscout.errors import ConfigError, RunError
@@ -24,16 +25,18 @@ SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", 
 """Keys of `--slurm KEY=VALUE`; others are handed to sbatch as they are."""
 
 
-class Pool(Protocol):
+class Pool(ABC):
     """Takes tasks, gives back results."""
 
     n_workers: int
     n_cores: int | None
     """Cores that the workers share; None where the cluster decides about threads."""
 
+    @abstractmethod
     def submit(self, task: Task) -> None:
         """Hand in a task."""
 
+    @abstractmethod
     def wait(self, timeout_s: float) -> list[Result]:
         """Return what has ended, waiting so long for the first."""
 
@@ -77,7 +80,7 @@ def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[P
 
 @final
 @dataclass
-class SerialPool:
+class SerialPool(Pool):
     """Does one task after the other, here."""
 
     n_workers: int = 1
@@ -93,7 +96,7 @@ class SerialPool:
 
 @final
 @dataclass
-class DaskPool:
+class DaskPool(Pool):
     """Hands tasks to the workers of a dask scheduler, which tries again where a worker dies."""
 
     client: Any
@@ -154,6 +157,7 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_ANSWER_WITHIN_S = 10.0
 Opened = tuple[Any, int, int | None]
 
 
@@ -189,7 +193,7 @@ def _scheduler_client(address: str) -> Iterator[Opened]:
     from distributed import Client
 
     try:
-        client = Client(address, set_as_default=False, timeout="10s")
+        client = Client(address, set_as_default=False, timeout=_ANSWER_WITHIN_S)
     except (OSError, ValueError) as error:
         raise RunError(
             f"no dask scheduler answers at {address} ({error}); start one with `dask scheduler`, "

@@ -1,21 +1,87 @@
 """`kscout demo`."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from kscout.cli.evaluate import answer_console, summary_table
+
+if TYPE_CHECKING:
+    from kscout.demo.reconstructions import Comparison
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the stores, runs and page.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the store, the runs and the page.")] = Path(
         "runs/demo"
     ),
     seed: Annotated[int, typer.Option(help="Keys everything that is drawn.")] = 0,
 ) -> None:
     """Run the paper in miniature on embedded knees, and end with a page to open.
 
+    Stop it and type the same again: it goes on, and reuses what is done.
+
     Example: kscout demo --out runs/demo
     """
     from kscout.demo import run_demo
 
-    run_demo(out, seed=seed)
+    begun = time.perf_counter()
+    console = Console(stderr=True)
+    found = run_demo(out, seed=seed, stage=lambda title: _stage(console, title))
+    answer = answer_console()
+    answer.print(_reconstruction_table(found.reconstructions))
+    answer.print(summary_table(found.summary))
+    console.print(f"the demo took {time.perf_counter() - begun:.0f} s", highlight=False)
+    answer.print(f"open {found.page}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _stage(console: Console, title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Draw a bar on a terminal while a stage lasts; leave one line with its time."""
+    begun = time.perf_counter()
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[words]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(title, total=None, words="")
+            yield lambda done, total, words: bar.update(
+                task, completed=done, total=total, words=words
+            )
+    else:
+        yield lambda done, total, words: None
+    console.print(f"{title}: {time.perf_counter() - begun:.1f} s", highlight=False, soft_wrap=True)
+
+
+def _reconstruction_table(compared: "Comparison") -> Table:
+    accelerations = sorted({score.acceleration for score in compared.scores})
+    table = Table(
+        title="Reconstructions of test slices, protocol paper",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+    )
+    table.add_column("reconstruction")
+    for acceleration in accelerations:
+        table.add_column(f"SSIM at {acceleration:g}x", justify="right")
+        table.add_column(f"PSNR at {acceleration:g}x", justify="right")
+    for name in dict.fromkeys(score.name for score in compared.scores):
+        own = {score.acceleration: score for score in compared.scores if score.name == name}
+        cells = [
+            text
+            for acceleration in accelerations
+            for text in (f"{own[acceleration].ssim:.4f}", f"{own[acceleration].psnr:.2f}")
+        ]
+        table.add_row(name, *cells)
+    return table

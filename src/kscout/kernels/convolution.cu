@@ -192,35 +192,40 @@ __device__ __forceinline__ void read_norms(float2* norm, float2* scratch, const 
   __syncthreads();
 }
 
-// Write a warp's part of the output and the tile's sums.
+// Write a warp's part of the output and the tile's sums. Weights are ordered so that the columns of
+// two neighboring products which a lane holds are four channels side by side: lanes write whole
+// sectors of memory.
 template <int W, int TW, int COUT, int MT, int NT, int WM>
-__device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, float2* sums,
-                                           float2* scratch, int ty, int tx, int first_m,
-                                           int first_n, int warp_m, int n_local) {
+__device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, float2* scratch,
+                                           int ty, int tx, int first_m, int first_n, int warp_m,
+                                           int n_local) {
   int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int n = 0; n < NT; ++n) {
-    float s0 = 0, s1 = 0, q0 = 0, q1 = 0;
-    int channel = (first_n + n) * 8 + lane % 4 * 2;
+  for (int n = 0; n < NT; n += 2) {
+    float s[4] = {}, q[4] = {};
+    int channel = (first_n + n) * 8 + lane % 4 * 4;
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         int p = (first_m + m) * 16 + lane / 4 + half * 8;
-        float v0 = acc[m][n][2 * half], v1 = acc[m][n][2 * half + 1];
-        *(u32*)(out + ((ty + p / TW) * W + tx + p % TW) * COUT + channel) = pack(v0, v1);
-        s0 += v0, s1 += v1, q0 = fmaf(v0, v0, q0), q1 = fmaf(v1, v1, q1);
+        float v[4] = {acc[m][n][2 * half], acc[m][n][2 * half + 1], acc[m][n + 1][2 * half],
+                      acc[m][n + 1][2 * half + 1]};
+        *(uint2*)(out + ((ty + p / TW) * W + tx + p % TW) * COUT + channel) =
+            make_uint2(pack(v[0], v[1]), pack(v[2], v[3]));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[i] += v[i], q[i] = fmaf(v[i], v[i], q[i]);
       }
     }
 #pragma unroll
-    for (int d = 4; d < 32; d *= 2) {
-      s0 += __shfl_xor_sync(~0u, s0, d), s1 += __shfl_xor_sync(~0u, s1, d);
-      q0 += __shfl_xor_sync(~0u, q0, d), q1 += __shfl_xor_sync(~0u, q1, d);
-    }
-    int local = channel - n_local * 8;
-    if (lane < 4) {
-      scratch[warp_m * COUT + local] = make_float2(s0, q0);
-      scratch[warp_m * COUT + local + 1] = make_float2(s1, q1);
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int d = 4; d < 32; d *= 2) {
+        s[i] += __shfl_xor_sync(~0u, s[i], d);
+        q[i] += __shfl_xor_sync(~0u, q[i], d);
+      }
+      if (lane < 4)
+        scratch[warp_m * COUT + channel - n_local * 8 + i] = make_float2(s[i], q[i]);
     }
   }
   __syncthreads();
@@ -300,7 +305,7 @@ __global__ void __launch_bounds__(WM* WN * 32, TH * TW * (COUT / NZ) <= 8192 ? 3
     __syncthreads();
   }
   float2* scratch = (float2*)memory;
-  write_tile<W, TW, COUT, MT, NT, WM>(acc, out + (long long)image * H * W * COUT, out_sums, scratch,
+  write_tile<W, TW, COUT, MT, NT, WM>(acc, out + (long long)image * H * W * COUT, scratch,
                                       ty, tx, warp_m * MT, first_n, warp_m,
                                       blockIdx.z * (COUT / NZ / 8));
   float2* own = out_sums + ((long long)image * gridDim.x + blockIdx.x) * COUT;
@@ -360,7 +365,7 @@ __global__ void __launch_bounds__(WM * 32)
       multiply(acc[m][2 * n + 1], pixels, wk[n].z, wk[n].w);
     }
   }
-  write_tile<W, TW, COUT, MT, NT, WM>(acc, out + (long long)image * H * W * COUT, out_sums, scratch,
+  write_tile<W, TW, COUT, MT, NT, WM>(acc, out + (long long)image * H * W * COUT, scratch,
                                       ty, tx, warp * MT, 0, warp, 0);
   float2* own = out_sums + ((long long)image * gridDim.x + blockIdx.x) * COUT;
   for (int c = threadIdx.x; c < COUT; c += THREADS) {

@@ -138,9 +138,10 @@ class Convolution:
 def packed_order(n_out: int, n_in: int) -> Int[Tensor, "tap block_in block_out lane 2 4"]:
     """Return the order in which the lanes of a warp hold a convolution's weights.
 
-    For a tap, 16 input and 16 output channels, lane l holds inputs 2 (l % 4) + {0, 1, 8, 9} of
-    output l // 4, then the same of output l // 4 + 8. Weights count from 1; 0 stands for none. The
-    nine taps of a first layer, which has one input channel, take the place of input channels.
+    For a tap, 16 input and 16 output channels, lane l holds inputs 2 (l % 4) + {0, 1, 8, 9} of one
+    output, then of another: with n = l // 4 these are 4 (n // 2) + n % 2 and that plus 2, so that
+    the four results of a lane lie side by side. Weights count from 1; 0 stands for none. The nine
+    taps of a first layer, which has one input channel, take the place of input channels.
     """
     weights = torch.arange(1, n_out * n_in * 9 + 1).view(n_out, n_in, 9)
     if n_in == 1:
@@ -150,5 +151,6 @@ def packed_order(n_out: int, n_in: int) -> Int[Tensor, "tap block_in block_out l
     blocks = weights.permute(2, 1, 0).unflatten(1, (-1, 16)).unflatten(-1, (-1, 16))
     lane = torch.arange(32)
     inputs = (lane % 4 * 2)[:, None, None] + torch.tensor([0, 1, 8, 9])
-    outputs = (lane // 4)[:, None, None] + torch.tensor([0, 8])[:, None]
+    number = lane // 4
+    outputs = (number // 2 * 4 + number % 2)[:, None, None] + torch.tensor([0, 2])[:, None]
     return blocks.transpose(2, 3)[..., inputs.expand(-1, 2, -1), outputs.expand(-1, -1, 4)]
