@@ -1,0 +1,104 @@
+"""The demo as commands: what a user types to redo each step by hand."""
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from kscout.config import PolicyConfig, ReconstructorConfig
+from kscout.demo.settings import METHODS, DemoFolder, DemoSettings
+
+
+def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
+    """Return the words of each step's command line, by what the step does."""
+    found = {
+        "Make the images": _making(settings, folder),
+        "Train the U-Net": _train_unet(settings.reconstructor, folder),
+    }
+    for method in METHODS:
+        title = f"Train the {'greedy' if method == 'greedy' else 'non-greedy'} policy"
+        found[title] = _train_policy(settings.policy(method), folder, method)
+    found["Evaluate all policies"] = _evaluate(settings, folder)
+    found["Make a page of these folders"] = [
+        *("kscout", "report", str(folder.path)),
+        *("--out", str(folder.path / "report.html")),
+    ]
+    return found
+
+
+def as_shell(words: Sequence[str]) -> str:
+    """Return a command as a shell takes it, one option a line."""
+    lines = [[*words[:1]]]
+    for word in words[1:]:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return " \\\n    ".join(" ".join(line) for line in lines)
+
+
+def untrained_script(settings: DemoSettings, folder: DemoFolder) -> str:
+    """Return the lines of Python that write the untrained network."""
+    arguments = ", ".join(f"{key}={value}" for key, value in settings.network.arguments.items())
+    return (
+        "from pathlib import Path\n"
+        "from kscout import policies\n"
+        "from kscout.assemble import make_policy\n"
+        "from kscout.config import Component\n\n"
+        f"network = Component({settings.network.name!r}, dict({arguments}))\n"
+        f"policy = make_policy(network, seed={settings.seed}, n_cols={settings.size})\n"
+        f"policies.save(Path({str(folder.untrained)!r}), policy)"
+    )
+
+
+def _making(settings: DemoSettings, folder: DemoFolder) -> list[str]:
+    return [
+        *("kscout", "data", "make", "knee", "--out", str(folder.store)),
+        *("--volumes", ",".join(map(str, settings.volumes)), "--slices", str(settings.slices)),
+        *("--size", str(settings.size), "--seed", str(settings.seed)),
+    ]
+
+
+def _train_unet(config: ReconstructorConfig, folder: DemoFolder) -> list[str]:
+    training = config.training
+    return [
+        *("kscout", "train", "reconstructor", "--data", str(folder.store)),
+        *("--out", str(folder.unet), "--epochs", str(training.n_epochs)),
+        *("--channels", str(config.reconstructor.arguments["n_channels"])),
+        *("--batch-size", str(training.batch_size), "--seed", str(training.seed)),
+        *_set("reconstructor.n_pools", config.reconstructor.arguments["n_pools"]),
+        *_set("training.learning_rate", training.learning_rate),
+        *_set("training.decay_epochs", list(training.decay_epochs)),
+    ]
+
+
+def _train_policy(config: PolicyConfig, folder: DemoFolder, method: str) -> list[str]:
+    training, arguments = config.training, config.policy.arguments
+    return [
+        *("kscout", "train", "policy", "--method", method, "--data", str(folder.store)),
+        *("--reconstructor", str(folder.unet), "--out", str(folder.policy(method))),
+        *("--n-initial", str(config.acquisition.n_initial)),
+        *("--steps", str(config.acquisition.horizon), "--epochs", str(training.n_epochs)),
+        *("--batch-size", str(training.batch_size)),
+        *("--trajectories", str(training.n_trajectories), "--seed", str(training.seed)),
+        *_set("policy.n_channels", arguments["n_channels"]),
+        *_set("policy.n_hidden", arguments["n_hidden"]),
+        *_set("training.learning_rate", training.learning_rate),
+        *_set("training.decay_epochs", list(training.decay_epochs)),
+        *_set("training.decay_factor", training.decay_factor),
+        *_set("training.keep_epochs", list(training.keep_epochs)),
+    ]
+
+
+def _evaluate(settings: DemoSettings, folder: DemoFolder) -> list[str]:
+    setting = settings.evaluation
+    return [
+        *("kscout", "evaluate", "--data", str(folder.store), "--reconstructor", str(folder.unet)),
+        *("--n-initial", str(settings.n_initial), "--steps", str(settings.horizon)),
+        *("--trajectories", str(settings.n_trajectories), "--seed", str(settings.seed)),
+        *("--protocol", setting.plan.protocol, "--reference", str(setting.reference)),
+        *("--fixed-slices", str(setting.n_fixed_slices), "--out", str(folder.evaluation)),
+        *(word for policy in folder.policies for word in ("--policy", policy)),
+    ]
+
+
+def _set(key: str, value: object) -> tuple[str, str]:
+    return "--set", f"{key}={json.dumps(value)}"
