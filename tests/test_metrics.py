@@ -6,7 +6,7 @@ import torch
 from pytorch_msssim import ssim as msssim_ssim
 from skimage.metrics import structural_similarity
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.errors import ConfigError
 from kscout.metrics import SsimScorer, nmse, psnr, ssim
 from kscout.physics.normalization import denormalize

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import GOLDEN
+from golden_numbers import GOLDEN
 from kscout.errors import WeightsError
 from kscout.weights import (
     constructor_arguments,

@@ -63,9 +63,15 @@ def constructor_arguments(component: nn.Module) -> dict[str, Any]:
 
 
 def fingerprint(component: nn.Module) -> str:
-    """Return a short hash of a component's class, arguments and weights."""
-    arguments = json.dumps(constructor_arguments(component), sort_keys=True)
-    digest = hashlib.sha256(f"{type(component).__name__} {arguments}".encode())
+    """Return a hash of a component's class, plain settings and weights."""
+    plain = {
+        name: value
+        for name, value in sorted(vars(component).items())
+        if isinstance(value, bool | int | float | str | tuple | None)
+        and name != "training"
+        and not name.startswith("_")
+    }
+    digest = hashlib.sha256(f"{type(component).__qualname__} {plain!r}".encode())
     for name, value in sorted(component.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.acquisition.choose import best_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import Trajectory, rollout

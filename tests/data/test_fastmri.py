@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.data.fastmri import (
     center_crop,
     middle_slices,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.core import SliceBatch
 from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
 from kscout.physics.sampling import acquire, add_columns, apply_mask, center_columns, center_mask

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kscout.policies
-from conftest import GOLDEN
+from golden_numbers import GOLDEN
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError, WeightsError
 from kscout.policies.checkpoints import reference_sizes

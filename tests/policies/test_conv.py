@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.acquisition.choose import column_log_probabilities
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.acquisition.choose import best_columns
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError

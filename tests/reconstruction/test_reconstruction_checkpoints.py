@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import GOLDEN, Golden
+from golden_numbers import GOLDEN, Golden
 from kscout.core import Reconstructor
 from kscout.errors import WeightsError
 from kscout.metrics import psnr, ssim

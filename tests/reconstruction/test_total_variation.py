@@ -9,7 +9,7 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
 from kscout.physics.fourier import fft2c, ifft2c

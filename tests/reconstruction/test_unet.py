@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.errors import ConfigError
 from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import normalize

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.physics.fourier import fft2c
 from kscout.physics.sampling import center_mask
 from kscout.reconstruction.zero_filled import ZeroFilled

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import GOLDEN, Golden
+from golden_numbers import GOLDEN, Golden
 from kscout.config import ReconstructorTraining
 from kscout.training.masks import MaskDistribution
 

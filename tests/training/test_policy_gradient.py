@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.acquisition.episode import Simulator
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from training_stores import blob_store
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store

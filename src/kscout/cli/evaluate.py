@@ -63,6 +63,7 @@ def evaluate(
     ] = 256,
     batch_size: Annotated[int, typer.Option(help="Slices at once; changes no result.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, fp32 or fp16.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run policies over one split with one reconstruction, and compare them.
@@ -91,6 +92,7 @@ def evaluate(
         reference=reference,
         n_fixed_slices=fixed_slices,
         device=device,
+        precision=precision,
     )
     with evaluation_progress() as on_step:
         found = run_evaluation(policy, data, reconstructor, setting, out=out, on_step=on_step)

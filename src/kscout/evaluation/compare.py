@@ -16,7 +16,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
-from kscout.evaluation.orders import ORDERS, fingerprint_module, fitted_order
+from kscout.evaluation.orders import ORDERS, fitted_order
 from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores, writing_results
 from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
 from kscout.evaluation.trajectories import (
@@ -26,7 +26,9 @@ from kscout.evaluation.trajectories import (
     trajectories,
 )
 from kscout.files import write_json
+from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
 from kscout.training.distributed import describe_device, resolve_device
+from kscout.weights import fingerprint
 
 OnStep = Callable[[dict[str, Any]], None]
 Wanted = str | Path | tuple[str, Policy]
@@ -54,6 +56,8 @@ class EvaluationSetting:
     """Training slices drawn for each column of the order of `fixed`."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
+    precision: str = "auto"
+    """Arithmetic of the reconstructions; see `kscout.reconstruction.precision`."""
 
     def __post_init__(self) -> None:
         if len(set(self.draw_seeds)) < len(self.draw_seeds):
@@ -120,10 +124,14 @@ def evaluate(
         if isinstance(reconstructor, Reconstructor)
         else reconstruction.load(reconstructor)
     )
+    slices = _slices(source, setting)
+    n_rows, n_cols = slices.images.shape[1:]
     job = _Job(
-        slices=_slices(source, setting),
+        slices=slices,
         train=lambda: _train_slices(source, setting, train),
-        reconstructor=loaded.to(setting.device),
+        reconstructor=with_precision(
+            loaded, setting.precision, n_rows=n_rows, n_cols=n_cols, device=setting.device
+        ),
         setting=setting,
         cache=None if out is None else out / ORDERS,
         on_step=on_step,
@@ -133,6 +141,7 @@ def evaluate(
         scores = [_run(entrant, job, writer) for entrant in entrants]
         summary = {
             **_head(job, source, reconstructor),
+            "reconstructor_fingerprint": fingerprint(loaded),
             **summarize(
                 scores,
                 oracles={entrant.name for entrant in entrants if entrant.is_oracle},
@@ -284,5 +293,5 @@ def _head(
         "reconstructor": type(reconstructor).__name__
         if isinstance(reconstructor, Reconstructor)
         else str(reconstructor),
-        "reconstructor_fingerprint": fingerprint_module(job.reconstructor),
+        "precision": "fp16" if isinstance(job.reconstructor, HalfPrecisionUNet) else "fp32",
     }

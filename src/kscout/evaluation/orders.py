@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.files import write_json
 from kscout.training.fixed_order import fit_fixed_order
+from kscout.weights import fingerprint
 
 ORDERS = "orders"
 """Folder beside the results that holds fitted orders."""
@@ -39,7 +38,7 @@ def fitted_order(
     """
     depends_on = {
         "slices": fingerprint_slices(slices),
-        "reconstructor": fingerprint_module(reconstructor),
+        "reconstructor": fingerprint(reconstructor),
         "n_initial": plan.n_initial,
         "horizon": plan.horizon,
         "protocol": plan.protocol,
@@ -75,21 +74,5 @@ def fingerprint_slices(slices: SliceSet) -> str:
     """Return a hash of the slices' content."""
     digest = hashlib.sha256(repr(tuple(slices.images.shape)).encode())
     for tensor in (slices.images, slices.data_range, slices.selectable):
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def fingerprint_module(module: nn.Module) -> str:
-    """Return a hash of a component's class, plain settings and weights."""
-    plain = {
-        name: value
-        for name, value in sorted(vars(module).items())
-        if isinstance(value, bool | int | float | str | tuple | None)
-        and name != "training"
-        and not name.startswith("_")
-    }
-    digest = hashlib.sha256(f"{type(module).__qualname__} {plain!r}".encode())
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -25,12 +25,13 @@ from kscout.evaluation.gradient_noise import (
     measure_passes,
     noise_table,
 )
-from kscout.evaluation.orders import fingerprint_module, fingerprint_slices
+from kscout.evaluation.orders import fingerprint_slices
 from kscout.evaluation.trajectories import spread_subset
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
 from kscout.training.distributed import resolve_device
 from kscout.training.policy_gradient import greedy_gradients, non_greedy_gradients
+from kscout.weights import fingerprint
 
 
 @final
@@ -84,7 +85,7 @@ def measure_run(
     reconstructor = reconstructor.to(slices.device).eval()
     base = {
         "slices": fingerprint_slices(slices),
-        "reconstructor": fingerprint_module(reconstructor),
+        "reconstructor": fingerprint(reconstructor),
         "n_trajectories": setting.n_trajectories,
         "batch_size": setting.batch_size,
         "seed": setting.seed,
@@ -99,7 +100,7 @@ def measure_run(
             gradient.batches,
             gradient,
             record=record,
-            setting=json.dumps({**base, "policy": fingerprint_module(policy)}, sort_keys=True),
+            setting=json.dumps({**base, "policy": fingerprint(policy)}, sort_keys=True),
             n_passes=setting.n_passes,
             on_step=on_step,
         )

@@ -13,6 +13,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
 from kscout.evaluation.orders import fitted_order
 from kscout.evaluation.trajectories import AcquisitionPlan, spread_subset
+from kscout.reconstruction.precision import with_precision
 from kscout.training.distributed import resolve_device
 
 
@@ -65,9 +66,15 @@ def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
     store = Store.open(setting.data)
     whole = store.split(setting.split)
     slices = spread_subset(whole, setting.limit).to(device)
-    loaded = reconstruction.load(setting.reconstructor, device=device)
-    # Runs do not need their sizes to be loaded: theirs tell the budget where none is given.
     n_rows, n_cols = slices.images.shape[1:]
+    loaded = with_precision(
+        reconstruction.load(setting.reconstructor),
+        "auto",
+        n_rows=n_rows,
+        n_cols=n_cols,
+        device=device,
+    )
+    # Runs do not need their sizes to be loaded: theirs tell the budget where none is given.
     draft = Sizes(n_rows, n_cols, setting.n_initial or 1, setting.horizon or 1)
     others = [name for name in wanted if name not in FITTED]
     runs = [one for name in others for one in resolve(name, draft, seeds=setting.seeds)]
