@@ -1,0 +1,131 @@
+"""On CUDA every fused kernel computes what torch computes, and a graph what eager code does."""
+
+import pytest
+import torch
+
+from golden_numbers import Golden
+from kscout.acquisition.episode import Simulator
+from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
+from kscout.core import Observation
+from kscout.data.slices import SliceSet
+from kscout.metrics import SsimScorer
+from kscout.physics.candidates import measure_columns
+from kscout.physics.fourier import column_ramps, ifft_rows
+from kscout.policies import POLICIES
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
+from kscout.reconstruction import RECONSTRUCTORS
+from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
+from kscout.reconstruction.unet import UNet
+from kscout.training.lockstep import Lockstep
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_cuda() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+def trained_unet(golden: Golden) -> UNet:
+    unet = RECONSTRUCTORS["unet"]()
+    assert isinstance(unet, UNet)
+    unet.network.load_state_dict(golden.state("unet_trained", "trained_state"))
+    return unet.eval().requires_grad_(False)
+
+
+def golden_slices(golden: Golden, size: int) -> SliceSet:
+    edge = (128 - size) // 2
+    images = golden("inputs", "images128")[:, edge : edge + size, edge : edge + size]
+    return SliceSet.from_images(images.contiguous(), ("a",) * 3 + ("b",) * 3)
+
+
+def test_measured_columns_equal_torch(generator: torch.Generator) -> None:
+    kspace = torch.randn(3, 1, 21, 18, dtype=torch.complex64, generator=generator)
+    zero_filled = torch.randn(4, 1, 21, 18, dtype=torch.complex64, generator=generator)
+    inputs = [zero_filled, ifft_rows(kspace).transpose(-2, -1).contiguous(), column_ramps(18)]
+    pairs = [torch.tensor([0, 3, 1, 1]), torch.tensor([2, 0, 0, 1]), torch.tensor([17, 0, 5, 9])]
+    expected = measure_columns(*inputs, *pairs)
+    count = torch.tensor(3, dtype=torch.int32, device="cuda")
+    found = measure_columns(*(x.cuda() for x in (*inputs, *pairs)), count)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a[:3].cpu(), b[:3], atol=2e-6, rtol=1e-5)
+
+
+def test_ssim_kernel_equals_matrix_products(generator: torch.Generator) -> None:
+    target = torch.rand(2, 37, 50, generator=generator)
+    image = torch.rand(5, 37, 50, generator=generator)
+    rows = torch.tensor([1, 0, 0, 1, 1])
+    scale, shift = torch.rand(2, 5, generator=generator)
+    data_range = torch.tensor([1.0, 2.5])
+    given = {"scale": scale, "shift": shift}
+    expected = SsimScorer(target, data_range=data_range).score(image, rows, **given)
+    found = SsimScorer(target.cuda(), data_range=data_range.cuda()).score(
+        image.cuda(), rows.cuda(), **{name: value.cuda() for name, value in given.items()}
+    )
+    torch.testing.assert_close(found.cpu(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_half_precision_unet_keeps_scores_and_order_of_gains(golden: Golden, size: int) -> None:
+    slices, unet = golden_slices(golden, size), trained_unet(golden)
+    plain = Simulator(slices.batch(torch.arange(6)), unet)
+    half = with_precision(trained_unet(golden), "fp16", n_rows=size, n_cols=size, device="cuda")
+    assert isinstance(half, HalfPrecisionUNet)
+    fused = Simulator(slices.to("cuda").batch(torch.arange(6, device="cuda")), half)
+    columns = torch.tensor([[0, 3, 3, 9, 20]]).expand(6, -1).contiguous()
+    a, b = plain.start(size // 8), fused.start(size // 8)
+    before, after = plain.branch(a, columns).score, fused.branch(b, columns.cuda()).score.cpu()
+    assert (before.mean() - after.mean()).abs() < 1e-4
+    gains = (before - a.score[:, None]).flatten(), (after - b.score.cpu()[:, None]).flatten()
+    assert torch.corrcoef(torch.stack(gains))[0, 1] > 0.99
+
+
+def test_same_input_gives_the_same_bits(golden: Golden) -> None:
+    half = with_precision(trained_unet(golden), "fp16", n_rows=64, n_cols=64, device="cuda")
+    batch = golden_slices(golden, 64).to("cuda").batch(torch.arange(6, device="cuda"))
+    first, second = (Simulator(batch, half).start(8) for _ in range(2))
+    assert torch.equal(first.image, second.image) and torch.equal(first.score, second.score)
+
+
+@pytest.mark.parametrize("n_cols", [64, 128])
+def test_fused_policy_scores_as_the_network_does(n_cols: int) -> None:
+    torch.manual_seed(0)
+    policy = POLICIES["conv"](n_cols=n_cols).cuda()
+    assert can_fuse_policy(policy)
+    fused = HalfPrecisionConvPolicy(policy)
+    mask = torch.zeros(5, n_cols, dtype=torch.bool, device="cuda")
+    seen = Observation(image=2 * torch.randn(5, n_cols, n_cols, device="cuda"), mask=mask)
+    for _ in range(2):
+        with torch.no_grad():
+            expected = policy(seen)
+            assert (fused(seen) - expected).abs().max() < 2e-2 * expected.std()
+            for parameter in policy.parameters():
+                parameter.add_(0.01)
+            fused.refresh()
+
+
+def test_brain_policy_has_no_kernels_and_says_so() -> None:
+    assert not can_fuse_policy(POLICIES["conv"](n_cols=256))
+
+
+def test_graphed_training_equals_eager_training(golden: Golden) -> None:
+    slices = golden_slices(golden, 64).to("cuda")
+    config = PolicyConfig(
+        policy=Component("conv"),
+        acquisition=AcquisitionSetting(n_initial=8, horizon=3),
+        training=PolicyTraining(batch_size=4, n_trajectories=3, n_epochs=1, precision="fp32"),
+    )
+    unet = trained_unet(golden).cuda()
+    weights = []
+    for is_graphed in (True, False):
+        torch.manual_seed(0)
+        policy = POLICIES["conv"](n_cols=64).cuda()
+        optimizer = torch.optim.Adam(policy.parameters())
+        lockstep = Lockstep([policy], [optimizer], [config], slices, unet)
+        if not is_graphed:
+            lockstep._gradients = lambda inputs: lockstep.eager  # type: ignore[method-assign]
+        lockstep.pass_over_slices(1, lambda _: None)
+        weights.append([p.detach().clone() for p in policy.parameters()])
+    for a, b in zip(*weights, strict=True):
+        torch.testing.assert_close(a, b, atol=5e-5, rtol=0)
