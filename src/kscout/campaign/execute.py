@@ -114,10 +114,13 @@ class _Driver:
 
     def _submit_ready(self) -> None:
         given_up = {node.key for node, _ in self.outcome.failed}
+        # No more than there are workers: a run never waits behind a long one on a busy worker.
+        n_free = self.pool.n_workers - len(self.in_flight)
         for key, node in self.pending.items():
             waits_for = [one for one in node.inputs if one in self.pending or one in given_up]
-            if key not in self.in_flight and not waits_for:
+            if n_free > 0 and key not in self.in_flight and not waits_for:
                 self._submit(node, attempt=1)
+                n_free -= 1
 
     def _submit(self, node: Node, *, attempt: int) -> None:
         self.in_flight[node.key] = attempt

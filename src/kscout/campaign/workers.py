@@ -8,7 +8,6 @@ import logging
 import os
 import queue
 import subprocess
-import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
@@ -18,19 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from kscout.campaign.slurm import SlurmJobs, slurm_jobs
 from kscout.campaign.task import Result, Task, run_task
 from kscout.errors import ConfigError, RunError
-
-SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
-"""Keys of `--slurm KEY=VALUE`; others are handed to sbatch as they are."""
 
 
 class Pool(ABC):
     """Takes tasks, gives back results."""
 
-    n_workers: int
     n_cores: int | None
     """Cores that the workers share; None where the cluster decides about threads."""
+
+    @property
+    @abstractmethod
+    def n_workers(self) -> int:
+        """Return how many tasks are done at a time; more should not be handed in."""
 
     @abstractmethod
     def submit(self, task: Task) -> None:
@@ -69,13 +70,15 @@ def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[P
         return
     _import_dask()
     if options.slurm is not None:
-        opened = _slurm_client(options, n_tasks, logs)
+        n_most = min(options.n_workers or _MOST_JOBS, n_tasks)
+        with slurm_jobs(options.slurm, n_most=n_most, logs=logs) as (jobs, n_cores):
+            yield DaskPool(jobs.client, n_most, n_most * n_cores, jobs)
     elif options.scheduler is not None:
-        opened = _scheduler_client(options.scheduler)
+        with _scheduler_client(options.scheduler) as client:
+            yield DaskPool(client, None, None)
     else:
-        opened = _local_client(options, n_tasks)
-    with opened as (client, n_workers, n_cores):
-        yield DaskPool(client, n_workers, n_cores)
+        with _local_client(options, n_tasks) as (client, n_workers):
+            yield DaskPool(client, n_workers, count_cores())
 
 
 @final
@@ -83,9 +86,12 @@ def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[P
 class SerialPool(Pool):
     """Does one task after the other, here."""
 
-    n_workers: int = 1
     n_cores: int | None = None
     _tasks: deque[Task] = field(default_factory=deque)
+
+    @property
+    def n_workers(self) -> int:
+        return 1
 
     def submit(self, task: Task) -> None:
         self._tasks.append(task)
@@ -100,10 +106,18 @@ class DaskPool(Pool):
     """Hands tasks to the workers of a dask scheduler, which tries again where a worker dies."""
 
     client: Any
-    n_workers: int
+    n_fixed: int | None
+    """Workers; None where others start and stop them."""
     n_cores: int | None
+    jobs: SlurmJobs | None = None
     _ended: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     _futures: dict[str, tuple[Any, Task]] = field(default_factory=dict)
+
+    @property
+    def n_workers(self) -> int:
+        if self.n_fixed is not None:
+            return self.n_fixed
+        return max(1, sum(self.client.nthreads().values()))
 
     def submit(self, task: Task) -> None:
         name = f"{task.record['kind']}-{task.key}-{task.attempt}-{os.getpid()}"
@@ -113,6 +127,8 @@ class DaskPool(Pool):
         future.add_done_callback(self._ended.put)
 
     def wait(self, timeout_s: float) -> list[Result]:
+        if self.jobs is not None:
+            self.jobs.keep(len(self._futures))
         try:
             ended = [self._ended.get(timeout=timeout_s)]
         except queue.Empty:
@@ -158,11 +174,11 @@ def count_cores() -> int:
 
 
 _ANSWER_WITHIN_S = 10.0
-Opened = tuple[Any, int, int | None]
+_MOST_JOBS = 16
 
 
 @contextmanager
-def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[Opened]:
+def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[tuple[Any, int]]:
     from distributed import Client, Nanny, Scheduler, SpecCluster
 
     gpus = count_gpus(options.device)
@@ -185,11 +201,11 @@ def _local_client(options: WorkerOptions, n_tasks: int) -> Iterator[Opened]:
             SpecCluster(workers, scheduler, silence_logs="ERROR", name="kscout")
         )
         client = stack.enter_context(Client(cluster, set_as_default=False))
-        yield client, n_workers, count_cores()
+        yield client, n_workers
 
 
 @contextmanager
-def _scheduler_client(address: str) -> Iterator[Opened]:
+def _scheduler_client(address: str) -> Iterator[Any]:
     from distributed import Client
 
     try:
@@ -200,50 +216,7 @@ def _scheduler_client(address: str) -> Iterator[Opened]:
             "or leave out --scheduler to run on this machine"
         ) from error
     with client:
-        yield client, max(1, len(client.scheduler_info(n_workers=-1)["workers"])), None
-
-
-@contextmanager
-def _slurm_client(options: WorkerOptions, n_tasks: int, logs: Path) -> Iterator[Opened]:
-    from dask_jobqueue import SLURMCluster
-    from distributed import Client
-
-    settings = slurm_settings(options.slurm or {})
-    n_jobs = min(options.n_workers or 16, max(1, n_tasks))
-    logs.mkdir(parents=True, exist_ok=True)
-    try:
-        cluster = SLURMCluster(**settings, log_directory=str(logs), python=sys.executable)
-    except (ValueError, OSError, RuntimeError) as error:
-        raise RunError(f"cannot set up SLURM jobs: {error}") from error
-    with cluster, Client(cluster, set_as_default=False) as client:
-        try:
-            cluster.scale(jobs=n_jobs)
-            cluster.sync(cluster._correct_state)
-        except (OSError, RuntimeError) as error:
-            raise RunError(f"SLURM took no job: {error}") from error
-        # Each job does one run at a time with all of its cores.
-        yield client, n_jobs, n_jobs * settings["job_cpu"]
-
-
-def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return arguments of `dask_jobqueue.SLURMCluster` for `--slurm KEY=VALUE` options."""
-    extra = [f"--{key}={value}" for key, value in options.items() if key not in SLURM_OPTIONS]
-    if "gpus" in options:
-        extra.append(f"--gres=gpu:{options['gpus']}")
-    cores = options.get("cores", "1")
-    if not cores.isdigit() or int(cores) < 1:
-        raise ConfigError(f"--slurm cores={cores} is no number of cores; write cores=4")
-    settings: dict[str, Any] = {
-        "cores": 1,
-        "processes": 1,
-        "job_cpu": int(cores),
-        "memory": options.get("memory", "4GB"),
-        "walltime": options.get("walltime", "24:00:00"),
-        "job_extra_directives": extra,
-    }
-    names = {"partition": "queue", "account": "account", "interface": "interface"}
-    settings |= {name: options[key] for key, name in names.items() if key in options}
-    return settings
+        yield client
 
 
 def _import_dask() -> None:

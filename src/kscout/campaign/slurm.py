@@ -1,0 +1,93 @@
+"""Workers as SLURM jobs: as many as there are runs to do, and new ones for those that die."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from kscout.errors import ConfigError, RunError
+
+SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
+"""Keys of `--slurm KEY=VALUE`; others are handed to sbatch as they are."""
+
+
+@final
+class SlurmJobs:
+    """Jobs of one worker each, on a cluster object of dask-jobqueue."""
+
+    def __init__(self, cluster: Any, client: Any, n_most: int) -> None:  # noqa: ANN401 - dask's
+        self.client = client
+        self.n_most = n_most
+        self._cluster = cluster
+
+    def keep(self, n_runs: int) -> None:
+        """Have a job for each run, up to the most; idle ones beyond that are given back.
+
+        A job that was killed, or whose time was up, is replaced.
+        """
+        n_wanted = max(1, min(self.n_most, n_runs))
+        known = list(self._cluster.worker_spec)
+        if len(known) > n_wanted:
+            idle = self._idle(known)[: len(known) - n_wanted]
+            if idle:
+                self._cluster.sync(self._cluster.scale_down, idle)
+        try:
+            self._cluster.scale(jobs=max(len(self._cluster.worker_spec), n_wanted))
+        except (OSError, RuntimeError) as error:
+            raise RunError(f"SLURM took no job: {error}") from error
+
+    def _idle(self, known: list[str]) -> list[str]:
+        """Return jobs that have nothing to do, those still in SLURM's queue first."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        names = {address: str(worker["name"]) for address, worker in workers.items()}
+        busy = {names.get(address) for address, keys in self.client.processing().items() if keys}
+        arrived = set(names.values())
+        return sorted(
+            (name for name in known if name not in busy), key=lambda name: name in arrived
+        )
+
+
+@contextmanager
+def slurm_jobs(
+    options: Mapping[str, str], *, n_most: int, logs: Path
+) -> Iterator[tuple[SlurmJobs, int]]:
+    """Open a cluster of SLURM jobs; yield it with the cores of each job."""
+    try:
+        from dask_jobqueue import SLURMCluster
+        from distributed import Client
+    except ImportError as error:
+        raise ConfigError(
+            "--slurm needs dask-jobqueue, which is not here; pip install 'kscout[cluster]'"
+        ) from error
+
+    settings = slurm_settings(options)
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        cluster = SLURMCluster(**settings, log_directory=str(logs), python=sys.executable)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise RunError(f"cannot set up SLURM jobs: {error}") from error
+    with cluster, Client(cluster, set_as_default=False) as client:
+        yield SlurmJobs(cluster, client, n_most), settings["job_cpu"]
+
+
+def slurm_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return arguments of `dask_jobqueue.SLURMCluster` for `--slurm KEY=VALUE` options."""
+    extra = [f"--{key}={value}" for key, value in options.items() if key not in SLURM_OPTIONS]
+    if "gpus" in options:
+        extra.append(f"--gres=gpu:{options['gpus']}")
+    cores = options.get("cores", "1")
+    if not cores.isdigit() or int(cores) < 1:
+        raise ConfigError(f"--slurm cores={cores} is no number of cores; write cores=4")
+    settings: dict[str, Any] = {
+        # One worker that does one run at a time, with all of the job's cores.
+        "cores": 1,
+        "processes": 1,
+        "job_cpu": int(cores),
+        "memory": options.get("memory", "4GB"),
+        "walltime": options.get("walltime", "24:00:00"),
+        "job_extra_directives": extra,
+    }
+    names = {"partition": "queue", "account": "account", "interface": "interface"}
+    settings |= {name: options[key] for key, name in names.items() if key in options}
+    return settings

@@ -1,0 +1,41 @@
+"""A small campaign whose runs are done by a stand-in, `fake_kscout.py`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kscout.campaign.execute import RunOptions
+from kscout.campaign.plan import Plan
+from kscout.campaign.workers import WorkerOptions
+
+FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_kscout.py")))
+
+TABLE: dict[str, Any] = {
+    "grid": {
+        "horizons": ["short", "long"],
+        "methods": ["greedy", "ngreedy"],
+        "gammas": [0.9, 1],
+        "seeds": [0, 3],
+    },
+    "stores": {"knee": {"make": "knee", "volumes": [2, 1, 1], "size": 64}},
+    "reconstructions": {"unet": {"training": {"n_epochs": 3}}},
+    "horizons": {"short": {"n_initial": 8, "steps": 5}, "long": {"n_initial": 4, "steps": 9}},
+    "evaluation": {"policies": ["random", "oracle"], "trajectories": 2},
+    "analyses": {"entropy": {"trajectories": 2}, "snr": {}, "cost": True, "ranking": True},
+}
+
+PlanOf = Callable[..., Plan]
+
+
+def serially(n_retries: int = 1) -> RunOptions:
+    return RunOptions(WorkerOptions(n_workers=0), n_retries=n_retries, program=FAKE)
+
+
+def products(plan: Plan) -> dict[str, str]:
+    """Return what every run of a plan has written, by title."""
+    return {
+        node.title: (node.output / node.product).read_text()
+        for node in plan.nodes.values()
+        if (node.output / node.product).is_file()
+    }

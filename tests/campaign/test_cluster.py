@@ -1,0 +1,168 @@
+"""A campaign on dask: killed workers lose nothing, and another's scheduler serves as well."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from small_campaign import FAKE, PlanOf, products, serially
+
+from kscout.campaign import workers
+from kscout.campaign.execute import RunOptions, run_campaign
+from kscout.campaign.plan import Plan
+from kscout.campaign.slurm import slurm_settings
+from kscout.campaign.state import read_status
+from kscout.campaign.workers import WorkerOptions, open_pool
+from kscout.errors import ConfigError, RunError
+
+pytest.importorskip("distributed")
+
+GRID = {"horizons": ["short"], "methods": ["greedy", "ngreedy"], "gammas": [1], "seeds": [0, 3]}
+
+
+def parents(pid: int) -> list[int]:
+    """Return a process's ancestors, nearest first."""
+    found = []
+    while pid > 1:
+        pid = int(re.findall(r"PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0])
+        found.append(pid)
+    return found
+
+
+def fake_processes(plan: Plan, label: str) -> list[int]:
+    """Return the processes of the stand-in that write a folder of this label."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")
+            is_ours = (path.parent / "cwd").readlink() == Path.cwd()
+        except OSError:
+            continue
+        if (
+            is_ours
+            and tuple(words[: len(FAKE)]) == FAKE
+            and any(word.endswith(label) for word in words)
+        ):
+            found.append(int(path.parent.name))
+    return found
+
+
+def kill_worker_in(plan: Plan, label: str, killed: list[int]) -> None:
+    """Wait until a run is half-way, then kill the worker process that does it."""
+    for _ in range(1500):
+        time.sleep(0.02)
+        metrics = [node.output / "metrics.jsonl" for node in plan.of_kind("policy")]
+        if not any(path.parent.name == label and path.exists() for path in metrics):
+            continue
+        for pid in fake_processes(plan, label):
+            # The stand-in's parent is the supervisor, and its parent the worker.
+            worker = parents(pid)[1]
+            os.kill(worker, signal.SIGKILL)
+            killed.append(worker)
+            return
+
+
+def test_a_killed_worker_loses_nothing(plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_EPOCHS", "3")
+    whole = plan_of("whole", grid=GRID)
+    run_campaign(whole, serially())
+    monkeypatch.setenv("FAKE_EPOCH_S", "0.15")
+    plan = plan_of("killed", grid=GRID)
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_worker_in, args=(plan, "greedy-seed3", killed))
+    killer.start()
+    outcome = run_campaign(
+        plan, RunOptions(WorkerOptions(n_workers=2, device="cpu"), n_retries=0, program=FAKE)
+    )
+    killer.join()
+    assert killed, "no worker was caught in the middle"
+    assert not outcome.failed
+    assert outcome.n_done == len(plan.nodes)
+    assert products(plan) == products(whole)
+    logs = [node.log.read_text() for node in plan.of_kind("policy")]
+    assert sorted(log.count("== ") for log in logs) == [1, 1, 1, 2]
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """Run a dask scheduler and two workers as other processes, by their own commands."""
+    dask = [sys.executable, "-m", "dask"]
+    file = folder / "scheduler.json"
+    ports = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    where = ["--scheduler-file", str(file)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    scheduler = subprocess.Popen([*dask, "scheduler", *ports, *where], **quiet)
+    command = [*dask, "worker", *where, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"]
+    worker = subprocess.Popen([*command, "--local-directory", str(folder)], **quiet)
+    try:
+        for _ in range(1000):
+            if file.exists() and file.read_text().rstrip().endswith("}"):
+                break
+            time.sleep(0.02)
+        yield re.findall(r'"address": "(tcp://[^"]+)"', file.read_text())[0]
+    finally:
+        for process in (worker, scheduler):
+            process.terminate()
+        for process in (worker, scheduler):
+            process.wait(20)
+
+
+def test_another_scheduler_serves_with_no_change_to_the_file(
+    plan_of: PlanOf, tmp_path: Path
+) -> None:
+    whole = plan_of("whole", grid=GRID)
+    run_campaign(whole, serially())
+    plan = plan_of("elsewhere", grid=GRID)
+    with cluster(tmp_path) as address:
+        options = RunOptions(WorkerOptions(scheduler=address), program=FAKE)
+        outcome = run_campaign(plan, options)
+    assert outcome.n_done == len(plan.nodes)
+    assert products(plan) == products(whole)
+
+
+def test_a_scheduler_that_does_not_answer_is_told(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_ANSWER_WITHIN_S", 0.5)
+    plan = plan_of(grid=GRID)
+    with pytest.raises(RunError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        run_campaign(plan, RunOptions(WorkerOptions(scheduler="tcp://127.0.0.1:9"), program=FAKE))
+    assert read_status(plan).total("waiting") == len(plan.nodes)
+
+
+def test_without_dask_one_sentence_says_what_to_do(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    plan = plan_of(grid=GRID)
+    with pytest.raises(ConfigError, match=r"pip install 'kscout\[cluster\]'.*--workers 0"):
+        run_campaign(plan, RunOptions(WorkerOptions(), program=FAKE))
+    assert run_campaign(plan, serially()).n_done == len(plan.nodes)
+
+
+def test_each_worker_sees_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    with open_pool(WorkerOptions(device="cuda"), n_tasks=9, logs=tmp_path) as pool:
+        assert pool.n_workers == 2
+        seen = pool.client.run(lambda: os.environ["CUDA_VISIBLE_DEVICES"])  # type: ignore[attr-defined]
+    assert sorted(seen.values()) == ["2", "5"]
+
+
+def test_slurm_options_become_directives() -> None:
+    options = {"partition": "gpu", "cores": "6", "gpus": "1", "qos": "long", "memory": "8GB"}
+    settings = slurm_settings(options)
+    assert (settings["queue"], settings["job_cpu"], settings["cores"]) == ("gpu", 6, 1)
+    assert settings["job_extra_directives"] == ["--qos=long", "--gres=gpu:1"]
+    from dask_jobqueue.slurm import SLURMJob
+
+    script = SLURMJob(scheduler="tcp://127.0.0.1:1", name="one", **settings).job_script()
+    for line in ("-p gpu", "--cpus-per-task=6", "--mem=8G", "--gres=gpu:1", "--qos=long"):
+        assert f"#SBATCH {line}" in script
+    assert "--nthreads 1" in script

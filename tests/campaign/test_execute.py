@@ -1,0 +1,200 @@
+"""What is done is not done again, what fails stops only what needs it, and nothing is corrupted."""
+
+import json
+import os
+import pickle
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_campaign import FAKE, PlanOf, serially
+
+from kscout.campaign.execute import Event, run_campaign
+from kscout.campaign.nodes import Node
+from kscout.campaign.state import is_locked, locked, node_state, read_status
+from kscout.campaign.task import run_task, task_of
+from kscout.errors import RunError
+
+ONE_HORIZON = {"horizons": ["short"], "methods": ["greedy"], "seeds": [0, 3]}
+
+
+def mtimes(root: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in root.rglob("done.json")}
+
+
+def test_all_runs_are_done_once(plan_of: PlanOf) -> None:
+    plan = plan_of(grid=ONE_HORIZON)
+    events: list[Event] = []
+    outcome = run_campaign(plan, serially(), on_event=events.append)
+    assert (outcome.n_done, outcome.n_cached, outcome.failed) == (len(plan.nodes), 0, [])
+    assert [event.what for event in events] == ["done"] * len(plan.nodes)
+    assert read_status(plan).total("done") == len(plan.nodes)
+    before = mtimes(plan.root)
+    again = run_campaign(plan_of(grid=ONE_HORIZON), serially())
+    assert (again.n_done, again.n_cached) == (0, len(plan.nodes))
+    assert mtimes(plan.root) == before
+
+
+def test_a_wider_grid_runs_only_what_is_new(plan_of: PlanOf) -> None:
+    first = plan_of(grid=ONE_HORIZON)
+    run_campaign(first, serially())
+    wider = plan_of(grid={**ONE_HORIZON, "seeds": [0, 3, 5]})
+    outcome = run_campaign(wider, serially())
+    assert outcome.n_cached == len(set(first.nodes) & set(wider.nodes)) > 0
+    assert outcome.n_done == len(set(wider.nodes) - set(first.nodes))
+
+
+def test_a_failed_run_stops_only_what_needs_it(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(grid={**ONE_HORIZON, "methods": ["greedy", "ngreedy"], "gammas": [0.9]})
+    monkeypatch.setenv("FAKE_FAIL", "ngreedy-0.9-seed3")
+    outcome = run_campaign(plan, serially(n_retries=1))
+    (bad,) = [node for node in plan.of_kind("policy") if node.label == "ngreedy-0.9-seed3"]
+    assert outcome.failed == [(bad, "error: the moon is in the way; wait")]
+    assert bad.log.read_text().count("the moon is in the way") == 2
+    # Gradient noise reads the first seed alone, so it does not wait for the failed one.
+    assert {node.kind for node in outcome.blocked} == {"evaluation", "analysis"}
+    assert not [node for node in outcome.blocked if node.group == "snr"]
+    status = read_status(plan).to_json()
+    assert status["counts"]["policy"] == {"waiting": 0, "running": 0, "done": 3, "failed": 1}
+    assert status["failed"][0]["log"] == str(bad.log)
+    monkeypatch.delenv("FAKE_FAIL")
+    assert run_campaign(plan, serially()).n_done == 1 + len(outcome.blocked)
+    assert read_status(plan).total("done") == len(plan.nodes)
+
+
+def test_a_run_that_fails_once_is_tried_again(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAIL_ONCE", "unet")
+    events: list[Event] = []
+    plan = plan_of(grid={**ONE_HORIZON, "seeds": [0]}, analyses={})
+    outcome = run_campaign(plan, serially(n_retries=1), on_event=events.append)
+    assert not outcome.failed
+    retried = [event for event in events if event.what == "retry"]
+    assert "reconstructor" in {event.node.kind for event in retried}
+    assert {event.reason for event in retried} == {"exit code 3"}
+
+
+def test_two_campaigns_on_one_folder_are_refused(plan_of: PlanOf) -> None:
+    plan = plan_of(grid=ONE_HORIZON)
+    with (
+        locked(plan.root, wait=False),
+        pytest.raises(RunError, match="in use by another campaign"),
+    ):
+        run_campaign(plan, serially())
+    assert run_campaign(plan, serially()).n_done == len(plan.nodes)
+
+
+def test_a_store_deleted_half_way_is_told_and_made_again(plan_of: PlanOf) -> None:
+    plan = plan_of(grid=ONE_HORIZON)
+    (store,) = plan.of_kind("store")
+
+    def delete_store(event: Event) -> None:
+        if event.node.kind == "reconstructor":
+            shutil.rmtree(store.output)
+
+    outcome = run_campaign(plan, serially(), on_event=delete_store)
+    assert {node.kind for node, _ in outcome.failed} == {"policy"}
+    assert all("manifest.json is gone since the campaign began" in why for _, why in outcome.failed)
+    whole = run_campaign(plan, serially())
+    assert not whole.failed
+    assert read_status(plan).total("done") == len(plan.nodes)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_done(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(grid=ONE_HORIZON)
+    # The index and records fit; what the runs write does not.
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        "open(sys.argv[sys.argv.index('--out') + 1] + '.part', 'wb').write(bytes(100_000))"
+    )
+    options = serially(n_retries=0)
+    full = type(options)(options.workers, 0, (sys.executable, "-c", code))
+    outcome = run_campaign(plan, full)
+    assert [reason for _, reason in outcome.failed] == ["OSError: [Errno 27] File too large"]
+    assert read_status(plan).total("done") == 0
+    assert len(outcome.blocked) == len(plan.nodes) - 1
+    assert run_campaign(plan, serially()).n_done == len(plan.nodes)
+
+
+def test_an_index_that_cannot_be_written_is_told_and_the_old_one_stays(plan_of: PlanOf) -> None:
+    plan = plan_of(grid=ONE_HORIZON)
+    run_campaign(plan, serially())
+    index = (plan.root / "campaign.json").read_text()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(RunError, match="File too large; make room and run the campaign again"):
+            run_campaign(plan, serially())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert (plan.root / "campaign.json").read_text() == index
+    assert not list(plan.root.glob(".campaign.json*"))
+
+
+def test_the_index_names_every_run_for_reports(plan_of: PlanOf) -> None:
+    plan = plan_of(grid=ONE_HORIZON)
+    run_campaign(plan, serially(), file="small.toml")
+    index = json.loads((plan.root / "campaign.json").read_text())
+    assert index["campaign"] == "small"
+    assert {record["key"] for record in index["nodes"]} == set(plan.nodes)
+    for record in index["nodes"]:
+        assert record["state"] == "done"
+        assert (plan.root / record["output"]).is_dir()
+        assert json.loads((plan.root / record["folder"] / "node.json").read_text())["settings"]
+
+
+def start_worker(node: Node) -> subprocess.Popen[bytes]:
+    """Start a process that does one run, as a worker would."""
+    code = (
+        "import pickle, sys; from kscout.campaign.task import run_task;"
+        "sys.exit(0 if run_task(pickle.load(sys.stdin.buffer)).is_done else 1)"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    assert worker.stdin is not None
+    worker.stdin.write(pickle.dumps(task_of(node, (), program=FAKE)))
+    worker.stdin.close()
+    return worker
+
+
+def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_EPOCHS", "4")
+    whole = plan_of("whole").of_kind("store")[0]
+    run_task(task_of(whole, (), program=FAKE))
+    monkeypatch.setenv("FAKE_EPOCH_S", "0.3")
+    node = plan_of("killed").of_kind("store")[0]
+    worker = start_worker(node)
+    metrics = node.output / "metrics.jsonl"
+    wait_for(metrics.exists)
+    assert node_state(node) == "running"
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait()
+    wait_for(lambda: not is_locked(node.folder))
+    n_lines = metrics.read_text().count("\n")
+    time.sleep(0.5)
+    assert metrics.read_text().count("\n") == n_lines < 4
+    assert node_state(node) == "waiting"
+    assert run_task(task_of(node, (), program=FAKE)).is_done
+    assert (node.output / node.product).read_text() == (whole.output / whole.product).read_text()
+
+
+def wait_for(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,199 @@
+"""What a file expands to, and that a run's name changes with all that determines it, no more."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_campaign import TABLE, PlanOf
+
+from kscout.campaign.grid import (
+    BASELINES,
+    UNTRAINED_RECONSTRUCTIONS,
+    parse_grid,
+    read_grid,
+)
+from kscout.campaign.plan import INDEX, Plan, make_plan
+from kscout.campaign.sources import store_fingerprint
+from kscout.config import PolicyConfig, from_table, read_config
+from kscout.data.store import Store
+from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError, DataError
+from kscout.policies import POLICIES
+from kscout.reconstruction import RECONSTRUCTORS, is_learnable
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PAPER_GAMMAS = [0, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1]
+
+
+def keys(plan: Plan, kind: str) -> set[str]:
+    return {node.key for node in plan.of_kind(kind)}
+
+
+@pytest.mark.parametrize(("name", "n_policies"), [("paper-knee", 100), ("paper-brain", 30)])
+def test_the_papers_files_expand_to_exactly_its_trainings(name: str, n_policies: int) -> None:
+    plan = make_plan(read_grid(CONFIGS / f"{name}.toml"), Path("unused"))
+    assert len(plan.of_kind("reconstructor")) == 1
+    assert len(plan.of_kind("policy")) == n_policies
+    horizons = {(16, 16), (4, 28)} if name == "paper-knee" else {(32, 16), (8, 28)}
+    gammas = PAPER_GAMMAS if name == "paper-knee" else [0.9, 1]
+    expected = {
+        (start, steps, gamma, seed)
+        for start, steps in horizons
+        for gamma in [None, *gammas]
+        for seed in range(5)
+    }
+    found = set()
+    for node in plan.of_kind("policy"):
+        acquisition, training = node.settings["acquisition"], node.settings["training"]
+        start, steps = acquisition["n_initial"], acquisition["horizon"]
+        found.add((start, steps, training.get("gamma"), training["seed"]))
+        is_greedy = training["method"] == "greedy"
+        assert training["decay_epochs"] == ([40] if is_greedy else [10, 20, 30, 40])
+        assert (training["n_epochs"], training["batch_size"]) == (50, 16)
+    assert found == expected
+
+
+def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
+    plan = make_plan(read_grid(CONFIGS / "campaign-small.toml"), Path("unused"))
+    kinds = Counter(node.kind for node in plan.nodes.values())
+    n_policies = 2 * 3 * 2
+    assert kinds == {
+        "store": 1,
+        "reconstructor": 1,
+        "policy": n_policies,
+        "evaluation": 2,
+        "analysis": 2 * 7 + 1,
+    }
+
+
+def test_every_run_comes_after_what_it_needs(plan_of: PlanOf) -> None:
+    seen: set[str] = set()
+    for key, node in plan_of().nodes.items():
+        assert set(node.inputs) <= seen
+        seen.add(key)
+
+
+def test_another_seed_changes_only_what_depends_on_it(plan_of: PlanOf) -> None:
+    before, after = plan_of(), plan_of(grid={"seeds": [0, 4]})
+    for kind in ("store", "reconstructor"):
+        assert keys(before, kind) == keys(after, kind)
+    kept = keys(before, "policy") & keys(after, "policy")
+    assert {before.nodes[key].settings["training"]["seed"] for key in kept} == {0}
+    assert len(kept) == len(before.of_kind("policy")) // 2
+    assert not keys(before, "evaluation") & keys(after, "evaluation")
+    # The first seed alone is what gradient noise is measured on.
+    shared = keys(before, "analysis") & keys(after, "analysis")
+    assert {before.nodes[key].group for key in shared} == {"snr"}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "kinds"),
+    [
+        ("stores", {"knee": {"make": "knee", "size": 64, "seed": 7}}, set()),
+        ("reconstructions", {"unet": {"training": {"n_epochs": 4}}}, {"store"}),
+        ("training", {"n_epochs": 7}, {"store", "reconstructor"}),
+        ("evaluation", {"trajectories": 3}, {"store", "reconstructor", "policy"}),
+    ],
+)
+def test_a_setting_changes_all_that_is_downstream_and_nothing_else(
+    plan_of: PlanOf, section: str, values: dict[str, Any], kinds: set[str]
+) -> None:
+    before, after = plan_of(), plan_of(**{section: values})
+    same = {
+        kind
+        for kind in ("store", "reconstructor", "policy", "evaluation")
+        if keys(before, kind) == keys(after, kind)
+    }
+    assert same == kinds
+    for kind in {"store", "reconstructor", "policy", "evaluation"} - kinds:
+        assert not keys(before, kind) & keys(after, kind)
+
+
+def test_names_in_the_file_do_not_change_names_of_runs(plan_of: PlanOf) -> None:
+    other = {**TABLE, "stores": {"other": TABLE["stores"]["knee"]}}
+    other["horizons"] = {"a": TABLE["horizons"]["short"], "b": TABLE["horizons"]["long"]}
+    other["grid"] = {**TABLE["grid"], "horizons": ["a", "b"]}
+    assert set(make_plan(parse_grid("x", other), Path("elsewhere")).nodes) == set(plan_of().nodes)
+
+
+def test_commands_say_all_that_the_settings_say(plan_of: PlanOf, tmp_path: Path) -> None:
+    for node in plan_of().of_kind("policy"):
+        file = tmp_path / "settings.toml"
+        file.write_text(node.files["settings.toml"])
+        table = {**node.settings, "training": {"gamma": 1.0, **node.settings["training"]}}
+        assert read_config(PolicyConfig, file) == from_table(PolicyConfig, table)
+        assert node.command[node.command.index("--seed") + 1] == node.label.rpartition("seed")[2]
+
+
+def write_store(path: Path, pixel: float) -> Store:
+    with StoreWriter(path, {"made": "by hand"}, name="hand-made") as writer:
+        for split in ("train", "val", "test"):
+            writer.append(split, "v", np.full((1, 9, 11), pixel, dtype=np.float32))
+        return writer.finish()
+
+
+def test_a_given_store_is_known_by_its_content(plan_of: PlanOf, tmp_path: Path) -> None:
+    store = write_store(tmp_path / "one", 0.5)
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert store_fingerprint(manifest) == store.fingerprint
+    first = plan_of(stores={"knee": {"path": "one"}})
+    (tmp_path / "one").rename(tmp_path / "moved")
+    moved = plan_of(stores={"knee": {"path": "moved"}})
+    assert set(moved.nodes) == set(first.nodes)
+    write_store(tmp_path / "two", 0.25)
+    other = plan_of(stores={"knee": {"path": "two"}})
+    assert not set(other.nodes) & set(first.nodes)
+
+
+def test_runs_keep_their_names_when_a_given_store_is_gone(plan_of: PlanOf, tmp_path: Path) -> None:
+    write_store(tmp_path / "one", 0.5)
+    before = plan_of(stores={"knee": {"path": "one"}})
+    (tmp_path / "campaign").mkdir()
+    index = {"sources": before.source_fingerprints()}
+    (tmp_path / "campaign" / INDEX).write_text(json.dumps(index))
+    (tmp_path / "one").rename(tmp_path / "gone")
+    after = plan_of(stores={"knee": {"path": "one"}})
+    assert keys(after, "policy") == keys(before, "policy")
+    with pytest.raises(DataError, match="one is not there: make it"):
+        after.check_sources()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid": {"methods": ["gredy"]}}, "unknown method 'gredy'"),
+        ({"grid": {"seeds": ["a"]}}, "expected a list of whole numbers"),
+        ({"grid": {"horizons": ["nowhere"]}}, "unknown horizon 'nowhere'"),
+        ({"training": {"n_epoch": 3}}, "did you mean 'n_epochs'"),
+        ({"training": {"seed": 3}}, "which the grid sets"),
+        ({"evaluation": {"policies": ["best"]}}, "unknown policy 'best'"),
+        ({"evaluation": {"trajectories": "8"}}, "expected int"),
+        ({"analyses": {"entrop": True}}, "unknown analysis 'entrop'"),
+        ({"analyses": {"snr": {"methods": ["ngreedy-0.5"]}}}, "this campaign trains: greedy"),
+        ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),
+        ({"reconstructions": {"unet": {"epochs": 3}}}, "unknown setting"),
+        ({"horizons": {"long": {"n_initial": 60, "steps": 5}}}, "ends at 65 columns"),
+        ({"surprise": {"a": 1}}, "unknown setting 'surprise'"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told(
+    plan_of: PlanOf, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_of(**changes)
+
+
+def test_names_that_need_no_run_are_those_of_the_registries() -> None:
+    assert set(BASELINES) == set(POLICIES)
+    untrained = {name for name, one in RECONSTRUCTORS.items() if not is_learnable(one())}
+    assert set(UNTRAINED_RECONSTRUCTIONS) == untrained
+
+
+def test_planning_does_not_wait_for_torch() -> None:
+    code = "import sys, kscout.cli.campaign; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
