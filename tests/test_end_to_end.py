@@ -1,0 +1,137 @@
+"""The installed command line, driven as a user does: from nothing to a report."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KSCOUT = Path(sys.executable).with_name("kscout")
+SMOKE = Path(__file__).parents[1] / "configs" / "smoke.toml"
+N_INITIAL, N_STEPS = 6, 3
+
+
+def kscout(*words: str | Path, where: Path) -> str:
+    """Run the installed command in a folder; return what it printed."""
+    done = subprocess.run(
+        [KSCOUT, *map(str, words)],
+        cwd=where,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store, a reconstructor, a policy and an evaluation, all made by commands."""
+    where = tmp_path_factory.mktemp("workplace")
+    budget = ("--n-initial", N_INITIAL, "--steps", N_STEPS)
+    data = ("--data", "knees", "--reconstructor", "runs/unet")
+    commands = (
+        "data make knee --out knees --volumes 4,2,3 --slices 2 --size 64 --seed 1",
+        f"train reconstructor --config {SMOKE} --data knees --out runs/unet --convolution onednn",
+    )
+    for command in commands:
+        kscout(*command.split(), where=where)
+    network = ("--set", "policy.n_channels=2", "--set", "policy.n_hidden=9")
+    options = ("--epochs", 2, "--trajectories", 2, "--convolution", "onednn")
+    kscout(
+        "train",
+        "policy",
+        *data,
+        *map(str, budget + options),
+        *network,
+        "--out",
+        "runs/greedy-seed0",
+        where=where,
+    )
+    names = ("random", "equispaced-one", "center-out", "fixed", "oracle", "runs/greedy-seed0")
+    policies = [word for name in names for word in ("--policy", name)]
+    size = ("--trajectories", "2", "--fixed-slices", "2")
+    kscout("evaluate", *data, *map(str, budget), *size, *policies, "--out", "results", where=where)
+    return where
+
+
+def test_help_answers_in_a_second_without_torch(tmp_path: Path) -> None:
+    def seconds() -> float:
+        begun = time.perf_counter()
+        assert "evaluate" in kscout("--help", where=tmp_path)
+        return time.perf_counter() - begun
+
+    # The best of a few: a busy machine is not this command's fault.
+    assert min(seconds() for _ in range(4)) < 1.0
+    code = "import sys, kscout.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_store_is_described_and_shown(workplace: Path) -> None:
+    told = json.loads(kscout("data", "info", "knees", "--json", where=workplace))
+    assert "knee" in json.dumps(told)
+    kscout("data", "show", "knees", "--out", "montage.png", where=workplace)
+    assert (workplace / "montage.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_results_hold_every_slice_step_and_policy(workplace: Path) -> None:
+    with (workplace / "results" / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert ",".join(rows[0]) == "policy,seed,volume,slice,trajectory,step,column,ssim,psnr,nmse"
+    n_slices, n_moments = 6, N_STEPS + 1
+    n_trajectories = {"random": 2, "greedy": 2, "oracle": 1, "fixed": 1}
+    for name, n in n_trajectories.items():
+        own = [row for row in rows if row["policy"] == name]
+        assert len(own) == n_slices * n * n_moments
+        assert all((row["column"] == "") == (row["step"] == "0") for row in own)
+
+
+def test_summary_repeats_the_long_table(workplace: Path) -> None:
+    summary = json.loads((workplace / "results" / "summary.json").read_text())
+    with (workplace / "results" / "results.csv").open(newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["step"] == str(N_STEPS)]
+    for entry in summary["policies"]:
+        scores = [float(row["ssim"]) for row in last if row["policy"] == entry["policy"]]
+        assert entry["final"]["ssim"]["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-6)
+    assert [entry["policy"] for entry in summary["policies"] if entry["is_oracle"]] == ["oracle"]
+    assert summary["protocol"] == "paper"
+
+
+def test_the_same_training_command_finds_its_work_done(workplace: Path) -> None:
+    weights = workplace / "runs" / "unet" / "weights.safetensors"
+    before = weights.stat().st_mtime_ns
+    command = (
+        f"train reconstructor --config {SMOKE} --data knees --out runs/unet --convolution onednn"
+    )
+    answer = json.loads(kscout(*command.split(), "--json", where=workplace))
+    assert answer["epoch"] == 2
+    assert weights.stat().st_mtime_ns == before
+
+
+def test_analyses_and_report_read_the_folders(workplace: Path) -> None:
+    kscout(
+        "analyze", "policy", "greedy", "--results", "results", "--out", "analyses", where=workplace
+    )
+    folders = ("results", "analyses", "runs/greedy-seed0")
+    kscout("report", *folders, "--out", "report.html", where=workplace)
+    page = (workplace / "report.html").read_text()
+    assert all(word in page for word in ("equispaced-one", "Average policy", "learning-curves"))
+
+
+def test_mistakes_are_told_in_one_sentence(workplace: Path) -> None:
+    done = subprocess.run(
+        [KSCOUT, "train", "reconstructor", "--data", "nowhere", "--out", "run"],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
