@@ -10,14 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_campaign import FAKE, PlanOf, products, serially
 
-from kscout.campaign import workers
+from kscout.campaign import slurm, workers
 from kscout.campaign.execute import RunOptions, run_campaign
 from kscout.campaign.plan import Plan
-from kscout.campaign.slurm import slurm_settings
+from kscout.campaign.slurm import SlurmJobs, slurm_settings
 from kscout.campaign.state import read_status
 from kscout.campaign.workers import WorkerOptions, open_pool
 from kscout.errors import ConfigError, RunError
@@ -166,3 +167,42 @@ def test_slurm_options_become_directives() -> None:
     for line in ("-p gpu", "--cpus-per-task=6", "--mem=8G", "--gres=gpu:1", "--qos=long"):
         assert f"#SBATCH {line}" in script
     assert "--nthreads 1" in script
+
+
+class StubCluster:
+    """What `SlurmJobs` asks of a cluster and its client, without SLURM."""
+
+    def __init__(self) -> None:
+        self.worker_spec: dict[str, None] = {}
+        self.busy: set[str] = set()
+
+    def scale(self, *, jobs: int) -> None:
+        for number in range(jobs - len(self.worker_spec)):
+            self.worker_spec[f"job-{len(self.worker_spec)}-{number}"] = None
+
+    def scale_down(self, names: list[str]) -> None:
+        for name in names:
+            del self.worker_spec[name]
+
+    def sync(self, function: Any, *arguments: Any) -> None:
+        function(*arguments)
+
+    def scheduler_info(self, *, n_workers: int) -> dict[str, Any]:
+        return {"workers": {f"tcp://{name}": {"name": name} for name in self.worker_spec}}
+
+    def processing(self) -> dict[str, list[str]]:
+        return {f"tcp://{name}": ["run"] if name in self.busy else [] for name in self.worker_spec}
+
+
+def test_slurm_jobs_follow_the_runs_and_no_busy_one_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = StubCluster()
+    jobs = SlurmJobs(cluster, cluster, n_most=3)
+    for n_runs, n_jobs in ((1, 1), (7, 3), (3, 3), (1, 3)):
+        jobs.keep(n_runs)
+        assert len(cluster.worker_spec) == n_jobs
+    monkeypatch.setattr(slurm, "_PATIENCE_S", -1.0)
+    cluster.busy = {list(cluster.worker_spec)[1]}
+    jobs.keep(1)
+    assert set(cluster.worker_spec) == cluster.busy

@@ -1,6 +1,7 @@
 """Workers as SLURM jobs: as many as there are runs to do, and new ones for those that die."""
 
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from kscout.errors import ConfigError, RunError
 SLURM_OPTIONS = ("partition", "account", "walltime", "memory", "cores", "gpus", "interface")
 """Keys of `--slurm KEY=VALUE`; others are handed to sbatch as they are."""
 
+_PATIENCE_S = 120.0
+
 
 @final
 class SlurmJobs:
@@ -20,18 +23,23 @@ class SlurmJobs:
         self.client = client
         self.n_most = n_most
         self._cluster = cluster
+        self._surplus_since: float | None = None
 
     def keep(self, n_runs: int) -> None:
-        """Have a job for each run, up to the most; idle ones beyond that are given back.
+        """Have a job for each run, up to the most; those idle for long are given back.
 
         A job that was killed, or whose time was up, is replaced.
         """
         n_wanted = max(1, min(self.n_most, n_runs))
         known = list(self._cluster.worker_spec)
-        if len(known) > n_wanted:
+        if len(known) <= n_wanted:
+            self._surplus_since = None
+        elif self._surplus_since is None:
+            self._surplus_since = time.monotonic()
+        # A job may have waited in the queue for long: a pause between runs is no reason to part.
+        elif time.monotonic() - self._surplus_since > _PATIENCE_S:
             idle = self._idle(known)[: len(known) - n_wanted]
-            if idle:
-                self._cluster.sync(self._cluster.scale_down, idle)
+            self._cluster.sync(self._cluster.scale_down, idle)
         try:
             self._cluster.scale(jobs=max(len(self._cluster.worker_spec), n_wanted))
         except (OSError, RuntimeError) as error:
