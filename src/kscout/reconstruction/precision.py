@@ -2,7 +2,7 @@
 
 | precision | what |
 |---|---|
-| `fp32` | the reconstructor as it is |
+| `fp32` | the reconstructor as it is; a U-Net on a CPU in fewer passes over memory |
 | `fp16` | a U-Net on CUDA through fused 16-bit kernels, statistics in 32 bit |
 | `auto` | `fp16` where the kernels exist for network, size and device, else `fp32` |
 
@@ -20,6 +20,7 @@ from kscout.core import MagnitudeReconstructor, Reconstructor
 from kscout.errors import ConfigError, unknown_name
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_fused import FusedUNet, can_fuse
+from kscout.reconstruction.unet_inference import InferenceReconstructor
 
 PRECISIONS = ("auto", "fp32", "fp16")
 
@@ -68,4 +69,8 @@ def with_precision(
             f"no 16-bit kernels for a {type(reconstructor).__name__} on {n_rows}x{n_cols} images "
             f"on {device}; they serve U-Nets of 16, 32, ... channels on CUDA: use precision fp32"
         )
-    return HalfPrecisionUNet(frozen) if can and precision != "fp32" else frozen  # type: ignore[arg-type]
+    if not isinstance(frozen, UNet):
+        return frozen
+    if can and precision != "fp32":
+        return HalfPrecisionUNet(frozen)
+    return InferenceReconstructor(frozen) if torch.device(device).type == "cpu" else frozen

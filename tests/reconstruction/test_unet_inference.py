@@ -1,0 +1,66 @@
+"""The U-Net for CPUs computes what the network computes, in either layout and at any size."""
+
+import pytest
+import torch
+
+from conftest import Golden
+from kscout.core import Reconstructor
+from kscout.reconstruction import RECONSTRUCTORS
+from kscout.reconstruction.precision import with_precision
+from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.unet_inference import InferenceReconstructor, InferenceUNet
+
+
+def unet(golden: Golden) -> UNet:
+    found = RECONSTRUCTORS["unet"]()
+    assert isinstance(found, UNet)
+    found.network.load_state_dict(golden.state("unet_trained", "trained_state"))
+    return found.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("n_cols", [64, 128])
+def test_outputs_are_golden_in_both_layouts(
+    layout: torch.memory_format, n_cols: int, golden: Golden
+) -> None:
+    network = InferenceUNet(unet(golden).network).to(memory_format=layout)
+    found = network(golden("inputs", f"zf_r{n_cols}_a8")[:, None])
+    expected = golden("unet", f"trained_out_r{n_cols}")
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("n_rows", "n_cols"), [(16, 16), (37, 52), (70, 47), (16, 35)])
+def test_odd_sizes_pools_and_widths_agree_with_the_network(
+    layout: torch.memory_format, n_rows: int, n_cols: int, generator: torch.Generator
+) -> None:
+    torch.manual_seed(1)
+    network = UNet(n_channels=6, n_pools=3).network.eval()
+    image = torch.randn(5, 1, n_rows, n_cols, generator=generator)
+    found = InferenceUNet(network).to(memory_format=layout)(image)
+    torch.testing.assert_close(found, network(image), atol=1e-4, rtol=0)
+
+
+def test_parts_do_not_change_the_images(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = InferenceUNet(unet(golden).network)
+    image = golden("inputs", "zf_r64_a8")[:, None]
+    whole = network(image)
+    monkeypatch.setattr("kscout.reconstruction.unet_inference._N_PIXELS_AT_ONCE", 2 * 64 * 64)
+    torch.testing.assert_close(network(image), whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_a_frozen_unet_on_a_cpu_takes_the_fast_path(precision: str, golden: Golden) -> None:
+    slow: Reconstructor = unet(golden)
+    fast = with_precision(slow, precision, n_rows=64, n_cols=64, device="cpu")
+    assert isinstance(fast, InferenceReconstructor)
+    kspace = torch.randn(2, 1, 64, 64, dtype=torch.complex64)
+    mask = torch.arange(64).expand(2, -1) % 3 == 0
+    found, expected = fast(kspace, mask), slow(kspace, mask)
+    torch.testing.assert_close(found.image, expected.image, atol=1e-4, rtol=0)
+    assert torch.equal(found.mean, expected.mean) and torch.equal(found.std, expected.std)
+
+
+def test_the_copy_holds_no_parameters_and_keeps_the_protocol() -> None:
+    found = InferenceReconstructor(UNet(n_channels=4, n_pools=2, protocol="blind"))
+    assert not list(found.parameters()) and found.protocol == "blind"
