@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from kscout.config import PolicyConfig, ReconstructorConfig
 from kscout.demo.settings import METHODS, DemoFolder, DemoSettings
 
+_LINE_LENGTH = 84
+EVALUATE = "Evaluate all policies"
+
 
 def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
     """Return the words of each step's command line, by what the step does."""
@@ -17,7 +20,7 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
     for method in METHODS:
         title = f"Train the {'greedy' if method == 'greedy' else 'non-greedy'} policy"
         found[title] = _train_policy(settings.policy(method), folder, method)
-    found["Evaluate all policies"] = _evaluate(settings, folder)
+    found[EVALUATE] = _evaluate(settings, folder)
     found["Make a page of these folders"] = [
         *("kscout", "report", str(folder.path)),
         *("--out", str(folder.path / "report.html")),
@@ -26,13 +29,21 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
 
 
 def as_shell(words: Sequence[str]) -> str:
-    """Return a command as a shell takes it, one option a line."""
-    lines = [[*words[:1]]]
-    for word in words[1:]:
-        if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(shlex.quote(word))
-    return " \\\n    ".join(" ".join(line) for line in lines)
+    """Return a command as a shell takes it, in lines that fit a page; an option keeps its value."""
+    parts: list[str] = []
+    for word in words:
+        quoted = shlex.quote(word)
+        if parts and not word.startswith("--"):
+            parts[-1] += f" {quoted}"
+        else:
+            parts.append(quoted)
+    lines = parts[:1]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) < _LINE_LENGTH:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(part)
+    return " \\\n    ".join(lines)
 
 
 def untrained_script(settings: DemoSettings, folder: DemoFolder) -> str:

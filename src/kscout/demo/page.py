@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kscout.data.store import Store
-from kscout.demo.commands import as_shell, commands_of, untrained_script
+from kscout.demo.commands import EVALUATE, as_shell, commands_of, untrained_script
 from kscout.demo.reconstructions import UNET, Comparison
 from kscout.demo.settings import ACCELERATIONS, CLAIMED, REFERENCE, DemoFolder, DemoSettings
 from kscout.report.build import build_report, write_report
@@ -109,17 +109,17 @@ def commands_section(settings: DemoSettings, folder: DemoFolder) -> Section:
         "masks and scores are the paper's."
     )
     intro = (
-        "The demo called the same functions as these commands. Typed again they find their work "
-        "done; with another --out they do it anew."
+        "The demo called the same functions as these commands. Typed again, making and training "
+        "find their work done; with another --out all is done anew."
     )
-    codes = [
-        Widget(_code(title, as_shell(words)))
-        for title, words in commands_of(settings, folder).items()
-    ]
-    script = _code(
-        "The untrained network, in Python (before evaluating)", untrained_script(settings, folder)
-    )
-    return Section("How this was made", (Prose(differs), Prose(intro), *codes, Widget(script)))
+    codes = {title: as_shell(words) for title, words in commands_of(settings, folder).items()}
+    # The evaluation reads the file that this writes, so it stands before it.
+    python = {"Write the untrained network (Python)": untrained_script(settings, folder)}
+    place = list(codes).index(EVALUATE)
+    items = [*codes.items()]
+    ordered = [*items[:place], *python.items(), *items[place:]]
+    widgets = [Widget(_code(title, text)) for title, text in ordered]
+    return Section("How this was made", (Prose(differs), Prose(intro), *widgets))
 
 
 def _code(title: str, text: str) -> str:

@@ -54,7 +54,7 @@ class DemoSettings:
     unet_pools: int = 3
     unet_epochs: int = 30
     unet_learning_rate: float = 3e-3
-    policy_channels: int = 2
+    policy_channels: int = 4
     policy_hidden: int = 64
     policy_epochs: tuple[int, int] = (5, 3)
     """Greedy and non-greedy; an epoch of the latter takes several times as long."""

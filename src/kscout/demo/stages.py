@@ -37,8 +37,8 @@ OnProgress = Callable[[int, int, str], None]
 Stage = Callable[[str], AbstractContextManager[OnProgress]]
 """Opens a stage by its title; what it yields is told of progress."""
 
-_PLAYED = ("random", "equispaced-two", "center-out", "oracle")
-"""Shown step by step beside the trained policies."""
+_PLAYED = ("random", "equispaced-two", "oracle")
+"""Shown step by step beside the greedy policy: with the target, one row of five pictures."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def make_images(settings: DemoSettings, folder: DemoFolder, stage: Stage) -> Sto
 
 def train_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> None:
     """Train the U-Net and, on top of it, both policies; keep the network they started from."""
-    with stage("training a small U-Net") as tell:
+    with stage("training a small U-Net") as tell, _one_thread():
         train_reconstructor(settings.reconstructor, store, folder.unet, on_step=_epochs(tell))
     untrained = make_policy(
         settings.network, seed=settings.seed, n_cols=settings.size, n_rows=settings.size
@@ -107,7 +107,7 @@ def record_acquisition(
         found = reconstruction.load(folder.unet)
         plan = replace(settings.evaluation.plan, n_trajectories=1)
         sizes = Sizes(settings.size, settings.size, settings.n_initial, settings.horizon)
-        wanted = [*(str(folder.policy(method)) for method in METHODS), *_PLAYED]
+        wanted = [str(folder.policy(REFERENCE)), *_PLAYED]
         steps = []
         for number, name in enumerate(wanted, start=1):
             (entrant,) = resolve(name, sizes, seeds=(settings.seed,))
@@ -168,6 +168,20 @@ def _kept(folder: DemoFolder, inputs: dict[str, Any]) -> dict[str, Any] | None:
     if json.loads(folder.inputs.read_text(encoding="utf-8")) != inputs:
         return None
     return read_evaluation(folder.evaluation).summary
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread: this network's steps are so short that a second one mostly waits.
+
+    Where others use the machine too, waiting for each other takes several times the work itself.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def _epochs(tell: OnProgress) -> Callable[[Progress], None]:
