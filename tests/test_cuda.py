@@ -124,7 +124,8 @@ def test_graphed_training_equals_eager_training(golden: Golden) -> None:
         optimizer = torch.optim.Adam(policy.parameters())
         lockstep = Lockstep([policy], [optimizer], [config], slices, unet)
         if not is_graphed:
-            lockstep._gradients = lambda inputs: lockstep.eager  # type: ignore[method-assign]
+            eager = lockstep.eager
+            lockstep._gradients = lambda _, eager=eager: eager  # type: ignore[method-assign,misc]
         lockstep.pass_over_slices(1, lambda _: None)
         weights.append([p.detach().clone() for p in policy.parameters()])
     for a, b in zip(*weights, strict=True):

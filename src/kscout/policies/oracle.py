@@ -16,6 +16,9 @@ Images are real, so that two columns mirrored at DC are worth exactly the same w
 ones are symmetric. Rounding (some 1e-7) would let batch size and device choose between them.
 """
 
+RELATIVE_TIE = 1e-5
+"""The same for the spectral oracle's squared errors, which mirrored columns share likewise."""
+
 
 def _truth(seen: Observation, name: str) -> Truth:
     if seen.truth is None:
@@ -57,4 +60,6 @@ class SpectralOracle(Policy):
     needs_target = True
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        return _truth(seen, "spectral oracle").kspace_error
+        error = _truth(seen, "spectral oracle").kspace_error
+        largest = error.masked_fill(seen.mask, 0.0).amax(dim=-1, keepdim=True)
+        return torch.where(error >= largest * (1 - RELATIVE_TIE), largest, error)
