@@ -7,6 +7,18 @@ import typer
 
 def bench(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    size: Annotated[
+        list[int] | None, typer.Option(help="Image size; any number of times. [default: 64, 128]")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer slices and repetitions: a look, not a result.")
+    ] = False,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Also time batches of growing size.")
+    ] = False,
+    reconstructor: Annotated[
+        str | None, typer.Option(help="A trained U-Net to judge agreement on.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure speed: each part beside its limit, and whole batches beside a plain implementation.
@@ -15,4 +27,11 @@ def bench(
     """
     from kscout.bench import print_benchmarks
 
-    print_benchmarks(device=device, as_json=as_json)
+    print_benchmarks(
+        device=device,
+        as_json=as_json,
+        sizes=tuple(size or (64, 128)),
+        quick=quick,
+        scaling=scaling,
+        reconstructor=reconstructor,
+    )

@@ -1,0 +1,49 @@
+"""Peak memory of a non-greedy batch against its horizon: it must not grow with a kept graph."""
+
+import resource
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import torch
+
+from kscout.bench.engine import Engine
+
+HORIZONS = (4, 16, 28)
+"""Steps; the paper's are 16 and 28."""
+
+
+def measure_memory(
+    size: int, n_slices: int, q: int, device: torch.device
+) -> list[dict[str, int | str]]:
+    """Return the peak for each horizon; on a CPU each is a process of its own."""
+    records: list[dict[str, int | str]] = []
+    for horizon in HORIZONS:
+        arguments = (size, n_slices, q, horizon, str(device))
+        if device.type == "cuda":
+            peak = peak_bytes(*arguments)
+        else:
+            # Peaks of a process never fall, so one process cannot show three of them.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                peak = pool.submit(peak_bytes, *arguments).result()
+        records.append(
+            {"size": size, "n_slices": n_slices, "q": q, "horizon": horizon, "peak_bytes": peak}
+        )
+    return records
+
+
+def peak_bytes(size: int, n_slices: int, q: int, horizon: int, device: str) -> int:
+    """Return what a non-greedy batch takes at its peak, beyond what stood before it."""
+    place = torch.device(device)
+    engine = Engine.build(size, n_slices, place)
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)
+        before = torch.cuda.memory_allocated(place)
+        engine.non_greedy(horizon, q)
+        return torch.cuda.max_memory_allocated(place) - before
+    before = _peak_of_process()
+    engine.non_greedy(horizon, q)
+    return _peak_of_process() - before
+
+
+def _peak_of_process() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

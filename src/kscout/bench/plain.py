@@ -1,0 +1,221 @@
+"""The yardstick: the paper's greedy estimator, written plainly.
+
+What a competent reader of the paper would write in torch and leave at that: eager float32, torch's
+defaults and modules, candidates in one batch, a two-dimensional transform for each candidate mask,
+SSIM by 11x11 convolutions, the policy's forward and backward pass at every step. It shares no code
+with the engine but the centered transforms and the column draw, so that a faster engine cannot
+make it faster; it is held to the authors' numbers in the tests.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kscout.acquisition.choose import draw_columns
+from kscout.physics.fourier import fft2c, ifft2c
+from kscout.physics.sampling import center_mask
+
+
+def _block(n_in: int, n_out: int) -> list[nn.Module]:
+    return [nn.Conv2d(n_in, n_out, 3, padding=1), nn.InstanceNorm2d(n_out), nn.ReLU()]
+
+
+@final
+class _Layers(nn.Module):
+    """Layers under the name that the authors' checkpoints give them."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.layers(features)
+
+
+def _double_block(n_in: int, n_out: int) -> _Layers:
+    return _Layers(*_block(n_in, n_out), nn.Dropout2d(0.0), *_block(n_out, n_out))
+
+
+@final
+class PlainUNet(nn.Module):
+    """The paper's U-Net of torch's modules; loads the weights of `kscout.reconstruction.unet`."""
+
+    def __init__(self, *, n_channels: int = 16, n_pools: int = 4) -> None:
+        super().__init__()
+        widths = [n_channels * 2**level for level in range(n_pools)]
+        inputs = [1, *widths[:-1]]
+        outputs = [*reversed(widths[:-1]), n_channels]
+        self.down_sample_layers = nn.ModuleList(
+            _double_block(i, o) for i, o in zip(inputs, widths, strict=True)
+        )
+        self.conv = _double_block(widths[-1], widths[-1])
+        self.up_sample_layers = nn.ModuleList(
+            _double_block(2 * i, o) for i, o in zip(reversed(widths), outputs, strict=True)
+        )
+        self.conv2 = nn.Sequential(
+            nn.Conv2d(n_channels, n_channels // 2, 1),
+            nn.Conv2d(n_channels // 2, 1, 1),
+            nn.Conv2d(1, 1, 1),
+        )
+
+    def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
+        skips = []
+        for block in self.down_sample_layers:
+            image = block(image)
+            skips.append(image)
+            image = F.max_pool2d(image, 2)
+        image = self.conv(image)
+        for block in self.up_sample_layers:
+            image = F.interpolate(image, scale_factor=2, mode="bilinear", align_corners=False)
+            image = block(torch.cat([image, skips.pop()], dim=1))
+        return self.conv2(image)
+
+
+@final
+class PlainPolicy(nn.Module):
+    """The paper's policy of torch's modules; loads the weights of `kscout.policies.conv`."""
+
+    def __init__(self, *, n_cols: int, n_channels: int, n_blocks: int, n_hidden: int = 256) -> None:
+        super().__init__()
+        widths = [n_channels * 2**level for level in range(n_blocks + 1)]
+        self.channel_layer = _Layers(*_block(1, n_channels))
+        self.down_sample_layers = nn.ModuleList(
+            _Layers(*_block(i, o), nn.MaxPool2d(2)) for i, o in itertools.pairwise(widths)
+        )
+        self.fc_out = nn.Sequential(
+            nn.Linear(widths[-1] * (n_cols >> n_blocks) ** 2, n_hidden),
+            nn.LeakyReLU(0.01),
+            nn.Linear(n_hidden, n_hidden),
+            nn.LeakyReLU(0.01),
+            nn.Linear(n_hidden, n_cols),
+        )
+
+    def forward(self, image: Float[Tensor, "batch row col"]) -> Float[Tensor, "batch col"]:
+        features = self.channel_layer(image[:, None])
+        for block in self.down_sample_layers:
+            features = block(features)
+        return self.fc_out(features.flatten(1))
+
+
+@final
+@dataclass(frozen=True)
+class PlainEstimate:
+    """What one batch gave, beside the gradients."""
+
+    columns: Int[Tensor, "step batch q"]
+    log_probs: Float[Tensor, "step batch q"]
+    rewards: Float[Tensor, "step batch q"]
+    losses: Float[Tensor, " step"]
+
+
+def plain_greedy_gradients(
+    policy: nn.Module,
+    unet: nn.Module,
+    images: Float[Tensor, "batch row col"],
+    data_range: Float[Tensor, " batch"],
+    *,
+    n_initial: int,
+    uniforms: Float[Tensor, "batch step q"],
+    followed: Int[Tensor, " step"],
+    replay: Int[Tensor, "step batch q"] | None = None,
+) -> PlainEstimate:
+    """Add the greedy estimator's gradients for one batch of images, one backward pass per step.
+
+    Args:
+        policy: maps normalized images to a logit for each column.
+        unet: maps normalized zero-filled images to normalized images; gets no gradients.
+        images: raw images.
+        data_range: for SSIM, per image.
+        n_initial: central columns measured at the start.
+        uniforms: numbers in [0, 1) that decide the draws.
+        followed: which of the q columns the batch goes on with after each step.
+        replay: columns to take instead of drawing.
+    """
+    truth = _Truth.of(images, data_range)
+    kspace, q = fft2c(images), uniforms.shape[-1]
+    mask = center_mask(images.shape[-1], n_initial, images.device).expand(len(images), 1, -1)
+    seen, base = _reconstruct(unet, kspace, mask, truth)
+    found = []
+    for step in range(uniforms.shape[1]):
+        logits = policy(seen[:, 0]).masked_fill(mask[:, 0], -1e7)
+        log_probs = logits.log_softmax(dim=-1)
+        columns = (
+            draw_columns(log_probs.detach(), uniforms[:, step]) if replay is None else replay[step]
+        )
+        masks = mask | F.one_hot(columns, images.shape[-1]).bool()
+        candidates, scores = _reconstruct(unet, kspace, masks, truth)
+        rewards = scores - base
+        chosen = log_probs.gather(-1, columns)
+        advantages = rewards - rewards.mean(dim=-1, keepdim=True)
+        loss = -(chosen * advantages).sum(dim=-1).mean() / (q - 1)
+        loss.backward()
+        index = followed[step]
+        mask, seen, base = masks[:, [index]], candidates[:, [index]], scores[:, [index]]
+        found.append((columns, chosen.detach(), rewards, loss.detach()))
+    return PlainEstimate(*(torch.stack(parts) for parts in zip(*found, strict=True)))
+
+
+@final
+@dataclass(frozen=True)
+class _Truth:
+    """What reconstructions are scored against: the target and its statistics."""
+
+    target: Float[Tensor, "batch row col"]
+    mean: Float[Tensor, "batch 1 1 1"]
+    std: Float[Tensor, "batch 1 1 1"]
+    data_range: Float[Tensor, " batch"]
+
+    @classmethod
+    def of(cls, images: Tensor, data_range: Tensor) -> "_Truth":
+        mean, std = images.mean(dim=(1, 2), keepdim=True), images.std(dim=(1, 2), keepdim=True)
+        target = ((images - mean) / (std + 1e-11)).clamp(-6, 6) * std + mean
+        return cls(target, mean[:, None], std[:, None], data_range)
+
+
+@torch.no_grad()
+def _reconstruct(
+    unet: nn.Module,
+    kspace: Complex[Tensor, "batch row col"],
+    masks: Bool[Tensor, "batch candidate col"],
+    truth: _Truth,
+) -> tuple[Float[Tensor, "batch candidate row col"], Float[Tensor, "batch candidate"]]:
+    """Return the normalized reconstruction and the score of every candidate mask."""
+    zero_filled = ifft2c(kspace[:, None] * masks[:, :, None]).abs()
+    mean = zero_filled.mean(dim=(2, 3), keepdim=True)
+    std = zero_filled.std(dim=(2, 3), keepdim=True)
+    normalized = ((zero_filled - mean) / (std + 1e-11)).clamp(-6, 6)
+    images = unet(normalized.flatten(0, 1)[:, None]).view(normalized.shape)
+    targets = truth.target[:, None].expand_as(images)
+    ranges = truth.data_range[:, None].expand(masks.shape[:2])
+    in_units = images * truth.std + truth.mean
+    scores = plain_ssim(in_units.flatten(0, 1), targets.flatten(0, 1), ranges.flatten())
+    return images, scores.view(masks.shape[:2])
+
+
+def plain_ssim(
+    image: Float[Tensor, "batch row col"],
+    target: Float[Tensor, "batch row col"],
+    data_range: Float[Tensor, " batch"],
+) -> Float[Tensor, " batch"]:
+    """Return SSIM by convolutions with an 11x11 Gaussian window, zeros outside the image."""
+    offset = torch.arange(11, dtype=image.dtype, device=image.device) - 5
+    line = torch.exp(-offset.square() / (2 * 1.5**2))
+    line = line / line.sum()
+    window = (line[:, None] * line)[None, None]
+
+    def blur(x: Tensor) -> Tensor:
+        return F.conv2d(x[:, None], window, padding=5)[:, 0]
+
+    mean_x, mean_y = blur(image), blur(target)
+    variance_x = blur(image * image) - mean_x * mean_x
+    variance_y = blur(target * target) - mean_y * mean_y
+    covariance = blur(image * target) - mean_x * mean_y
+    c1, c2 = ((k * data_range[:, None, None]) ** 2 for k in (0.01, 0.03))
+    numerator = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+    denominator = (mean_x * mean_x + mean_y * mean_y + c1) * (variance_x + variance_y + c2)
+    return (numerator / denominator).mean(dim=(1, 2))

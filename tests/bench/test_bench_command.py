@@ -1,0 +1,72 @@
+"""`kscout bench --json` answers with one object that holds all that is promised."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kscout.bench.engine import Engine
+from kscout.bench.memory import measure_memory
+from kscout.bench.table import print_tables
+from kscout.bench.yardstick import compare_with_plain
+from kscout.cli import app
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    options = ["bench", "--json", "--quick", "--size", "32", "--device", "cpu"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_ratio_is_the_median_of_three_rounds(found: dict[str, Any]) -> None:
+    record = found["yardstick"]["32"]
+    assert found["yardstick_ratio"] == {"32": sorted(record["ratios"])[1]}
+    assert record["ratios"] == [
+        a / b for a, b in zip(record["plain_s"], record["kscout_s"], strict=True)
+    ]
+
+
+def test_both_sides_of_the_ratio_do_the_same(found: dict[str, Any]) -> None:
+    record = found["yardstick"]["32"]
+    assert record["columns_equal"]
+    assert record["largest_reward_difference"] < 1e-5
+    assert record["mean_distinct_of_q"] > 6
+
+
+def test_parts_batches_and_agreement_are_there(found: dict[str, Any]) -> None:
+    parts = {record["part"]: record for record in found["parts"]}
+    assert set(parts) == {"U-Net forward", "SSIM", "candidate scoring", "policy forward + backward"}
+    assert all(0 < record["images_per_s"] for record in parts.values())
+    assert {record["method"] for record in found["batches"]} == {"greedy", "non-greedy"}
+    assert found["agreement"][0]["mean_ssim_difference"] < 1e-4
+    assert found["memory"] == []
+    assert {"date", "device", "torch", "load_before", "ceilings"} <= set(found)
+
+
+def test_tables_show_the_ratio(found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(found)
+    assert f"{found['yardstick_ratio']['32']:.2f}" in capsys.readouterr().out
+
+
+def test_gradients_of_both_agree_where_rewards_are_large() -> None:
+    engine = Engine.build(32, 3, torch.device("cpu"))
+    found = compare_with_plain(engine, horizon=2, q=5)
+    assert found["relative_gradient_difference"] < 2e-2
+
+
+@pytest.mark.slow
+def test_memory_of_non_greedy_batches_hardly_grows_with_the_horizon() -> None:
+    records = measure_memory(64, 2, 4, torch.device("cpu"))
+    assert [record["horizon"] for record in records] == [4, 16, 28]
+    peaks = [int(record["peak_bytes"]) for record in records]
+    # Kept graphs of the policy would add 30 MB for every step.
+    assert peaks[2] - peaks[0] < 24 * 30e6 / 2
+
+
+def test_an_impossible_size_is_named() -> None:
+    result = CliRunner().invoke(app, ["bench", "--size", "40"])
+    assert result.exit_code != 0 and "40" in str(result.exception or result.output)

@@ -1,0 +1,50 @@
+"""Work is counted from the model, ceilings bound it, and ranks are compared as ranks."""
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from kscout.bench.agreement import rank_correlation
+from kscout.bench.limits import Ceilings, Work, best_time, count_work
+from kscout.reconstruction.unet import UNet
+
+
+def test_the_unet_costs_its_known_flops_and_bytes() -> None:
+    # 0.972 GFLOP forward and 8.1 MB in 16 bit for one image of 128x128.
+    work = count_work(UNet().network.eval(), torch.zeros(1, 1, 128, 128), bytes_per_value=2)
+    assert work.flops == pytest.approx(0.972e9, rel=5e-3)
+    assert work.n_bytes == pytest.approx(8.1e6, rel=0.1)
+
+
+def test_a_dense_layer_and_a_convolution_are_counted_by_hand() -> None:
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 3, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(3 * 35, 4)
+    )
+    work = count_work(network, torch.zeros(1, 2, 5, 7))
+    assert work.flops == 2 * (9 * 2 * 3 * 35) + 2 * (105 * 4)
+    assert work.n_bytes == 4 * ((2 * 35 + 3 * 35) + (105 + 4 + 105 * 4))
+
+
+def test_counting_leaves_no_hook_behind() -> None:
+    network = UNet(n_channels=2, n_pools=1).network
+    count_work(network, torch.zeros(1, 1, 8, 8))
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+def test_the_tighter_ceiling_limits() -> None:
+    ceilings = Ceilings(flops_per_s=100.0, bytes_per_s=10.0)
+    assert ceilings.limit(Work(flops=50.0, n_bytes=1.0)) == 2.0
+    assert ceilings.limit(Work(flops=50.0, n_bytes=20.0)) == 0.5
+
+
+def test_the_best_time_is_of_three_calls_or_more() -> None:
+    calls: list[int] = []
+    seconds = best_time(lambda: calls.append(1), torch.device("cpu"), at_least_s=0.0)
+    assert len(calls) == 4 and 0 <= seconds < 1
+
+
+def test_rank_correlation_is_scipys(generator: torch.Generator) -> None:
+    first, second = torch.randn(2, 3, 11, generator=generator)
+    expected = sum(spearmanr(a, b).statistic for a, b in zip(first, second, strict=True)) / 3
+    assert rank_correlation(first, second) == pytest.approx(expected)
+    assert rank_correlation(first, first.exp()) == pytest.approx(1.0)

@@ -1,0 +1,78 @@
+"""The yardstick computes the paper's numbers: it is slow, not wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Golden
+from kscout.bench.plain import PlainPolicy, PlainUNet, plain_greedy_gradients, plain_ssim
+from kscout.data.slices import SliceSet
+from kscout.metrics import ssim
+
+
+def trained_unet(golden: Golden) -> PlainUNet:
+    unet = PlainUNet()
+    unet.load_state_dict(golden.state("unet_trained", "trained_state"))
+    return unet.requires_grad_(False)
+
+
+def policy_of(method: str, golden: Golden) -> PlainPolicy:
+    if method == "greedy":
+        policy = PlainPolicy(n_cols=64, n_channels=4, n_blocks=4, n_hidden=32)
+        policy.load_state_dict(golden.state("policy", "small_state"))
+        return policy
+    policy, draws = PlainPolicy(n_cols=128, n_channels=16, n_blocks=4), np.random.RandomState(321)
+    for parameter in policy.parameters():
+        value = draws.standard_normal(parameter.shape)
+        scale = np.prod(parameter.shape[1:]) ** -0.5 if parameter.ndim > 1 else 0.1
+        parameter.data = torch.from_numpy(value * scale).float()
+    return policy
+
+
+# At 128 pixels the stored advantages are so small that float32's share of the stored rewards moves
+# gradients by 4e-3 (tests/training/test_policy_gradient.py).
+@pytest.mark.parametrize(
+    ("method", "size", "tolerance"), [("greedy", 64, 1e-3), ("greedy128", 128, 4e-3)]
+)
+def test_plain_estimator_is_golden(
+    method: str, size: int, tolerance: float, golden: Golden
+) -> None:
+    actions = golden("loss", f"{method}/actions")
+    n_slices = actions.shape[1]
+    edge = (128 - size) // 2
+    images = golden("inputs", "images128")[:, edge : edge + size, edge : edge + size].contiguous()
+    slices = SliceSet.from_images(images, ("a",) * 3 + ("b",) * 3)
+    policy = policy_of(method, golden)
+    found = plain_greedy_gradients(
+        policy,
+        trained_unet(golden),
+        images[:n_slices],
+        slices.data_range[:n_slices],
+        n_initial=size // 8,
+        uniforms=torch.zeros(n_slices, actions.shape[0], actions.shape[2]),
+        followed=golden("loss", f"{method}/idx"),
+        replay=actions,
+    )
+    for values, key, atol in (
+        (found.log_probs, "logprobs", 1e-4),
+        (found.rewards, "rewards", 3e-6),
+    ):
+        torch.testing.assert_close(values, golden("loss", f"{method}/{key}"), atol=atol, rtol=0)
+    losses = golden("loss", f"{method}/losses").float()
+    torch.testing.assert_close(found.losses, losses, atol=1e-7, rtol=1e-3)
+    for name, key in (
+        ("fc_out.4.weight", "grad_w"),
+        ("fc_out.4.bias", "grad_b"),
+        ("channel_layer.layers.0.weight", "grad_first"),
+    ):
+        gradient, expected = policy.get_parameter(name).grad, golden("loss", f"{method}/{key}")
+        assert gradient is not None
+        assert (gradient - expected).abs().max() <= tolerance * expected.abs().max(), name
+
+
+def test_plain_ssim_is_that_of_the_metrics(generator: torch.Generator) -> None:
+    image, target = (torch.rand(3, 21, 34, generator=generator) for _ in range(2))
+    data_range = torch.tensor([1.0, 0.7, 2.0])
+    expected = ssim(image.double(), target.double(), data_range=data_range.double())
+    found = plain_ssim(image, target, data_range)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=0)
