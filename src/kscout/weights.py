@@ -18,7 +18,7 @@ from typing import Any, Literal, final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from kscout.errors import WeightsError
@@ -100,8 +100,10 @@ def save_weights(
     state = {
         name: tensor.detach().cpu().contiguous().clone() for name, tensor in module_state.items()
     }
+    # Not by its `save_file`, which lets nobody but the owner read the file, whatever the umask.
+    content = save(state, metadata={"kscout": json.dumps(header)})
     with written_whole(path) as aside:
-        save_file(state, aside, metadata={"kscout": json.dumps(header)})
+        aside.write_bytes(content)
 
 
 def read_weights(path: Path) -> Weights:
