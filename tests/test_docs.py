@@ -1,0 +1,168 @@
+"""What the documents say holds as far as a machine can tell: commands, links, no machine paths."""
+
+import re
+import shlex
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from kscout.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page for folder in (".", "docs", "benchmarks") for page in (ROOT / folder).glob("*.md")
+)
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+TEXTS = [*PAGES, *CONFIGS, *sorted((ROOT / "examples").glob("*.py")), ROOT / "Makefile"]
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home|Users|mnt|private)/\w|[A-Z]:\\\w")
+PROMPT = re.compile(r"^\s*(?:\$ |# {2,}|\w+=\S+ )*(?:\.venv/bin/)?(?=kscout )")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMANDS: Any = typer.main.get_command(app)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def code_lines(text: str) -> Iterator[str]:
+    """Yield the lines of fenced and indented code, continued lines joined."""
+    is_fenced, pending = False, ""
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            is_fenced = not is_fenced
+        elif is_fenced or line.startswith("    "):
+            pending += line.strip()
+            if pending.endswith("\\"):
+                pending = pending[:-1]
+            else:
+                yield pending
+                pending = ""
+
+
+def block_commands(path: Path) -> list[str]:
+    """Return the kscout commands that a page shows in code, or a TOML file in its head."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines() if path.suffix == ".toml" else list(code_lines(text))
+    return [PROMPT.sub("", line) for line in lines if PROMPT.match(line)]
+
+
+def inline_commands(path: Path) -> list[str]:
+    """Return the kscout commands that a page names within a sentence; they may be fragments."""
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    spans = re.findall(r"`(kscout [^`]+)`", prose)
+    return [" ".join(span.split()) for span in spans]
+
+
+def find_command(words: list[str]) -> tuple[Any, list[str]]:
+    """Follow the words to a command; return it with the words that are left."""
+    command, rest = COMMANDS, words
+    while hasattr(command, "commands") and rest and rest[0] not in ("...", "--help"):
+        assert rest[0] in command.commands, f"there is no command {rest[0]!r}"
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+def check_options_exist(command: Any, rest: list[str]) -> None:
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    for word in rest:
+        if word.startswith("-"):
+            assert word.partition("=")[0] in known | {"--help"}, f"there is no option {word}"
+
+
+def check_parses(line: str) -> None:
+    """Parse a command line as typing it would, without running it."""
+    command, rest = find_command(shlex.split(line, comments=True)[1:])
+    if "..." in rest or "--help" in rest:
+        check_options_exist(command, rest)
+        return
+    assert not hasattr(command, "commands"), "a command is missing after the group's name"
+    command.make_context(command.name, list(rest))
+
+
+def leaves(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    for name, child in getattr(command, "commands", {}).items():
+        yield from leaves(child, *names, name)
+    if not hasattr(command, "commands"):
+        yield " ".join(names), command
+
+
+@pytest.mark.parametrize("path", [*PAGES, *CONFIGS], ids=name_of)
+def test_every_command_shown_in_code_parses(path: Path) -> None:
+    for line in block_commands(path):
+        try:
+            check_parses(line)
+        except Exception as error:
+            pytest.fail(f"{name_of(path)}: {line}: {error}")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_command_named_in_a_sentence_exists(path: Path) -> None:
+    for span in inline_commands(path):
+        check_options_exist(*find_command(span.split()[1:]))
+
+
+@pytest.mark.parametrize("name", [name for name, _ in leaves(COMMANDS)])
+def test_every_help_has_an_example_that_parses(name: str) -> None:
+    help_text = dict(leaves(COMMANDS))[name].help
+    found = re.search(r"Example: (kscout .*?)(?:\n\n|$)", help_text, flags=re.DOTALL)
+    assert found, f"kscout {name} has no example"
+    check_parses(found.group(1))
+    assert found.group(1).startswith(f"kscout {name}")
+
+
+def test_pages_show_commands_at_all() -> None:
+    # Else the search for commands, and not the pages, might be what is empty.
+    shown = {line.split()[1] for path in PAGES for line in block_commands(path)}
+    assert {"data", "train", "evaluate", "campaign", "report"} <= shown
+
+
+@pytest.mark.parametrize(
+    "line", ["kscout data mkae knee --out x", "kscout data make knee --ot x", "kscout data"]
+)
+def test_wrong_commands_are_found(line: str) -> None:
+    with pytest.raises(Exception, match=r"no command|No such option|missing"):
+        check_parses(line)
+
+
+@pytest.mark.parametrize("page", ["add_a_policy.md", "add_a_reconstructor.md"])
+def test_components_of_the_guides_keep_their_contract(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    component, check = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {"__name__": "guide"}
+    exec(component, names)
+    exec("\n".join(line for line in check.splitlines() if "evaluate" not in line), names)
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    dropped = string.punctuation.replace("-", "").replace("_", "")
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    plain = (heading.lower().translate(str.maketrans("", "", dropped)) for heading in headings)
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_relative_links_lead_somewhere(path: Path) -> None:
+    # Code may hold brackets that are no links.
+    text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), f"{name_of(path)} links to {link}, which does not exist"
+        assert target.is_relative_to(ROOT)
+        if anchor:
+            assert anchor in anchors(target), f"{name_of(path)} links to {link}: no such heading"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_no_text_names_a_machine(path: Path) -> None:
+    found = MACHINE_PATH.search(path.read_text(encoding="utf-8"))
+    assert found is None, f"{name_of(path)} names {found and found.group(0)}"
