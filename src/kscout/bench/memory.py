@@ -1,6 +1,7 @@
 """Peak memory of a non-greedy batch against its horizon: it must not grow with a kept graph."""
 
 import resource
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -13,11 +14,11 @@ HORIZONS = (4, 16, 28)
 
 
 def measure_memory(
-    size: int, n_slices: int, q: int, device: torch.device
-) -> list[dict[str, int | str]]:
+    size: int, n_slices: int, q: int, device: torch.device, *, horizons: Sequence[int] = HORIZONS
+) -> list[dict[str, int]]:
     """Return the peak for each horizon; on a CPU each is a process of its own."""
-    records: list[dict[str, int | str]] = []
-    for horizon in HORIZONS:
+    records = []
+    for horizon in horizons:
         arguments = (size, n_slices, q, horizon, str(device))
         if device.type == "cuda":
             peak = peak_bytes(*arguments)

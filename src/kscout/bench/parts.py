@@ -6,6 +6,7 @@ import torch
 
 from kscout.bench.engine import Engine
 from kscout.bench.limits import Ceilings, Work, best_time, count_work, ssim_work, wait
+from kscout.bench.yardstick import plain_copies
 from kscout.core import Observation
 from kscout.metrics import SsimScorer
 
@@ -20,7 +21,8 @@ def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> l
     unet = count_work(engine.unet.network, image, bytes_per_value=bytes_per_value)
     scored = unet.plus(ssim_work(size, size))
     # A backward pass multiplies twice for each product of the forward pass, and reads it all again.
-    policy = count_work(_Scores(engine), image[:, 0], bytes_per_value=bytes_per_value).times(3)
+    _, plain_policy = plain_copies(engine)
+    policy = count_work(plain_policy, image[:, 0], bytes_per_value=bytes_per_value).times(3)
     functions = {
         "U-Net forward": (_unet(engine), unet),
         "SSIM": (_ssim(engine), ssim_work(size, size)),
@@ -47,18 +49,6 @@ def _record(
         "flops_per_image": work.flops,
         "bytes_per_image": work.n_bytes,
     }
-
-
-class _Scores(torch.nn.Module):
-    """The policy as a module on images alone, so that its layers can be walked."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__()
-        self.policy = engine.policy
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        mask = torch.zeros(len(image), image.shape[-1], dtype=torch.bool, device=image.device)
-        return self.policy(Observation(image=image, mask=mask))
 
 
 def _unet(engine: Engine) -> tuple[Any, int]:
@@ -98,12 +88,12 @@ def _scoring(engine: Engine) -> tuple[Any, int]:
 
 
 def _policy(engine: Engine) -> tuple[Any, int]:
-    scores = _Scores(engine)
+    seen = Observation(image=engine.slices.images, mask=~engine.slices.selectable)
 
     def run() -> None:
         engine.policy.zero_grad()
         with engine.ready():
-            scores(engine.slices.images).sum().backward()
+            engine.policy(seen).sum().backward()
 
     return run, len(engine.slices)
 

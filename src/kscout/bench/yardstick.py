@@ -20,7 +20,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
     too: what is faster must also be the same.
     """
     device = engine.slices.device
-    unet, policy = _plain_copies(engine)
+    unet, policy = plain_copies(engine)
     uniforms, followed = engine.draws(horizon, q)
     times: dict[str, list[float]] = {"plain_s": [], "kscout_s": []}
 
@@ -59,7 +59,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
     }
 
 
-def _plain_copies(engine: Engine) -> tuple[PlainUNet, PlainPolicy]:
+def plain_copies(engine: Engine) -> tuple[PlainUNet, PlainPolicy]:
     """Return torch's modules with the engine's weights."""
     own, device = engine.policy, engine.slices.device
     assert isinstance(own, ConvPolicy)

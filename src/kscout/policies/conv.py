@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
+from kscout.policies.conv_cpu import convolve_on_cpu
 
 _N_FEATURES = 256
 """Channels of the coarsest level in the paper's networks, at 8 x 8 pixels."""
@@ -109,10 +110,18 @@ class ConvPolicy(Policy):
                 f"a network for images of {self.n_rows}x{self.n_cols} was given images of "
                 f"{n_rows}x{n_cols}; train one with n_rows = {n_rows} and n_cols = {n_cols}"
             )
-        features = self.channel_layer(seen.image[:, None])
-        for block in self.down_sample_layers:
+        return self.fc_out(self._features(seen.image).flatten(start_dim=1))
+
+    def _features(
+        self, image: Float[Tensor, "batch row col"]
+    ) -> Float[Tensor, "batch channel out_row out_col"]:
+        blocks = [self.channel_layer, *self.down_sample_layers]
+        if image.device.type == "cpu" and not torch.compiler.is_compiling():
+            return convolve_on_cpu(image, [block.get_submodule("layers.0") for block in blocks])
+        features = image[:, None]
+        for block in blocks:
             features = block(features)
-        return self.fc_out(features.flatten(start_dim=1))
+        return features
 
 
 def default_n_blocks(n_cols: int) -> int:

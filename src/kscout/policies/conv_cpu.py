@@ -1,0 +1,81 @@
+"""The convolutions of the paper's policy on a CPU: the same function and gradients, faster.
+
+Features are stored channels last, which suits oneDNN and pooling. The first convolution, of one
+channel, is a matrix product of shifted images; ReLU comes after pooling, with which it commutes;
+and instance norm has a backward pass of few passes over memory, where torch's takes as long as the
+convolution's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_EPSILON = 1e-5
+
+
+class InstanceNormLast(torch.autograd.Function):
+    """Instance norm of features stored channels last."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        features: Float[Tensor, "batch channel row col"],
+    ) -> Float[Tensor, "batch channel row col"]:
+        pixels = features.permute(0, 2, 3, 1)
+        centered = pixels - _mean(pixels)
+        scale = (_mean(centered.square()) + _EPSILON).rsqrt_()
+        normalized = centered.mul_(scale)
+        ctx.save_for_backward(normalized, scale)
+        return normalized.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        *gradients: Float[Tensor, "batch channel row col"],
+    ) -> Float[Tensor, "batch channel row col"]:
+        normalized, scale = ctx.saved_tensors
+        gradient = gradients[0].permute(0, 2, 3, 1)
+        along = _mean(gradient * normalized)
+        centered = gradient - _mean(gradient)
+        found = centered.addcmul_(normalized, along, value=-1).mul_(scale)
+        return found.permute(0, 3, 1, 2)
+
+
+def _mean(pixels: Float[Tensor, "batch row col channel"]) -> Float[Tensor, "batch 1 1 channel"]:
+    # In two stages: one long sum in float32 moves maxima, and with them gradients.
+    return pixels.mean(dim=2, keepdim=True).mean(dim=1, keepdim=True)
+
+
+def convolve_on_cpu(
+    image: Float[Tensor, "batch row col"], layers: Sequence[nn.Module]
+) -> Float[Tensor, "batch channel out_row out_col"]:
+    """Apply 3x3 convolutions, each with instance norm and ReLU; all but the first then pool."""
+    features = F.relu(_normalize(_convolve_one_channel(image, layers[0])))
+    for layer in layers[1:]:
+        convolved = layer(features)
+        features = F.max_pool2d(_normalize(convolved), kernel_size=2).relu_()
+    return features
+
+
+def _normalize(
+    features: Float[Tensor, "batch channel row col"],
+) -> Float[Tensor, "batch channel row col"]:
+    return InstanceNormLast.apply(features)  # type: ignore[no-untyped-call]
+
+
+def _convolve_one_channel(
+    image: Float[Tensor, "batch row col"], layer: nn.Module
+) -> Float[Tensor, "batch channel row col"]:
+    assert isinstance(layer, nn.Conv2d)
+    n_images, n_rows, n_cols = image.shape
+    padded = F.pad(image, (1, 1, 1, 1))
+    shifted = [
+        padded[:, row : row + n_rows, col : col + n_cols] for row in range(3) for col in range(3)
+    ]
+    patches = torch.stack(shifted, dim=-1).flatten(0, 2)
+    features = F.linear(patches, layer.weight.flatten(start_dim=1), layer.bias)
+    return features.view(n_images, n_rows, n_cols, -1).permute(0, 3, 1, 2)
