@@ -1,5 +1,6 @@
 """`kscout demo`."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ def demo(
 
     Example: kscout demo --out runs/demo
     """
+    # Read when torch is loaded. Threads that wait by spinning take the processor from those that
+    # work: on a machine that does other things too, that makes small networks several times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from kscout.demo import run_demo
 
     begun = time.perf_counter()

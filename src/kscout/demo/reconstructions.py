@@ -19,7 +19,7 @@ from kscout.physics.normalization import denormalize
 from kscout.report.reconstructions import ReconstructionPictures, ReconstructionScores
 from kscout.training.masks import MaskDistribution
 
-UNET = "U-Net, trained here"
+UNET, CLASSICAL = "U-Net, trained here", "total variation"
 _CENTER_FRACTION = 0.125
 """Columns always measured: the paper's at eightfold acceleration, and the policies' start."""
 
@@ -55,7 +55,7 @@ def compare_reconstructions(
     """
     paths = {
         "zero-filled": "zero-filled",
-        "total variation": "total-variation",
+        CLASSICAL: "total-variation",
         UNET: str(unet),
     }
     methods = {name: reconstruction.load(path) for name, path in paths.items()}
