@@ -122,9 +122,9 @@ def test_two_processes_equal_one(store: Store, tmp_path: Path) -> None:
         *("--n-initial", "2", "--steps", "3", "--epochs", "2", "--batch-size", "5"),
         *("--trajectories", "3", "--device", "cpu", "--convolution", "onednn", "--json"),
         *("--set", "policy.n_channels=2", "--set", "policy.n_blocks=2"),
-        *("--set", "policy.n_hidden=8", "--set", "training.learning_rate=0.01"),
+        *("--set", "policy.n_hidden=8"),
     ]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for name, launcher in (("one", []), ("two", torchrun)):
         command = [sys.executable, *launcher, "-m", "kscout", *arguments]
         done = subprocess.run(
@@ -133,5 +133,7 @@ def test_two_processes_equal_one(store: Store, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "two" / "done.json").read_text())["best_epoch"] in (1, 2)
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    # A bias before an instance norm changes nothing: its gradient is rounding, scaled up by Adam.
     for key in one:
-        torch.testing.assert_close(two[key], one[key], atol=1e-5, rtol=0)
+        if not key.endswith("layers.0.bias"):
+            torch.testing.assert_close(two[key], one[key], atol=1e-6, rtol=0)

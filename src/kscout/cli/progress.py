@@ -22,6 +22,11 @@ from kscout.runs import Progress
 OnStep = Callable[[Progress], None]
 
 
+def speaks_for_all() -> bool:
+    """Say whether this process tells the user: under torchrun the first one does."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 @contextmanager
 def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
     """Yield an `on_step` callback that tells the user how a training goes.
@@ -29,8 +34,7 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
     Args:
         tensorboard: a folder for TensorBoard's event files, if wanted.
     """
-    # Under torchrun the first process speaks for all.
-    if int(os.environ.get("RANK", "0")) > 0:
+    if not speaks_for_all():
         yield lambda _: None
         return
     console = Console(stderr=True)

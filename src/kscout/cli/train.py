@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from kscout.cli.progress import training_progress
+from kscout.cli.progress import speaks_for_all, training_progress
 from kscout.config import (
     RECONSTRUCTOR_TRAININGS,
     ReconstructorConfig,
@@ -74,9 +74,9 @@ def reconstructor(
         run = train_reconstructor(resolved, Store.open(data), out, device=device, on_step=on_step)
     last = run.metrics[-1]
     answer = {"run": str(out), "protocol": resolved.training.protocol, **last, **(run.done or {})}
-    if as_json:
+    if as_json and speaks_for_all():
         typer.echo(json.dumps(answer))
-    else:
+    elif speaks_for_all():
         _tell(answer)
 
 

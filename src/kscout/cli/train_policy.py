@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from kscout.cli.progress import training_progress
+from kscout.cli.progress import speaks_for_all, training_progress
 from kscout.config import (
     ACQUISITIONS,
     POLICY_TRAININGS,
@@ -87,7 +87,7 @@ def train_policy(
         runs = train_policies(
             configs, Store.open(data), reconstructor, outs, device=device, on_step=on_step
         )
-    for run in runs:
+    for run in runs if speaks_for_all() else []:
         answer = {"run": str(run.path), **run.metrics[-1], **(run.done or {})}
         _tell(answer, base.training.protocol, as_json)
 
