@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,6 +63,8 @@ def run(
     """
     plan = _plan(file, out, device)
     where = WorkerOptions(workers, device, scheduler, _pairs(slurm))
+    # Asked to stop, it closes its workers and jobs first, as it does on Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with _telling(plan) as on_event:
         outcome = run_campaign(plan, RunOptions(where, retries), file=str(file), on_event=on_event)
     page = _write_page(plan, outcome) if report else None
