@@ -81,6 +81,9 @@ class Reconstructor(nn.Module, ABC):
     rank-one update of it instead of a new transform. A method that works in k-space calls `fft2c`.
     """
 
+    protocol: Protocol | None = None
+    """The protocol that a learned one was trained for; None where both are alike."""
+
     @abstractmethod
     def from_zero_filled(
         self,

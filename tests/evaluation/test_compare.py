@@ -20,6 +20,7 @@ from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import constructor_arguments, save_weights
 
@@ -308,3 +309,13 @@ def test_equispaced_match_the_reference(golden: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_oracles_match_the_reference(golden: Any, tmp_path: Path) -> None:
     _check_golden(golden, {"na-oracle": "average_oracle", "oracle": "oracle"}, 8, tmp_path)
+
+
+def test_a_reconstructor_of_the_other_protocol_is_warned_of(
+    test_slices: SliceSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    unet = UNet(n_channels=2, n_pools=1, protocol="blind")
+    found = evaluate(("random",), test_slices, unet, _setting())
+    assert "trained for protocol blind" in caplog.text
+    assert "trained for protocol blind" in found.summary["note"]
+    assert evaluate(("random",), test_slices, ZeroFilled(), _setting()).summary["note"] is None

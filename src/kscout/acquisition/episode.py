@@ -282,6 +282,17 @@ def _distinct(
     return slot, listed[0, :-1], listed[1, :-1], n_distinct
 
 
+def protocol_note(reconstructor: Reconstructor, protocol: Protocol) -> str | None:
+    """Return what to say where a reconstructor was trained for the other protocol."""
+    if reconstructor.protocol in (None, protocol):
+        return None
+    return (
+        f"the {type(reconstructor).__name__} was trained for protocol {reconstructor.protocol}, "
+        f"and protocol {protocol} un-normalizes its images otherwise: expect poor scores, or train "
+        f"one with --protocol {protocol}"
+    )
+
+
 def check_budget(selectable: Bool[Tensor, "batch col"], *, n_initial: int, horizon: int) -> None:
     """Refuse a budget that some slice cannot meet."""
     n_cols = selectable.shape[1]

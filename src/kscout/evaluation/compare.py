@@ -1,5 +1,6 @@
 """Policies over one split and one reconstruction: a long table and a summary."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from kscout import reconstruction
-from kscout.acquisition.episode import check_budget
+from kscout.acquisition.episode import check_budget, protocol_note
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -124,6 +125,9 @@ def evaluate(
         if isinstance(reconstructor, Reconstructor)
         else reconstruction.load(reconstructor)
     )
+    note = protocol_note(loaded, setting.plan.protocol)
+    if note is not None:
+        logging.getLogger(__name__).warning(note)
     slices = _slices(source, setting)
     n_rows, n_cols = slices.images.shape[1:]
     job = _Job(
@@ -142,6 +146,7 @@ def evaluate(
         summary = {
             **_head(job, source, reconstructor),
             "reconstructor_fingerprint": fingerprint(loaded),
+            "note": note,
             **summarize(
                 scores,
                 oracles={entrant.name for entrant in entrants if entrant.is_oracle},

@@ -4,6 +4,7 @@ Policies in lockstep differ in seed and gamma alone. Each sees its own slices in
 makes its own draws, exactly as it would alone; only the reconstructions are made together.
 """
 
+import logging
 import math
 import resource
 import time
@@ -16,7 +17,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from kscout.acquisition.episode import Simulator, check_budget
+from kscout.acquisition.episode import Simulator, check_budget, protocol_note
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
 from kscout.config import PolicyConfig, learning_rate_at
@@ -84,6 +85,9 @@ def train_policies(
     _check_alike(configs)
     with process_group(device) as place, ExitStack() as stack:
         frozen = load(reconstructor)
+        note = protocol_note(frozen, configs[0].training.protocol)
+        if note is not None and is_main():
+            logging.getLogger(__name__).warning(note)
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
         setting = configs[0].acquisition
