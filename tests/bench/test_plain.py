@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.bench.plain import PlainPolicy, PlainUNet, plain_greedy_gradients, plain_ssim
 from kscout.data.slices import SliceSet
 from kscout.metrics import ssim

@@ -20,7 +20,6 @@ from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import constructor_arguments, save_weights
 

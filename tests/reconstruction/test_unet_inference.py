@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import Golden
+from golden_numbers import Golden
 from kscout.core import Reconstructor
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.reconstruction.precision import with_precision
