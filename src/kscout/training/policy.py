@@ -30,7 +30,7 @@ from kscout.reconstruction import load
 from kscout.reconstruction.precision import with_precision
 from kscout.runs import Progress, Run, RunRecord, read_run
 from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
-from kscout.training.convolution import choose_convolution, convolution
+from kscout.training.convolution import choose_convolution, convolution, to_layout
 from kscout.training.distributed import (
     describe_device,
     from_main,
@@ -210,11 +210,14 @@ def _train(
     on_step: OnStep,
 ) -> None:
     training = learners[0].config.training
-    backend = _fixed_convolution(learners, reconstructor, slices)
     n_rows, n_cols = slices.images.shape[-2:]
     frozen = with_precision(
         reconstructor, training.precision, n_rows=n_rows, n_cols=n_cols, device=slices.device
     )
+    backend = _fixed_convolution(learners, frozen, slices)
+    network = getattr(frozen, "network", None)
+    if isinstance(network, nn.Module):
+        to_layout(network, backend)
     together: dict[int, Lockstep] = {}
     with convolution(backend):
         for epoch in range(min(x.n_done for x in learners) + 1, training.n_epochs + 1):
