@@ -17,9 +17,9 @@ LAYERS = [
     {"evaluation", "gym_env"},
     {"training"},
     {"assemble", "contracts", "runs"},
-    {"data", "reconstruction", "policies", "acquisition", "zoo"},
+    {"data", "reconstruction", "policies", "acquisition"},
     {"core", "config", "metrics", "weights"},
-    {"physics", "files", "randomness"},
+    {"physics", "files", "randomness", "zoo"},
     {"kernels"},
     {"errors"},
 ]

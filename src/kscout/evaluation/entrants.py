@@ -1,4 +1,4 @@
-"""From what a user names (a policy, a run folder, a weights file) to policies ready to run."""
+"""From what a user names (policy, run folder, weights file, zoo name) to policies ready to run."""
 
 import re
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from kscout.errors import ConfigError, unknown_name
 from kscout.policies.fixed import FixedOrder, NaOracle
 from kscout.runs import CONFIG, read_run
 from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
+from kscout.zoo import zoo_names, zoo_path
 
 FITTED = ("fixed", "na-oracle")
 """Policies whose order is fitted when an evaluation starts."""
@@ -76,7 +77,7 @@ def resolve(
     if isinstance(wanted, tuple):
         return [_given(*wanted, seed=seed) for seed in _seeds_of(wanted[1], seeds)]
     if isinstance(wanted, Path):
-        return [_loaded(str(wanted), seeds[0])]
+        return [_loaded(wanted, seeds[0])]
     text = wanted
     if text in FITTED:
         order = (orders or {})[text]
@@ -106,14 +107,16 @@ def _untrained(sizes: Sizes, seed: int) -> Policy:
     return make_policy(component, seed=seed, n_cols=sizes.n_cols, n_rows=sizes.n_rows)
 
 
-def _loaded(text: str, draw_seed: int) -> Entrant:
-    label, equals, after = text.partition("=")
+def _loaded(wanted: str | Path, draw_seed: int) -> Entrant:
+    label, equals, after = str(wanted).partition("=")
     # A path may hold an equals sign itself, so a label is one only where the whole is no path.
-    has_label = bool(equals) and not Path(text).exists()
-    path = Path(after if has_label else text)
+    has_label = bool(equals) and not Path(wanted).exists()
+    source = after if has_label else wanted
+    path = zoo_path(source) or Path(source)
     if not path.exists():
+        known = [*policies.POLICIES, *zoo_names("policy")]
         raise unknown_name(
-            "policy", text, [*policies.POLICIES, "a run folder, a weights file, or LABEL=PATH"]
+            "policy", str(wanted), [*known, "a run folder, a weights file, or LABEL=PATH"]
         )
     folder = path if path.is_dir() else path.parent
     config = read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)

@@ -16,6 +16,7 @@ from kscout.policies.fixed import FixedOrder, NaOracle
 from kscout.policies.oracle import Oracle, SpectralOracle
 from kscout.policies.random import Random
 from kscout.policies.variable_density import VariableDensity
+from kscout.zoo import zoo_path
 
 POLICIES: dict[str, type[Policy]] = {
     "random": Random,
@@ -57,13 +58,14 @@ def build(name: str, *, n_cols: int, n_initial: int, horizon: int) -> Policy:
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
-    """Load a policy from a run folder, a .safetensors file of ours or a reference .pt file.
+    """Load a policy, ready for use.
 
     Args:
-        path: the folder or file.
+        path: a run folder, a .safetensors file of kscout, a checkpoint of the paper's code, or a
+            name of the zoo ("knee-base-greedy") where no file or folder is called so.
         device: where the policy shall live.
     """
-    return read_policy(Path(path), POLICIES).to(device).eval()
+    return read_policy(zoo_path(path) or Path(path), POLICIES).to(device).eval()
 
 
 def save(path: Path, policy: Policy, *, extra: dict[str, Any] | None = None) -> None:

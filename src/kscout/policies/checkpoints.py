@@ -16,6 +16,7 @@ from kscout.weights import (
     read_weights,
     save_weights,
 )
+from kscout.zoo import zoo_names
 
 
 def save_policy(
@@ -49,8 +50,8 @@ def read_policy(path: Path, table: dict[str, type[Policy]]) -> Policy:
         path = path / WEIGHTS_NAME
     if not path.is_file():
         raise WeightsError(
-            f"{path} does not exist; give a finished run folder, a .safetensors file or a .pt "
-            "checkpoint"
+            f"{path} does not exist; give a finished run folder, a .safetensors file, a .pt "
+            f"checkpoint, or a policy of the zoo: {', '.join(zoo_names('policy'))}"
         )
     return _read_own(path, table) if is_safetensors(path) else _read_reference(path)
 

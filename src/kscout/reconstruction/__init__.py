@@ -29,8 +29,9 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstruct
 
     Args:
         path: a run folder, a .safetensors file of kscout, a checkpoint of the paper's code, a
-            checkpoint or state dict of fastMRI, or the name of one that needs no training. A
-            folder that is called like one is given as a `Path` or as "./name".
+            checkpoint or state dict of fastMRI, the name of one that needs no training, or a
+            name of the zoo ("knee-unet") where no file or folder is called so. A folder that is
+            called like one that needs no training is given as a `Path` or as "./name".
         device: where it will run.
     """
     return load_reconstructor(path, table=RECONSTRUCTORS, device=device)

@@ -23,6 +23,7 @@ from kscout.weights import (
     save_weights,
     without_prefix,
 )
+from kscout.zoo import zoo_names, zoo_path
 
 Table = Mapping[str, type[Reconstructor]]
 
@@ -57,7 +58,7 @@ def save_reconstructor(
 def load_reconstructor(
     source: str | Path, *, table: Table, device: torch.device | str
 ) -> Reconstructor:
-    """Build a reconstructor of the table from a file, a run folder or a name."""
+    """Build a reconstructor of the table from a file, a run folder, a name or a zoo name."""
     if isinstance(source, str) and source in table:
         reconstructor = table[source]()
         if is_learnable(reconstructor):
@@ -66,7 +67,7 @@ def load_reconstructor(
                 "trained one"
             )
     else:
-        path = _weights_file(Path(source), table)
+        path = zoo_path(source) or _weights_file(Path(source), table)
         weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
         reconstructor = _build(path, weights, table)
     return reconstructor.to(device).eval()
@@ -84,7 +85,8 @@ def _weights_file(path: Path, table: Table) -> Path:
         free = [name for name, kind in table.items() if not is_learnable(kind())]
         raise WeightsError(
             f"{path} is neither a file nor a run folder; give one, or a reconstruction that needs "
-            f"no training: {', '.join(sorted(free))}"
+            f"no training: {', '.join(sorted(free))}; or one of the zoo: "
+            f"{', '.join(zoo_names('reconstructor'))}"
         )
     return path
 

@@ -1,0 +1,43 @@
+"""Trained weights that come with the package, found by name; each has a card beside it.
+
+The files are read by `kscout.policies.load` and `kscout.reconstruction.load`: this table only says
+where they lie, so that both may use it.
+"""
+
+from pathlib import Path
+
+from kscout.errors import unknown_name
+
+_FOLDER = Path(__file__).parent
+
+ZOO: dict[str, str] = {
+    "knee-unet": "reconstructor",
+    "knee-base-greedy": "policy",
+    "knee-base-fixed": "policy",
+}
+"""What each entry is. Weights lie in NAME.safetensors, the card in NAME.md."""
+
+
+def zoo_path(source: str | Path) -> Path | None:
+    """Return the weights that a zoo name stands for, None for anything else.
+
+    A file or folder of that name in the working directory goes first, and a `Path` is always one.
+    """
+    if not isinstance(source, str) or source not in ZOO or Path(source).exists():
+        return None
+    return _FOLDER / f"{source}.safetensors"
+
+
+def zoo_names(kind: str) -> list[str]:
+    """Return the names of the zoo's policies (`policy`) or reconstructions (`reconstructor`)."""
+    return [name for name, its_kind in ZOO.items() if its_kind == kind]
+
+
+def zoo_card(name: str) -> str:
+    """Return the card of an entry: data, command, scores and intended use, in Markdown."""
+    if name not in ZOO:
+        raise unknown_name("zoo entry", name, list(ZOO))
+    return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
+
+
+__all__ = ["ZOO", "zoo_card", "zoo_names", "zoo_path"]
