@@ -62,8 +62,27 @@ def _start_worker(heads: list[tuple[Head, str]]) -> None:
     _worker_heads[:] = [replace(head, values=np.load(path, mmap_mode="r")) for head, path in heads]
 
 
-def _draw_in_worker(task: _Task) -> Volume:
-    return _draw(task, _worker_heads)
+def _draw_in_worker(task: _Task, folder: str) -> Volume:
+    """Draw a volume and leave its images on disk, in place of which an empty array is sent.
+
+    A message of some kilobytes is written at once or not at all; a worker that dies inside a longer
+    one would leave the parent waiting for its end.
+    """
+    volume = _draw(task, _worker_heads)
+    np.save(_parked(task, folder), volume.images)
+    return replace(volume, images=np.empty((0, 0, 0), dtype=np.float32))
+
+
+def _fetch(task: _Task, folder: str, volume: Volume) -> Volume:
+    """Put the images of a volume from a worker back into it."""
+    path = _parked(task, folder)
+    images = np.load(path)
+    path.unlink()
+    return replace(volume, images=images)
+
+
+def _parked(task: _Task, folder: str) -> Path:
+    return Path(folder) / f"{task.name}.npy"
 
 
 @contextmanager
@@ -110,7 +129,7 @@ def _draw_in_parallel(
 ) -> Iterator[tuple[str, Volume]]:
     """Keep two tasks per worker under way, and yield their volumes in order."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-heads-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kscout-volumes-")))
         stack.enter_context(_single_threaded_children())
         pool = ProcessPoolExecutor(
             workers,
@@ -126,11 +145,12 @@ def _draw_in_parallel(
             while True:
                 while len(waiting) < 2 * workers and (task := next(left, None)) is not None:
                     with _interrupts_held():
-                        waiting.append((task, pool.submit(_draw_in_worker, task)))
+                        future = pool.submit(_draw_in_worker, task, str(folder))
+                    waiting.append((task, future))
                 if not waiting:
                     return
                 task, future = waiting.popleft()
-                yield task.name, future.result()
+                yield task.name, _fetch(task, str(folder), future.result())
         except BrokenProcessPool as error:
             raise DataError(
                 f"a worker process died while {task.name if task else 'volumes'} was being drawn, "
