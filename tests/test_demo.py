@@ -15,6 +15,9 @@ from kscout.demo.settings import BASELINES, CLAIMED
 from kscout.demo.stages import typical_slice
 from kscout.evaluation.results import read_scores
 
+# One worker makes what all of these tests look at.
+pytestmark = pytest.mark.xdist_group("demo")
+
 TINY = DemoSettings(
     volumes=(3, 2, 3),
     slices=2,

@@ -39,7 +39,8 @@ with process_group("cpu"):
         average_gradients([weight], len(mine) / n_batch)
         if is_main():
             torch.save(weight.grad, Path(sys.argv[0]).parent / f"gradient-{n_batch}.pt")
-run_command(sys.argv[1:])
+    # Inside: a second group under one torchrun may find the addresses of the first.
+    run_command(sys.argv[1:])
 """
 
 

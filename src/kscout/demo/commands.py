@@ -76,6 +76,7 @@ def _train_unet(config: ReconstructorConfig, folder: DemoFolder) -> list[str]:
         *("--channels", str(config.reconstructor.arguments["n_channels"])),
         *("--batch-size", str(training.batch_size), "--seed", str(training.seed)),
         *_set("reconstructor.n_pools", config.reconstructor.arguments["n_pools"]),
+        *("--convolution", training.convolution),
         *_set("training.learning_rate", training.learning_rate),
         *_set("training.decay_epochs", list(training.decay_epochs)),
     ]
@@ -92,6 +93,7 @@ def _train_policy(config: PolicyConfig, folder: DemoFolder, method: str) -> list
         *("--trajectories", str(training.n_trajectories), "--seed", str(training.seed)),
         *_set("policy.n_channels", arguments["n_channels"]),
         *_set("policy.n_hidden", arguments["n_hidden"]),
+        *("--convolution", training.convolution),
         *_set("training.learning_rate", training.learning_rate),
         *_set("training.decay_epochs", list(training.decay_epochs)),
         *_set("training.decay_factor", training.decay_factor),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 from kscout.config import (
     AcquisitionSetting,
@@ -33,6 +33,8 @@ CLAIMED = ("random", "equispaced-one", "equispaced-two")
 """What the learned policy must beat."""
 ACCELERATIONS = (4.0, 8.0)
 """Columns over measured columns at which reconstructions are compared."""
+CONVOLUTION: Literal["onednn"] = "onednn"
+"""Not measured, so that the same seed gives the same numbers however busy the machine is."""
 REFERENCE = "greedy"
 """The policy that all others are compared with, slice by slice."""
 
@@ -82,6 +84,7 @@ class DemoSettings:
             batch_size=self.batch_size,
             learning_rate=self.unet_learning_rate,
             decay_epochs=(max(1, self.unet_epochs * 4 // 5),),
+            convolution=CONVOLUTION,
             seed=self.seed,
         )
         return ReconstructorConfig(Component("unet", arguments), training)
@@ -102,6 +105,7 @@ class DemoSettings:
             learning_rate=self.policy_learning_rate,
             decay_epochs=(),
             keep_epochs=(),
+            convolution=CONVOLUTION,
             seed=self.seed,
         )
         acquisition = AcquisitionSetting(n_initial=self.n_initial, horizon=self.horizon)

@@ -268,7 +268,7 @@ def trainable_network(model: Reconstructor, protocol: Protocol) -> nn.Module:
             f"{name} has nothing to train; a learnable reconstructor keeps a module `network`, "
             "from normalized zero-filled images [batch, 1, row, col] to normalized images"
         )
-    if protocol != getattr(model, "protocol", "blind"):
+    if protocol != (model.protocol or "blind"):
         raise ConfigError(
             f"{name} gives images in the zero-filled image's units; train it with protocol blind"
         )
