@@ -9,6 +9,7 @@ from typing import Any
 from kscout.campaign.grid import UNTRAINED_RECONSTRUCTIONS, Reconstruction, StoreRecipe
 from kscout.campaign.nodes import Source, address
 from kscout.errors import DataError
+from kscout.zoo import zoo_path
 
 _MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
 _STORE_HINT = "make it with `kscout data make` or `kscout data import`"
@@ -39,7 +40,7 @@ def given_reconstruction(reconstruction: Reconstruction, known: Mapping[str, str
     given = reconstruction.given or ""
     if given in UNTRAINED_RECONSTRUCTIONS:
         return Source(address("reconstructor", {}, {"name": given}), given, given, None)
-    file = weights_file(Path(given))
+    file = zoo_path(given) or weights_file(Path(given))
     content = file_fingerprint(file) if file.is_file() else known.get(given, f"missing {given}")
     key = address("reconstructor", {}, {"content": content})
     hint = "train it with `kscout train reconstructor`, or name another path"

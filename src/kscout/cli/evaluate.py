@@ -24,7 +24,8 @@ class ProtocolName(StrEnum):
 def evaluate(
     data: Annotated[Path, typer.Option(help="Store of slices.")],
     reconstructor: Annotated[
-        str, typer.Option(help="Run folder, weights file, zero-filled or total-variation.")
+        str,
+        typer.Option(help="Run folder, weights file, zoo name, zero-filled or total-variation."),
     ],
     n_initial: Annotated[int, typer.Option(help="Central columns measured at the start.")],
     steps: Annotated[int, typer.Option(help="Columns to acquire.")],
@@ -33,7 +34,7 @@ def evaluate(
         typer.Option(
             help="random, variable-density, equispaced-one, equispaced-two, center-out, fixed, "
             "na-oracle, oracle, spectral-oracle, conv (untrained), a run folder, a weights file, "
-            "or LABEL=PATH; any number of times."
+            "a zoo name, or LABEL=PATH; any number of times."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for results.csv and summary.json.")],

@@ -22,7 +22,8 @@ from kscout.errors import ConfigError, unknown_name
 def train_policy(
     data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
     reconstructor: Annotated[
-        str, typer.Option(help="Run folder, weights file, or zero-filled, total-variation.")
+        str,
+        typer.Option(help="Run folder, weights file, zoo name, zero-filled or total-variation."),
     ],
     out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
     method: Annotated[str, typer.Option(help="Estimator: greedy or ngreedy.")] = "greedy",
