@@ -254,6 +254,8 @@ def _unreadable(path: Path, error: Exception) -> WeightsError:
             f"{path} asks to run {found.group(1)}, and kscout never runs code from a checkpoint; "
             "save its state_dict() alone, with tensors and plain values, and load that"
         )
+    if path.suffix == ".safetensors":
+        return WeightsError(f"{path} is truncated or damaged; copy it again, or train anew")
     reason = text.splitlines()[0][:200] if text else type(error).__name__
     return WeightsError(
         f"{path} is not a readable torch checkpoint ({reason}); copy or save it again"

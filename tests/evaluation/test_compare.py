@@ -318,3 +318,27 @@ def test_a_reconstructor_of_the_other_protocol_is_warned_of(
     assert "trained for protocol blind" in caplog.text
     assert "trained for protocol blind" in found.summary["note"]
     assert evaluate(("random",), test_slices, ZeroFilled(), _setting()).summary["note"] is None
+
+
+def test_a_built_in_policy_may_have_a_label_of_its_own(test_slices: SliceSet) -> None:
+    found = evaluate(("random", "again=random"), test_slices, ZeroFilled(), _setting())
+    first, second = (entry["final"]["ssim"]["mean"] for entry in found.summary["policies"])
+    assert first == second
+
+
+def test_a_policy_trained_for_other_columns_is_warned_of(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_blocks=1, n_hidden=5)
+    extra = {"method": "greedy", "gamma": 1.0, "seed": 0, "n_initial": 2, "horizon": 9}
+    save_weights(
+        tmp_path / "net.safetensors",
+        policy.state_dict(),
+        kind="policy",
+        component="conv",
+        arguments=constructor_arguments(policy),
+        extra=extra,
+    )
+    found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
+    assert "was trained for 2 + 9 columns" in found.summary["note"]
+    assert "runs here with 3 + 4" in found.summary["note"]

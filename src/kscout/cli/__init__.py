@@ -19,6 +19,9 @@ from kscout.cli.report import report
 from kscout.cli.train_policy import train_policy
 from kscout.errors import KScoutError
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
 app = typer.Typer(
     name="kscout",
     help="Learn which k-space column an MRI scanner should measure next.",
@@ -41,6 +44,10 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         app()
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            Console(stderr=True).print("interrupted; type the same command again to go on")
+        raise
     except KScoutError as error:
         sentence = f"[bold red]error:[/] {escape(str(error))}"
         Console(stderr=True).print(sentence, highlight=False, soft_wrap=True)

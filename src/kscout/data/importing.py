@@ -195,9 +195,10 @@ def _cut(
     if settings.pad is not None:
         images = zero_pad(images, settings.pad)
     elif n_rows != n_cols:
+        side = max(n_rows, n_cols, settings.size or 0)
         raise DataError(
-            f"{path} has images of {n_rows}x{n_cols}, which are not square; give --pad "
-            f"{max(n_rows, n_cols)} to surround them with zeros, or leave it out with --skip-bad"
+            f"{path} has images of {n_rows}x{n_cols}, which are not square; give --pad {side} to "
+            "surround them with zeros, or leave it out with --skip-bad"
         )
     size = settings.size or settings.pad or n_rows
     if min(images.shape[-2:]) < size:

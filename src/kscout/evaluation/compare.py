@@ -16,7 +16,14 @@ from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
+from kscout.evaluation.entrants import (
+    FITTED,
+    Entrant,
+    Sizes,
+    check_distinct,
+    conditions_note,
+    resolve,
+)
 from kscout.evaluation.orders import ORDERS, fitted_order
 from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores, writing_results
 from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
@@ -125,9 +132,7 @@ def evaluate(
         if isinstance(reconstructor, Reconstructor)
         else reconstruction.load(reconstructor)
     )
-    note = protocol_note(loaded, setting.plan.protocol)
-    if note is not None:
-        logging.getLogger(__name__).warning(note)
+    notes = [protocol_note(loaded, setting.plan.protocol)]
     slices = _slices(source, setting)
     n_rows, n_cols = slices.images.shape[1:]
     job = _Job(
@@ -141,12 +146,17 @@ def evaluate(
         on_step=on_step,
     )
     entrants = _entrants(policies, job)
+    sizes = Sizes(n_rows, n_cols, setting.plan.n_initial, setting.plan.horizon)
+    notes += [conditions_note(one, sizes, setting.plan.protocol) for one in entrants]
+    said = list(dict.fromkeys(note for note in notes if note is not None))
+    for note in said:
+        logging.getLogger(__name__).warning(note)
     with _writer(out) as writer:
         scores = [_run(entrant, job, writer) for entrant in entrants]
         summary = {
             **_head(job, source, reconstructor),
             "reconstructor_fingerprint": fingerprint(loaded),
-            "note": note,
+            "note": "; ".join(said) or None,
             **summarize(
                 scores,
                 oracles={entrant.name for entrant in entrants if entrant.is_oracle},

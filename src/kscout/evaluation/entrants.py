@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -90,6 +90,9 @@ def resolve(
             text, n_cols=sizes.n_cols, n_initial=sizes.n_initial, horizon=sizes.horizon
         )
         return [Entrant(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
+    label, equals, name = text.partition("=")
+    if equals and name in policies.POLICIES and name not in FITTED and not Path(text).exists():
+        return [replace(one, name=label) for one in resolve(name, sizes, seeds=seeds)]
     return [_loaded(text, seeds[0])]
 
 
@@ -187,3 +190,17 @@ def _without_seed(config: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     training = {key: value for key, value in config["training"].items() if key != "seed"}
     return {**config, "training": training}
+
+
+def conditions_note(entrant: Entrant, sizes: Sizes, protocol: str) -> str | None:
+    """Return what to say where a policy was trained for another acquisition or protocol."""
+    config = entrant.config or {}
+    setting, training = config.get("acquisition", {}), config.get("training", {})
+    trained = (setting.get("n_initial"), setting.get("horizon"), training.get("protocol", protocol))
+    here = (sizes.n_initial, sizes.horizon, protocol)
+    if None in trained or trained == here:
+        return None
+    return (
+        f"policy {entrant.name!r} was trained for {trained[0]} + {trained[1]} columns under "
+        f"protocol {trained[2]} and runs here with {here[0]} + {here[1]} under {here[2]}"
+    )
