@@ -42,7 +42,7 @@ REFERENCE = "greedy"
 @final
 @dataclass(frozen=True)
 class DemoSettings:
-    """The sizes of a demo. Settings were chosen on validation slices, never on test slices."""
+    """The sizes of a demo. No setting was chosen on test slices."""
 
     volumes: tuple[int, int, int] = (64, 8, 12)
     """Knees for training, validation and test; many, because volumes are the statistical unit."""

