@@ -63,8 +63,8 @@ def data_section(settings: DemoSettings, store: Store) -> Section:
         f"{sum(settings.volumes)} knees were drawn from random anatomy and scanner settings, "
         f"{settings.slices} slices of {settings.size}×{settings.size} pixels each: "
         f"{n_train} slices for training, {n_val} for validation, {n_test} for the test. They "
-        "look like MR images and need no license; they are not patients. Settings were chosen on "
-        "validation slices."
+        "look like MR images and need no license; they are not patients. No setting was chosen "
+        "on test slices."
     )
     figure = draw_montage([np.asarray(slices.images[place]) for place in places])
     caption = "Some of the training images, each with its own brightness."
