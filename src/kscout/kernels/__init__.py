@@ -3,6 +3,7 @@
 Each `.cu` file says what its kernels do. They need no headers, hence no CUDA toolkit.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,15 @@ def compile_kernel(file: str, name: str, *arguments: int) -> Any:  # noqa: ANN40
         name: the kernel.
         arguments: its template arguments.
     """
-    source = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    source = read_source(file)
     expression = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
     return torch.cuda._compile_kernel(source, expression)
+
+
+def read_source(file: str) -> str:
+    """Return a source file with those of this folder that it includes in their places."""
+    lines = []
+    for line in Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines():
+        match = re.fullmatch(r'#include "(.+)"', line)
+        lines.append(read_source(match[1]) if match else line)
+    return "\n".join(lines) + "\n"

@@ -8,50 +8,9 @@
 //
 // Sums are added in a fixed order: the same input gives the same bits. No headers are needed.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
+#include "device.cuh"
 
 enum Mode { SAME = 0, POOL = 1, UP = 2 };
-
-__device__ __forceinline__ void unpack(u32 v, float& lo, float& hi) {
-  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-      : "=f"(lo), "=f"(hi) : "r"(v));
-}
-
-__device__ __forceinline__ u32 pack(float lo, float hi) {
-  u32 v;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(hi), "f"(lo));
-  return v;
-}
-
-__device__ __forceinline__ u16 to_half(float x) {
-  u16 v;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(v) : "f"(x));
-  return v;
-}
-
-__device__ __forceinline__ u32 max2(u32 a, u32 b) {
-  u32 v;
-  asm("max.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
-  return v;
-}
-
-__device__ __forceinline__ u32 shared_address(const void* p) {
-  return (u32)__cvta_generic_to_shared(p);
-}
-
-__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
-}
-
-__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Turn the sums of one tensor into scale and shift of its instance norm.
 __device__ __forceinline__ float2 norm_of(float sum, float squares, float n_pixels) {
@@ -243,7 +202,7 @@ __global__ void __launch_bounds__(WM* WN * 32, TH * TW * (COUT / NZ) <= 8192 ? 3
   constexpr int PIXELS = (TH + 2) * (TW + 2);
   static_assert(NT % 2 == 0 && MT * WM * 16 == TH * TW && NT * WN * 8 * NZ == COUT, "tiling");
   static_assert(CB == 0 || CA % KC == 0, "a chunk of channels comes from one tensor");
-  extern __shared__ __align__(16) unsigned char memory[];
+  SHARED_MEMORY(memory);
   // Scratch of the norms lies where no tile is written, because tiles are loaded meanwhile.
   float2* norm = (float2*)(memory + PIXELS * STRIDE);
   int image = blockIdx.y;

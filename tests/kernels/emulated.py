@@ -1,0 +1,73 @@
+"""Kernels compiled as C++ and run on the CPU, thread by thread: right or wrong, but slow."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kscout.kernels import read_source
+
+HAS_COMPILER = shutil.which("g++") is not None
+_HERE = Path(__file__).parent
+
+
+@cache
+def _build(file: str, name: str, arguments: tuple[int, ...]) -> ctypes.CDLL:
+    source = read_source(file).replace(read_source("device.cuh"), "")
+    source = re.sub(r"^#pragma unroll.*$", "", source, flags=re.MULTILINE)
+    kernel = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
+    text = f"""
+#include "{_HERE / "emulator.h"}"
+{source}
+template <class... P>
+static void call(void (*kernel)(P...), void** given, dim3 grid, int n_threads) {{
+  int i = 0;
+  std::tuple<P...> values{{*(P*)given[i++]...}};
+  emulator::launch(grid, n_threads, [=] {{ std::apply(kernel, values); }});
+}}
+extern "C" void run(void** given, int x, int y, int z, int n_threads) {{
+  call({kernel}, given, {{x, y, z}}, n_threads);
+}}
+"""
+    folder = Path(mkdtemp(prefix="kscout-kernel-"))
+    (folder / "kernel.cpp").write_text("#include <tuple>\n" + text, encoding="utf-8")
+    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-w", "kernel.cpp", "-o", "k.so"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(folder / "k.so"))
+
+
+def emulate(
+    file: str,
+    name: str,
+    arguments: Sequence[int],
+    grid: tuple[int, int, int],
+    n_threads: int,
+    values: Sequence[Tensor | int | float],
+) -> None:
+    """Run a kernel with CPU tensors; those it writes are changed in place."""
+    library = _build(file, name, tuple(arguments))
+    cells = []
+    for value in values:
+        if isinstance(value, Tensor):
+            assert value.is_contiguous()
+            cells.append(np.array([value.data_ptr()], dtype=np.uint64))
+        else:
+            cells.append(
+                np.array([value], dtype=np.int32 if isinstance(value, int) else np.float32)
+            )
+    pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
+    library.run(pointers, *grid, n_threads)
+
+
+def nan(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return what a kernel must fill."""
+    return torch.full(shape, torch.nan, dtype=dtype)
