@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kscout.cli import app
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, RunError
 from kscout.policies.conv import ConvPolicy
 from kscout.weights import constructor_arguments, save_weights
 
@@ -177,3 +177,47 @@ def test_policies_need_data_unless_results_are_given(tmp_path: Path) -> None:
 def test_budget_must_be_told_where_no_run_tells_it(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--n-initial and --steps"):
         _call("analyze", "entropy", "random", *_on_data(store, tmp_path))
+
+
+def test_evaluate_replaces_other_results_only_when_told_to(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    _evaluate(store, out, *_policies("random", "center-out"))
+    first = (out / "results.csv").read_bytes()
+    _evaluate(store, out, *_policies("random", "center-out"), "--batch-size", 2)
+    assert (out / "results.csv").read_bytes() == first
+    other = (*_policies("random", "center-out"), "--steps", 5)
+    with pytest.raises(RunError, match=r"an evaluation of other settings \(steps: 4 there, 5 here"):
+        _evaluate(store, out, *other)
+    assert (out / "results.csv").read_bytes() == first
+    _evaluate(store, out, *other, "--overwrite")
+    assert json.loads((out / "summary.json").read_text())["steps"] == 5
+
+
+def test_results_of_unknown_settings_are_kept(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"policies": []}')
+    with pytest.raises(RunError, match="settings are not recorded; name another --out, or "):
+        _evaluate(store, tmp_path, *_policies("random"))
+
+
+def test_analyses_replace_other_tables_only_when_told_to(tmp_path: Path, runs: list[Path]) -> None:
+    out = tmp_path / "analyses"
+    _call("analyze", "curves", *runs, "--out", out)
+    _call("analyze", "curves", *runs, "--out", out, "--json")
+    _call("analyze", "cost", runs[0], "--out", out)
+    before = (out / "curves.csv").read_bytes()
+    with pytest.raises(RunError, match=r"holds curves.csv of other settings \(other runs\); name"):
+        _call("analyze", "curves", runs[0], "--out", out)
+    assert (out / "curves.csv").read_bytes() == before
+    _call("analyze", "curves", runs[0], "--out", out, "--overwrite")
+    assert (out / "curves.csv").read_bytes() != before
+
+
+def test_a_reference_may_be_named_as_it_was_asked_for(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
+    for number, (typed, name) in enumerate({"conv": "untrained", str(runs[0]): "ngreedy"}.items()):
+        out = tmp_path / str(number)
+        _evaluate(store, out, *_policies("random", typed), "--reference", typed)
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["reference"] == name
+        assert [entry["policy"] for entry in summary["comparisons"]] == ["random"]

@@ -1,6 +1,7 @@
 """`kscout analyze`: the paper's analyses. Each writes CSV, JSON and a figure to a folder."""
 
 import json
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kscout.cli.evaluate import ProtocolName, answer_console, evaluation_progress
+from kscout.cli.evaluate import Overwrite, ProtocolName, answer_console, evaluation_progress
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -50,6 +51,7 @@ def policy(
     limit: Limit = None,
     batch_size: BatchSize = 16,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Average policies: the share of slices that have sampled a column by each step.
@@ -68,6 +70,9 @@ def policy(
     from kscout.evaluation.tables import write_table
 
     if results is not None:
+        request = _claim(
+            "average_policy", out, overwrite, policies=policies, results=results, seed=seed
+        )
         found = averages_of_results(results, policies, seed=seed[0] if seed else None)
     else:
         setting = _setting(
@@ -82,9 +87,10 @@ def policy(
             batch_size=batch_size,
             device=device,
         )
+        request = _claim("average_policy", out, overwrite, policies=policies, setting=setting)
         found = averages_of_runs(policies, setting)
     rows = average_policy_rows(found)
-    write_table(out, "average_policy", rows)
+    write_table(out, "average_policy", rows, request)
     save_average_policies(out, found)
     _tell(rows, out, "average_policy", as_json, head=0)
 
@@ -103,6 +109,7 @@ def entropy(
     limit: Limit = None,
     batch_size: BatchSize = 16,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Marginal and conditional entropy and mutual information per step, in nats.
@@ -127,13 +134,14 @@ def entropy(
         batch_size=batch_size,
         device=device,
     )
+    request = _claim("entropies", out, overwrite, policies=policies, setting=setting)
     subjects = open_subjects(policies, setting)
     with evaluation_progress() as on_step:
         found = entropies_by_policy(
             subjects.entrants, subjects.slices, subjects.reconstructor, subjects.plan, on_step
         )
     rows = entropy_rows(found)
-    write_table(out, "entropies", rows)
+    write_table(out, "entropies", rows, request)
     save_entropies(out, rows)
     _tell(rows, out, "entropies", as_json)
 
@@ -158,6 +166,7 @@ def snr(
     ),
     limit: Limit = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Signal-to-noise ratio of gradients at kept epochs; stop it, run it again, it goes on.
@@ -169,21 +178,17 @@ def snr(
     from kscout.evaluation.policy_noise import NoiseSetting, NoiseSource, measure_runs
     from kscout.evaluation.tables import write_table
 
-    rows = measure_runs(
-        runs,
-        NoiseSource(data, reconstructor, split, limit, device),
-        NoiseSetting(trajectories, batch_size, passes, seed, protocol.value),
-        out=out,
-        epochs=epoch,
-        on_step=_tell_pass,
-    )
-    write_table(out, "snr", rows)
+    source = NoiseSource(data, reconstructor, split, limit, device)
+    setting = NoiseSetting(trajectories, batch_size, passes, seed, protocol.value)
+    request = _claim("snr", out, overwrite, runs=runs, epochs=epoch, source=source, setting=setting)
+    rows = measure_runs(runs, source, setting, out=out, epochs=epoch, on_step=_tell_pass)
+    write_table(out, "snr", rows, request)
     save_snr(out, rows, formula)
     _tell(rows, out, "snr", as_json)
 
 
 @app.command()
-def cost(runs: Runs, out: Out, as_json: AsJson = False) -> None:
+def cost(runs: Runs, out: Out, overwrite: Overwrite = False, as_json: AsJson = False) -> None:
     """What training cost: time, peak memory, reconstructions per second.
 
     Example: kscout analyze cost runs/greedy-seed0 runs/ngreedy-seed0 --out analyses
@@ -191,13 +196,14 @@ def cost(runs: Runs, out: Out, as_json: AsJson = False) -> None:
     from kscout.evaluation.cost import cost_table
     from kscout.evaluation.tables import write_table
 
+    request = _claim("cost", out, overwrite, runs=runs)
     rows = cost_table(runs)
-    write_table(out, "cost", rows)
+    write_table(out, "cost", rows, request)
     _tell(rows, out, "cost", as_json)
 
 
 @app.command()
-def curves(runs: Runs, out: Out, as_json: AsJson = False) -> None:
+def curves(runs: Runs, out: Out, overwrite: Overwrite = False, as_json: AsJson = False) -> None:
     """Learning curves: training and validation SSIM per epoch, over seeds.
 
     Example: kscout analyze curves runs/greedy-seed* runs/ngreedy-seed* --out analyses
@@ -206,15 +212,18 @@ def curves(runs: Runs, out: Out, as_json: AsJson = False) -> None:
     from kscout.evaluation.curves import curve_rows, learning_curves
     from kscout.evaluation.tables import write_table
 
+    request = _claim("curves", out, overwrite, runs=runs)
     found = learning_curves(runs)
     rows = curve_rows(found)
-    write_table(out, "curves", rows)
+    write_table(out, "curves", rows, request)
     save_learning_curves(out, found)
     _tell(rows, out, "curves", as_json, head=0)
 
 
 @app.command()
-def gammas(results: Results, out: Out, as_json: AsJson = False) -> None:
+def gammas(
+    results: Results, out: Out, overwrite: Overwrite = False, as_json: AsJson = False
+) -> None:
     """Final scores by gamma, with the greedy estimator beside.
 
     Example: kscout analyze gammas results/knee-base --out analyses
@@ -223,8 +232,9 @@ def gammas(results: Results, out: Out, as_json: AsJson = False) -> None:
     from kscout.evaluation.ranking import gamma_table, read_summary
     from kscout.evaluation.tables import write_table
 
+    request = _claim("gammas", out, overwrite, results=results)
     rows = gamma_table([read_summary(path) for path in results])
-    write_table(out, "gammas", rows)
+    write_table(out, "gammas", rows, request)
     save_gammas(out, rows)
     _tell(rows, out, "gammas", as_json)
 
@@ -244,6 +254,7 @@ def examples(
     seed: Seeds = None,
     protocol: Protocol = ProtocolName.PAPER,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Mask, reconstruction, target and absolute difference of chosen slices.
@@ -271,6 +282,7 @@ def examples(
         protocol=protocol.value,
         device=device,
     )
+    request = _claim("examples", out, overwrite, policies=policies, slices=slice_, setting=setting)
     subjects = open_subjects(policies, setting)
     chosen = choose_slices(subjects.slices, slice_ or ["0"])
     found = reconstruction_examples(
@@ -278,31 +290,54 @@ def examples(
     )
     save_examples(out / "examples.npz", found)
     rows = example_rows(found)
-    write_table(out, "examples", rows)
+    write_table(out, "examples", rows, request)
     save_example_pictures(out, found)
     _tell(rows, out, "examples", as_json)
 
 
 @app.command()
-def ranking(results: Results, out: Out, as_json: AsJson = False) -> None:
+def ranking(
+    results: Results, out: Out, overwrite: Overwrite = False, as_json: AsJson = False
+) -> None:
     """How SSIM and PSNR order the policies of evaluations, and where they disagree.
 
     Example: kscout analyze ranking results/knee-base results/knee-long --out analyses
     """
     from kscout.cli.analysis_figures import save_rankings
     from kscout.evaluation.ranking import rank_policies, read_summary
+    from kscout.evaluation.requests import keep_request
     from kscout.evaluation.tables import write_csv
     from kscout.files import write_json
 
+    request = _claim("ranking", out, overwrite, results=results)
     found = {path.resolve().name: rank_policies(read_summary(path)) for path in results}
     rows = [{"results": name, **row} for name, one in found.items() for row in one["rows"]]
     write_csv(out / "ranking.csv", rows)
     write_json(out / "ranking.json", found)
     save_rankings(out, found)
+    keep_request(out, "ranking", request)
     if as_json:
         typer.echo(json.dumps(found))
     else:
         _tell(rows, out, "ranking", as_json=False)
+
+
+def _claim(name: str, out: Path, overwrite: bool, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return what a table is asked for; refuse a folder that holds one of other settings."""
+    from kscout.evaluation.requests import as_request, check_table
+
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        if is_dataclass(value) and not isinstance(value, type):
+            flat |= asdict(value)
+        else:
+            flat[key] = value
+    # How many slices are worked on at once decides a gradient, and no other table.
+    free = {"device"} if name == "snr" else {"device", "batch_size"}
+    request = as_request({key: value for key, value in flat.items() if key not in free})
+    if not overwrite:
+        check_table(out, name, request)
+    return request
 
 
 def _setting(data: Path | None, reconstructor: str | None, **options: Any) -> Any:  # noqa: ANN401

@@ -13,6 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
+]
+
 
 class ProtocolName(StrEnum):
     """How images are un-normalized before they are scored."""
@@ -65,6 +69,7 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(help="Slices at once; changes no result.")] = 16,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, fp32 or fp16.")] = "auto",
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run policies over one split with one reconstruction, and compare them.
@@ -72,7 +77,7 @@ def evaluate(
     Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 8 --steps 8
     --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
     """
-    from kscout.evaluation.compare import EvaluationSetting
+    from kscout.evaluation.compare import EvaluationSetting, check_out, request_of
     from kscout.evaluation.compare import evaluate as run_evaluation
     from kscout.evaluation.trajectories import AcquisitionPlan
 
@@ -95,6 +100,8 @@ def evaluate(
         device=device,
         precision=precision,
     )
+    if not overwrite:
+        check_out(out, request_of(policy, data, reconstructor, setting))
     with evaluation_progress() as on_step:
         found = run_evaluation(policy, data, reconstructor, setting, out=out, on_step=on_step)
     if as_json:

@@ -1,5 +1,6 @@
 """Policies over one split and one reconstruction: a long table and a summary."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from kscout.evaluation.entrants import (
     resolve,
 )
 from kscout.evaluation.orders import ORDERS, fitted_order
+from kscout.evaluation.requests import Request, as_request, check_request
 from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores, writing_results
 from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
 from kscout.evaluation.trajectories import (
@@ -145,7 +147,7 @@ def evaluate(
         cache=None if out is None else out / ORDERS,
         on_step=on_step,
     )
-    entrants = _entrants(policies, job)
+    entrants, reference = _entrants(policies, job)
     sizes = Sizes(n_rows, n_cols, setting.plan.n_initial, setting.plan.horizon)
     notes += [conditions_note(one, sizes, setting.plan.protocol) for one in entrants]
     said = list(dict.fromkeys(note for note in notes if note is not None))
@@ -155,12 +157,13 @@ def evaluate(
         scores = [_run(entrant, job, writer) for entrant in entrants]
         summary = {
             **_head(job, source, reconstructor),
+            "request": request_of(policies, data, reconstructor, setting),
             "reconstructor_fingerprint": fingerprint(loaded),
             "note": "; ".join(said) or None,
             **summarize(
                 scores,
                 oracles={entrant.name for entrant in entrants if entrant.is_oracle},
-                reference=setting.reference,
+                reference=reference,
             ),
         }
         for entry in summary["policies"]:
@@ -171,6 +174,54 @@ def evaluate(
     if out is not None:
         write_json(out / SUMMARY, summary)
     return Evaluation(summary, scores)
+
+
+def request_of(
+    policies: Sequence[Wanted],
+    data: SliceSet | Store | Path | str,
+    reconstructor: Reconstructor | Path | str,
+    setting: EvaluationSetting,
+) -> Request:
+    """Return what an evaluation is asked for, less what changes no result."""
+    plan = setting.plan
+    return as_request(
+        {
+            "data": data if isinstance(data, str | Path) else data.name,
+            "split": setting.split,
+            "size": setting.size,
+            "limit": setting.limit,
+            "reconstructor": _name_of(reconstructor),
+            "precision": setting.precision,
+            "policies": [one[0] if isinstance(one, tuple) else one for one in policies],
+            "n_initial": plan.n_initial,
+            "steps": plan.horizon,
+            "trajectories": plan.n_trajectories,
+            "seeds": setting.draw_seeds,
+            "argmax": plan.is_argmax,
+            "protocol": plan.protocol,
+            "reference": setting.reference,
+            "fixed_slices": setting.n_fixed_slices,
+        }
+    )
+
+
+def check_out(out: Path, request: Request) -> None:
+    """Refuse a folder that holds an evaluation which was asked for otherwise."""
+    if (out / SUMMARY).is_file():
+        check_request(out, "an evaluation", _request_in(out / SUMMARY), request)
+
+
+def _request_in(summary: Path) -> Request | None:
+    try:
+        return json.loads(summary.read_text(encoding="utf-8")).get("request")
+    except (ValueError, AttributeError):
+        return None
+
+
+def _name_of(reconstructor: Reconstructor | Path | str) -> str:
+    if isinstance(reconstructor, Reconstructor):
+        return type(reconstructor).__name__
+    return str(reconstructor)
 
 
 def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
@@ -192,7 +243,8 @@ def _train_slices(
     return source.split("train", size=setting.size).to(setting.device)
 
 
-def _entrants(wanted: Sequence[Wanted], job: _Job) -> list[Entrant]:
+def _entrants(wanted: Sequence[Wanted], job: _Job) -> tuple[list[Entrant], str]:
+    """Return the policies ready to run, and the name of the one that others are compared with."""
     setting, plan = job.setting, job.setting.plan
     n_rows, n_cols = job.slices.images.shape[1:]
     check_budget(job.slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
@@ -208,13 +260,18 @@ def _entrants(wanted: Sequence[Wanted], job: _Job) -> list[Entrant]:
             check_fits(entrant.policy, job.slices, plan)
     names = list(dict.fromkeys(entrant.name for some in drafts for entrant in some))
     oracles = {entrant.name for some in drafts for entrant in some if entrant.is_oracle}
-    choose_reference(names, oracles, setting.reference)
+    # A table may call a policy otherwise than it was asked for: `conv` is `untrained` there.
+    asked = {str(one): some[0].name for one, some in zip(wanted, drafts, strict=True)}
+    typed = setting.reference
+    named = typed if typed is None or typed in names else asked.get(typed, typed)
+    reference = choose_reference(names, oracles, named)
     orders = {name: _fit(name, job) for name in to_fit}
-    return [
+    entrants = [
         entrant
         for one, some in zip(wanted, drafts, strict=True)
         for entrant in (resolve(one, sizes, seeds=seeds, orders=orders) if one in FITTED else some)
     ]
+    return entrants, reference
 
 
 def _fit(name: str, job: _Job) -> list[int]:
@@ -305,8 +362,6 @@ def _head(
         "draw_seeds": list(job.setting.draw_seeds),
         "limit": job.setting.limit,
         "device": describe_device(job.slices.device),
-        "reconstructor": type(reconstructor).__name__
-        if isinstance(reconstructor, Reconstructor)
-        else str(reconstructor),
+        "reconstructor": _name_of(reconstructor),
         "precision": "fp16" if isinstance(job.reconstructor, HalfPrecisionUNet) else "fp32",
     }

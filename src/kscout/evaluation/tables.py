@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from kscout.errors import DataError
+from kscout.evaluation.requests import Request, keep_request
 from kscout.files import write_json, written_whole
 
 
-def write_table(folder: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write `name.csv` and `name.json` whole."""
+def write_table(
+    folder: Path, name: str, rows: Sequence[Mapping[str, Any]], request: Request | None = None
+) -> None:
+    """Write `name.csv` and `name.json` whole, and beside them what they were made with."""
     write_csv(folder / f"{name}.csv", rows)
     write_json(folder / f"{name}.json", list(rows))
+    if request is not None:
+        keep_request(folder, name, request)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
