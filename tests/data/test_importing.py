@@ -144,7 +144,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing key": (lambda p: h5py.File(p, "w").close(), "has no reconstruction_esc"),
     "zeros": (lambda p: write_volume(p, 0 * IMAGES), "nothing but zeros in the 4 slices"),
     "nan": (lambda p: write_volume(p, WITH_NAN), "1 pixels that are NaN"),
-    "not square": (lambda p: write_volume(p, IMAGES[:, :, :9]), "12x9, which are not square"),
+    "too narrow": (lambda p: write_volume(p, IMAGES[:, :, :5]), "12x5, smaller than --size 7"),
     "too small": (lambda p: write_volume(p, IMAGES[:, :5, :5]), "5x5, smaller than --size 7"),
     "no slices": (lambda p: write_volume(p, IMAGES[:0]), "0 slices"),
 }
@@ -165,6 +165,33 @@ def test_bad_volumes_stop_with_one_sentence_or_are_left_out(tmp_path: Path, faul
     (left_out,) = Store.open(store.path).manifest.left_out
     assert left_out["source"] == "singlecoil_train/file1.h5"
     assert sentence in left_out["reason"]
+
+
+def test_the_middle_of_images_that_are_not_square_is_kept_where_it_fits(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    damage(lambda p: write_volume(p, IMAGES[:, :, :9]), source / "singlecoil_val" / "file1.h5")
+    with pytest.raises(DataError, match=r"12x9, which are not square; .*--size 9, .*--pad 12, "):
+        import_folder(source, tmp_path / "store", ImportSettings())
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    assert np.array_equal(store.split("val").images.numpy(), IMAGES[:, 2:9, 1:8])
+
+
+def test_single_images_are_told_apart_from_stacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    for name in ("a", "b", "c"):
+        np.save(source / f"{name}.npy", IMAGES)
+    assert not import_folder(source, tmp_path / "stacks", SETTINGS).manifest.warnings
+    np.save(source / "b.npy", IMAGES[0])
+    store = import_folder(source, tmp_path / "one", SETTINGS)
+    sentence = "b.npy holds one image, not a stack: it became a volume of one slice"
+    assert store.manifest.warnings == (sentence,)
+    assert sentence in caplog.text
+    np.save(source / "c.npy", IMAGES[1])
+    (told,) = import_folder(source, tmp_path / "two", SETTINGS).manifest.warnings
+    assert told.startswith("2 .npy files hold one image each")
 
 
 def test_padding_takes_images_of_any_shape(tmp_path: Path) -> None:

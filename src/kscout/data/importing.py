@@ -100,7 +100,7 @@ def import_folder(
             if not writer.has_left_out(name):
                 writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
-        warnings = assignment.doubles()
+        warnings = assignment.doubles() + _single_images(assignment)
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings)
@@ -170,6 +170,27 @@ def _import_all(
         )
 
 
+def _single_images(assignment: Assignment) -> list[str]:
+    """Say which NumPy files hold one image each instead of a stack."""
+    files = {volume.path for found in assignment.volumes.values() for volume in found}
+    single = sorted(path.name for path in files if path.suffix == ".npy" and _is_single(path))
+    if not single:
+        return []
+    if len(single) == 1:
+        return [f"{single[0]} holds one image, not a stack: it became a volume of one slice"]
+    return [
+        f"{len(single)} .npy files hold one image each, not a stack ({single[0]} first): each "
+        "became a volume of one slice"
+    ]
+
+
+def _is_single(path: Path) -> bool:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False).ndim == 2
+    except (OSError, EOFError, ValueError):
+        return False  # It cannot be read, and has been left out.
+
+
 def _import_one(
     split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
 ) -> str:
@@ -194,11 +215,12 @@ def _cut(
     n_rows, n_cols = images.shape[-2:]
     if settings.pad is not None:
         images = zero_pad(images, settings.pad)
-    elif n_rows != n_cols:
-        side = max(n_rows, n_cols, settings.size or 0)
+    elif n_rows != n_cols and settings.size is None:
+        short, long = sorted((n_rows, n_cols))
         raise DataError(
-            f"{path} has images of {n_rows}x{n_cols}, which are not square; give --pad {side} to "
-            "surround them with zeros, or leave it out with --skip-bad"
+            f"{path} has images of {n_rows}x{n_cols}, which are not square; keep their middle with "
+            f"--size {short}, surround them with zeros by --pad {long}, or leave it out with "
+            "--skip-bad"
         )
     size = settings.size or settings.pad or n_rows
     if min(images.shape[-2:]) < size:
