@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
+from kscout.config import (
+    AcquisitionSetting,
+    Component,
+    PolicyConfig,
+    ReconstructorConfig,
+    ReconstructorTraining,
+)
 from kscout.errors import RunError
 from kscout.runs import Run, read_run
 
@@ -92,6 +98,18 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     assert "training.batch_size is 16 there and 5 here" in str(caught.value)
     assert "reconstructor.n_channels is 'not set' there and 4 here" in str(caught.value)
     assert "seed" not in str(caught.value)
+
+
+def test_a_run_of_another_kind_and_many_differences_are_told_in_short(tmp_path: Path) -> None:
+    open_run(tmp_path / "run").close()
+    policy = PolicyConfig(acquisition=AcquisitionSetting(n_initial=2, horizon=3))
+    with pytest.raises(RunError, match="a run of kind 'reconstructor', not 'policy'; name") as told:
+        Run.create_or_resume(tmp_path / "run", policy, inputs={}, device="cpu")
+    assert len(str(told.value).removeprefix(str(tmp_path))) < 80
+    arguments = {f"argument_{number}": number for number in range(8)}
+    other = replace(CONFIG, reconstructor=Component("unet", arguments))
+    with pytest.raises(RunError, match="argument_4 is 'not set' there and 4 here; 3 more; name"):
+        open_run(tmp_path / "run", other)
 
 
 def test_another_input_is_refused(tmp_path: Path) -> None:

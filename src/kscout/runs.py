@@ -36,6 +36,9 @@ from kscout.files import write_json, write_text
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
 _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
 
+_N_TOLD = 5
+"""Differing settings that a refusal names; a wall of them is not read."""
+
 _log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
@@ -303,10 +306,17 @@ def _lock_folder(path: Path) -> int:
 def _check_same_config(path: Path, config: Config) -> None:
     there = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
     here = tomllib.loads(dump_config(config))
+    if there.get("kind") != here["kind"]:
+        raise RunError(
+            f"{path} holds a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
+            "name another --out"
+        )
     differences = _differences(there, here)
     if differences:
+        n_more = len(differences) - _N_TOLD
+        told = [*differences[:_N_TOLD], f"{n_more} more"] if n_more > 0 else differences
         raise RunError(
-            f"{path} belongs to a run with other settings: {'; '.join(differences)}; "
+            f"{path} belongs to a run with other settings: {'; '.join(told)}; "
             "name another --out, or take its settings"
         )
 
