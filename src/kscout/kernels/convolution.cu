@@ -279,11 +279,11 @@ __global__ void __launch_bounds__(WM* WN * 32, TH * TW * (COUT / NZ) <= 8192 ? 3
 }
 
 // The first 3x3 convolution, from images of 32 bit that it normalizes on the way in,
-// (value - mean) * inverse_std, and clamps to six deviations where CLAMPS. Nine taps are one
+// (value - mean) / (std + 1e-11), and clamps to six deviations where CLAMPS. Nine taps are one
 // product's depth.
 template <int H, int W, int COUT, int TH, int TW, int WM, int CLAMPS>
 __global__ void __launch_bounds__(WM * 32)
-    convolve_first(const float* images, const float* means, const float* inverse_stds,
+    convolve_first(const float* images, const float* means, const float* stds,
                    const uint4* weights, u16* out, float2* out_sums, const int* n_images) {
   constexpr int THREADS = WM * 32, MT = TH * TW / 16 / WM, NT = COUT / 8, WIDTH = TW + 2;
   __shared__ u16 tile[(TH + 2) * WIDTH];
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(WM * 32)
   int image = blockIdx.y;
   if (image >= *n_images) return;
   int ty = blockIdx.x / (W / TW) * TH, tx = blockIdx.x % (W / TW) * TW;
-  float mean = means[image], inverse_std = inverse_stds[image];
+  float mean = means[image], inverse_std = 1.f / (stds[image] + 1e-11f);
   for (int i = threadIdx.x; i < (TH + 2) * WIDTH; i += THREADS) {
     int y = ty - 1 + i / WIDTH, x = tx - 1 + i % WIDTH;
     float v = 0.f;

@@ -57,7 +57,7 @@ class Input(NamedTuple):
 
     image: Tensor
     mean: Tensor
-    inverse_std: Tensor
+    std: Tensor
 
 
 @final

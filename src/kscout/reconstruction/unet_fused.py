@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import FILE, Convolution, Features, Input
-from kscout.physics.normalization import EPSILON
 from kscout.reconstruction.unet import UNetNetwork
 
 _N_COMBINE_BLOCKS = 8
@@ -71,7 +70,7 @@ class FusedUNet:
             pair[1](middle, None, out, n_images)
             return out
 
-        features: Features | Input = Input(images.contiguous(), mean, 1 / (std + EPSILON))
+        features: Features | Input = Input(images.contiguous(), mean, std)
         skips = []
         for pair in self.down:
             features = run(pair, features)
