@@ -12,25 +12,38 @@
 
 enum Mode { SAME = 0, POOL = 1, UP = 2 };
 
-// Turn the sums of one tensor into scale and shift of its instance norm.
-__device__ __forceinline__ float2 norm_of(float sum, float squares, float n_pixels) {
-  float mean = sum / n_pixels;
-  float scale = rsqrtf(fmaxf(squares / n_pixels - mean * mean, 0.f) + 1e-5f);
-  return make_float2(scale, -mean * scale);
+// Scale and shift of an instance norm, for two channels, as pairs of 16-bit floats.
+struct Norm {
+  u32 scale, shift;
+};
+
+// Turn the sums of one channel into its norm. The shift is made with the scale as rounded, so that
+// rounding the scale stretches deviations from the mean, by at most 1 / 2048, but not the mean.
+__device__ __forceinline__ void set_norm(Norm* norms, int channel, float2 sums, float n_pixels) {
+  float mean = sums.x / n_pixels, scale, none;
+  u16 rounded = to_half(rsqrtf(fmaxf(sums.y / n_pixels - mean * mean, 0.f) + 1e-5f));
+  unpack(rounded, scale, none);
+  u16* own = (u16*)(norms + channel / 2) + channel % 2;
+  own[0] = rounded;
+  own[2] = to_half(fminf(fmaxf(-mean * scale, -65504.f), 65504.f));
 }
 
-// Eight channels of one pixel after norm and ReLU, as floats.
-__device__ __forceinline__ void activate(float (&v)[8], uint4 raw, const float2* norm) {
-  unpack(raw.x, v[0], v[1]);
-  unpack(raw.y, v[2], v[3]);
-  unpack(raw.z, v[4], v[5]);
-  unpack(raw.w, v[6], v[7]);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = fmaxf(fmaf(v[i], norm[i].x, norm[i].y), 0.f);
+// Eight channels of one pixel after norm and ReLU.
+__device__ __forceinline__ uint4 activate(uint4 v, const Norm* norm) {
+  uint4 a = *(const uint4*)norm, b = *(const uint4*)(norm + 2);
+  return make_uint4(fma_relu2(v.x, a.x, a.y), fma_relu2(v.y, a.z, a.w),
+                    fma_relu2(v.z, b.x, b.y), fma_relu2(v.w, b.z, b.w));
 }
 
-__device__ __forceinline__ uint4 pack8(const float (&v)[8]) {
-  return make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
+__device__ __forceinline__ void unpack8(float (&v)[8], uint4 packed) {
+  unpack(packed.x, v[0], v[1]), unpack(packed.y, v[2], v[3]);
+  unpack(packed.z, v[4], v[5]), unpack(packed.w, v[6], v[7]);
+}
+
+// wa a + wb b
+__device__ __forceinline__ uint4 blend(uint4 a, u32 wa, uint4 b, u32 wb) {
+  return make_uint4(fma2(b.x, wb, mul2(a.x, wa)), fma2(b.y, wb, mul2(a.y, wa)),
+                    fma2(b.z, wb, mul2(a.z, wa)), fma2(b.w, wb, mul2(a.w, wa)));
 }
 
 // Eight channels at (y, x) of an H x W image, from a tensor of that size (SAME), of twice the size
@@ -64,37 +77,30 @@ __device__ __forceinline__ void fetch(Raw<MODE>& raw, const u16* image, int y, i
 }
 
 template <int MODE>
-__device__ __forceinline__ uint4 finish(const Raw<MODE>& raw, int y, int x, const float2* norm) {
-  float v[8];
-  if (MODE == SAME) {
-    activate(v, raw.v[0], norm);
-  } else if (MODE == POOL) {
+__device__ __forceinline__ uint4 finish(const Raw<MODE>& raw, int y, int x, const Norm* norm) {
+  if (MODE == SAME) return activate(raw.v[0], norm);
+  if (MODE == POOL) {
     // The norm's scale is positive, so the maximum may be taken before it.
     uint4 r = raw.v[0], s = raw.v[1], t = raw.v[2], u = raw.v[3];
     r.x = max2(max2(r.x, s.x), max2(t.x, u.x));
     r.y = max2(max2(r.y, s.y), max2(t.y, u.y));
     r.z = max2(max2(r.z, s.z), max2(t.z, u.z));
     r.w = max2(max2(r.w, s.w), max2(t.w, u.w));
-    activate(v, r, norm);
-  } else {
-    float wy = (y & 1) ? .25f : .75f, wx = (x & 1) ? .25f : .75f, w[8], t[8];
-    activate(v, raw.v[0], norm);
-    activate(w, raw.v[1], norm);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = (1.f - wy) * fmaf(wx, w[i] - v[i], v[i]);
-    activate(t, raw.v[2], norm);
-    activate(w, raw.v[3], norm);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = fmaf(wy, fmaf(wx, w[i] - t[i], t[i]), v[i]);
+    return activate(r, norm);
   }
-  return pack8(v);
+  constexpr u32 QUARTER = 0x34003400, REST = 0x3a003a00;  // 1 / 4 and 3 / 4, twice
+  u32 wy = (y & 1) ? QUARTER : REST, wx = (x & 1) ? QUARTER : REST;
+  u32 vy = (y & 1) ? REST : QUARTER, vx = (x & 1) ? REST : QUARTER;
+  uint4 top = blend(activate(raw.v[0], norm), vx, activate(raw.v[1], norm), wx);
+  uint4 bottom = blend(activate(raw.v[2], norm), vx, activate(raw.v[3], norm), wx);
+  return blend(top, vy, bottom, wy);
 }
 
 // Fill a tile and its border with KC channels from `c0` on, AHEAD loads of a thread at a time. Before
 // the first arithmetic, `norms` is called: it may wait for other loads.
 template <int H, int W, int C, int MODE, int TH, int TW, int KC, int THREADS, int AHEAD, class F>
 __device__ __forceinline__ void fill_tile(unsigned char* memory, const u16* image, int ty, int tx,
-                                          int c0, const float2* norm, F norms) {
+                                          int c0, const Norm* norm, F norms) {
   constexpr int STRIDE = KC * 2 + 16, VECTORS = KC / 8, N = (TH + 2) * (TW + 2) * VECTORS;
   constexpr int ROUNDS = (N + THREADS * AHEAD - 1) / (THREADS * AHEAD);
 #pragma unroll 1
@@ -114,7 +120,7 @@ __device__ __forceinline__ void fill_tile(unsigned char* memory, const u16* imag
       if (i >= N) break;
       int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
       uint4 v = make_uint4(0, 0, 0, 0);
-      if (y >= 0 && y < H && x >= 0 && x < W) v = finish<MODE>(raw[k], y, x, norm + c);
+      if (y >= 0 && y < H && x >= 0 && x < W) v = finish<MODE>(raw[k], y, x, norm + c / 2);
       *(uint4*)(memory + p * STRIDE + c * 2) = v;
     }
   }
@@ -122,7 +128,7 @@ __device__ __forceinline__ void fill_tile(unsigned char* memory, const u16* imag
 
 // Sum the tiles of each channel with all threads, in a fixed order; leaves norm[] in shared memory.
 template <int CA, int CB, int THREADS>
-__device__ __forceinline__ void read_norms(float2* norm, float2* scratch, const float2* a_sums,
+__device__ __forceinline__ void read_norms(Norm* norm, float2* scratch, const float2* a_sums,
                                            int a_tiles, float a_pixels, const float2* b_sums,
                                            int b_tiles, float b_pixels, int image) {
   constexpr int C = CA + CB, GROUPS = THREADS / C > 0 ? THREADS / C : 1;
@@ -146,7 +152,7 @@ __device__ __forceinline__ void read_norms(float2* norm, float2* scratch, const 
       float2 s = scratch[group * C + c];
       total.x += s.x, total.y += s.y;
     }
-    norm[c] = norm_of(total.x, total.y, c < CA ? a_pixels : b_pixels);
+    set_norm(norm, c, total, c < CA ? a_pixels : b_pixels);
   }
   __syncthreads();
 }
@@ -204,7 +210,7 @@ __global__ void __launch_bounds__(WM* WN * 32, TH * TW * (COUT / NZ) <= 8192 ? 3
   static_assert(CB == 0 || CA % KC == 0, "a chunk of channels comes from one tensor");
   SHARED_MEMORY(memory);
   // Scratch of the norms lies where no tile is written, because tiles are loaded meanwhile.
-  float2* norm = (float2*)(memory + PIXELS * STRIDE);
+  Norm* norm = (Norm*)(memory + PIXELS * STRIDE);
   int image = blockIdx.y;
   if (image >= *n_images) return;
   constexpr float OWN = (float)H * W;
@@ -222,7 +228,7 @@ __global__ void __launch_bounds__(WM* WN * 32, TH * TW * (COUT / NZ) <= 8192 ? 3
   }
   float acc[MT][NT][4] = {};
   auto read = [&] {
-    read_norms<CA, CB, THREADS>(norm, norm + CIN, a_sums, a_tiles, A_PIXELS, b_sums, b_tiles, OWN,
+    read_norms<CA, CB, THREADS>(norm, (float2*)(norm + CIN), a_sums, a_tiles, A_PIXELS, b_sums, b_tiles, OWN,
                                 image);
   };
   auto nothing = [] {};
@@ -231,11 +237,11 @@ __global__ void __launch_bounds__(WM* WN * 32, TH * TW * (COUT / NZ) <= 8192 ? 3
     if (k0 == 0)
       fill_tile<H, W, CA, MODE, TH, TW, KC, THREADS, AHEAD>(memory, a_image, ty, tx, 0, norm, read);
     else if (k0 < CA)
-      fill_tile<H, W, CA, MODE, TH, TW, KC, THREADS, AHEAD>(memory, a_image, ty, tx, k0, norm + k0,
+      fill_tile<H, W, CA, MODE, TH, TW, KC, THREADS, AHEAD>(memory, a_image, ty, tx, k0, norm + k0 / 2,
                                                             nothing);
     else
       fill_tile<H, W, CB ? CB : 8, SAME, TH, TW, KC, THREADS, 4>(memory, b_image, ty, tx, k0 - CA,
-                                                                 norm + k0, nothing);
+                                                                 norm + k0 / 2, nothing);
     __syncthreads();
 #pragma unroll 1
     for (int dy = 0; dy < 3; ++dy) {
@@ -342,7 +348,8 @@ template <int H, int W, int C>
 __global__ void __launch_bounds__(256)
     combine(const u16* a, const float2* a_sums, int a_tiles, const float* weights, float* out,
             const int* n_images) {
-  __shared__ float2 norm[C];
+  __shared__ uint4 room[C / 4];  // norms, aligned for whole vectors
+  Norm* norm = (Norm*)room;
   __shared__ float2 scratch[256];
   int image = blockIdx.y;
   if (image >= *n_images) return;
@@ -353,7 +360,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int c = 0; c < C; c += 8) {
       float v[8];
-      activate(v, *(const uint4*)(pixel + c), norm + c);
+      unpack8(v, activate(load8(pixel + c), norm + c / 2));
 #pragma unroll
       for (int i = 0; i < 8; ++i) total = fmaf(v[i], weights[c + i], total);
     }
@@ -365,7 +372,8 @@ __global__ void __launch_bounds__(256)
 template <int H, int W, int C>
 __global__ void __launch_bounds__(256)
     flatten(const u16* a, const float2* a_sums, int a_tiles, float* out, const int* n_images) {
-  __shared__ float2 norm[C];
+  __shared__ uint4 room[C / 4];  // norms, aligned for whole vectors
+  Norm* norm = (Norm*)room;
   __shared__ float2 scratch[C > 256 ? C : 256];
   int image = blockIdx.y;
   if (image >= *n_images) return;
@@ -376,10 +384,8 @@ __global__ void __launch_bounds__(256)
     int p = i / (C / 8), c = i % (C / 8) * 8, y = p / WP, x = p % WP;
     Raw<POOL> raw;
     fetch<HP, WP, C, POOL>(raw, own, y, x, c);
-    uint4 packed = finish<POOL>(raw, y, x, norm + c);
     float v[8];
-    unpack(packed.x, v[0], v[1]), unpack(packed.y, v[2], v[3]);
-    unpack(packed.z, v[4], v[5]), unpack(packed.w, v[6], v[7]);
+    unpack8(v, finish<POOL>(raw, y, x, norm + c / 2));
 #pragma unroll
     for (int k = 0; k < 8; ++k) out[((long long)image * C + c + k) * HP * WP + p] = v[k];
   }
