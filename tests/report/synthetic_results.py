@@ -41,22 +41,23 @@ def make_scores(n_volumes: int = 8, n_seeds: int = 2, steps: int = STEPS) -> lis
     return scores
 
 
-def make_summary(**changes: object) -> dict[str, object]:
+def make_summary(steps: int = STEPS, **changes: object) -> dict[str, object]:
     head = {
         "protocol": "paper",
         "store": "made-up knees",
         "split": "test",
         "n_cols": N_COLS,
         "n_initial": N_INITIAL,
-        "steps": STEPS,
+        "steps": steps,
         "reconstructor": "unet",
     }
-    return {**head, **summarize(make_scores(), oracles=("na-oracle", "oracle")), **changes}
+    scores = make_scores(steps=steps)
+    return {**head, **summarize(scores, oracles=("na-oracle", "oracle")), **changes}
 
 
-def write_evaluation(folder: Path, **changes: object) -> Path:
+def write_evaluation(folder: Path, *, steps: int = STEPS, **changes: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(make_summary(**changes)))
+    (folder / "summary.json").write_text(json.dumps(make_summary(steps, **changes)))
     return folder
 
 

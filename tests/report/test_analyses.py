@@ -17,7 +17,7 @@ from kscout.evaluation.results import writing_results
 from kscout.evaluation.tables import write_table
 from kscout.report.build import build_report
 from kscout.report.page import Drawing, drawings_of
-from kscout.report.tables import Measured, to_csv
+from kscout.report.tables import Measured, Table, to_csv
 
 
 def entry(policy: str, gamma: float | None, ssim: float) -> dict[str, object]:
@@ -27,7 +27,7 @@ def entry(policy: str, gamma: float | None, ssim: float) -> dict[str, object]:
     return {"policy": policy, "training": training, "n_seeds": 2, "final": final}
 
 
-def write_analyses(folder: Path) -> Path:
+def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS) -> Path:
     sampled = torch.linspace(0, 1, 5 * 7).reshape(5, 7)
     average = AveragePolicy(sampled=sampled, start=torch.arange(7) == 3)
     write_table(folder, "average_policy", average_policy_rows({"greedy": average}))
@@ -45,7 +45,7 @@ def write_analyses(folder: Path) -> Path:
     snr = [{"policy": "greedy", "seed": 0, **row} for row in noise_table(passes)]
     write_table(folder, "snr", snr)
     gammas = [entry("g", None, 0.71), entry("a", 0.9, 0.72), entry("b", 1.0, 0.7)]
-    summary = {"n_initial": N_INITIAL, "steps": STEPS, "policies": gammas}
+    summary = {"n_initial": n_initial, "steps": steps, "policies": gammas}
     write_table(folder, "gammas", gamma_table([summary]))
     image = np.ones((9, 11), dtype=np.float32)
     example = Example("greedy", 0, "v", 3, np.arange(11) > 5, image, image * 0.5, 0.9)
@@ -61,15 +61,32 @@ def test_every_analysis_has_its_section(tmp_path: Path) -> None:
     assert names == {"average-policy", "entropies", "gradient-snr", "discount", "examples"}
 
 
+def tables_at(folder: Path, n_cols: int) -> dict[str, Table]:
+    """The tables of analyses beside an evaluation of 16 + 16 columns."""
+    write_analyses(folder / "analyses", n_initial=16, steps=16)
+    write_evaluation(folder / "base", n_cols=n_cols, n_initial=16, steps=16)
+    return {table.name: table for table in build_report([folder]).tables}
+
+
+def test_the_papers_columns_stand_beside_its_size_and_budget_only(tmp_path: Path) -> None:
+    other = tables_at(tmp_path / "other", n_cols=96)
+    same = tables_at(tmp_path / "same", n_cols=128)
+    for name in ("policies", "gradient-snr", "discount"):
+        assert any(column.is_paper for column in same[name].columns), name
+        assert not any(column.is_paper for column in other[name].columns), name
+        assert "not shown: they are for 16 + 16 of 128 columns" in other[name].note
+        assert "not shown" not in same[name].note
+
+
 def test_ratios_stand_beside_the_papers_at_its_epochs_only(tmp_path: Path) -> None:
-    tables = {table.name: table for table in build_report([write_analyses(tmp_path)]).tables}
+    tables = tables_at(tmp_path, n_cols=128)
     first, tenth, other = tables["gradient-snr"].rows
     assert first.cells == ("1", Measured(3.0, 1.0), Measured(2.21, 0.24))
     assert tenth.cells[2] == Measured(3.20, 0.10) and other.cells[2] is None
 
 
 def test_discounts_stand_beside_the_papers(tmp_path: Path) -> None:
-    tables = {table.name: table for table in build_report([write_analyses(tmp_path)]).tables}
+    tables = tables_at(tmp_path, n_cols=128)
     lines = to_csv(tables["discount"]).splitlines()
     assert lines[1].startswith("greedy,2,0.71,0.001") and lines[1].endswith("0.723,0.0001")
     assert lines[2].startswith("γ = 0.9,2,0.72,0.001") and lines[2].endswith("0.7232,0.0002")

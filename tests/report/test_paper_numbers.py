@@ -9,6 +9,7 @@ from kscout.report.paper_numbers import (
     SNR,
     SSIM,
     method_of,
+    same_setting,
     setting_of,
 )
 
@@ -58,3 +59,7 @@ def test_settings_are_recognized_by_size_start_and_steps() -> None:
     assert setting_of(256, 8, 28) == (SETTINGS["brain-long"], True)
     assert setting_of(64, 8, 8) == (SETTINGS["knee-base"], False)
     assert setting_of(64, 2, 14) == (SETTINGS["knee-long"], False)
+    assert same_setting(128, 4, 28) == SETTINGS["knee-long"]
+    assert same_setting(64, 8, 8) is None
+    assert same_setting(128, 16, 28) is None
+    assert same_setting(None, None, 16) is None

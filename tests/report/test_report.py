@@ -51,9 +51,22 @@ def test_the_page_names_protocol_paper_and_provenance(results: Path, tmp_path: P
     (page,) = write_report(build_report([results]), tmp_path / "report.html")
     text = page.read_text()
     assert "Protocol <strong>paper</strong>" in text and "arXiv:2010.16262" in text
-    assert '<td class="paper">0.7230' in text
+    assert "not shown: they are for 16 + 16" in text and 'class="paper"' not in text
     assert "0123456789abcdef" in text and "kscout train policy --method greedy" in text
     assert text.index('class="summary"') < text.index('id="scores"')
+
+
+def test_the_papers_numbers_stand_beside_an_evaluation_of_its_size(tmp_path: Path) -> None:
+    folder = write_evaluation(tmp_path / "base", n_cols=128, n_initial=16, steps=16)
+    (page,) = write_report(build_report([folder]), tmp_path / "report.html")
+    text = page.read_text()
+    assert '<td class="paper">0.7230' in text and "not our measurement" in text
+    write_evaluation(tmp_path / "small")
+    overview = build_report([tmp_path]).tables[0]
+    assert [column.name for column in overview.columns if column.is_paper] == [
+        "paper: knee, base horizon"
+    ]
+    assert "of the same size and budget only" in overview.note
 
 
 def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path: Path) -> None:

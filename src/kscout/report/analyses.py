@@ -8,7 +8,15 @@ import numpy as np
 
 from kscout.report.figures import Curve, draw_entropies, draw_gammas, draw_snr
 from kscout.report.page import Block, Drawing, Section
-from kscout.report.paper_numbers import ARXIV, GAMMAS, SNR, SNR_EPOCHS, SSIM, method_of
+from kscout.report.paper_numbers import (
+    ARXIV,
+    GAMMAS,
+    NOT_SHOWN,
+    SNR,
+    SNR_EPOCHS,
+    SSIM,
+    method_of,
+)
 from kscout.report.pictures import Example, draw_average_policy, draw_examples
 from kscout.report.style import LineStyle
 from kscout.report.tables import Cell, Column, Measured, Row, Table
@@ -38,14 +46,19 @@ _N_PANELS = 3
 @final
 @dataclass(frozen=True)
 class Context:
-    """What sections share: looks of methods, and the paper's setting that is nearest."""
+    """What sections share: looks of methods, and the paper's settings that are at hand."""
 
     styles: Mapping[str, LineStyle]
-    setting: str = "knee-base"
-    settings: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """The paper's setting by start and number of steps, where evaluations tell."""
+    settings: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
+    """The paper's setting by start and number of steps, as evaluations tell; None for none."""
     stem: str = ""
     """Put before the names of figures and tables, where a page has several of a kind."""
+
+    @property
+    def setting(self) -> str | None:
+        """The paper's setting, where all evaluations are of one."""
+        found = set(self.settings.values())
+        return next(iter(found)) if len(found) == 1 else None
 
     def looks_of(self, names: set[str]) -> Mapping[str, LineStyle] | None:
         """Return the page's looks where they cover all names."""
@@ -110,7 +123,7 @@ def snr_blocks(rows: Rows, context: Context) -> list[Block]:
     methods = [
         method
         for method in dict.fromkeys(method_of(str(row["policy"])) for row in rows)
-        if method in SNR[context.setting]
+        if context.setting and method in SNR[context.setting]
     ]
     columns = [Column("epoch"), *(Column(name, digits=2) for name in groups)]
     columns += [Column(f"paper: {m}, {context.setting}", digits=2, is_paper=True) for m in methods]
@@ -124,8 +137,12 @@ def snr_blocks(rows: Rows, context: Context) -> list[Block]:
     n_passes = ", ".join(map(str, sorted({int(row["n_passes"]) for row in rows})))
     note = (
         "Norm of the mean gradient of the policy's last layer over the norm of its standard "
-        f"error, by the paper's formula; ± over {n_passes} passes. The paper's columns are "
-        f"printed in {ARXIV}, on fastMRI data."
+        f"error, by the paper's formula; ± over {n_passes} passes. "
+        + (
+            f"The paper's columns are printed in {ARXIV}, on fastMRI data."
+            if methods
+            else NOT_SHOWN
+        )
     )
     name = f"{context.stem}gradient-snr"
     table = Table("Gradient signal-to-noise ratio", tuple(columns), tuple(lines), note, name)
@@ -162,8 +179,8 @@ def _snr_cell(rows: Rows, epoch: int) -> Measured | None:
     return _measured(found[0]["snr_paper"], found[0]["std_paper"]) if found else None
 
 
-def _paper_snr(setting: str, method: str | None, epoch: int) -> Measured | None:
-    if method is None or epoch not in SNR_EPOCHS:
+def _paper_snr(setting: str | None, method: str | None, epoch: int) -> Measured | None:
+    if setting is None or method is None or epoch not in SNR_EPOCHS:
         return None
     return Measured(*SNR[setting][method][epoch])
 
@@ -175,24 +192,22 @@ def gamma_blocks(rows: Rows, context: Context) -> list[Block]:
     for n_initial, steps in horizons:
         own = [row for row in rows if (row["n_initial"], row["steps"]) == (n_initial, steps)]
         name = f"{context.stem}discount" + (f"-{n_initial}-{steps}" if len(horizons) > 1 else "")
-        setting = context.settings.get((n_initial, steps), context.setting)
+        setting = context.settings.get((n_initial, steps))
         table = _gamma_table(own, setting, name, f"start {n_initial}, {steps} steps")
         blocks += [*_gamma_drawing(own, name), table]
     return blocks
 
 
-def _gamma_table(rows: Rows, setting: str, name: str, horizon: str) -> Table:
-    paper = GAMMAS.get(setting, {})
+def _gamma_table(rows: Rows, setting: str | None, name: str, horizon: str) -> Table:
     lines = []
     for row in rows:
         gamma = row["gamma"]
-        theirs = SSIM[setting]["greedy"] if gamma is None else paper.get(float(gamma))
         cells: tuple[Cell, ...] = (
             "greedy" if gamma is None else f"γ = {gamma:g}",
             str(row["n_seeds"]),
             _measured(row["ssim_mean"], row["ssim_std"]),
             _measured(row["psnr_mean"], row["psnr_std"]),
-            Measured(*theirs) if theirs else None,
+            *([_paper_gamma(setting, gamma)] if setting else []),
         )
         lines.append(Row(cells))
     columns = (
@@ -200,10 +215,19 @@ def _gamma_table(rows: Rows, setting: str, name: str, horizon: str) -> Table:
         Column("seeds"),
         Column("SSIM", best="max"),
         Column("PSNR (dB)", digits=2, best="max"),
-        Column(f"paper: SSIM, {setting}", is_paper=True),
+        *([Column(f"paper: SSIM, {setting}", is_paper=True)] if setting else []),
     )
-    note = f"± over seeds. The paper's column is printed in {ARXIV}, on fastMRI data."
+    paper = f"The paper's column is printed in {ARXIV}, on fastMRI data." if setting else NOT_SHOWN
+    note = f"± over seeds. {paper}"
     return Table(f"Final SSIM by discount ({horizon})", columns, tuple(lines), note, name)
+
+
+def _paper_gamma(setting: str, gamma: float | None) -> Measured | None:
+    """Return the paper's final SSIM for a discount, or for the greedy estimator, which has none."""
+    if gamma is None:
+        return Measured(*SSIM[setting]["greedy"])
+    found = GAMMAS.get(setting, {}).get(float(gamma))
+    return Measured(*found) if found else None
 
 
 def _gamma_drawing(rows: Rows, name: str) -> list[Block]:

@@ -1,7 +1,7 @@
 """From folders to a report: what `kscout report` calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -36,7 +36,7 @@ from kscout.report.page import (
     tables_of,
     write_page,
 )
-from kscout.report.paper_numbers import setting_of
+from kscout.report.paper_numbers import same_setting
 from kscout.report.player import acquisition_player
 from kscout.report.style import LineStyle
 from kscout.report.tables import EXTENSIONS, FORMATS, Table, write
@@ -80,18 +80,12 @@ def build_report(folders: Sequence[Path], *, title: str | None = None) -> Report
 
 def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
     """Return the paper's analyses: from tables of `kscout analyze`, or results themselves."""
-    settings = {
-        (one.n_initial or 0, one.steps): setting_of(one.n_cols, one.n_initial or 0, one.steps)[
-            0
-        ].name
-        for one in found.evaluations
-    }
-    setting = next(iter(settings.values()), "knee-base")
+    context = Context(styles, settings=_paper_settings(found.evaluations))
     parts: dict[str, list[Block]] = {}
     for index, (label, rows) in enumerate(found.analyses):
         is_first = all(set(rows[0]) != set(other[0]) for _, other in found.analyses[:index])
         stem = "" if is_first else f"{link_name(label)}-"
-        section = analysis_section(rows, Context(styles, setting, settings, stem))
+        section = analysis_section(rows, replace(context, stem=stem))
         if section is not None:
             parts.setdefault(section.title, []).extend(section.blocks)
     if "Average policy" not in parts:
@@ -99,6 +93,17 @@ def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sectio
     if found.examples:
         parts["Examples"] = example_blocks(found.examples)
     return [Section(title, tuple(blocks)) for title, blocks in parts.items() if blocks]
+
+
+def _paper_settings(evaluations: Sequence[Evaluation]) -> dict[tuple[int, int], str | None]:
+    """Return the paper's settings by start and steps, None where an evaluation's is not its."""
+    settings: dict[tuple[int, int], str | None] = {}
+    for one in evaluations:
+        setting = same_setting(one.n_cols, one.n_initial, one.steps)
+        name = setting.name if setting else None
+        key = (one.n_initial or 0, one.steps)
+        settings[key] = name if settings.get(key, name) == name else None
+    return settings
 
 
 def average_policies_of(

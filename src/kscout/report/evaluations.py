@@ -11,7 +11,7 @@ import numpy as np
 from kscout.errors import DataError
 from kscout.report.figures import Curve, draw_ranking, draw_ssim_by_step, styles_of
 from kscout.report.page import Block, Drawing, Prose, Section, link_name
-from kscout.report.paper_numbers import ARXIV, SSIM, method_of, setting_of
+from kscout.report.paper_numbers import ARXIV, NOT_SHOWN, SSIM, method_of, same_setting
 from kscout.report.style import LineStyle
 from kscout.report.tables import Column, Measured, Row, Table
 
@@ -93,8 +93,11 @@ def read_evaluation(folder: Path, label: str | None = None) -> Evaluation:
 
 
 def policy_table(evaluation: Evaluation, *, name: str = "policies") -> Table:
-    """Return final scores of all policies, the paired comparison, and the paper's SSIM beside."""
-    setting, is_same = setting_of(evaluation.n_cols, evaluation.n_initial or 0, evaluation.steps)
+    """Return final scores of all policies and the paired comparison.
+
+    The paper's SSIM stands beside where image size, start and number of steps are the paper's.
+    """
+    setting = same_setting(evaluation.n_cols, evaluation.n_initial, evaluation.steps)
     reference = evaluation.summary.get("reference")
     n_seeds = max(int(policy.get("n_seeds", 1)) for policy in evaluation.policies)
     columns = (
@@ -104,32 +107,31 @@ def policy_table(evaluation: Evaluation, *, name: str = "policies") -> Table:
         Column("NMSE", best="min"),
         Column(f"SSIM minus {reference}", is_signed=True),
         Column("p (corrected)", digits=3, is_probability=True),
-        Column(f"paper: {setting.title}", is_paper=True),
+        *([Column(f"paper: {setting.title}", is_paper=True)] if setting else []),
     )
-    rows = tuple(_policy_row(evaluation, policy, setting.name) for policy in evaluation.policies)
-    same = (
-        "The same image size, start and number of steps"
-        if is_same
-        else "The paper's image size, start or number of steps differ from this evaluation's"
+    name_of_setting = setting.name if setting else None
+    rows = tuple(_policy_row(evaluation, policy, name_of_setting) for policy in evaluation.policies)
+    paper = (
+        f"The last column is printed in {ARXIV}, for the same image size, start and number of "
+        "steps on fastMRI data under protocol paper: not our measurement, and the data are others "
+        "unless this store holds fastMRI."
+        if setting
+        else NOT_SHOWN
     )
     note = (
         f"Means after the last of {evaluation.steps} steps over slices, trajectories and seeds"
         + (f"; ± is the standard deviation over up to {n_seeds} seeds" if n_seeds > 1 else "")
         + f". Brackets: 95 % intervals with volumes as the unit. Protocol {evaluation.protocol}. "
-        f"Best values of feasible policies are marked. The last column is printed in {ARXIV}, on "
-        f"fastMRI data under protocol paper: not our measurement. {same}, and the data are others "
-        "unless this store holds fastMRI."
+        f"Best values of feasible policies are marked. {paper}"
     )
     return Table(f"Scores after {evaluation.steps} acquired columns", columns, rows, note, name)
 
 
-def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str) -> Row:
+def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str | None) -> Row:
     name = policy["policy"]
     ssim = policy["by_step"]["ssim"]
     std, interval = ssim["std"][-1], ssim["interval"][-1]
     compared = evaluation.comparison(name)
-    method = paper_method(policy)
-    paper = SSIM[setting].get(method) if method else None
     difference = (
         Measured(float(compared["difference"]), interval=_pair(compared.get("interval")))
         if compared
@@ -143,10 +145,16 @@ def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str) ->
             Measured(final_of(policy, "nmse")),
             difference,
             Measured(float(compared["p_value_corrected"])) if compared else None,
-            Measured(*paper) if paper else None,
+            *([_paper_cell(policy, setting)] if setting else []),
         ),
         is_oracle=policy["is_oracle"],
     )
+
+
+def _paper_cell(policy: dict[str, Any], setting: str) -> Measured | None:
+    method = paper_method(policy)
+    found = SSIM[setting].get(method) if method else None
+    return Measured(*found) if found else None
 
 
 def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:
@@ -228,22 +236,25 @@ def overview_table(evaluations: Sequence[Evaluation]) -> Table:
             policies.setdefault(policy["policy"], policy)
     columns = [Column("policy")]
     columns += [Column(f"{one.label} ({one.protocol})", best="max") for one in evaluations]
-    settings = list(
-        dict.fromkeys(
-            setting_of(one.n_cols, one.n_initial or 0, one.steps)[0] for one in evaluations
-        )
-    )
+    found = [same_setting(one.n_cols, one.n_initial, one.steps) for one in evaluations]
+    settings = [setting for setting in dict.fromkeys(found) if setting is not None]
     columns += [Column(f"paper: {setting.title}", is_paper=True) for setting in settings]
     rows = []
     for name, policy in policies.items():
         ours = [_overview_cell(evaluation, name) for evaluation in evaluations]
-        method = paper_method(policy)
-        papers = [SSIM[setting.name].get(method) if method else None for setting in settings]
-        theirs = [Measured(*paper) if paper else None for paper in papers]
+        theirs = [_paper_cell(policy, setting.name) for setting in settings]
         rows.append(Row((name, *ours, *theirs), policy["is_oracle"]))
+    paper = (
+        f"Columns of the paper are printed in {ARXIV} on fastMRI data, and are not our measurements"
+        + (
+            "; they belong to evaluations of the same size and budget only."
+            if None in found
+            else "."
+        )
+    )
     note = (
-        "Final SSIM under the protocol in brackets, mean ± standard deviation over seeds. Columns "
-        f"of the paper are printed in {ARXIV} on fastMRI data, and are not our measurements."
+        "Final SSIM under the protocol in brackets, mean ± standard deviation over seeds. "
+        f"{paper if settings else NOT_SHOWN}"
     )
     return Table("Final SSIM of all policies", tuple(columns), tuple(rows), note, "overview")
 

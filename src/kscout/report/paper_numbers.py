@@ -37,6 +37,16 @@ SETTINGS: dict[str, PaperSetting] = {
     )
 }
 
+NOT_SHOWN = (
+    f"The numbers of {ARXIV} are not shown: they are for "
+    + ", ".join(
+        f"{setting.n_initial} + {setting.steps} of {setting.n_cols} columns"
+        for setting in SETTINGS.values()
+    )
+    + "."
+)
+"""The footnote of a table whose size, start or number of steps is not one of the paper's."""
+
 SSIM: dict[str, dict[str, Spread]] = {
     "knee-base": {
         "random": (0.6948, 0.0003),
@@ -211,8 +221,20 @@ def setting_of(n_cols: int | None, n_initial: int, steps: int) -> tuple[PaperSet
 
     The nearest is a knee setting: long where the start is under a sixteenth of the columns.
     """
-    for setting in SETTINGS.values():
-        if (setting.n_cols, setting.n_initial, setting.steps) == (n_cols, n_initial, steps):
-            return setting, True
+    same = same_setting(n_cols, n_initial, steps)
+    if same is not None:
+        return same, True
     is_long = n_cols is not None and n_initial * 16 <= n_cols
     return SETTINGS["knee-long" if is_long else "knee-base"], False
+
+
+def same_setting(n_cols: int | None, n_initial: int | None, steps: int) -> PaperSetting | None:
+    """Return the paper's setting of this size, start and number of steps, None for others.
+
+    Scores at other sizes or budgets are other quantities, so that no column of the paper may stand
+    beside them.
+    """
+    for setting in SETTINGS.values():
+        if (setting.n_cols, setting.n_initial, setting.steps) == (n_cols, n_initial, steps):
+            return setting
+    return None
