@@ -105,6 +105,28 @@ def test_fused_policy_scores_as_the_network_does(n_cols: int) -> None:
             fused.refresh()
 
 
+@pytest.mark.parametrize(("n_cols", "n_images"), [(64, 5), (128, 37)])
+def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: int) -> None:
+    torch.manual_seed(0)
+    policy = POLICIES["conv"](n_cols=n_cols).cuda()
+    assert can_fuse_policy(policy)
+    mask = torch.zeros(n_images, n_cols, dtype=torch.bool, device="cuda")
+    image = 2 * torch.randn(n_images, n_cols, n_cols, device="cuda")
+    seen = Observation(image=image, mask=mask)
+    weight = 1e-4 * torch.randn(n_images, n_cols, device="cuda")
+    (policy(seen).log_softmax(-1) * weight).sum().backward()
+    expected = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+    policy.zero_grad()
+    (HalfPrecisionConvPolicy(policy)(seen).log_softmax(-1) * weight).sum().backward()
+    for name, parameter in policy.named_parameters():
+        assert parameter.grad is not None
+        if "layers.0.bias" in name:
+            assert not parameter.grad.any()
+        else:
+            difference = (parameter.grad - expected[name]).norm()
+            assert difference < 2e-2 * expected[name].norm(), name
+
+
 def test_brain_policy_has_no_kernels_and_says_so() -> None:
     assert not can_fuse_policy(POLICIES["conv"](n_cols=256))
 

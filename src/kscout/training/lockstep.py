@@ -34,6 +34,13 @@ from kscout.training.policy_gradient import greedy_gradients, non_greedy_gradien
 OnStep = Callable[[Progress], None]
 
 
+def _in_half_precision(policy: Policy, compiles: bool) -> Policy:
+    """Return a view of a policy whose passes are faster on CUDA."""
+    if fuses(policy):
+        return HalfPrecisionConvPolicy(policy)
+    return MixedPrecision(policy, compiles=compiles)
+
+
 class Draws(NamedTuple):
     """What decides one policy's epoch."""
 
@@ -74,8 +81,7 @@ class Lockstep:
         precision = configs[0].training.precision
         is_fast = slices.device.type == "cuda" and precision != "fp32"
         compiles = configs[0].training.compile
-        self.learned = [MixedPrecision(x, compiles=compiles) if is_fast else x for x in policies]
-        self.choosers = [HalfPrecisionConvPolicy(x) for x in policies if is_fast and fuses(x)]
+        self.learned = [_in_half_precision(x, compiles) if is_fast else x for x in policies]
         self.slices, self.reconstructor = slices, reconstructor
         training = configs[0].training
         if training.batch_size < n_processes():
@@ -146,8 +152,9 @@ class Lockstep:
         index, uniforms, followed = inputs
         training, setting = self.configs[0].training, self.configs[0].acquisition
         batch = self.slices.batch(index)
-        for chooser in self.choosers:
-            chooser.refresh()
+        for policy in self.learned:
+            if isinstance(policy, HalfPrecisionConvPolicy):
+                policy.refresh()
         simulator = Simulator(batch, self.reconstructor, protocol=training.protocol)
         if training.method == "greedy":
             return greedy_gradients(
@@ -156,7 +163,6 @@ class Lockstep:
                 n_initial=setting.n_initial,
                 uniforms=uniforms,
                 followed=followed,
-                choosers=self.choosers,
             ).final_score
         return non_greedy_gradients(
             self.learned,
@@ -164,5 +170,4 @@ class Lockstep:
             n_initial=setting.n_initial,
             uniforms=uniforms,
             gammas=[config.training.gamma for config in self.configs],
-            choosers=self.choosers,
         ).final_score
