@@ -30,7 +30,7 @@ class Room(NamedTuple):
     features: list[Features]
     count: Tensor
     mean: Tensor
-    inverse_std: Tensor
+    std: Tensor
 
     @classmethod
     def of(cls, layers: Sequence[Convolution], n_images: int, device: torch.device) -> "Room":
@@ -116,7 +116,7 @@ class HalfPrecisionConvPolicy(Policy):
         if n not in self.room:
             self.room[n] = Room.of(self.layers, n, device)
         room = self.room[n]
-        features: Features | Input = Input(image, room.mean, room.inverse_std)
+        features: Features | Input = Input(image, room.mean, room.std)
         for layer, out in zip(self.layers, room.features, strict=True):
             layer(features, None, out, room.count)
             features = out
