@@ -51,7 +51,7 @@ def emulate(
     arguments: Sequence[int],
     grid: tuple[int, int, int],
     n_threads: int,
-    values: Sequence[Tensor | int | float],
+    values: Sequence[Tensor | int],
 ) -> None:
     """Run a kernel with CPU tensors; those it writes are changed in place."""
     library = _build(file, name, tuple(arguments))
@@ -61,9 +61,9 @@ def emulate(
             assert value.is_contiguous()
             cells.append(np.array([value.data_ptr()], dtype=np.uint64))
         else:
-            cells.append(
-                np.array([value], dtype=np.int32 if isinstance(value, int) else np.float32)
-            )
+            # Torch passes a Python float as a double: kernels take none.
+            assert isinstance(value, int)
+            cells.append(np.array([value], dtype=np.int32))
     pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
     library.run(pointers, *grid, n_threads)
 

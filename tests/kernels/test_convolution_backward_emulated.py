@@ -103,5 +103,5 @@ def test_norms_come_from_the_sums_of_tiles(generator: torch.Generator) -> None:
     tiles = values.unflatten(2, (3, 2)).permute(0, 2, 1, 3, 4).flatten(3)
     sums = torch.stack([tiles.sum(-1), tiles.square().sum(-1)], dim=-1).contiguous()
     found = nan(N_IMAGES, 16, 2)
-    emulate(FILE, "finish_norms", (16,), (N_IMAGES, 1, 1), 16, [sums, 3, 60.0, found])
+    emulate(FILE, "finish_norms", (16,), (N_IMAGES, 1, 1), 16, [sums, 3, 60, found])
     torch.testing.assert_close(found, norms_of(values), atol=1e-5, rtol=1e-5)

@@ -31,7 +31,7 @@ __device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4
 // Scale and shift of instance norm per image and channel, from the sums of its tiles.
 template <int C>
 __global__ void __launch_bounds__(C)
-    finish_norms(const float2* sums, int n_tiles, float n_pixels, float2* norms) {
+    finish_norms(const float2* sums, int n_tiles, int n_pixels, float2* norms) {
   const float2* own = sums + (long long)blockIdx.x * n_tiles * C + threadIdx.x;
   float sum = 0.f, squares = 0.f;
   for (int tile = 0; tile < n_tiles; ++tile) {

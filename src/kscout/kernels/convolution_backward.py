@@ -89,7 +89,7 @@ class ConvolutionBackward:
         """Return scale and shift of the norm."""
         n = len(features.values)
         norms = torch.empty(n, self.n_out, 2, device=features.values.device)
-        n_pixels = float(self.shape[0] * self.shape[1])
+        n_pixels = self.shape[0] * self.shape[1]
         arguments = [features.sums, features.n_tiles, n_pixels, norms]
         self.finish_norms((n, 1, 1), (self.n_out, 1, 1), arguments)
         return norms
