@@ -368,10 +368,10 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// Norm, ReLU and 2x2 pooling of the last features, H x W before, as floats [channel][row][col].
+// Norm, ReLU and 2x2 pooling of the last features, H x W before.
 template <int H, int W, int C>
 __global__ void __launch_bounds__(256)
-    flatten(const u16* a, const float2* a_sums, int a_tiles, float* out, const int* n_images) {
+    flatten(const u16* a, const float2* a_sums, int a_tiles, u16* out, const int* n_images) {
   __shared__ uint4 room[C / 4];  // norms, aligned for whole vectors
   Norm* norm = (Norm*)room;
   __shared__ float2 scratch[C > 256 ? C : 256];
@@ -384,9 +384,6 @@ __global__ void __launch_bounds__(256)
     int p = i / (C / 8), c = i % (C / 8) * 8, y = p / WP, x = p % WP;
     Raw<POOL> raw;
     fetch<HP, WP, C, POOL>(raw, own, y, x, c);
-    float v[8];
-    unpack8(v, finish<POOL>(raw, y, x, norm + c / 2));
-#pragma unroll
-    for (int k = 0; k < 8; ++k) out[((long long)image * C + c + k) * HP * WP + p] = v[k];
+    *(uint4*)(out + ((long long)image * HP * WP + p) * C + c) = finish<POOL>(raw, y, x, norm + c / 2);
   }
 }
