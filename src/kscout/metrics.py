@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.errors import unknown_name
-from kscout.kernels import compile_kernel
+from kscout.kernels import compile_kernel, count_on
 
 Convention = Literal["paper", "fastmri"]
 CONVENTIONS: tuple[Convention, ...] = ("paper", "fastmri")
@@ -95,45 +95,56 @@ class SsimScorer:
         image: Float[Tensor, "n row col"],
         rows: Int[Tensor, " n"],
         *,
-        scale: Float[Tensor, " n"],
-        shift: Float[Tensor, " n"],
+        scale: Float[Tensor, " _"],
+        shift: Float[Tensor, " _"],
+        is_by_target: bool = False,
         n_images: Int[Tensor, ""] | None = None,
     ) -> Float[Tensor, " n"]:
-        """Score `scale * image + shift` against the targets `rows`, on CUDA in one kernel.
+        """Score `scale * image + shift` against the targets `rows`, on CUDA in two kernels.
 
         Args:
             image: images to judge.
             rows: the target of each.
             scale: per image.
             shift: per image.
+            is_by_target: `scale` and `shift` are per target instead.
             n_images: a count on the device; what comes after is left undefined.
         """
         if self.convention == "paper" and image.is_cuda and image.dtype == torch.float32:
-            return self._score_on_cuda(image, rows, scale, shift, n_images)
+            return self._score_on_cuda(image, rows, (scale, shift), is_by_target, n_images)
+        if is_by_target:
+            scale, shift = scale[rows], shift[rows]
         return self.rows(rows)(image * scale[:, None, None] + shift[:, None, None])
 
     def _score_on_cuda(
-        self, image: Tensor, rows: Tensor, scale: Tensor, shift: Tensor, n_images: Tensor | None
+        self,
+        image: Tensor,
+        rows: Tensor,
+        units: tuple[Tensor, Tensor],
+        is_by_target: bool,
+        n_images: Tensor | None,
     ) -> Tensor:
         n, n_rows, n_cols = image.shape
         n_tiles = -(-n_rows // 32) * -(-n_cols // 32)
-        if n_images is None:
-            n_images = torch.full((), n, dtype=torch.int32, device=image.device)
-        sums = torch.zeros(n, n_tiles, device=image.device)
+        count = count_on(image.device, n) if n_images is None else n_images
+        sums, means = (torch.empty(n, *shape, device=image.device) for shape in ((n_tiles,), ()))
         constants = [x.expand(len(self.target), 1, 1).contiguous() for x in (self.c1, self.c2)]
         targets = [self.target.contiguous(), self.mean, self.variance]
         # The middle row of the banded matrix is the window itself.
         window = blur_matrix(11, "paper", image.dtype, image.device)[5]
+        given = [x.contiguous() for x in (image, *units, rows)]
         compile_kernel("ssim.cu", "score")(
             (n_tiles, n, 1),
             (256, 1, 1),
             [
-                *(image.contiguous(), scale, shift, rows),
-                *(*targets, *constants, window),
-                *(sums, n_images, n_rows, n_cols),
+                *(*given, *targets, *constants, window),
+                *(sums, count, n_rows, n_cols, int(is_by_target)),
             ],
         )
-        return sums.sum(dim=-1) / (n_rows * n_cols)
+        compile_kernel("ssim.cu", "average")(
+            (n, 1, 1), (32, 1, 1), [sums, means, count, n_tiles, n_rows * n_cols]
+        )
+        return means
 
     def rows(self, selection: Int[Tensor, " n"]) -> "SsimScorer":
         """Return the scorer of chosen targets, one of which may be chosen several times."""

@@ -1,10 +1,13 @@
 """From column scores to a distribution over unmeasured columns, and to a column."""
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.core import Policy
+from kscout.kernels.choosing import choose
 
 MEASURED_LOGIT = -1e7
 """Logit of a column that may not be chosen; its probability is exactly zero in float32."""
@@ -36,6 +39,38 @@ def draw_columns(
     """
     cumulative = log_probabilities.double().exp().cumsum(dim=-1)
     return torch.searchsorted(cumulative, uniforms.double() * cumulative[:, -1:], right=True)
+
+
+class Drawn(NamedTuple):
+    """What was drawn for each state, and from which distribution."""
+
+    blocked: Bool[Tensor, "state col"]
+    columns: Int[Tensor, "state draw"]
+    log_probs: Float[Tensor, "state draw"]
+
+
+def draw_unmeasured(
+    scores: Float[Tensor, "state col"],
+    mask: Bool[Tensor, "state col"],
+    selectable: Bool[Tensor, "slice col"],
+    owner: Int[Tensor, " state"],
+    uniforms: Float[Tensor, "state draw"],
+) -> Drawn:
+    """Draw columns that are not measured and inside the matrix, on CUDA in one kernel.
+
+    Args:
+        scores: logits of the columns.
+        mask: the columns measured already.
+        selectable: the columns inside each slice's matrix.
+        owner: the slice of each state.
+        uniforms: decide the draws.
+    """
+    if scores.is_cuda:
+        return Drawn(*choose(scores, mask, selectable, owner, uniforms))
+    blocked = mask | ~selectable[owner]
+    log_probabilities = column_log_probabilities(scores.float(), blocked)
+    columns = draw_columns(log_probabilities, uniforms)
+    return Drawn(blocked, columns, log_probabilities.gather(-1, columns))
 
 
 def best_columns(

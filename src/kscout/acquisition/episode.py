@@ -25,11 +25,12 @@ from kscout.core import (
     Truth,
 )
 from kscout.errors import ConfigError
+from kscout.kernels.choosing import follow, list_distinct
 from kscout.metrics import SsimScorer
-from kscout.physics.candidates import Measured, measure_columns
+from kscout.physics.candidates import Measured, Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
 from kscout.physics.normalization import denormalize, magnitude, statistics
-from kscout.physics.sampling import acquire, apply_mask, center_mask
+from kscout.physics.sampling import apply_mask, center_mask
 
 _BYTES_PER_PIXEL = 512
 """What reconstructing and scoring one candidate holds at its peak, with the paper's U-Net."""
@@ -65,7 +66,7 @@ class State:
 
     def rows(self, selection: Int[Tensor, " n"]) -> "State":
         """Return the chosen states, in that order; one may be chosen several times."""
-        return replace(self, **{name: getattr(self, name)[selection] for name in _PER_STATE})
+        return _follow(self, selection[:, None])
 
 
 _PER_STATE = ("owner", "zero_filled", "mask", "image", "mean", "std", "score")
@@ -112,24 +113,23 @@ class Simulator:
         owner = torch.arange(len(mask), device=mask.device)
         zero_filled = ifft2c(apply_mask(self.batch.kspace, mask))
         image = magnitude(zero_filled)
-        seen = Measured(zero_filled, image, *statistics(image))
-        found, score = self._reconstruct(seen, mask, owner, None)
+        seen = Measured(zero_filled, mask, image, *statistics(image))
+        found, score = self._reconstruct(seen, owner, None)
         n_left = mask.shape[1] - n_measured
         return State(owner, zero_filled, mask, found.image, found.mean, found.std, score, n_left)
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
         """Measure one more column in every state."""
         parent = torch.arange(len(state), device=column.device)
-        return self._together(self._children(state, parent, column, None))
+        return self._together(self._children(state, Pairs(parent, column, state.owner)))
 
     def branch(self, state: State, columns: Int[Tensor, "state candidate"]) -> "Branches":
         """Measure each candidate column of every state; a column given twice is tried once."""
-        slot, parent, column, n_distinct = _distinct(columns)
+        slot, pairs, n_distinct = _distinct(columns, state.owner)
         if columns.device.type == "cpu":
             # Elsewhere the number stays on the device: kernels that know it skip the rest.
-            parent, column = parent[: int(n_distinct)], column[: int(n_distinct)]
-        children = self._children(state, parent, column, n_distinct)
-        return Branches(self._together(children), slot)
+            pairs = pairs.part(0, int(n_distinct))
+        return Branches(self._together(self._children(state, pairs)), slot)
 
     def score_columns(
         self, state: State, columns: Int[Tensor, "state candidate"]
@@ -137,7 +137,8 @@ class Simulator:
         """Return SSIM after measuring each candidate column, keeping nothing else."""
         parent = torch.arange(len(state), device=columns.device)
         parent = parent.repeat_interleave(columns.shape[1])
-        children = self._children(state, parent, columns.reshape(-1), None)
+        pairs = Pairs(parent, columns.reshape(-1), state.owner[parent])
+        children = self._children(state, pairs)
         return torch.cat([child.score for child in children]).view(columns.shape)
 
     def score_every_column(self, state: State) -> Float[Tensor, "state col"]:
@@ -170,19 +171,21 @@ class Simulator:
 
     def images(self, state: State) -> Float[Tensor, "state row col"]:
         """Return the reconstructions in the target's units, as the protocol says."""
-        return denormalize(state.image, *self._units(state.mean, state.std, state.owner))
+        shift, scale = self._units(state.mean, state.std)
+        if self.protocol == "paper":
+            shift, scale = shift[state.owner], scale[state.owner]
+        return denormalize(state.image, shift, scale)
 
     def _units(
-        self, mean: Float[Tensor, " state"], std: Float[Tensor, " state"], owner: Tensor
-    ) -> tuple[Float[Tensor, " state"], Float[Tensor, " state"]]:
-        """Return shift and scale from normalized units to the target's."""
-        if self.protocol == "blind":
-            return mean, std
+        self, mean: Float[Tensor, " state"], std: Float[Tensor, " state"]
+    ) -> tuple[Float[Tensor, " _"], Float[Tensor, " _"]]:
+        """Return shift and scale to the target's units: per slice if `paper`, else per state."""
         # Paper: scores use the target's statistics, which no scanner has.
-        return self.batch.target_mean[owner], self.batch.target_std[owner]
+        is_paper = self.protocol == "paper"
+        return (self.batch.target_mean, self.batch.target_std) if is_paper else (mean, std)
 
     def _reconstruct(
-        self, seen: Measured, mask: Tensor, owner: Tensor, n_images: Tensor | None
+        self, seen: Measured, owner: Tensor, n_images: Tensor | None
     ) -> tuple[Reconstruction, Float[Tensor, " state"]]:
         """Reconstruct and score, only the first `n_images` where that is possible."""
         with torch.no_grad():
@@ -192,30 +195,30 @@ class Simulator:
                 )
                 found = Reconstruction(image, seen.mean, seen.std)
             else:
-                found = self.reconstructor.from_zero_filled(seen.zero_filled, mask)
-            shift, scale = self._units(found.mean, found.std, owner)
+                found = self.reconstructor.from_zero_filled(seen.zero_filled, seen.mask)
+            shift, scale = self._units(found.mean, found.std)
             score = self.scorer.score(
-                found.image, owner, scale=scale, shift=shift, n_images=n_images
+                found.image,
+                owner,
+                scale=scale,
+                shift=shift,
+                is_by_target=self.protocol == "paper",
+                n_images=n_images,
             )
         return found, score
 
-    def _children(
-        self, state: State, parent: Tensor, column: Tensor, n_pairs: Tensor | None
-    ) -> Iterator[State]:
-        """Yield the states after measuring `column` in `parent`, a part at a time."""
-        for begin in range(0, len(parent), self.n_at_once):
-            rows, chosen = (x[begin : begin + self.n_at_once] for x in (parent, column))
-            owner = state.owner[rows]
-            n_here = None if n_pairs is None else n_pairs - begin
+    def _children(self, state: State, pairs: Pairs) -> Iterator[State]:
+        """Yield the states after measuring the pairs' columns, a part at a time."""
+        for begin in range(0, len(pairs.parent), self.n_at_once):
+            part = pairs.part(begin, begin + self.n_at_once)
             seen = measure_columns(
-                state.zero_filled, self.column_images, self.ramps, rows, owner, chosen, n_here
+                state.zero_filled, state.mask, self.column_images, self.ramps, part
             )
-            mask = acquire(state.mask[rows], chosen)
-            found, score = self._reconstruct(seen, mask, owner, n_here)
+            found, score = self._reconstruct(seen, part.owner, part.n_pairs)
             yield State(
-                owner,
+                part.owner,
                 seen.zero_filled,
-                mask,
+                seen.mask,
                 found.image,
                 found.mean,
                 found.std,
@@ -250,7 +253,7 @@ class Branches:
 
     def follow(self, choice: Int[Tensor, " parent"]) -> State:
         """Go on from one candidate of every state."""
-        return self.state.rows(self.slot.gather(-1, choice[:, None])[:, 0])
+        return _follow(self.state, self.slot, choice)
 
     def every(self) -> State:
         """Go on from all candidates: those of one state lie side by side."""
@@ -258,14 +261,18 @@ class Branches:
 
 
 def _distinct(
-    columns: Int[Tensor, "state candidate"],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    columns: Int[Tensor, "state candidate"], owner: Int[Tensor, " state"]
+) -> tuple[Int[Tensor, "state candidate"], Pairs, Int[Tensor, ""]]:
     """List each (state, column) once, without asking the device how many there are.
 
     Returns:
-        Where each candidate stands in the list; the states and columns of the list, as long as if
-        all were distinct; and how many there are.
+        Where each candidate stands in the list; the list, as long as if all were distinct; and how
+        many there are.
     """
+    if columns.is_cuda:
+        slot, listed, n_distinct = list_distinct(columns, owner)
+        parent, column, owner = listed
+        return slot, Pairs(parent, column, owner, n_distinct), n_distinct
     n_states, n_candidates = columns.shape
     order = torch.arange(n_candidates, device=columns.device)
     same = columns[:, :, None] == columns[:, None, :]
@@ -278,8 +285,23 @@ def _distinct(
     parent = torch.arange(n_states, device=columns.device).repeat_interleave(n_candidates)
     listed = torch.zeros(2, columns.numel() + 1, dtype=torch.int64, device=columns.device)
     listed = listed.scatter(1, to.expand(2, -1), torch.stack([parent, columns.reshape(-1)]))
+    parent, column = listed[:, :-1]
     n_distinct = is_new.sum(dtype=torch.int32)
-    return slot, listed[0, :-1], listed[1, :-1], n_distinct
+    return slot, Pairs(parent, column, owner[parent], n_distinct), n_distinct
+
+
+def _follow(
+    state: State, slot: Int[Tensor, "new choice"], choice: Int[Tensor, " new"] | None = None
+) -> State:
+    """Return the state that each row of `slot` names at `choice`, by default its only one."""
+    values = [getattr(state, name) for name in _PER_STATE]
+    kinds = {x.dtype for x in values}
+    if slot.is_cuda and kinds == {torch.int64, torch.complex64, torch.bool, torch.float32}:
+        taken = follow(slot, choice, values)
+    else:
+        selection = slot[:, 0] if choice is None else slot.gather(-1, choice[:, None])[:, 0]
+        taken = [x[selection] for x in values]
+    return replace(state, **dict(zip(_PER_STATE, taken, strict=True)))  # type: ignore[arg-type]
 
 
 def protocol_note(reconstructor: Reconstructor, protocol: Protocol) -> str | None:

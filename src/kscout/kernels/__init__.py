@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 
 @cache
@@ -32,3 +34,17 @@ def read_source(file: str) -> str:
         match = re.fullmatch(r'#include "(.+)"', line)
         lines.append(read_source(match[1]) if match else line)
     return "\n".join(lines) + "\n"
+
+
+_counts: dict[tuple[int, torch.device], Tensor] = {}
+
+
+def count_on(device: torch.device, n: int) -> Int[Tensor, ""]:
+    """Return a count on the device, made once and shared: do not change it."""
+    count = _counts.get((n, device))
+    if count is None:
+        count = torch.full((), n, dtype=torch.int32, device=device)
+        # Memory of a graph under capture holds nothing until the graph runs.
+        if not torch.cuda.is_current_stream_capturing():
+            _counts[n, device] = count
+    return count

@@ -1,42 +1,56 @@
 // Measure one more column in many states at once: the rank-one change of the zero-filled image.
 //
 // Pair p adds column `column[p]` to state `parent[p]` of slice `owner[p]`. Written are the complex
-// image, its magnitude, and per tile of rows the sum and the sum of squares of the magnitude. One
-// coil. A block makes ROWS rows.
+// image, its mask, its magnitude, and the magnitude's mean and standard deviation. One coil. A block
+// makes one pair, a warp one row at a time.
 
-template <int ROWS>
-__global__ void __launch_bounds__(256)
-    measure(const float2* zero_filled, const float2* column_images, const float2* ramps,
-            const long long* parent, const long long* owner, const long long* column,
-            float2* out, float* magnitude, float2* sums, const int* n_pairs, int n_rows,
-            int n_cols) {
-  int pair = blockIdx.y;
-  if (pair >= *n_pairs) return;
-  long long n_pixels = (long long)n_rows * n_cols;
-  const float2* before = zero_filled + parent[pair] * n_pixels;
-  const float2* profile = column_images + (owner[pair] * n_cols + column[pair]) * n_rows;
-  const float2* ramp = ramps + column[pair] * n_cols;
-  int first = blockIdx.x * ROWS, last = min(first + ROWS, n_rows);
-  float sum = 0.f, squares = 0.f;
-  for (int i = first * n_cols + threadIdx.x; i < last * n_cols; i += 256) {
-    float2 z = before[i], p = profile[i / n_cols], r = ramp[i % n_cols];
-    z.x += p.x * r.x - p.y * r.y;
-    z.y += p.x * r.y + p.y * r.x;
-    float m = sqrtf(z.x * z.x + z.y * z.y);
-    out[pair * n_pixels + i] = z;
-    magnitude[pair * n_pixels + i] = m;
-    sum += m, squares = fmaf(m, m, squares);
+template <int WARPS>
+__global__ void __launch_bounds__(32 * WARPS)
+    measure(const float2* zero_filled, const bool* mask, const float2* column_images,
+            const float2* ramps, const long long* parent, const long long* owner,
+            const long long* column, float2* out, bool* out_mask, float* magnitude, float* mean,
+            float* std, const int* n_pairs, int n_rows, int n_cols) {
+  long long pair = blockIdx.x, n_pixels = (long long)n_rows * n_cols;
+  bool is_pair = pair < *n_pairs;
+  long long state = is_pair ? parent[pair] : 0, added = is_pair ? column[pair] : 0;
+  // Pairs beyond the count get a mask and statistics too, so that none holds what is no number.
+  for (int c = threadIdx.x; c < n_cols; c += 32 * WARPS)
+    out_mask[pair * n_cols + c] = mask[state * n_cols + c] || c == added;
+  if (!is_pair) {
+    if (threadIdx.x == 0) mean[pair] = 0.f, std[pair] = 0.f;
+    return;
   }
-  __shared__ float2 scratch[8];
+  const float2* profile = column_images + (owner[pair] * n_cols + added) * n_rows;
+  const float2* ramp = ramps + added * n_cols;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float part = 0.f, part_of_squares = 0.f;
+  for (int row = warp; row < n_rows; row += WARPS) {
+    const float2* before = zero_filled + state * n_pixels + (long long)row * n_cols;
+    long long to = pair * n_pixels + (long long)row * n_cols;
+    float2 p = profile[row];
+#pragma unroll 4
+    for (int col = lane; col < n_cols; col += 32) {
+      float2 z = before[col], r = ramp[col];
+      z.x += p.x * r.x - p.y * r.y;
+      z.y += p.x * r.y + p.y * r.x;
+      float m = sqrtf(z.x * z.x + z.y * z.y);
+      out[to + col] = z;
+      magnitude[to + col] = m;
+      part += m, part_of_squares = fmaf(m, m, part_of_squares);
+    }
+  }
+  __shared__ double scratch[2][WARPS];
+  double sum = part, squares = part_of_squares;
   for (int d = 16; d > 0; d /= 2) {
     sum += __shfl_down_sync(~0u, sum, d);
     squares += __shfl_down_sync(~0u, squares, d);
   }
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = make_float2(sum, squares);
+  if (lane == 0) scratch[0][warp] = sum, scratch[1][warp] = squares;
   __syncthreads();
   if (threadIdx.x == 0) {
-    float2 total = make_float2(0.f, 0.f);
-    for (int w = 0; w < 8; ++w) total.x += scratch[w].x, total.y += scratch[w].y;
-    sums[pair * gridDim.x + blockIdx.x] = total;
+    for (int w = 1; w < WARPS; ++w) sum += scratch[0][w], squares += scratch[1][w];
+    double center = sum / n_pixels;
+    mean[pair] = (float)center;
+    std[pair] = (float)sqrt(fmax(squares - sum * center, 0.) / (n_pixels - 1));
   }
 }

@@ -1,7 +1,8 @@
 // SSIM of many images against few targets: 11x11 Gaussian window, zero padded, biased covariance.
 //
-// Image p is compared with target `owner[p]` after `scale[p] * image + shift[p]`. The targets' own
-// blurred means and variances are given. Written is the sum of SSIM over each tile of 32 x 32 pixels.
+// Image p is compared with target `owner[p]` after `scale * image + shift`, which are given per target
+// or per image. The targets' own blurred means and variances are given. Written is the sum of SSIM
+// over each tile of 32 x 32 pixels.
 
 enum { TILE = 32, HALO = 5, WIDE = TILE + 2 * HALO, TAPS = 2 * HALO + 1 };
 
@@ -9,7 +10,7 @@ __global__ void __launch_bounds__(256)
     score(const float* images, const float* scale, const float* shift, const long long* owner,
           const float* target, const float* target_mean, const float* target_variance,
           const float* c1, const float* c2, const float* window, float* sums, const int* n_images,
-          int n_rows, int n_cols) {
+          int n_rows, int n_cols, int is_by_target) {
   int image = blockIdx.y;
   if (image >= *n_images) return;
   __shared__ float x[WIDE][WIDE + 1], t[WIDE][WIDE + 1];
@@ -20,7 +21,7 @@ __global__ void __launch_bounds__(256)
   long long n_pixels = (long long)n_rows * n_cols, own = owner[image];
   const float* values = images + image * n_pixels;
   const float* truth = target + own * n_pixels;
-  float a = scale[image], b = shift[image], w[TAPS];
+  float a = scale[is_by_target ? own : image], b = shift[is_by_target ? own : image], w[TAPS];
   for (int k = 0; k < TAPS; ++k) w[k] = window[k];
   for (int i = threadIdx.x; i < WIDE * WIDE; i += 256) {
     int row = top - HALO + i / WIDE, col = left - HALO + i % WIDE;
@@ -64,4 +65,16 @@ __global__ void __launch_bounds__(256)
     for (int i = 0; i < 8; ++i) total += scratch[i];
     sums[image * gridDim.x + blockIdx.x] = total;
   }
+}
+
+// The mean SSIM of each image from its tiles' sums: one warp per image, the same order every time.
+__global__ void __launch_bounds__(32)
+    average(const float* sums, float* means, const int* n_images, int n_tiles, int n_pixels) {
+  long long image = blockIdx.x;
+  float total = 0.f;
+  // Images beyond the count score zero, so that none holds what is no number.
+  if (image < *n_images)
+    for (int i = threadIdx.x; i < n_tiles; i += 32) total += sums[image * n_tiles + i];
+  for (int d = 16; d > 0; d /= 2) total += __shfl_down_sync(~0u, total, d);
+  if (threadIdx.x == 0) means[image] = total / n_pixels;
 }

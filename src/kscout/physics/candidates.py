@@ -3,19 +3,39 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.kernels import compile_kernel
+from kscout.kernels import compile_kernel, count_on
 from kscout.physics.normalization import magnitude, statistics
+from kscout.physics.sampling import acquire
 
-_ROWS_PER_BLOCK = 8
+_N_WARPS = 32
+
+
+class Pairs(NamedTuple):
+    """States and a column to measure in each."""
+
+    parent: Int[Tensor, " pair"]
+    """The state of each pair."""
+    column: Int[Tensor, " pair"]
+    owner: Int[Tensor, " pair"]
+    """The slice of each pair."""
+    n_pairs: Int[Tensor, ""] | None = None
+    """A count on the device: pairs from there on may be left undefined. None means all."""
+
+    def part(self, begin: int, end: int) -> "Pairs":
+        """Return some of the pairs, as many of them counted as are."""
+        n_pairs = None if self.n_pairs is None else self.n_pairs - begin if begin else self.n_pairs
+        parent, column, owner = (x[begin:end] for x in self[:3])
+        return Pairs(parent, column, owner, n_pairs)
 
 
 class Measured(NamedTuple):
     """Zero-filled images and what a magnitude network is given of them."""
 
     zero_filled: Complex[Tensor, "pair coil row col"]
+    mask: Bool[Tensor, "pair col"]
     magnitude: Float[Tensor, "pair row col"]
     mean: Float[Tensor, " pair"]
     std: Float[Tensor, " pair"]
@@ -23,57 +43,43 @@ class Measured(NamedTuple):
 
 def measure_columns(
     zero_filled: Complex[Tensor, "state coil row col"],
+    mask: Bool[Tensor, "state col"],
     column_images: Complex[Tensor, "slice coil col row"],
     ramps: Complex[Tensor, "col col"],
-    parent: Int[Tensor, " pair"],
-    owner: Int[Tensor, " pair"],
-    column: Int[Tensor, " pair"],
-    n_pairs: Int[Tensor, ""] | None = None,
+    pairs: Pairs,
 ) -> Measured:
     """Add to each pair's state the rank-one image of its column.
 
     Args:
         zero_filled: inverse transforms of the masked k-space.
+        mask: the columns measured there.
         column_images: `ifft_rows` of the full k-space, columns before rows.
         ramps: `column_ramps`.
-        parent: the state of each pair.
-        owner: the slice of each pair.
-        column: the column that each pair measures.
-        n_pairs: a count on the device; what comes after is left undefined.
+        pairs: what to measure.
     """
     if zero_filled.is_cuda and zero_filled.shape[1] == 1 and zero_filled.dtype == torch.complex64:
-        return _measure_on_cuda(zero_filled, column_images, ramps, parent, owner, column, n_pairs)
+        return _measure_on_cuda(zero_filled, mask, column_images, ramps, pairs)
+    parent, column, owner, _ = pairs
     profiles = column_images[owner, :, column]
     grown = torch.addcmul(zero_filled[parent], profiles[..., None], ramps[column][:, None, None, :])
     image = magnitude(grown)
-    return Measured(grown, image, *statistics(image))
+    return Measured(grown, acquire(mask[parent], column), image, *statistics(image))
 
 
 def _measure_on_cuda(
-    zero_filled: Tensor,
-    column_images: Tensor,
-    ramps: Tensor,
-    parent: Tensor,
-    owner: Tensor,
-    column: Tensor,
-    n_pairs: Tensor | None,
+    zero_filled: Tensor, mask: Tensor, column_images: Tensor, ramps: Tensor, pairs: Pairs
 ) -> Measured:
-    n, (n_rows, n_cols) = len(parent), zero_filled.shape[-2:]
-    n_tiles = -(-n_rows // _ROWS_PER_BLOCK)
-    if n_pairs is None:
-        n_pairs = torch.full((), n, dtype=torch.int32, device=parent.device)
-    grown = torch.empty(n, 1, n_rows, n_cols, dtype=zero_filled.dtype, device=parent.device)
-    image = torch.empty(n, n_rows, n_cols, device=parent.device)
-    # Zeros, so that pairs beyond the count hold no infinities.
-    sums = torch.zeros(n, n_tiles, 2, device=parent.device)
-    tensors = [zero_filled.contiguous(), column_images, ramps, parent, owner, column]
-    compile_kernel("candidates.cu", "measure", _ROWS_PER_BLOCK)(
-        (n_tiles, n, 1),
-        (256, 1, 1),
-        [*tensors, grown, image, sums, n_pairs, n_rows, n_cols],
+    n, (n_rows, n_cols), device = len(pairs.parent), zero_filled.shape[-2:], zero_filled.device
+    measured = Measured(
+        zero_filled.new_empty(n, 1, n_rows, n_cols),
+        mask.new_empty(n, n_cols),
+        *(torch.empty(n, *shape, device=device) for shape in ((n_rows, n_cols), (), ())),
     )
-    n_pixels = n_rows * n_cols
-    total, squares = sums.double().sum(dim=1).unbind(dim=-1)
-    mean = total / n_pixels
-    variance = (squares - n_pixels * mean.square()).clamp(min=0) / (n_pixels - 1)
-    return Measured(grown, image, mean.float(), variance.sqrt().float())
+    given = [zero_filled, mask, column_images, ramps, pairs.parent, pairs.owner, pairs.column]
+    count = count_on(device, n) if pairs.n_pairs is None else pairs.n_pairs
+    compile_kernel("candidates.cu", "measure", _N_WARPS)(
+        (n, 1, 1),
+        (32 * _N_WARPS, 1, 1),
+        [*(x.contiguous() for x in given), *measured, count, n_rows, n_cols],
+    )
+    return measured
