@@ -1,11 +1,13 @@
 """Two processes under torchrun train like one with the same batches."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from training_stores import blob_store
 
@@ -16,6 +18,7 @@ from kscout.training.distributed import (
     average_gradients,
     from_main,
     is_main,
+    process_group,
     resolve_device,
     share,
     sum_over_processes,
@@ -60,6 +63,22 @@ def test_unknown_devices_are_told() -> None:
         assert resolve_device("auto") == torch.device("cpu")
         with pytest.raises(ConfigError, match="no CUDA device; use --device cpu"):
             resolve_device("cuda")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_processes_meet_when_they_join_and_unless_they_fail_when_they_leave(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    for name in ("init_process_group", "all_reduce", "destroy_process_group"):
+        monkeypatch.setattr(dist, name, lambda *_, name=name: said.append(name))
+    with contextlib.suppress(ZeroDivisionError), process_group("cpu"):
+        said.append("work")
+        if fails:
+            raise ZeroDivisionError
+    before = ["init_process_group", "all_reduce", "work"]
+    assert said == [*before, *([] if fails else ["all_reduce"]), "destroy_process_group"]
 
 
 @pytest.mark.slow
