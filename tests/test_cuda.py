@@ -118,13 +118,13 @@ def test_measured_columns_equal_torch(generator: torch.Generator) -> None:
     zero_filled = torch.randn(4, 1, 21, 18, dtype=torch.complex64, generator=generator)
     mask = torch.rand(4, 18, generator=generator) < 0.3
     profiles = ifft_rows(kspace).transpose(-2, -1).contiguous()
-    inputs = [zero_filled, mask, profiles, column_ramps(18)]
+    ramps = column_ramps(18)
     parent, owner = torch.tensor([0, 3, 1, 1]), torch.tensor([2, 0, 0, 1])
     pairs = Pairs(parent, torch.tensor([17, 0, 5, 9]), owner)
-    expected = measure_columns(*inputs, pairs=pairs)
+    expected = measure_columns(zero_filled, mask, profiles, ramps, pairs)
     count = torch.tensor(3, dtype=torch.int32, device="cuda")
     on_cuda = Pairs(pairs.parent.cuda(), pairs.column.cuda(), pairs.owner.cuda(), count)
-    found = measure_columns(*(x.cuda() for x in inputs), pairs=on_cuda)
+    found = measure_columns(zero_filled.cuda(), mask.cuda(), profiles.cuda(), ramps.cuda(), on_cuda)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a[:3].cpu(), b[:3], atol=2e-6, rtol=1e-5)
 

@@ -105,15 +105,15 @@ def test_measuring_a_column_changes_image_mask_and_statistics() -> None:
     zero_filled = torch.randn(4, 1, n_rows, n_cols, dtype=torch.complex64, generator=generator)
     mask = torch.rand(4, n_cols, generator=generator) < 0.5
     profiles = ifft_rows(kspace).transpose(-2, -1).contiguous()
-    given = [zero_filled, mask, profiles, column_ramps(n_cols)]
+    ramps = column_ramps(n_cols)
     parent, owner = torch.tensor([0, 3, 1, 1]), torch.tensor([2, 0, 0, 1])
     column = torch.tensor([17, 0, 34, 9])
-    expected = measure_columns(*given, pairs=Pairs(parent, column, owner))
+    expected = measure_columns(zero_filled, mask, profiles, ramps, Pairs(parent, column, owner))
 
     out, new_mask = torch.zeros_like(zero_filled), torch.zeros_like(mask)
     image, mean, std = nan(n, n_rows, n_cols), nan(n), nan(n)
     pairs, made = [parent, owner, column], [out, new_mask, image, mean, std]
-    values: Values = [*given, *pairs, *made, count(3), n_rows, n_cols]
+    values: Values = [zero_filled, mask, profiles, ramps, *pairs, *made, count(3), n_rows, n_cols]
     emulate("candidates.cu", "measure", (3,), (n, 1, 1), 96, values)
     for a, b in zip(made, expected, strict=True):
         torch.testing.assert_close(a[:3], b[:3], atol=2e-6, rtol=1e-5)
