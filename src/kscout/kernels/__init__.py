@@ -45,6 +45,6 @@ def count_on(device: torch.device, n: int) -> Int[Tensor, ""]:
     if count is None:
         count = torch.full((), n, dtype=torch.int32, device=device)
         # Memory of a graph under capture holds nothing until the graph runs.
-        if not torch.cuda.is_current_stream_capturing():
+        if device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
             _counts[n, device] = count
     return count

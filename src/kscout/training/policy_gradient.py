@@ -21,9 +21,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.choose import column_log_probabilities, draw_columns
+from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unmeasured
 from kscout.acquisition.episode import Simulator, State
 from kscout.core import Observation, Policy
+from kscout.kernels import count_on
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
 """Images whose gradients are computed together, by kind of device."""
@@ -109,20 +110,23 @@ def greedy_gradients(
     """
     state = simulator.start(n_initial)
     visited: list[Transition] = []
-    rewards = []
+    before, after = [], []
+    # What is made for all steps at once costs a GPU no more than for one.
+    draws = uniforms.transpose(0, 1).contiguous()
+    choices = followed.repeat_interleave(len(state) // len(policies), dim=1)
     for step in range(uniforms.shape[1]):
         given = None if replay is None else replay[step]
-        visited.append(_choose(choosers or policies, simulator, state, uniforms[:, step], given))
+        visited.append(_choose(choosers or policies, simulator, state, draws[step], given))
         branches = simulator.branch(state, visited[-1].columns)
-        rewards.append(branches.score - state.score[:, None])
-        choice = followed[step].repeat_interleave(len(state) // len(policies))
-        state = branches.follow(choice)
-    reward = torch.stack(rewards)
+        before.append(state.score)
+        after.append(branches.score)
+        state = branches.follow(choices[step])
+    reward = torch.stack(after) - torch.stack(before)[..., None]
     advantages = reward - reward.mean(dim=-1, keepdim=True)
     n_slices = len(state) // len(policies)
     weights = -advantages / ((reward.shape[-1] - 1) * n_slices)
-    losses = _add_gradients(policies, visited, list(weights), n_at_once)
-    return _estimate(visited, reward, losses, state, len(policies))
+    _add_gradients(policies, visited, list(weights), n_at_once)
+    return _estimate(visited, reward, weights, state, len(policies))
 
 
 def non_greedy_gradients(
@@ -153,23 +157,23 @@ def non_greedy_gradients(
     n_slices, horizon, q = uniforms.shape
     state = simulator.start(n_initial)
     visited: list[Transition] = []
-    rewards = []
+    scores = [state.score[:, None].expand(-1, q)]
+    draws = uniforms.transpose(0, 1).contiguous()
     for step in range(horizon):
         # One state per slice draws q columns at the first step; later q states draw one each.
-        per_state = uniforms[:, step].reshape(len(state), -1)
+        per_state = draws[step].reshape(len(state), -1)
         given = None if replay is None else replay[step].reshape(len(state), -1)
         visited.append(_choose(choosers or policies, simulator, state, per_state, given))
-        before = state.score.view(n_slices, -1)
         state = simulator.branch(state, visited[-1].columns).every()
-        rewards.append(state.score.view(n_slices, q) - before)
-    reward = torch.stack(rewards)
+        scores.append(state.score.view(n_slices, q))
+    reward = torch.stack(scores).diff(dim=0)
     scaled = [
         -returns_to_go(part, gamma) / ((q - 1) * part.shape[1])
         for part, gamma in zip(reward.chunk(len(policies), dim=1), gammas, strict=True)
     ]
     weights = torch.cat(scaled, dim=1)
-    losses = _add_gradients(policies, visited, list(weights), n_at_once)
-    return _estimate(visited, reward, losses, state, len(policies))
+    _add_gradients(policies, visited, list(weights), n_at_once)
+    return _estimate(visited, reward, weights, state, len(policies))
 
 
 @final
@@ -197,19 +201,26 @@ def _choose(
     parts = zip(
         policies, state.image.chunk(len(policies)), state.mask.chunk(len(policies)), strict=True
     )
-    scores = torch.cat(
+    scores = _join(
         [
             policy(Observation(image=image, mask=mask, step=state.step))
             for policy, image, mask in parts
         ]
     )
-    blocked = simulator.blocked(state)
-    log_probs = column_log_probabilities(scores.float(), blocked)
-    columns = draw_columns(log_probs, uniforms) if replay is None else replay
-    step = torch.full((len(state),), state.step, device=columns.device)
-    return Transition(
-        state.image, state.mask, step, blocked, columns, log_probs.gather(-1, columns)
-    )
+    if replay is None:
+        selectable = simulator.batch.selectable
+        drawn = draw_unmeasured(scores, state.mask, selectable, state.owner, uniforms)
+    else:
+        blocked = simulator.blocked(state)
+        log_probs = column_log_probabilities(scores.float(), blocked)
+        drawn = Drawn(blocked, replay, log_probs.gather(-1, replay))
+    step = count_on(scores.device, state.step).expand(len(state))
+    return Transition(state.image, state.mask, step, *drawn)
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Join what several policies gave; what one gave is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _add_gradients(
@@ -217,14 +228,13 @@ def _add_gradients(
     visited: Sequence[Transition],
     weights: Sequence[Float[Tensor, "slice q"]],
     n_at_once: int | None,
-) -> Float[Tensor, "step policy"]:
+) -> None:
     """Compute all log-probabilities again, with gradients, and add those of the loss.
 
     No graph is kept while the columns are chosen: what the policies saw is stored, so the backward
     pass takes as much memory as `n_at_once` images do, whatever the horizon. Steps are joined, so
     that a GPU has many images to work on at once.
     """
-    losses = []
     limit = n_at_once or N_AT_ONCE[visited[0].image.device.type]
     for number, policy in enumerate(policies):
         own = [
@@ -234,7 +244,6 @@ def _add_gradients(
             )
             for transition, weight in zip(visited, weights, strict=True)
         ]
-        losses.append([(log_probs * weight).sum() for *_, log_probs, weight in own])
         for same_width in _by_width(own):
             joined = [torch.cat(x) for x in zip(*same_width, strict=True)]
             for image, mask, step, blocked, columns, _, weight in zip(
@@ -243,7 +252,6 @@ def _add_gradients(
                 scores = policy(Observation(image=image, mask=mask, step=step))
                 log_probs = column_log_probabilities(scores.float(), blocked)
                 (log_probs.gather(-1, columns) * weight).sum().backward()
-    return torch.stack([torch.stack(own) for own in losses], dim=-1)
 
 
 def _tensors(transition: Transition) -> tuple[Tensor, ...]:
@@ -259,15 +267,16 @@ def _by_width(own: list[tuple[Tensor, ...]]) -> list[list[tuple[Tensor, ...]]]:
 def _estimate(
     visited: Sequence[Transition],
     rewards: Float[Tensor, "step slice q"],
-    losses: Float[Tensor, "step policy"],
+    weights: Float[Tensor, "step slice q"],
     state: State,
     n_policies: int,
 ) -> Estimate:
     shape = rewards.shape
+    log_probs = torch.stack([transition.log_probs.view(shape[1:]) for transition in visited])
     return Estimate(
         torch.stack([transition.columns.view(shape[1:]) for transition in visited]),
-        torch.stack([transition.log_probs.view(shape[1:]) for transition in visited]),
+        log_probs,
         rewards,
-        losses,
+        (log_probs * weights).unflatten(1, (n_policies, -1)).sum(dim=(-2, -1)),
         state.score.view(n_policies, -1).mean(dim=-1),
     )
