@@ -1,8 +1,8 @@
 // Measure one more column in many states at once: the rank-one change of the zero-filled image.
 //
 // Pair p adds column `column[p]` to state `parent[p]` of slice `owner[p]`. Written are the complex
-// image, its mask, its magnitude, and the magnitude's mean and standard deviation. One coil. A block
-// makes one pair, a warp one row at a time.
+// image, its mask, its magnitude, and the magnitude's mean and standard deviation. One coil. A
+// block makes one pair, a warp one row at a time.
 
 template <int WARPS>
 __global__ void __launch_bounds__(32 * WARPS)

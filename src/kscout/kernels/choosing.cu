@@ -1,11 +1,11 @@
-// What one step of an acquisition does between the networks: choose columns, list those that differ,
-// and go on from some of them.
+// What one step of an acquisition does between the networks: choose columns, list those that
+// differ, and go on from some of them.
 
 #include "device.cuh"
 
 // One warp chooses for one state, with a distribution as in `column_log_probabilities`: the softmax
-// in 32 bit, its sums over columns in 64 bit. Draw d takes the first column at which the sum exceeds
-// uniforms[d] of the whole. Shared memory holds 12 bytes per column.
+// in 32 bit, its sums over columns in 64 bit. Draw d takes the first column at which the sum
+// exceeds uniforms[d] of the whole. Shared memory holds 12 bytes per column.
 __global__ void __launch_bounds__(32)
     choose(const float* scores, const bool* mask, const bool* selectable, const long long* owner,
            const float* uniforms, bool* blocked, long long* columns, float* log_probs, int n_cols,
@@ -30,9 +30,10 @@ __global__ void __launch_bounds__(32)
   for (int d = 16; d > 0; d /= 2) mass += __shfl_xor_sync(~0u, mass, d);
   float log_mass = logf(mass);
   __syncwarp();
-  // A lane adds up neighboring columns, then come the lanes' sums one after another: so the sum does
-  // not grow where a probability is zero, and such a column is never drawn.
-  int width = (n_cols + 31) / 32, first = min(lane * width, n_cols), last = min(first + width, n_cols);
+  // A lane adds up neighboring columns, then come the lanes' sums one after another: so the sum
+  // does not grow where a probability is zero, and such a column is never drawn.
+  int width = (n_cols + 31) / 32;
+  int first = min(lane * width, n_cols), last = min(first + width, n_cols);
   double own = 0., before = 0.;
   for (int c = first; c < last; ++c) {
     own += exp((double)(logits[c] - highest - log_mass));
@@ -58,8 +59,8 @@ __global__ void __launch_bounds__(32)
 }
 
 // One block lists each (state, column) once, in order: its state, column and slice, and how many
-// there are. `slot` says where each draw is found. What comes after the last is filled with what may
-// be read.
+// there are. `slot` says where each draw is found. What comes after the last is filled with what
+// may be read.
 template <int WARPS>
 __global__ void __launch_bounds__(32 * WARPS)
     distinct(const long long* columns, const long long* owner, long long* slot, long long* parent,

@@ -1,10 +1,18 @@
 // SSIM of many images against few targets: 11x11 Gaussian window, zero padded, biased covariance.
 //
-// Image p is compared with target `owner[p]` after `scale * image + shift`, which are given per target
-// or per image. The targets' own blurred means and variances are given. Written is the sum of SSIM
-// over each tile of 32 x 32 pixels.
+// Image p is compared with target `owner[p]` after `scale * image + shift`, which are given per
+// target or per image. The targets' own blurred means and variances are given. Written is the sum
+// of SSIM over each tile of 32 x 32 pixels.
 
-enum { TILE = 32, HALO = 5, WIDE = TILE + 2 * HALO, TAPS = 2 * HALO + 1 };
+enum { TILE = 32, HALO = 5, WIDE = TILE + 2 * HALO, TAPS = 2 * HALO + 1, RUN = 4 };
+
+// What blurring RUN neighboring places needs: so a value leaves shared memory less often than TAPS
+// times.
+template <int STRIDE>
+__device__ __forceinline__ void fetch(const float* from, float (&values)[RUN + TAPS - 1]) {
+#pragma unroll
+  for (int k = 0; k < RUN + TAPS - 1; ++k) values[k] = from[k * STRIDE];
+}
 
 __global__ void __launch_bounds__(256)
     score(const float* images, const float* scale, const float* shift, const long long* owner,
@@ -14,7 +22,7 @@ __global__ void __launch_bounds__(256)
   int image = blockIdx.y;
   if (image >= *n_images) return;
   __shared__ float x[WIDE][WIDE + 1], t[WIDE][WIDE + 1];
-  __shared__ float mean[WIDE][TILE], square[WIDE][TILE], product[WIDE][TILE];
+  __shared__ float4 blurred[3][WIDE][TILE / RUN];
   __shared__ float scratch[8];
   int across = (n_cols + TILE - 1) / TILE;
   int top = blockIdx.x / across * TILE, left = blockIdx.x % across * TILE;
@@ -30,29 +38,41 @@ __global__ void __launch_bounds__(256)
     t[i / WIDE][i % WIDE] = inside ? truth[row * n_cols + col] : 0.f;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < WIDE * TILE; i += 256) {
-    int row = i / TILE, col = i % TILE;
-    float m = 0.f, s = 0.f, p = 0.f;
+  for (int i = threadIdx.x; i < WIDE * TILE / RUN; i += 256) {
+    int row = i / (TILE / RUN), run = i % (TILE / RUN);
+    float v[RUN + TAPS - 1], u[RUN + TAPS - 1], m[RUN] = {}, s[RUN] = {}, p[RUN] = {};
+    fetch<1>(&x[row][run * RUN], v);
+    fetch<1>(&t[row][run * RUN], u);
 #pragma unroll
-    for (int k = 0; k < TAPS; ++k) {
-      float value = x[row][col + k], weighted = w[k] * value;
-      m += weighted, s = fmaf(weighted, value, s), p = fmaf(weighted, t[row][col + k], p);
-    }
-    mean[row][col] = m, square[row][col] = s, product[row][col] = p;
+    for (int o = 0; o < RUN; ++o)
+#pragma unroll
+      for (int k = 0; k < TAPS; ++k) {
+        float weighted = w[k] * v[o + k];
+        m[o] += weighted, s[o] = fmaf(weighted, v[o + k], s[o]);
+        p[o] = fmaf(weighted, u[o + k], p[o]);
+      }
+    blurred[0][row][run] = make_float4(m[0], m[1], m[2], m[3]);
+    blurred[1][row][run] = make_float4(s[0], s[1], s[2], s[3]);
+    blurred[2][row][run] = make_float4(p[0], p[1], p[2], p[3]);
   }
   __syncthreads();
   float total = 0.f, k1 = c1[own], k2 = c2[own];
-  for (int i = threadIdx.x; i < TILE * TILE; i += 256) {
-    int row = i / TILE, col = i % TILE;
-    if (top + row >= n_rows || left + col >= n_cols) continue;
-    float m = 0.f, s = 0.f, p = 0.f;
+  // 256 threads: each takes RUN pixels of one column.
+  int col = threadIdx.x % TILE, row = threadIdx.x / TILE * RUN;
+  float down[3][RUN] = {}, v[RUN + TAPS - 1];
 #pragma unroll
-    for (int k = 0; k < TAPS; ++k) {
-      m = fmaf(w[k], mean[row + k][col], m);
-      s = fmaf(w[k], square[row + k][col], s);
-      p = fmaf(w[k], product[row + k][col], p);
-    }
-    long long at = own * n_pixels + (top + row) * n_cols + left + col;
+  for (int q = 0; q < 3; ++q) {
+    fetch<TILE>((const float*)blurred[q][row] + col, v);
+#pragma unroll
+    for (int o = 0; o < RUN; ++o)
+#pragma unroll
+      for (int k = 0; k < TAPS; ++k) down[q][o] = fmaf(w[k], v[o + k], down[q][o]);
+  }
+#pragma unroll
+  for (int o = 0; o < RUN; ++o) {
+    if (top + row + o >= n_rows || left + col >= n_cols) continue;
+    float m = down[0][o], s = down[1][o], p = down[2][o];
+    long long at = own * n_pixels + (top + row + o) * n_cols + left + col;
     float tm = target_mean[at];
     float numerator = (2.f * m * tm + k1) * (2.f * (p - m * tm) + k2);
     total += numerator / ((m * m + tm * tm + k1) * (s - m * m + target_variance[at] + k2));
