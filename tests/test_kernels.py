@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kscout.kernels.convolution import Tiling, packed_order
+from kscout.kernels.convolution import Division, Tiling, packed_order
 
 
 @pytest.mark.parametrize("n_out, n_in", [(32, 48), (16, 16)])
@@ -38,3 +38,20 @@ def test_tilings_cover_image_and_channels(size: int, n_out: int, n_in: int) -> N
     assert size % tiling.n_rows == size % tiling.n_cols == 0
     assert n_products % tiling.warps_m == 0
     assert n_out % (tiling.parts * tiling.warps_n * 16) == 0
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (4, 32), (8, 4), (8, 8), (16, 16), (32, 64), (256, 128)])
+@pytest.mark.parametrize("n_out", [16, 32, 64, 512])
+@pytest.mark.parametrize("n_in", [16, 48, 256, 1024])
+def test_divisions_cover_image_and_channels_and_fit_the_chip(
+    shape: tuple[int, int], n_out: int, n_in: int
+) -> None:
+    division = Division.of(*shape, n_in, n_out, ups=n_in > 16)
+    rows_of_product, products_beside = max(1, 16 // shape[1]), max(1, division.n_cols // 16)
+    n_below = division.n_rows // rows_of_product
+    assert shape[0] % division.n_rows == shape[1] % division.n_cols == 0
+    assert division.warps_m % products_beside == 0
+    assert n_below % (division.warps_m // products_beside) == 0
+    assert division.warps_n * division.parts * 16 == n_out
+    assert division.n_threads <= 256
+    assert division.n_resident * (division.n_bytes + 1024) <= 228 * 1024

@@ -16,6 +16,77 @@ FILE = "convolution.cu"
 _MODES = {"same": 0, "pool": 1, "up": 2}
 
 
+_DEPTH = 16
+"""Channels that a tile holds at a time."""
+_SHARED_BYTES = 228 * 1024
+"""Shared memory of one multiprocessor, of which each block also costs `_BLOCK_BYTES`."""
+_BLOCK_BYTES = 1024
+_N_REGISTERS = 80
+"""Registers of a thread below which the kernels would spill."""
+
+
+@final
+@dataclass(frozen=True)
+class Division:
+    """How one fused convolution is divided among blocks and warps."""
+
+    n_rows: int
+    n_cols: int
+    warps_m: int
+    warps_n: int
+    parts: int
+    """Blocks that share the output channels of one tile."""
+    n_bytes: int
+    """Shared memory of a block."""
+    keeps_weights: bool
+    """Whether they fit there."""
+
+    @classmethod
+    def of(
+        cls, n_rows: int, n_cols: int, n_in: int, n_out: int, *, ups: bool = False
+    ) -> "Division":
+        """Choose tiles that are many enough for the chip and small enough for several blocks.
+
+        Args:
+            n_rows: rows of the output.
+            n_cols: columns of the output.
+            n_in: all input channels.
+            n_out: output channels.
+            ups: whether some of the input is upsampled.
+        """
+        width = min(n_cols, 32)
+        is_large = n_rows * n_cols >= 128 * 64 and n_out == 16
+        height = min(n_rows, 16 if is_large or width < 32 else 8)
+        n_tiles = n_rows * n_cols // (height * width)
+        # Two warps of channels halve what is read of the input, but leave half as many blocks.
+        is_wide = n_out >= 32 and n_in * 32 * 18 <= 40_000 and n_tiles * n_out >= 4 * 32
+        n_part = 32 if is_wide else 16
+        n_products = height * width // 16
+        # Four products of a warp below each other share most of the pixels they read.
+        warps_m = max(n_products // 4, min(n_products, max(width // 16, 2)))
+        n_border = (height + 2) * (width + 2)
+        n_bytes = 2 * n_border * (_DEPTH * 2 + 16) + n_in * 4 + warps_m * n_part * 8
+        n_bytes += max(n_in, min(128, warps_m * n_part * 2)) * 8
+        if ups:
+            n_bytes += (height // 2 + 2) * (width // 2 + 2) * _DEPTH * 2
+        n_kept = n_in * n_part * 18
+        keeps = n_bytes + n_kept + _BLOCK_BYTES <= _SHARED_BYTES
+        return cls(
+            *(height, width, warps_m, n_part // 16, n_out // n_part),
+            *(n_bytes + n_kept * keeps, keeps),
+        )
+
+    @property
+    def n_threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def n_resident(self) -> int:
+        """Blocks that one multiprocessor holds."""
+        by_memory = _SHARED_BYTES // (self.n_bytes + _BLOCK_BYTES)
+        return max(1, min(by_memory, 65536 // (_N_REGISTERS * self.n_threads), 8))
+
+
 @final
 @dataclass(frozen=True)
 class Tiling:
@@ -84,23 +155,31 @@ class Convolution:
         clamps: bool = False,
     ) -> None:
         n_out, n_in = weight.shape[:2]
-        n_main = n_in - n_skip
-        tiling = Tiling.of(n_rows, n_cols, min(n_main, 64), n_out)
-        sizes = (tiling.n_rows, tiling.n_cols, tiling.warps_m)
-        self.shape, self.n_out, self.tiling = (n_rows, n_cols), n_out, tiling
-        self.n_tiles = n_rows * n_cols // (tiling.n_rows * tiling.n_cols)
-        self.n_threads = 32 * tiling.warps_m * tiling.warps_n
+        division = Division.of(n_rows, n_cols, n_in, n_out, ups=mode == "up")
+        sizes = (division.n_rows, division.n_cols, division.warps_m)
+        self.shape, self.n_out, self.division = (n_rows, n_cols), n_out, division
+        self.n_tiles = n_rows * n_cols // (division.n_rows * division.n_cols)
         if n_in == 1:
             arguments: tuple[int, ...] = (n_rows, n_cols, n_out, *sizes, int(clamps))
-            self.kernel, self.n_bytes = compile_kernel(FILE, "convolve_first", *arguments), 0
+            self.kernel = compile_kernel(FILE, "convolve_first", *arguments)
+            self.n_threads, self.n_bytes, n_parts = 32 * division.warps_m, 0, 1
         else:
-            layers = (n_rows, n_cols, n_main, _MODES[mode], n_skip, n_out)
-            arguments = (*layers, *sizes, tiling.warps_n, tiling.parts)
-            n_pixels = (tiling.n_rows + 2) * (tiling.n_cols + 2)
-            n_norms = n_in + max(n_in, self.n_threads)
-            self.n_bytes = n_pixels * (min(n_main, 64) * 2 + 16) + n_norms * 8
-            self.kernel = compile_kernel(FILE, "convolve", *arguments)
+            layers = (n_rows, n_cols, n_in - n_skip, _MODES[mode], n_skip, n_out)
+            divided = (
+                division.warps_n,
+                division.parts,
+                int(division.keeps_weights),
+                division.n_resident,
+            )
+            self.kernel = compile_kernel(FILE, "convolve", *layers, *sizes, *divided)
+            self.n_threads, self.n_bytes, n_parts = (
+                division.n_threads,
+                division.n_bytes,
+                division.parts,
+            )
             self.kernel.set_shared_memory_config(self.n_bytes)
+        n_blocks = _n_multiprocessors(weight.device) * division.n_resident
+        self.grid = (max(1, n_blocks // n_parts), n_parts, 1)
         self.order = packed_order(n_out, n_in).to(weight.device)
         self.weight = torch.empty(self.order.shape, dtype=torch.half, device=weight.device)
         self.set_weight(weight)
@@ -121,18 +200,25 @@ class Convolution:
         self, main: Features | Input, skip: Features | None, out: Features, n_images: Tensor
     ) -> None:
         """Read `main` and `skip`, write `out`, for as many images as the device counts."""
-        grid = (self.n_tiles, out.values.shape[0], self.tiling.parts)
+        most = len(out.values)
+        grid = (min(self.grid[0], self.n_tiles * most), *self.grid[1:])
         arguments: list[Any]
         if isinstance(main, Input):
-            arguments = [*main, self.weight, out.values, out.sums, n_images]
+            arguments = [*main, self.weight, out.values, out.sums, n_images, most]
         else:
             beside = main if skip is None else skip
             arguments = [
                 *(main.values, main.sums, main.n_tiles),
                 *(beside.values, beside.sums, beside.n_tiles),
-                *(self.weight, out.values, out.sums, n_images),
+                *(self.weight, out.values, out.sums, n_images, most),
             ]
         self.kernel(grid, (self.n_threads, 1, 1), arguments, self.n_bytes)
+
+
+def _n_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def packed_order(n_out: int, n_in: int) -> Int[Tensor, "tap block_in block_out lane 2 4"]:

@@ -1,0 +1,178 @@
+// What fused convolutions read: tiles of 16 channels with their border, and norms to be finished.
+//
+// A tile takes values as they are, before norm and ReLU, unless they are upsampled: the norm is
+// then finished where pixels are multiplied, and copies need not pass through registers.
+
+#include "device.cuh"
+
+enum Mode { SAME = 0, POOL = 1, UP = 2 };
+
+constexpr int KC = 16;                     // channels of a tile: the depth of one product
+constexpr int VECTORS = KC / 8;            // 16-byte vectors of a pixel in a tile
+constexpr int STRIDE = KC * 2 + 16;        // bytes of a pixel in a tile: eight hit different banks
+constexpr u32 OUTSIDE = 0xfc00fc00;        // minus infinity twice: norm and ReLU turn it into zero
+constexpr u32 QUARTER = 0x34003400, REST = 0x3a003a00;  // 1 / 4 and 3 / 4, twice
+
+// Scale and shift of an instance norm, for two channels, as pairs of 16-bit floats.
+struct Norm {
+  u32 scale, shift;
+};
+
+// Turn the sums of one channel into its norm. The shift is made with the scale as rounded, so that
+// rounding the scale stretches deviations from the mean, by at most 1 / 2048, but not the mean.
+__device__ __forceinline__ void set_norm(Norm* norms, int channel, float2 sums, float n_pixels) {
+  float mean = sums.x / n_pixels, scale, none;
+  float variance = fmaxf(sums.y / n_pixels - mean * mean, 0.f);
+  u16 rounded = to_half(fmaxf(rsqrtf(variance + 1e-5f), 1e-6f));  // above zero also as rounded
+  unpack(rounded, scale, none);
+  u16* own = (u16*)(norms + channel / 2) + channel % 2;
+  own[0] = rounded;
+  own[2] = to_half(fminf(fmaxf(-mean * scale, -65504.f), 65504.f));
+}
+
+// Eight channels of one pixel after norm and ReLU.
+__device__ __forceinline__ uint4 activate(uint4 v, const Norm* norm) {
+  uint4 a = *(const uint4*)norm, b = *(const uint4*)(norm + 2);
+  return make_uint4(fma_relu2(v.x, a.x, a.y), fma_relu2(v.y, a.z, a.w),
+                    fma_relu2(v.z, b.x, b.y), fma_relu2(v.w, b.z, b.w));
+}
+
+__device__ __forceinline__ void unpack8(float (&v)[8], uint4 packed) {
+  unpack(packed.x, v[0], v[1]), unpack(packed.y, v[2], v[3]);
+  unpack(packed.z, v[4], v[5]), unpack(packed.w, v[6], v[7]);
+}
+
+// wa a + wb b
+__device__ __forceinline__ uint4 blend(uint4 a, u32 wa, uint4 b, u32 wb) {
+  return make_uint4(fma2(b.x, wb, mul2(a.x, wa)), fma2(b.y, wb, mul2(a.y, wa)),
+                    fma2(b.z, wb, mul2(a.z, wa)), fma2(b.w, wb, mul2(a.w, wa)));
+}
+
+__device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4*)p); }
+
+__device__ __forceinline__ uint4 max8(uint4 a, uint4 b) {
+  return make_uint4(max2(a.x, b.x), max2(a.y, b.y), max2(a.z, b.z), max2(a.w, b.w));
+}
+
+// Copy KC channels of a tile and its border, as they are. A C-channel H x W image.
+template <int H, int W, int C, int TH, int TW, int THREADS>
+__device__ __forceinline__ void copy_tile(unsigned char* tile, const u16* image, int ty, int tx) {
+  constexpr int N = (TH + 2) * (TW + 2) * VECTORS;
+#pragma unroll
+  for (int first = 0; first < N; first += THREADS) {
+    int i = first + threadIdx.x, p = i / VECTORS, part = i % VECTORS;
+    if (i >= N) break;
+    int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
+    unsigned char* to = tile + p * STRIDE + part * 16;
+    if ((u32)y < H && (u32)x < W)
+      copy_ahead(shared_address(to), image + (y * W + x) * C + part * 8);
+    else
+      *(uint4*)to = make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
+  }
+}
+
+// The same from an image of twice the size, 2x2 pooled: the norm's scale is positive, so the
+// maximum may be taken before it.
+template <int H, int W, int C, int TH, int TW, int THREADS>
+__device__ __forceinline__ void pool_tile(unsigned char* tile, const u16* image, int ty, int tx) {
+  constexpr int N = (TH + 2) * (TW + 2) * VECTORS, AHEAD = 2, ROW = 2 * W * C;
+#pragma unroll 1
+  for (int first = 0; first < N; first += THREADS * AHEAD) {
+    uint4 v[AHEAD][4];
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      int i = first + k * THREADS + threadIdx.x, p = i / VECTORS, part = i % VECTORS;
+      int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
+      const u16* from = image + 2 * y * ROW + 2 * x * C + part * 8;
+      bool is_inside = (u32)y < H && (u32)x < W && i < N;
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        v[k][j] = is_inside ? load8(from + j / 2 * ROW + j % 2 * C)
+                            : make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
+    }
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      int i = first + k * THREADS + threadIdx.x;
+      if (i < N)
+        *(uint4*)(tile + i / VECTORS * STRIDE + i % VECTORS * 16) =
+            max8(max8(v[k][0], v[k][1]), max8(v[k][2], v[k][3]));
+    }
+  }
+}
+
+// Copy what upsampling reads: a tile of half the size with its border, the image's edge repeated.
+template <int H, int W, int C, int TH, int TW, int THREADS>
+__device__ __forceinline__ void copy_source(unsigned char* source, const u16* image, int ty,
+                                            int tx) {
+  constexpr int WIDTH = TW / 2 + 2, N = (TH / 2 + 2) * WIDTH * VECTORS;
+#pragma unroll
+  for (int first = 0; first < N; first += THREADS) {
+    int i = first + threadIdx.x, p = i / VECTORS, part = i % VECTORS;
+    if (i >= N) break;
+    int y = min(max(ty / 2 - 1 + p / WIDTH, 0), H / 2 - 1);
+    int x = min(max(tx / 2 - 1 + p % WIDTH, 0), W / 2 - 1);
+    copy_ahead(shared_address(source + i * 16), image + (y * (W / 2) + x) * C + part * 8);
+  }
+}
+
+// Norm, ReLU and bilinear upsampling from there to a tile. Four neighbors of the source make the
+// four pixels between them.
+template <int H, int W, int TH, int TW, int THREADS>
+__device__ __forceinline__ void upsample(unsigned char* tile, const unsigned char* source,
+                                         const Norm* norm, int ty, int tx) {
+  constexpr int WIDTH = TW / 2 + 1, N = (TH / 2 + 1) * WIDTH * VECTORS;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < N; i += THREADS) {
+    int p = i / VECTORS, part = i % VECTORS, sy = p / WIDTH, sx = p % WIDTH;
+    const uint4* from = (const uint4*)source + (sy * (WIDTH + 1) + sx) * VECTORS + part;
+    const Norm* own = norm + part * 4;
+    uint4 row[2][2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      uint4 a = activate(from[j * (WIDTH + 1) * VECTORS], own);
+      uint4 b = activate(from[(j * (WIDTH + 1) + 1) * VECTORS], own);
+      row[j][0] = blend(a, REST, b, QUARTER);
+      row[j][1] = blend(a, QUARTER, b, REST);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      int y = 2 * sy + j / 2, x = 2 * sx + j % 2;
+      bool is_inside = (u32)(ty - 1 + y) < H && (u32)(tx - 1 + x) < W;
+      uint4 v = blend(row[0][j % 2], j < 2 ? REST : QUARTER, row[1][j % 2], j < 2 ? QUARTER : REST);
+      *(uint4*)(tile + (y * (TW + 2) + x) * STRIDE + part * 16) =
+          is_inside ? v : make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+// Sum the tiles of each channel in a fixed order; leaves norm[] in shared memory.
+template <int CA, int CB, int THREADS>
+__device__ __forceinline__ void read_norms(Norm* norm, float2* scratch, const float2* a_sums,
+                                           int a_tiles, float a_pixels, const float2* b_sums,
+                                           int b_tiles, float b_pixels, int image) {
+  constexpr int C = CA + CB, READERS = THREADS < 128 ? THREADS : 128;
+  constexpr int GROUPS = READERS / C > 0 ? READERS / C : 1;
+  for (int i = threadIdx.x; i < C * GROUPS; i += THREADS) {
+    int c = i % C, group = i / C;
+    bool from_a = c < CA;
+    int tiles = from_a ? a_tiles : b_tiles, width = from_a ? CA : CB;
+    const float2* sums = (from_a ? a_sums : b_sums) + (long long)image * tiles * width +
+                         (from_a ? c : c - CA);
+    float2 total = make_float2(0.f, 0.f);
+    for (int t = group; t < tiles; t += GROUPS) {
+      float2 s = sums[t * width];
+      total.x += s.x, total.y += s.y;
+    }
+    scratch[i] = total;
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < C; c += THREADS) {
+    float2 total = make_float2(0.f, 0.f);
+    for (int group = 0; group < GROUPS; ++group) {
+      float2 s = scratch[group * C + c];
+      total.x += s.x, total.y += s.y;
+    }
+    set_norm(norm, c, total, c < CA ? a_pixels : b_pixels);
+  }
+  __syncthreads();
+}
