@@ -13,6 +13,7 @@ from kscout.acquisition.choose import (
     column_distribution,
     column_log_probabilities,
     draw_columns,
+    draw_unmeasured,
 )
 from kscout.policies.center_out import CenterOut
 from kscout.policies.random import Random
@@ -83,3 +84,19 @@ def test_a_stochastic_policy_draws_where_numbers_are_given_and_takes_the_best_wh
         assert int(found[row]) == int((cumulative <= uniforms[row]).sum())
     best = choose_columns(Random(), scores, blocked, None)
     assert torch.equal(best, best_columns(scores, blocked))
+
+
+def test_draws_stay_inside_the_matrix_of_the_own_slice() -> None:
+    scores, mask = example(4)
+    owner = torch.tensor([1, 0, 1, 0])
+    selectable = torch.ones(2, N_COLS, dtype=torch.bool)
+    selectable[0, :4], selectable[1, 5:] = False, False
+    mask[:, 4] = False
+    uniforms = (torch.arange(50) / 50).expand(N_BATCH, -1)
+    drawn = draw_unmeasured(scores, mask, selectable, owner, uniforms)
+    for row in range(N_BATCH):
+        free = {c for c in range(N_COLS) if not mask[row, c] and selectable[owner[row], c]}
+        assert set(drawn.columns[row].tolist()) <= free
+        assert set(drawn.blocked[row].nonzero()[:, 0].tolist()) == set(range(N_COLS)) - free
+    expected = column_log_probabilities(scores, drawn.blocked).gather(-1, drawn.columns)
+    assert torch.equal(drawn.log_probs, expected)

@@ -11,8 +11,9 @@ __global__ void __launch_bounds__(32 * WARPS)
             const long long* column, float2* out, bool* out_mask, float* magnitude, float* mean,
             float* std, const int* n_pairs, int n_rows, int n_cols) {
   long long pair = blockIdx.x, n_pixels = (long long)n_rows * n_cols;
+  // All asked for at once, before the count is known.
+  long long state = parent[pair], added = column[pair], slice = owner[pair];
   bool is_pair = pair < *n_pairs;
-  long long state = is_pair ? parent[pair] : 0, added = is_pair ? column[pair] : 0;
   // Pairs beyond the count get a mask and statistics too, so that none holds what is no number.
   for (int c = threadIdx.x; c < n_cols; c += 32 * WARPS)
     out_mask[pair * n_cols + c] = mask[state * n_cols + c] || c == added;
@@ -20,7 +21,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     if (threadIdx.x == 0) mean[pair] = 0.f, std[pair] = 0.f;
     return;
   }
-  const float2* profile = column_images + (owner[pair] * n_cols + added) * n_rows;
+  const float2* profile = column_images + (slice * n_cols + added) * n_rows;
   const float2* ramp = ramps + added * n_cols;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float part = 0.f, part_of_squares = 0.f;

@@ -12,7 +12,7 @@ from torch import Tensor
 from kscout.kernels import compile_kernel
 
 FILE = "choosing.cu"
-_N_WARPS = 32
+_N_WARPS = 8
 _N_FOLLOW_BLOCKS = 16
 
 

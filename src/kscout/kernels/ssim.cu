@@ -20,13 +20,13 @@ __global__ void __launch_bounds__(256)
           const float* c1, const float* c2, const float* window, float* sums, const int* n_images,
           int n_rows, int n_cols, int is_by_target) {
   int image = blockIdx.y;
+  long long n_pixels = (long long)n_rows * n_cols, own = owner[image];
   if (image >= *n_images) return;
   __shared__ float x[WIDE][WIDE + 1], t[WIDE][WIDE + 1];
   __shared__ float4 blurred[3][WIDE][TILE / RUN];
   __shared__ float scratch[8];
   int across = (n_cols + TILE - 1) / TILE;
   int top = blockIdx.x / across * TILE, left = blockIdx.x % across * TILE;
-  long long n_pixels = (long long)n_rows * n_cols, own = owner[image];
   const float* values = images + image * n_pixels;
   const float* truth = target + own * n_pixels;
   float a = scale[is_by_target ? own : image], b = shift[is_by_target ? own : image], w[TAPS];

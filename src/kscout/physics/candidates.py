@@ -22,7 +22,7 @@ class Pairs(NamedTuple):
     owner: Int[Tensor, " pair"]
     """The slice of each pair."""
     n_pairs: Int[Tensor, ""] | None = None
-    """A count on the device: pairs from there on may be left undefined. None means all."""
+    """A count on the device: what comes of pairs from there on is undefined. None means all."""
 
     def part(self, begin: int, end: int) -> "Pairs":
         """Return some of the pairs, as many of them counted as are."""
