@@ -1,10 +1,12 @@
-"""The U-Net for CPUs computes what the network computes, in either layout and at any size."""
+"""The U-Net for CPUs computes what the network computes, compiled or not, at any size."""
 
 import pytest
 import torch
 
 from golden_numbers import Golden
 from kscout.core import Reconstructor
+from kscout.kernels.convolution_cpu import compiled_convolutions
+from kscout.kernels.native import compiled_kernels
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.reconstruction.precision import with_precision
 from kscout.reconstruction.unet import UNet
@@ -24,7 +26,8 @@ def test_outputs_are_golden_in_both_layouts(
     layout: torch.memory_format, n_cols: int, golden: Golden
 ) -> None:
     network = InferenceUNet(unet(golden).network).to(memory_format=layout)
-    found = network(golden("inputs", f"zf_r{n_cols}_a8")[:, None])
+    with compiled_kernels(enabled=False):
+        found = network(golden("inputs", f"zf_r{n_cols}_a8")[:, None])
     expected = golden("unet", f"trained_out_r{n_cols}")
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
@@ -41,12 +44,40 @@ def test_odd_sizes_pools_and_widths_agree_with_the_network(
     torch.testing.assert_close(found, network(image), atol=1e-4, rtol=0)
 
 
-def test_parts_do_not_change_the_images(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_cols", [64, 128])
+def test_compiled_outputs_are_golden(n_cols: int, golden: Golden) -> None:
+    found = InferenceUNet(unet(golden).network)(golden("inputs", f"zf_r{n_cols}_a8")[:, None])
+    expected = golden("unet", f"trained_out_r{n_cols}")
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_cols", "n_channels", "n_pools"),
+    [(16, 16, 16, 3), (37, 52, 16, 4), (70, 47, 32, 3), (9, 11, 48, 2), (8, 6, 16, 1)],
+)
+def test_compiled_odd_sizes_agree_with_the_network(
+    n_rows: int, n_cols: int, n_channels: int, n_pools: int, generator: torch.Generator
+) -> None:
+    torch.manual_seed(1)
+    network = UNet(n_channels=n_channels, n_pools=n_pools).network.eval()
+    image = torch.randn(7, 1, n_rows, n_cols, generator=generator)
+    found, expected = InferenceUNet(network)(image), network.double()(image.double())
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("enabled", "tolerance"), [(False, 1e-5), (True, 0.0)])
+def test_parts_do_not_change_the_images(
+    enabled: bool, tolerance: float, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = InferenceUNet(unet(golden).network)
     image = golden("inputs", "zf_r64_a8")[:, None]
-    whole = network(image)
-    monkeypatch.setattr("kscout.reconstruction.unet_inference._N_PIXELS_AT_ONCE", 2 * 64 * 64)
-    torch.testing.assert_close(network(image), whole, atol=1e-5, rtol=0)
+    with compiled_kernels(enabled=enabled):
+        whole = network(image)
+        monkeypatch.setattr("kscout.reconstruction.unet_inference._N_PIXELS_AT_ONCE", 2 * 64 * 64)
+        parts = network(image)
+        if compiled_convolutions(16) is None:
+            tolerance = 1e-5
+    torch.testing.assert_close(parts, whole, atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32"])

@@ -52,7 +52,8 @@ def train_policy(
         typer.Option("--compile/--no-compile", help="torch.compile for long CUDA runs."),
     ] = None,
     convolution: Annotated[
-        str | None, typer.Option(help="auto, onednn, onednn-last, native or native-last.")
+        str | None,
+        typer.Option(help="auto, compiled, onednn, onednn-last, native or native-last."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,

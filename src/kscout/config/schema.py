@@ -13,7 +13,7 @@ from kscout.errors import ConfigError
 Protocol = Literal["paper", "blind"]
 Precision = Literal["fp32", "bf16"]
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
-Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last"]
+Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
 Method = Literal["greedy", "ngreedy"]
 Argument = bool | int | float | str | list[int] | list[float] | list[str]
 

@@ -3,9 +3,11 @@
 Features are stored channels last, which suits oneDNN and pooling. The first convolution, of one
 channel, is a matrix product of shifted images; ReLU comes after pooling, with which it commutes;
 and instance norm has a backward pass of few passes over memory, where torch's takes as long as the
-convolution's.
+convolution's. Where the machine has a C compiler and `compiled_kernels` are allowed, layers of 16,
+32, ... channels run forward and backward in `kernels/convolution_cpu.c`.
 """
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from kscout.kernels import convolution_cpu as compiled
 
 _EPSILON = 1e-5
 
@@ -50,10 +54,79 @@ def _mean(pixels: Float[Tensor, "batch row col channel"]) -> Float[Tensor, "batc
     return pixels.mean(dim=2, keepdim=True).mean(dim=1, keepdim=True)
 
 
+class CompiledLayer(torch.autograd.Function):
+    """A 3x3 convolution, instance norm and ReLU; all but the first layer, of an image, then pool.
+
+    A bias is taken away by the norm, so it neither counts nor gets a gradient but zero.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        features: Float[Tensor, "batch row col *channel"],
+        weight: Float[Tensor, "out_channel channel 3 3"],
+        bias: Float[Tensor, " out_channel"],
+        library: ctypes.CDLL,
+    ) -> Float[Tensor, "batch out_row out_col out_channel"]:
+        is_first = features.ndim == 3
+        convolved = (
+            compiled.convolve_first(library, features, weight)
+            if is_first
+            else compiled.convolve(library, features, compiled.transform_weights(weight))
+        )
+        found, scale, shift = compiled.normalize(library, convolved, pools=not is_first)
+        ctx.library = library
+        ctx.save_for_backward(features, weight, bias, convolved, found, scale, shift)
+        return found
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        *gradients: Float[Tensor, "batch out_row out_col out_channel"],
+    ) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        features, weight, bias, convolved, found, scale, shift = ctx.saved_tensors
+        is_first = features.ndim == 3
+        gradient = compiled.normalize_backward(
+            ctx.library, gradients[0], found, convolved, scale, shift, pools=not is_first
+        )
+        no_bias = torch.zeros_like(bias)
+        if is_first:
+            weights = compiled.first_weight_gradient(ctx.library, features, gradient)
+            return None, weights, no_bias, None
+        weights = compiled.weight_gradient(ctx.library, features, gradient)
+        # Backwards a convolution is one with mirrored weights, inputs and outputs exchanged.
+        mirrored = compiled.transform_weights(weight.flip(2, 3).transpose(0, 1))
+        return compiled.convolve(ctx.library, gradient, mirrored), weights, no_bias, None
+
+
+def _run_compiled(
+    image: Float[Tensor, "batch row col"], layers: Sequence[nn.Module]
+) -> Float[Tensor, "batch channel out_row out_col"] | None:
+    """Run all layers by compiled kernels, where they exist and serve them."""
+    if image.dtype != torch.float32 or image.requires_grad:
+        return None
+    library = compiled.compiled_convolutions(*(_weight_and_bias(x)[0].shape[0] for x in layers))
+    if library is None:
+        return None
+    features = image
+    for layer in layers:
+        arguments = (features, *_weight_and_bias(layer), library)
+        features = CompiledLayer.apply(*arguments)  # type: ignore[no-untyped-call]
+    return features.permute(0, 3, 1, 2)
+
+
+def _weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    assert isinstance(layer, nn.Conv2d) and layer.bias is not None
+    return layer.weight, layer.bias
+
+
 def convolve_on_cpu(
     image: Float[Tensor, "batch row col"], layers: Sequence[nn.Module]
 ) -> Float[Tensor, "batch channel out_row out_col"]:
     """Apply 3x3 convolutions, each with instance norm and ReLU; all but the first then pool."""
+    found = _run_compiled(image, layers)
+    if found is not None:
+        return found
     features = F.relu(_normalize(_convolve_one_channel(image, layers[0])))
     for layer in layers[1:]:
         convolved = layer(features)

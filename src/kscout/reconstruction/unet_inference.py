@@ -9,7 +9,9 @@ At 16 channels the convolutions are a small part of what torch's modules cost on
 - the three 1x1 convolutions at the end, between which nothing happens, are one product.
 
 All of it follows the layout of the weights, channels first or last, so that `to_layout` chooses
-both. Outputs differ from the network's by rounding alone.
+both. Where the machine has a C compiler and `compiled_kernels` are allowed, the whole network is
+one call of `kernels/convolution_cpu.c`, with a quarter of the multiplications. Outputs differ from
+the network's by rounding alone.
 """
 
 from typing import final
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kscout.core import MagnitudeReconstructor
+from kscout.kernels.convolution_cpu import compiled_convolutions, run_unet, transform_weights
 from kscout.physics.normalization import normalize_with
 from kscout.reconstruction.unet import ConvolutionBlock, UNet, UNetNetwork, check_size
 
@@ -42,6 +45,7 @@ class InferenceUNet(nn.Module):
     """
 
     first: Tensor
+    packed: Tensor
     last: Tensor
     last_bias: Tensor
 
@@ -50,6 +54,7 @@ class InferenceUNet(nn.Module):
         blocks = [*network.down_sample_layers, network.conv, *network.up_sample_layers]
         weights = [weight for block in blocks for weight in _weights(block)]
         self.n_pools = len(network.down_sample_layers)
+        self.n_channels = len(weights[0])
         self.register_buffer("first", weights[0].flatten(start_dim=1).clone())
         for number, weight in enumerate(weights[1:], start=1):
             # Channels last suits oneDNN: it takes the features as they are.
@@ -58,12 +63,21 @@ class InferenceUNet(nn.Module):
         last, bias = _merge_pointwise(network.conv2)
         self.register_buffer("last", last)
         self.register_buffer("last_bias", bias)
+        # In double precision: rounded once, after the transform.
+        compiled = [transform_weights(weight.double()).float() for weight in weights[1:]]
+        parts = [self.first.T, *compiled, last, bias]
+        self.register_buffer("packed", torch.cat([part.flatten() for part in parts]))
 
     def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
         check_size(image.shape[-2], image.shape[-1], self.n_pools)
         n_at_once = max(1, _N_PIXELS_AT_ONCE // image[0].numel())
+        library = compiled_convolutions(self.n_channels) if _is_plain(image) else None
         with torch.no_grad():
-            return torch.cat([self._part(part) for part in image.split(n_at_once)])
+            if library is None:
+                return torch.cat([self._part(part) for part in image.split(n_at_once)])
+            shape = {"n_channels": self.n_channels, "n_pools": self.n_pools}
+            found = run_unet(library, image[:, 0], self.packed, n_at_once=n_at_once, **shape)
+            return found[:, None]
 
     def _part(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
         features, skips = self._convolve(1, self._first(image)), []
@@ -140,6 +154,10 @@ class InferenceReconstructor(MagnitudeReconstructor):
         n_images: Int[Tensor, ""] | None = None,
     ) -> Float[Tensor, "batch row col"]:
         return self.network(normalize_with(magnitude, mean, std)[:, None])[:, 0]
+
+
+def _is_plain(image: Tensor) -> bool:
+    return image.device.type == "cpu" and image.dtype == torch.float32
 
 
 def _weights(block: nn.Module) -> list[Float[Tensor, "out_channel channel 3 3"]]:

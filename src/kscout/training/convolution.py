@@ -1,8 +1,9 @@
 """Which convolution is fastest here: measured once, recorded, and kept for the rest of a run.
 
 On a CPU, oneDNN or torch's own kernels may win, with channels stored first or last: it depends on
-the machine, the image's size and the batch. The backends differ in the last bits, so a run must
-stay with one to be repeatable.
+the machine, the image's size and the batch. Where there is a C compiler, frozen U-Nets and policies
+have kernels of their own (`compiled`), which mostly win. The backends differ in the last bits, so a
+run must stay with one to be repeatable.
 """
 
 import copy
@@ -16,7 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout.errors import unknown_name
+from kscout.errors import ConfigError, unknown_name
+from kscout.kernels.convolution_cpu import compiled_convolutions
+from kscout.kernels.native import compiled_kernels
 
 _N_ROUNDS = 3
 _ROUND_LIMIT_S = 2.0
@@ -29,6 +32,8 @@ class Backend:
 
     uses_onednn: bool
     channels_last: bool
+    compiled: bool = False
+    """Whether the project's own kernels run where they exist; torch's do elsewhere."""
 
 
 BACKENDS: dict[str, Backend] = {
@@ -36,6 +41,7 @@ BACKENDS: dict[str, Backend] = {
     "onednn-last": Backend(uses_onednn=True, channels_last=True),
     "native": Backend(uses_onednn=False, channels_last=False),
     "native-last": Backend(uses_onednn=False, channels_last=True),
+    "compiled": Backend(uses_onednn=True, channels_last=True, compiled=True),
 }
 """By name; on CUDA only the layout matters."""
 
@@ -43,13 +49,27 @@ BACKENDS: dict[str, Backend] = {
 @contextmanager
 def convolution(name: str) -> Iterator[None]:
     """Use a backend inside the block, for forward and backward passes."""
-    flags = torch.backends.mkldnn
-    with flags.flags(
-        enabled=_backend(name).uses_onednn,
-        deterministic=flags.deterministic,
-        allow_tf32=flags.allow_tf32,
+    flags, backend = torch.backends.mkldnn, _backend(name)
+    if backend.compiled and not can_compile():
+        raise ConfigError(
+            "convolution compiled needs a C compiler (cc, gcc or clang) that knows this machine, "
+            "and none was found; use convolution onednn-last, or auto in a new run"
+        )
+    with (
+        compiled_kernels(enabled=backend.compiled),
+        flags.flags(
+            enabled=backend.uses_onednn,
+            deterministic=flags.deterministic,
+            allow_tf32=flags.allow_tf32,
+        ),
     ):
         yield
+
+
+def can_compile() -> bool:
+    """Return whether this machine can have compiled kernels."""
+    with compiled_kernels(enabled=True):
+        return compiled_convolutions() is not None
 
 
 def to_layout(network: nn.Module, name: str) -> None:
@@ -82,16 +102,22 @@ def choose_convolution(
 def measure_convolutions(
     network: nn.Module, sample: Float[Tensor, "batch 1 row col"], *, trains: bool
 ) -> dict[str, float]:
-    """Return each backend's best time in seconds for one pass over the sample."""
+    """Return the best time in seconds for one pass over the sample, of each backend that runs it.
+
+    Compiled kernels have no part in the training of a reconstructor.
+    """
     networks = {}
-    for name in BACKENDS:
+    names = [name for name, backend in BACKENDS.items() if not backend.compiled]
+    if not trains and can_compile():
+        names.append("compiled")
+    for name in names:
         networks[name] = copy.deepcopy(network)
         to_layout(networks[name], name)
         _time_pass(networks[name], sample[:1], name, trains)
-    best = dict.fromkeys(BACKENDS, float("inf"))
+    best = dict.fromkeys(names, float("inf"))
     # Round robin, so that a busy moment does not fall on one backend alone.
     for _ in range(_N_ROUNDS):
-        for name in BACKENDS:
+        for name in names:
             best[name] = min(best[name], _time_pass(networks[name], sample, name, trains))
         if sum(best.values()) > _ROUND_LIMIT_S:
             break

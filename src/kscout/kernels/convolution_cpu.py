@@ -1,0 +1,209 @@
+"""What `convolution_cpu.c` computes, called with tensors stored channels last.
+
+Winograd's transform of 3x3 weights is linear and small: torch makes it, once for frozen weights.
+"""
+
+import ctypes
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.kernels.native import call, count, native_library, over_parts, scratch
+
+LANES = 16
+"""Channels come in multiples of this."""
+
+
+def compiled_convolutions(*n_channels: int) -> ctypes.CDLL | None:
+    """Return the compiled functions where they exist and serve these numbers of channels."""
+    if any(n <= 0 or n % LANES for n in n_channels):
+        return None
+    return native_library("convolution_cpu.c")
+
+
+@lru_cache(maxsize=4)
+def _transform(dtype: torch.dtype) -> Float[Tensor, "36 9"]:
+    """Return the matrix from 3x3 weights to 6x6 products, at the points 0, ±1, ±2 and infinity."""
+    points = [0.0, 1.0, -1.0, 2.0, -2.0]
+    lines = [[1.0, x, x * x] for x in points]
+    scales = [4.0, -6.0, -6.0, 24.0, 24.0]
+    rows = [[v / scale for v in line] for line, scale in zip(lines, scales, strict=True)]
+    one_axis = torch.tensor([*rows, [0.0, 0.0, 1.0]], dtype=torch.float64)
+    return torch.kron(one_axis, one_axis).to(dtype)
+
+
+def transform_weights(
+    weight: Float[Tensor, "out_channel channel 3 3"],
+) -> Float[Tensor, "36 channel out_channel"]:
+    """Return weights as `convolve` takes them, computed in the weights' own precision."""
+    n_out, n_in = weight.shape[:2]
+    flat = weight.detach().permute(2, 3, 1, 0).reshape(9, n_in * n_out)
+    return (_transform(weight.dtype) @ flat).view(36, n_in, n_out)
+
+
+def restore_weights(
+    transformed: Float[Tensor, "36 channel out_channel"],
+) -> Float[Tensor, "out_channel channel 3 3"]:
+    """Apply the adjoint of `transform_weights`: a gradient of the transformed to one of weights."""
+    _, n_in, n_out = transformed.shape
+    flat = _transform(transformed.dtype).T @ transformed.flatten(1)
+    return flat.view(3, 3, n_in, n_out).permute(3, 2, 0, 1)
+
+
+def convolve(
+    library: ctypes.CDLL,
+    pixels: Float[Tensor, "batch row col channel"],
+    weights: Float[Tensor, "36 channel out_channel"],
+) -> Float[Tensor, "batch row col out_channel"]:
+    """Convolve with transformed 3x3 weights, zeros outside the image."""
+    n, n_rows, n_cols, n_in = pixels.shape
+    n_out = weights.shape[-1]
+    pixels, found = pixels.contiguous(), pixels.new_empty(n, n_rows, n_cols, n_out)
+    size = count(library.convolve_scratch, n_in, n_out)
+
+    def run(begin: int, end: int) -> None:
+        shape = (end - begin, n_rows, n_cols, n_in, n_out)
+        call(library.convolve, pixels[begin], found[begin], weights, scratch(size), *shape)
+
+    over_parts(n, run)
+    return found
+
+
+def weight_gradient(
+    library: ctypes.CDLL,
+    pixels: Float[Tensor, "batch row col channel"],
+    gradient: Float[Tensor, "batch row col out_channel"],
+) -> Float[Tensor, "out_channel channel 3 3"]:
+    """Return the gradient of a convolution's weights, from its input and its output's gradient."""
+    n, n_rows, n_cols, n_in = pixels.shape
+    n_out = gradient.shape[-1]
+    pixels, gradient = pixels.contiguous(), gradient.contiguous()
+    found = pixels.new_empty(36, n_in, n_out)
+    size = count(library.weigh_scratch, n_in, n_out)
+
+    def run(begin: int, end: int) -> None:
+        # By output channel: sums over images then do not depend on the number of threads.
+        shape = (n, n_rows, n_cols, n_in, n_out, begin * LANES, end * LANES)
+        call(library.weigh, pixels, gradient, found, scratch(size), *shape)
+
+    over_parts(n_out // LANES, run)
+    return restore_weights(found)
+
+
+def convolve_first(
+    library: ctypes.CDLL,
+    image: Float[Tensor, "batch row col"],
+    weight: Float[Tensor, "out_channel 1 3 3"],
+) -> Float[Tensor, "batch row col out_channel"]:
+    """Convolve images of one channel."""
+    n, n_rows, n_cols = image.shape
+    weights = weight.detach().flatten(1).T.contiguous()
+    image, found = image.contiguous(), image.new_empty(n, n_rows, n_cols, len(weight))
+
+    def run(begin: int, end: int) -> None:
+        shape = (end - begin, n_rows, n_cols, len(weight))
+        call(library.convolve_first, image[begin], found[begin], weights, *shape)
+
+    over_parts(n, run)
+    return found
+
+
+def first_weight_gradient(
+    library: ctypes.CDLL,
+    image: Float[Tensor, "batch row col"],
+    gradient: Float[Tensor, "batch row col out_channel"],
+) -> Float[Tensor, "out_channel 1 3 3"]:
+    """Return the gradient of `convolve_first`'s weights."""
+    n, n_rows, n_cols, n_out = gradient.shape
+    image, gradient = image.contiguous(), gradient.contiguous()
+    found = image.new_empty(n, 9, n_out)
+
+    def run(begin: int, end: int) -> None:
+        shape = (end - begin, n_rows, n_cols, n_out)
+        call(library.weigh_first, image[begin], gradient[begin], found[begin], *shape)
+
+    over_parts(n, run)
+    return found.sum(dim=0).T.reshape(n_out, 1, 3, 3)
+
+
+def normalize(
+    library: ctypes.CDLL, pixels: Float[Tensor, "batch row col channel"], *, pools: bool
+) -> tuple[
+    Float[Tensor, "batch out_row out_col channel"],
+    Float[Tensor, "batch channel"],
+    Float[Tensor, "batch channel"],
+]:
+    """Apply instance norm, ReLU and, where asked, 2x2 max pooling; also return scale and shift."""
+    n, n_rows, n_cols, n_channels = pixels.shape
+    step = 2 if pools else 1
+    found = pixels.new_empty(n, n_rows // step, n_cols // step, n_channels)
+    scale, shift = pixels.new_empty(2, n, n_channels)
+
+    def run(begin: int, end: int) -> None:
+        tensors = (x[begin] for x in (pixels, found, scale, shift))
+        shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
+        call(library.normalize_forward, *tensors, *shape)
+
+    over_parts(n, run)
+    return found, scale, shift
+
+
+def normalize_backward(
+    library: ctypes.CDLL,
+    gradient: Float[Tensor, "batch out_row out_col channel"],
+    output: Float[Tensor, "batch out_row out_col channel"],
+    pixels: Float[Tensor, "batch row col channel"],
+    scale: Float[Tensor, "batch channel"],
+    shift: Float[Tensor, "batch channel"],
+    *,
+    pools: bool,
+) -> Float[Tensor, "batch row col channel"]:
+    """Return the gradient of `normalize`'s input."""
+    n, n_rows, n_cols, n_channels = pixels.shape
+    gradient, found = gradient.contiguous(), torch.empty_like(pixels)
+
+    def run(begin: int, end: int) -> None:
+        tensors = (x[begin] for x in (gradient, output, pixels, scale, shift, found))
+        shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
+        call(library.normalize_backward, *tensors, *shape)
+
+    over_parts(n, run)
+    return found
+
+
+def run_unet(
+    library: ctypes.CDLL,
+    image: Float[Tensor, "batch row col"],
+    weights: Float[Tensor, " weight"],
+    *,
+    n_channels: int,
+    n_pools: int,
+    n_at_once: int,
+) -> Float[Tensor, "batch row col"]:
+    """Map normalized images by the paper's U-Net.
+
+    Args:
+        library: the compiled functions.
+        image: normalized images.
+        weights: of all layers in order: [9, channel], transformed ones, and the last [channel + 1].
+        n_channels: features of the finest level.
+        n_pools: number of poolings.
+        n_at_once: images that a thread takes through all levels together.
+    """
+    n, n_rows, n_cols = image.shape
+    image, found = (
+        image.contiguous(),
+        torch.empty_like(image, memory_format=torch.contiguous_format),
+    )
+    n_most = min(n_at_once, max(1, n))
+    size = count(library.unet_scratch, n_most, n_rows, n_cols, n_channels, n_pools)
+
+    def run(begin: int, end: int) -> None:
+        for first in range(begin, end, n_most):
+            shape = (min(n_most, end - first), n_rows, n_cols, n_channels, n_pools)
+            call(library.unet, image[first], found[first], weights, scratch(size), *shape)
+
+    over_parts(n, run)
+    return found

@@ -1,0 +1,166 @@
+"""Compiled convolutions compute what torch computes in double precision, at any size."""
+
+import ctypes
+import logging
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kscout.kernels import convolution_cpu as compiled
+from kscout.kernels import native
+
+N_IMAGES, N_IN, N_OUT = 3, 32, 48
+SIZES = [(8, 12), (13, 9), (4, 4), (21, 34), (2, 3)]
+
+
+@pytest.fixture
+def library() -> ctypes.CDLL:
+    found = compiled.compiled_convolutions(N_IN, N_OUT)
+    if found is None:
+        pytest.skip("this machine has no C compiler that knows it")
+    return found
+
+
+@pytest.fixture
+def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Forget what is loaded, and compile into an empty folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native._library.cache_clear()
+    yield tmp_path / "kscout"
+    native._library.cache_clear()
+
+
+def last(features: Tensor) -> Tensor:
+    return features.permute(0, 2, 3, 1).contiguous()
+
+
+def first(pixels: Tensor) -> Tensor:
+    return pixels.permute(0, 3, 1, 2)
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    assert (found.double() - expected).norm() <= tolerance * expected.norm()
+
+
+@pytest.mark.parametrize(("n_rows", "n_cols"), SIZES)
+def test_convolutions_and_their_gradients(
+    n_rows: int, n_cols: int, library: ctypes.CDLL, generator: torch.Generator
+) -> None:
+    features = torch.randn(N_IMAGES, N_IN, n_rows, n_cols, generator=generator)
+    weight = torch.randn(N_OUT, N_IN, 3, 3, generator=generator).double().requires_grad_()
+    expected = F.conv2d(features.double(), weight, padding=1)
+    transformed = compiled.transform_weights(weight.float())
+    close(first(compiled.convolve(library, last(features), transformed)), expected.detach())
+    gradient = torch.randn(expected.shape, generator=generator)
+    (wanted,) = torch.autograd.grad(expected, weight, gradient.double())
+    close(compiled.weight_gradient(library, last(features), last(gradient)), wanted)
+
+
+@pytest.mark.parametrize(("n_rows", "n_cols"), SIZES)
+def test_the_first_convolution_and_its_gradient(
+    n_rows: int, n_cols: int, library: ctypes.CDLL, generator: torch.Generator
+) -> None:
+    image = torch.randn(N_IMAGES, n_rows, n_cols, generator=generator)
+    weight = torch.randn(N_OUT, 1, 3, 3, generator=generator).double().requires_grad_()
+    expected = F.conv2d(image[:, None].double(), weight, padding=1)
+    close(first(compiled.convolve_first(library, image, weight.float())), expected.detach())
+    gradient = torch.randn(expected.shape, generator=generator)
+    (wanted,) = torch.autograd.grad(expected, weight, gradient.double())
+    close(compiled.first_weight_gradient(library, image, last(gradient)), wanted)
+
+
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize(("n_rows", "n_cols"), SIZES)
+def test_norm_with_pooling_and_its_gradient(
+    pools: bool, n_rows: int, n_cols: int, library: ctypes.CDLL, generator: torch.Generator
+) -> None:
+    # Far from zero: sums of squares alone would lose the deviations.
+    features = 40 + torch.randn(N_IMAGES, N_OUT, n_rows, n_cols, generator=generator)
+    exact = features.double().requires_grad_()
+    expected = F.instance_norm(exact).relu()
+    expected = F.max_pool2d(expected, 2) if pools else expected
+    found, scale, shift = compiled.normalize(library, last(features), pools=pools)
+    close(first(found), expected.detach(), tolerance=1e-4)
+    gradient = torch.randn(expected.shape, generator=generator)
+    (wanted,) = torch.autograd.grad(expected, exact, gradient.double())
+    arguments = (last(gradient), found, last(features), scale, shift)
+    close(
+        first(compiled.normalize_backward(library, *arguments, pools=pools)), wanted, tolerance=1e-4
+    )
+
+
+def test_equal_pixels_share_no_gradient(library: ctypes.CDLL) -> None:
+    pixels = torch.zeros(1, 4, 4, 16)
+    pixels[:, :2] = 1.0
+    found, scale, shift = compiled.normalize(library, pixels, pools=True)
+    arguments = (torch.ones_like(found), found, pixels, scale, shift)
+    gradient = compiled.normalize_backward(library, *arguments, pools=True)[0, :2]
+    # The first of four equal pixels takes it all, as in torch.
+    assert (gradient[0, 0] > gradient[0, 1]).all() and torch.equal(gradient[0, 1], gradient[1, 0])
+
+
+def test_threads_change_no_bit(library: ctypes.CDLL, generator: torch.Generator) -> None:
+    features = torch.randn(5, 11, 14, N_IN, generator=generator)
+    gradient = torch.randn(5, 11, 14, N_OUT, generator=generator)
+    weights = compiled.transform_weights(torch.randn(N_OUT, N_IN, 3, 3, generator=generator))
+    before, results = torch.get_num_threads(), []
+    try:
+        for n_threads in (1, 3):
+            torch.set_num_threads(n_threads)
+            results.append(
+                (
+                    compiled.convolve(library, features, weights),
+                    compiled.weight_gradient(library, features, gradient),
+                )
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_other_numbers_of_channels_are_left_to_torch() -> None:
+    assert compiled.compiled_convolutions(16, 24) is None
+
+
+def test_without_a_compiler_there_are_no_kernels(
+    no_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with caplog.at_level(logging.INFO):
+        assert compiled.compiled_convolutions(16) is None
+    assert "no C compiler" in caplog.text and not no_cache.exists()
+
+
+def test_a_failing_compiler_is_no_error(
+    no_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(native, "_FOR_THIS_MACHINE", ("-march=no-such-machine",))
+    with caplog.at_level(logging.INFO):
+        assert compiled.compiled_convolutions(16) is None
+    assert not list(no_cache.glob("*.so"))
+
+
+def test_what_was_compiled_is_found_again(
+    library: ctypes.CDLL, no_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compiled.compiled_convolutions(16) is not None
+    assert len(list(no_cache.glob("*.so"))) == 1
+    native._library.cache_clear()
+
+    def refuse(*_: object) -> None:
+        raise subprocess.SubprocessError("compiled twice")
+
+    monkeypatch.setattr(native, "_compile", refuse)
+    assert compiled.compiled_convolutions(16) is not None
+
+
+def test_kernels_are_switched_off_inside_the_block_only(library: ctypes.CDLL) -> None:
+    with native.compiled_kernels(enabled=False):
+        assert compiled.compiled_convolutions(16) is None
+    assert compiled.compiled_convolutions(16) is not None
