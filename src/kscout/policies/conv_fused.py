@@ -1,12 +1,12 @@
 """The policy network in 16 bit on CUDA, forward and backward.
 
-Convolutions go through the fused kernels, dense layers through tensor cores with 32-bit weights.
-Gradients reach the network's own parameters.
+Convolutions go through the fused kernels, the large dense layer after them through 16-bit products
+with 32-bit sums; the small dense layers stay in 32 bit. Gradients reach the network's parameters.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeGuard, final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard, final
 
 import torch
 from jaxtyping import Float
@@ -20,14 +20,20 @@ from kscout.policies.conv import ConvPolicy
 
 _N_FLATTEN_BLOCKS = 4
 
-_LARGEST = 16.0
-"""To about this the largest gradient is scaled: far from both ends of 16-bit floats."""
+_LARGEST = 256.0
+"""To about this the largest gradient by the first dense layer's output is scaled. Its products with
+weights of a hundredth then lie far from both ends of 16-bit floats."""
 
 
-class Room(NamedTuple):
-    """What a pass over so many images writes, and constants that it reads."""
+@final
+@dataclass(frozen=True)
+class Room:
+    """What a pass over images writes, and constants that it reads."""
 
     features: list[Features]
+    """Of each convolution."""
+    flat: Tensor
+    """What the first dense layer reads, channels last."""
     count: Tensor
     mean: Tensor
     std: Tensor
@@ -35,12 +41,22 @@ class Room(NamedTuple):
     @classmethod
     def of(cls, layers: Sequence[Convolution], n_images: int, device: torch.device) -> "Room":
         """Reserve it; policies see normalized images, which are read as they are."""
+        n_rows, n_cols = (size // 2 for size in layers[-1].shape)
+        n_flat = layers[-1].n_out * n_rows * n_cols
         return cls(
             [layer.allocate(n_images) for layer in layers],
+            torch.empty(n_images, n_flat, dtype=torch.half, device=device),
             torch.full((), n_images, dtype=torch.int32, device=device),
             torch.zeros(n_images, device=device),
             torch.ones(n_images, device=device),
         )
+
+    def part(self, begin: int, end: int) -> "Room":
+        """Return the room of some of the images."""
+        own = slice(begin, end)
+        features = [Features(x.values[own], x.sums[own], x.n_tiles) for x in self.features]
+        # The count of all is no less than that of the part, and a pass runs over no more.
+        return Room(features, self.flat[own], self.count, self.mean[own], self.std[own])
 
 
 @final
@@ -53,6 +69,9 @@ class HalfPrecisionConvPolicy(Policy):
         convolutions = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
         self.weights: list[Tensor] = [layer.weight for layer in convolutions]
         self.biases: list[Tensor] = [x.bias for x in convolutions if x.bias is not None]
+        first, *rest = policy.fc_out
+        assert isinstance(first, nn.Linear)
+        self.dense, self.rest = first, rest
         self.layers, self.backwards = [], []
         for number, weight in enumerate(self.weights):
             # The first layer does not pool, so the second reads at its size.
@@ -69,6 +88,8 @@ class HalfPrecisionConvPolicy(Policy):
         last = self.layers[-1]
         self.flatten = compile_kernel(FILE, "flatten", *last.shape, last.n_out)
         self.room: dict[int, Room] = {}
+        self.kept: Room | None = None
+        self.n_kept = 0
         self._share_weights()
 
     def _share_weights(self) -> None:
@@ -84,6 +105,7 @@ class HalfPrecisionConvPolicy(Policy):
         device = self.weights[0].device
         self.order = torch.cat([order.reshape(-1) for order in orders]).to(device)
         self.packed = torch.empty(len(self.order), dtype=torch.half, device=device)
+        self.packed_dense = torch.empty(self.dense.weight.shape, dtype=torch.half, device=device)
         self.zero = torch.zeros(1, device=device)
         parts = iter(self.packed.split([order.numel() for order in orders]))
         self.backward_weights: list[Tensor] = []
@@ -94,50 +116,68 @@ class HalfPrecisionConvPolicy(Policy):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Take the network's present weights."""
+        """Take the network's present weights, and forget what was kept."""
         flat = torch.cat([self.zero, *(weight.reshape(-1) for weight in self.weights)])
         self.packed.copy_(flat[self.order])
+        n_channels = self.layers[-1].n_out
+        by_channel = self.dense.weight.unflatten(1, (n_channels, -1)).transpose(1, 2)
+        self.packed_dense.view(by_channel.shape).copy_(by_channel)
+        self.kept = None
+
+    def keep(self, n_images: int) -> None:
+        """Keep the features of the next so many images, so that `recall` need not compute them."""
+        self.kept, self.n_kept = self._room(n_images), 0
+
+    def n_bytes_kept(self, n_images: int) -> int:
+        """Return how much memory `keep` takes."""
+        per_image = sum(2 * x.n_out * x.shape[0] * x.shape[1] for x in self.layers)
+        return n_images * (per_image + 2 * self.dense.in_features)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         image = seen.image.contiguous()
-        given: tuple[Any, ...] = (self, image, *self.weights, *self.biases)
-        features = _Convolutions.apply(*given)  # type: ignore[no-untyped-call]
-        for layer in self.policy.fc_out:
-            if isinstance(layer, nn.Linear):
-                given = (features, layer.weight, layer.bias)
-                features = _Dense.apply(*given)  # type: ignore[no-untyped-call]
-            else:
-                features = layer(features)
-        return features
+        room = self._room(len(image))
+        if self.kept is not None and not torch.is_grad_enabled():
+            room = self.kept.part(self.n_kept, self.n_kept + len(image))
+            self.n_kept += len(image)
+        self._convolve(image, room)
+        return self._score(image, room)
 
-    def convolve(self, image: Float[Tensor, "batch row col"]) -> Float[Tensor, "batch feature"]:
-        """Return what the dense layers read; every layer's output stays in `room`."""
-        n, device = len(image), image.device
-        if n not in self.room:
-            self.room[n] = Room.of(self.layers, n, device)
-        room = self.room[n]
+    def recall(
+        self, image: Float[Tensor, "batch row col"], begin: int
+    ) -> Float[Tensor, "batch col"]:
+        """Score images that were kept, with gradients; the first of them was kept as `begin`."""
+        assert self.kept is not None and begin + len(image) <= self.n_kept
+        return self._score(image.contiguous(), self.kept.part(begin, begin + len(image)))
+
+    def _room(self, n_images: int) -> Room:
+        if n_images not in self.room:
+            self.room[n_images] = Room.of(self.layers, n_images, self.zero.device)
+        return self.room[n_images]
+
+    def _convolve(self, image: Float[Tensor, "batch row col"], room: Room) -> None:
         features: Features | Input = Input(image, room.mean, room.std)
         for layer, out in zip(self.layers, room.features, strict=True):
             layer(features, None, out, room.count)
             features = out
-        n_rows, n_cols = self.layers[-1].shape
-        flat = torch.empty(n, self.layers[-1].n_out * (n_rows // 2) * (n_cols // 2), device=device)
-        arguments = [out.values, out.sums, out.n_tiles, flat, room.count]
-        self.flatten((_N_FLATTEN_BLOCKS, n, 1), (256, 1, 1), arguments)
-        return flat
+        arguments = [out.values, out.sums, out.n_tiles, room.flat, room.count]
+        self.flatten((_N_FLATTEN_BLOCKS, len(image), 1), (256, 1, 1), arguments)
+
+    def _score(
+        self, image: Float[Tensor, "batch row col"], room: Room
+    ) -> Float[Tensor, "batch col"]:
+        own = (self.dense.weight, self.dense.bias, *self.weights, *self.biases)
+        features = _FirstDense.apply(self, image, room, *own)  # type: ignore[no-untyped-call]
+        for layer in self.rest:
+            features = layer(features)
+        return features
 
     def weight_gradients(
-        self, image: Float[Tensor, "batch row col"], gradient: Float[Tensor, "batch feature"]
+        self, image: Float[Tensor, "batch row col"], room: Room, gradient: Tensor
     ) -> list[Float[Tensor, "out in 3 3"]]:
-        """Take the gradient of `convolve`'s last result, for that image, to the weights."""
-        features = self.room[len(image)].features
+        """Take a gradient by `room.flat`, scaled, back to the convolutions' weights."""
+        features = room.features
         norms = [layer.norms(out) for layer, out in zip(self.backwards, features, strict=True)]
-        scale = torch.exp2((_LARGEST / gradient.abs().amax().clamp(min=1e-30)).log2().floor())
-        n_out = self.layers[-1].n_out
-        n_rows, n_cols = (size // 2 for size in self.layers[-1].shape)
-        spread = (gradient * scale).view(-1, n_out, n_rows, n_cols).permute(0, 2, 3, 1)
-        flowing = spread.to(torch.half, memory_format=torch.contiguous_format)
-        found = []
+        found, flowing = [], gradient
         for number in range(len(self.layers) - 1, -1, -1):
             layer = self.backwards[number]
             derivative = layer.to_output(features[number], norms[number], flowing)
@@ -147,49 +187,46 @@ class HalfPrecisionConvPolicy(Policy):
             before = features[number - 1].values
             found.append(layer.to_weight(before, norms[number - 1], derivative))
             flowing = layer.to_input(derivative, self.backward_weights[number])
-        return [(weight / scale).contiguous() for weight in reversed(found)]
+        return found[::-1]
 
 
-class _Convolutions(torch.autograd.Function):
-    """All convolutions as one operation; biases before an instance norm change nothing."""
+class _FirstDense(torch.autograd.Function):
+    """From features in a room to the first dense layer's output, and back to all weights before.
+
+    Biases before an instance norm change nothing: their gradients are zero.
+    """
 
     @staticmethod
-    def forward(ctx: Any, view: HalfPrecisionConvPolicy, image: Tensor, *rest: Tensor) -> Tensor:  # noqa: ANN401 - torch's own type
-        ctx.view = view
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's own type
+        view: HalfPrecisionConvPolicy,
+        image: Tensor,
+        room: Room,
+        weight: Tensor,
+        bias: Tensor,
+        *rest: Tensor,
+    ) -> Tensor:
+        ctx.view, ctx.room = view, room
         ctx.save_for_backward(image)
-        return view.convolve(image)
+        return torch.mm(room.flat, view.packed_dense.T, out_dtype=torch.float32) + bias
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's own type
-        view, (image,) = ctx.view, ctx.saved_tensors
-        found = view.weight_gradients(image, gradients[0])
-        return None, None, *found, *(torch.zeros_like(bias) for bias in view.biases)
-
-
-class _Dense(torch.autograd.Function):
-    """A dense layer whose products take the 10 leading bits of each factor's mantissa."""
-
-    @staticmethod
-    def forward(ctx: Any, given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # noqa: ANN401 - torch's own type
-        ctx.save_for_backward(given, weight)
-        with _tensor_cores():
-            return torch.addmm(bias, given, weight.T)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401 - torch's own type
-        (given, weight), gradient = ctx.saved_tensors, gradients[0].contiguous()
-        with _tensor_cores():
-            return gradient @ weight, gradient.T @ given, gradient.sum(dim=0)
-
-
-@contextmanager
-def _tensor_cores() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        view, room, (image,), gradient = ctx.view, ctx.room, ctx.saved_tensors, gradients[0]
+        largest = gradient.abs().amax().clamp(min=1e-30)
+        scale = torch.exp2((_LARGEST / largest).log2().floor())
+        small = (gradient * scale).half()
+        dense = torch.mm(small.T, room.flat, out_dtype=torch.float32)
+        n_out = view.layers[-1].n_out
+        by_channel = dense.unflatten(1, (-1, n_out)).transpose(1, 2)
+        found = view.weight_gradients(image, room, small @ view.packed_dense)
+        return (
+            *(None, None, None),
+            (by_channel / scale).reshape(dense.shape),
+            gradient.sum(dim=0),
+            *((weight / scale).contiguous() for weight in found),
+            *(torch.zeros_like(bias) for bias in view.biases),
+        )
 
 
 def can_fuse_policy(policy: Policy) -> TypeGuard[ConvPolicy]:

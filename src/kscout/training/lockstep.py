@@ -119,6 +119,17 @@ class Lockstep:
         mean = sum_over_processes(total) / len(slices)
         return [float(value) for value in mean.cpu()]
 
+    def choosing_policies(self) -> list[Policy]:
+        """Return the policies as they are now, in the precision in which they chose columns."""
+        self._refresh()
+        pairs = zip(self.learned, self.policies, strict=True)
+        return [a if isinstance(a, HalfPrecisionConvPolicy) else b for a, b in pairs]
+
+    def _refresh(self) -> None:
+        for policy in self.learned:
+            if isinstance(policy, HalfPrecisionConvPolicy):
+                policy.refresh()
+
     def _step(self, draws: Sequence[Draws], step: int, batch: slice) -> Float[Tensor, " policy"]:
         """Take one optimizer step; return summed final scores of this process's share."""
         whole = [own.order[batch] for own in draws]
@@ -152,9 +163,7 @@ class Lockstep:
         index, uniforms, followed = inputs
         training, setting = self.configs[0].training, self.configs[0].acquisition
         batch = self.slices.batch(index)
-        for policy in self.learned:
-            if isinstance(policy, HalfPrecisionConvPolicy):
-                policy.refresh()
+        self._refresh()
         simulator = Simulator(batch, self.reconstructor, protocol=training.protocol)
         if training.method == "greedy":
             return greedy_gradients(

@@ -228,7 +228,10 @@ def _train(
             lockstep = together[len(active)]
             begun = time.perf_counter()
             train_ssim = lockstep.pass_over_slices(epoch, on_step)
-            val_ssim = [_validation_ssim(learner, held_out, frozen) for learner in active]
+            val_ssim = [
+                _validation_ssim(learner, policy, held_out, frozen)
+                for learner, policy in zip(active, lockstep.choosing_policies(), strict=True)
+            ]
             shared = {
                 "time_s": round(time.perf_counter() - begun, 3),
                 "n_lockstep": len(active),
@@ -256,7 +259,9 @@ def _lockstep(learners: list[Learner], slices: SliceSet, frozen: Reconstructor) 
 
 
 @torch.no_grad()
-def _validation_ssim(learner: Learner, slices: SliceSet, frozen: Reconstructor) -> float:
+def _validation_ssim(
+    learner: Learner, policy: Policy, slices: SliceSet, frozen: Reconstructor
+) -> float:
     """Return mean SSIM at the end of one trajectory per held-out slice, always the same draws."""
     training, setting = learner.config.training, learner.config.acquisition
     learner.policy.eval()
@@ -269,7 +274,7 @@ def _validation_ssim(learner: Learner, slices: SliceSet, frozen: Reconstructor) 
         if len(mine):
             simulator = Simulator(slices.batch(mine), frozen, protocol=training.protocol)
             found = rollout(
-                learner.policy,
+                policy,
                 simulator,
                 n_initial=setting.n_initial,
                 horizon=setting.horizon,

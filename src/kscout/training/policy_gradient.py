@@ -15,6 +15,7 @@ gradients are computed at the end, from what the policies saw.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache, partial
 from typing import final
 
 import torch
@@ -25,9 +26,14 @@ from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unme
 from kscout.acquisition.episode import Simulator, State
 from kscout.core import Observation, Policy
 from kscout.kernels import count_on
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.training.streams import side_by_side
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
 """Images whose gradients are computed together, by kind of device."""
+
+_MEMORY_KEPT = 0.5
+"""Share of a device's memory that features may take from the choice until the gradients."""
 
 
 def greedy_loss(
@@ -92,7 +98,6 @@ def greedy_gradients(
     uniforms: Float[Tensor, "state step q"],
     followed: Int[Tensor, " step policy"],
     replay: Int[Tensor, "step state q"] | None = None,
-    choosers: Sequence[Policy] | None = None,
     n_at_once: int | None = None,
 ) -> Estimate:
     """Add the greedy estimator's gradients for one batch.
@@ -105,10 +110,10 @@ def greedy_gradients(
         followed: which of the q columns each policy goes on with; one index for its whole batch,
             as in the authors' code.
         replay: columns to take instead of drawing.
-        choosers: stand-ins that choose for the policies, with equal scores but for rounding.
         n_at_once: images per policy whose gradients are computed together.
     """
     state = simulator.start(n_initial)
+    _keep_features(policies, len(state) * uniforms.shape[1])
     visited: list[Transition] = []
     before, after = [], []
     # What is made for all steps at once costs a GPU no more than for one.
@@ -116,7 +121,7 @@ def greedy_gradients(
     choices = followed.repeat_interleave(len(state) // len(policies), dim=1)
     for step in range(uniforms.shape[1]):
         given = None if replay is None else replay[step]
-        visited.append(_choose(choosers or policies, simulator, state, draws[step], given))
+        visited.append(_choose(policies, simulator, state, draws[step], given))
         branches = simulator.branch(state, visited[-1].columns)
         before.append(state.score)
         after.append(branches.score)
@@ -137,7 +142,6 @@ def non_greedy_gradients(
     uniforms: Float[Tensor, "state step q"],
     gammas: Sequence[float],
     replay: Int[Tensor, "step state q"] | None = None,
-    choosers: Sequence[Policy] | None = None,
     n_at_once: int | None = None,
 ) -> Estimate:
     """Add the non-greedy estimator's gradients for one batch.
@@ -151,11 +155,11 @@ def non_greedy_gradients(
         uniforms: numbers in [0, 1) that decide the draws.
         gammas: discount of each policy.
         replay: columns to take instead of drawing.
-        choosers: stand-ins that choose for the policies, with equal scores but for rounding.
         n_at_once: images per policy whose gradients are computed together.
     """
     n_slices, horizon, q = uniforms.shape
     state = simulator.start(n_initial)
+    _keep_features(policies, n_slices * (1 + q * (horizon - 1)))
     visited: list[Transition] = []
     scores = [state.score[:, None].expand(-1, q)]
     draws = uniforms.transpose(0, 1).contiguous()
@@ -163,7 +167,7 @@ def non_greedy_gradients(
         # One state per slice draws q columns at the first step; later q states draw one each.
         per_state = draws[step].reshape(len(state), -1)
         given = None if replay is None else replay[step].reshape(len(state), -1)
-        visited.append(_choose(choosers or policies, simulator, state, per_state, given))
+        visited.append(_choose(policies, simulator, state, per_state, given))
         state = simulator.branch(state, visited[-1].columns).every()
         scores.append(state.score.view(n_slices, q))
     reward = torch.stack(scores).diff(dim=0)
@@ -201,12 +205,11 @@ def _choose(
     parts = zip(
         policies, state.image.chunk(len(policies)), state.mask.chunk(len(policies)), strict=True
     )
-    scores = _join(
-        [
-            policy(Observation(image=image, mask=mask, step=state.step))
-            for policy, image, mask in parts
-        ]
-    )
+    calls = [
+        partial(policy, Observation(image=image, mask=mask, step=state.step))
+        for policy, image, mask in parts
+    ]
+    scores = _join(side_by_side(calls, state.image.device))
     if replay is None:
         selectable = simulator.batch.selectable
         drawn = draw_unmeasured(scores, state.mask, selectable, state.owner, uniforms)
@@ -244,14 +247,33 @@ def _add_gradients(
             )
             for transition, weight in zip(visited, weights, strict=True)
         ]
+        begin = 0
         for same_width in _by_width(own):
             joined = [torch.cat(x) for x in zip(*same_width, strict=True)]
             for image, mask, step, blocked, columns, _, weight in zip(
                 *(x.split(limit) for x in joined), strict=True
             ):
-                scores = policy(Observation(image=image, mask=mask, step=step))
+                if isinstance(policy, HalfPrecisionConvPolicy) and policy.kept is not None:
+                    scores = policy.recall(image, begin)
+                else:
+                    scores = policy(Observation(image=image, mask=mask, step=step))
+                begin += len(image)
                 log_probs = column_log_probabilities(scores.float(), blocked)
                 (log_probs.gather(-1, columns) * weight).sum().backward()
+
+
+def _keep_features(policies: Sequence[Policy], n_states: int) -> None:
+    """Have policies that can do so keep what they compute for so many states of all policies."""
+    for policy in policies:
+        if isinstance(policy, HalfPrecisionConvPolicy):
+            n_own = n_states // len(policies)
+            if len(policies) * policy.n_bytes_kept(n_own) <= _MEMORY_KEPT * _device_memory():
+                policy.keep(n_own)
+
+
+@cache
+def _device_memory() -> int:
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
 
 
 def _tensors(transition: Transition) -> tuple[Tensor, ...]:
@@ -260,7 +282,7 @@ def _tensors(transition: Transition) -> tuple[Tensor, ...]:
 
 def _by_width(own: list[tuple[Tensor, ...]]) -> list[list[tuple[Tensor, ...]]]:
     """Group steps by the number of columns drawn per state: it differs at the first step only."""
-    widths = sorted({parts[4].shape[1] for parts in own})
+    widths = dict.fromkeys(parts[4].shape[1] for parts in own)
     return [[parts for parts in own if parts[4].shape[1] == width] for width in widths]
 
 
