@@ -4,16 +4,22 @@ import json
 import re
 import shlex
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from kscout.cli import app
 from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
 from kscout.demo.commands import as_shell, commands_of, untrained_script
+from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
+from kscout.demo.paper_size import PaperSize, ZooPolicy
 from kscout.demo.settings import BASELINES, CLAIMED
 from kscout.demo.stages import typical_slice
+from kscout.demo.zoo_section import paper_size_section
 from kscout.evaluation.results import read_scores
+from kscout.report.page import tables_of
+from kscout.report.tables import Measured
 
 # One worker makes what all of these tests look at.
 pytestmark = pytest.mark.xdist_group("demo")
@@ -33,6 +39,15 @@ TINY = DemoSettings(
     n_trajectories=2,
     n_fixed_slices=2,
     seed=3,
+    paper_size=PaperSize(
+        policies=(
+            ZooPolicy("fixed", "knee-base-fixed", 16, 2),
+            ZooPolicy("greedy", "knee-base-greedy", 16, 2),
+        ),
+        n_volumes=2,
+        n_slices=2,
+        limit=3,
+    ),
 )
 
 
@@ -87,6 +102,7 @@ def test_page_is_self_contained_and_shows_all_parts(demo: Demo) -> None:
         "One acquisition, step by step",
         "Average policy",
         "Training",
+        "At the paper&#39;s size",
         "How this was made",
     ):
         assert part in titles
@@ -97,7 +113,7 @@ def test_page_is_self_contained_and_shows_all_parts(demo: Demo) -> None:
 
 def test_stages_tell_how_far_they_are(demo: Demo) -> None:
     stages = demo[2].told
-    assert len(stages) == 8
+    assert len(stages) == 10
     greedy = stages["training the greedy policy"]
     assert greedy[-1] == (4, 4)
     assert [done for done, _ in greedy] == sorted(done for done, _ in greedy)
@@ -105,7 +121,9 @@ def test_stages_tell_how_far_they_are(demo: Demo) -> None:
 
 def test_a_second_run_does_no_work_again(demo: Demo) -> None:
     folder, first, _ = demo
+    zoo = folder.paper_evaluation("knee-16-2")
     kept = [folder.evaluation / "results.csv", folder.unet / "weights.safetensors"]
+    kept += [zoo / "results.csv", folder.paper_store / "manifest.json"]
     before = [path.stat().st_mtime_ns for path in kept]
     stages = Stages()
     again = run_demo(folder.path, seed=3, settings=TINY, stage=stages)
@@ -113,6 +131,8 @@ def test_a_second_run_does_no_work_again(demo: Demo) -> None:
     assert again.summary == first.summary
     assert not stages.told["training the greedy policy"]
     assert not stages.told["evaluating all policies on test slices"]
+    assert not stages.told["running the zoo's policies, 16 + 2 of 128 columns"]
+    assert again.zoo[0].summary == first.zoo[0].summary
 
 
 def test_an_evaluation_of_other_weights_is_not_reused(demo: Demo) -> None:
@@ -145,6 +165,8 @@ def test_shown_commands_are_those_of_the_demo(demo: Demo) -> None:
     assert (folder.evaluation / "results.csv").read_text() == results
     summary = json.loads((folder.evaluation / "summary.json").read_text())
     assert summary == first.summary
+    zoo = json.loads((folder.paper_evaluation("knee-16-2") / "summary.json").read_text())
+    assert zoo == first.zoo[0].summary
 
 
 def test_claim_is_told_only_where_every_interval_excludes_zero() -> None:
@@ -165,6 +187,52 @@ def test_claim_is_told_only_where_every_interval_excludes_zero() -> None:
 
 def test_untrained_network_is_the_start_of_the_trained_ones() -> None:
     assert TINY.policy("greedy").policy == TINY.policy("ngreedy").policy == TINY.network
+
+
+def test_pictures_at_the_papers_size_are_of_what_the_table_scores(demo: Demo) -> None:
+    """Pictures are acquired anew, slice by slice; the table's scores come from whole batches."""
+    (run,) = demo[1].zoo
+    plain, *learned = run.examples
+    assert [example.policy for example in learned] == ["center-out", "fixed", "greedy"]
+    table = {scores.policy: scores for scores in run.scores}
+    for example in learned:
+        scores = table[example.policy]
+        place = list(zip(scores.volumes, scores.slices, strict=True)).index(
+            (example.volume, example.slice)
+        )
+        assert example.ssim == pytest.approx(scores.metric("ssim")[place, -1], abs=1e-5)
+        assert example.mask.sum() == 16 + 2
+    assert np.array_equal(plain.mask, learned[0].mask)
+    assert plain.ssim == pytest.approx(run.zero_filled.metric("ssim")[place, -1], abs=1e-5)
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_stored_oracles_are_shown_for_their_own_slices_only(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch, is_same: bool
+) -> None:
+    (run,) = demo[1].zoo
+    ssim = run.scores[0].metric("ssim") + 0.03 * np.arange(3)
+    stored = StoredOracles(
+        command="python compute.py",
+        date="2026-01-02",
+        fingerprint=run.fingerprint if is_same else "another",
+        slices=tuple(zip(run.scores[0].volumes, run.scores[0].slices, strict=True)),
+        ssim={"oracle": ssim if is_same else ssim + 0.01},
+        whole_test={"random": {"ssim": 0.8427, "interval": None, "is_argmax": False}},
+        test_set={"n_slices": 1715, "n_volumes": 96},
+    )
+    monkeypatch.setattr("kscout.demo.zoo_section.read_stored", lambda name: stored)
+    section = paper_size_section([run])
+    (table,) = tables_of([section])
+    rows = {row.cells[0]: row for row in table.rows}
+    assert ("oracle (stored)" in rows) is is_same
+    assert ("are not shown" in table.note) is not is_same
+    assert "python compute.py on 2026-01-02" in table.note
+    assert rows["random"].cells[3] == Measured(0.8427)
+    if is_same:
+        (measured,) = [row.cells[1] for row in table.rows if row.is_oracle]
+        assert isinstance(measured, Measured)
+        assert measured.value == pytest.approx(ssim[:, -1].mean())
 
 
 def test_slice_shown_is_the_median_lead(demo: Demo) -> None:

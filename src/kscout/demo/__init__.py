@@ -15,6 +15,7 @@ from kscout.demo.stages import (
     silent,
     train_all,
 )
+from kscout.demo.zoo_stages import ZooRun, run_zoo
 
 
 @final
@@ -26,12 +27,16 @@ class DemoResult:
     summary: dict[str, Any]
     """The summary of the evaluation of policies."""
     reconstructions: Comparison
+    zoo: list[ZooRun]
+    """What the zoo's policies did at the paper's size, one entry per acquisition."""
 
 
 def run_demo(
     out: Path, *, seed: int = 0, settings: DemoSettings | None = None, stage: Stage = silent
 ) -> DemoResult:
     """Make knees, train a U-Net and two policies, compare them with all others, write a page.
+
+    Then run the zoo's policies at the paper's size on a few knees that they never saw.
 
     Called again, it goes on where it was stopped, and reuses what is done.
 
@@ -48,9 +53,10 @@ def run_demo(
         compared = compare_reconstructions(folder.unet, store.split("test"), ACCELERATIONS)
     summary = evaluate_all(settings, folder, store, stage)
     record_acquisition(settings, folder, store, stage)
+    zoo = run_zoo(settings.paper_size, folder, stage)
     with stage("writing the page"):
-        page = write_demo_page(settings, folder, store, compared)
-    return DemoResult(page, summary, compared)
+        page = write_demo_page(settings, folder, store, compared, zoo)
+    return DemoResult(page, summary, compared, zoo)
 
 
 __all__ = ["DemoFolder", "DemoResult", "DemoSettings", "run_demo"]

@@ -3,8 +3,11 @@
 import json
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from kscout.config import PolicyConfig, ReconstructorConfig
+from kscout.data.making import MakeSettings
+from kscout.demo.paper_size import SHOWN_BASELINE, UNET, ZERO_FILLED, Budget, PaperSize
 from kscout.demo.settings import METHODS, DemoFolder, DemoSettings
 
 _LINE_LENGTH = 84
@@ -14,7 +17,7 @@ EVALUATE = "Evaluate all policies"
 def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
     """Return the words of each step's command line, by what the step does."""
     found = {
-        "Make the images": _making(settings, folder),
+        "Make the images": _making(settings.making, folder.store),
         "Train the U-Net": _train_unet(settings.reconstructor, folder),
     }
     for method in METHODS:
@@ -22,10 +25,40 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
         found[title] = _train_policy(settings.policy(method), folder, method)
     found[EVALUATE] = _evaluate(settings, folder)
     found["Make a page of these folders"] = [
-        *("kscout", "report", str(folder.path)),
+        *("kscout", "report", *map(str, folder.reported)),
         *("--out", str(folder.path / "report.html")),
     ]
+    return {**found, **paper_size_commands(settings.paper_size, folder)}
+
+
+def paper_size_commands(settings: PaperSize, folder: DemoFolder) -> dict[str, list[str]]:
+    """Return the same of what runs at the paper's size."""
+    found = {"Draw test knees of the zoo": _making(settings.making, folder.paper_store)}
+    for budget in settings.budgets:
+        told = f"{budget.n_initial} + {budget.horizon} columns"
+        found[f"Run the zoo's policies, {told}"] = [
+            *_paper_evaluation(settings, budget, folder),
+            *("--reconstructor", UNET, "--reference", budget.reference),
+            *("--out", str(folder.paper_evaluation(budget.name))),
+            *(word for policy in budget.wanted for word in ("--policy", policy)),
+        ]
+        found[f"The same slices zero-filled, {told}"] = [
+            *_paper_evaluation(settings, budget, folder),
+            *("--reconstructor", ZERO_FILLED, "--policy", SHOWN_BASELINE),
+            *("--out", str(folder.paper_evaluation(budget.name, is_zero_filled=True))),
+        ]
     return found
+
+
+def _paper_evaluation(settings: PaperSize, budget: Budget, folder: DemoFolder) -> list[str]:
+    setting = settings.evaluation(budget)
+    return [
+        *("kscout", "evaluate", "--data", str(folder.paper_store)),
+        *("--n-initial", str(budget.n_initial), "--steps", str(budget.horizon), "--argmax"),
+        *("--trajectories", str(settings.n_trajectories)),
+        *(word for seed in setting.seeds for word in ("--seed", str(seed))),
+        *("--limit", str(settings.limit), "--protocol", setting.plan.protocol),
+    ]
 
 
 def as_shell(words: Sequence[str]) -> str:
@@ -60,11 +93,11 @@ def untrained_script(settings: DemoSettings, folder: DemoFolder) -> str:
     )
 
 
-def _making(settings: DemoSettings, folder: DemoFolder) -> list[str]:
+def _making(making: MakeSettings, out: Path) -> list[str]:
     return [
-        *("kscout", "data", "make", "knee", "--out", str(folder.store)),
-        *("--volumes", ",".join(map(str, settings.volumes)), "--slices", str(settings.slices)),
-        *("--size", str(settings.size), "--seed", str(settings.seed)),
+        *("kscout", "data", "make", making.kind, "--out", str(out)),
+        *("--volumes", ",".join(map(str, making.volumes)), "--slices", str(making.slices)),
+        *("--size", str(making.size), "--seed", str(making.seed)),
     ]
 
 

@@ -1,5 +1,6 @@
 """The page of the demo: a report on its folders, with images before and commands after."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -11,8 +12,11 @@ from kscout.data.store import Store
 from kscout.demo.commands import EVALUATE, as_shell, commands_of, untrained_script
 from kscout.demo.reconstructions import CLASSICAL, UNET, Comparison
 from kscout.demo.settings import ACCELERATIONS, CLAIMED, REFERENCE, DemoFolder, DemoSettings
+from kscout.demo.zoo_section import paper_size_section, tell_scores
+from kscout.demo.zoo_stages import ZooRun
 from kscout.report.build import build_report, write_report
-from kscout.report.evaluations import read_evaluation
+from kscout.report.evaluations import curves_of, read_evaluation
+from kscout.report.folders import search
 from kscout.report.page import Drawing, Front, Prose, Section, Widget
 from kscout.report.pictures import draw_montage
 from kscout.report.reconstructions import reconstruction_section
@@ -26,11 +30,17 @@ _CODE_STYLE = (
 
 
 def write_demo_page(
-    settings: DemoSettings, folder: DemoFolder, store: Store, compared: Comparison
+    settings: DemoSettings,
+    folder: DemoFolder,
+    store: Store,
+    compared: Comparison,
+    zoo: Sequence[ZooRun],
 ) -> Path:
     """Write the self-contained page and return its path."""
-    report = build_report([folder.path], title=TITLE)
-    summary = read_evaluation(folder.evaluation).summary
+    report = build_report(folder.reported, title=TITLE)
+    evaluation = read_evaluation(folder.evaluation)
+    summary = evaluation.summary
+    zoo_folders = [folder.paper_evaluation(run.budget.name) for run in zoo]
     sections = (
         data_section(settings, store),
         reconstruction_section(
@@ -42,15 +52,18 @@ def write_demo_page(
             "the same for every method. Brackets: 95 % intervals with knees as the unit.",
         ),
         *report.sections,
+        paper_size_section(zoo, curves_of(evaluation)),
         commands_section(settings, folder),
     )
     front = replace(
         report.front,
         subtitle="Procedural knees, a small U-Net and two small policies, trained within minutes "
         "on a CPU by kscout. A demonstration of the method, not a result on patients.",
-        summary=_summary(report.front, summary, compared),
+        summary=(*_summary(report.front, summary, compared), tell_scores(zoo)),
     )
-    (path,) = write_report(replace(report, front=front, sections=sections), folder.page)
+    provenance = {**report.provenance, **search(zoo_folders).provenance}
+    whole = replace(report, front=front, sections=sections, provenance=provenance)
+    (path,) = write_report(whole, folder.page)
     return path
 
 

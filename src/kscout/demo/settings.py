@@ -1,6 +1,6 @@
 """What the demo runs: sizes at which learning is real and two CPU cores take minutes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, final
 
@@ -13,6 +13,7 @@ from kscout.config import (
     ReconstructorTraining,
 )
 from kscout.data.making import MakeSettings
+from kscout.demo.paper_size import PaperSize
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
 
@@ -35,6 +36,8 @@ ACCELERATIONS = (4.0, 8.0)
 """Columns over measured columns at which reconstructions are compared."""
 CONVOLUTION: Literal["onednn"] = "onednn"
 """Not measured, so that the same seed gives the same numbers however busy the machine is."""
+INPUTS = "inputs.json"
+"""In the folder of an evaluation: what it was made from."""
 REFERENCE = "greedy"
 """The policy that all others are compared with, slice by slice."""
 
@@ -67,6 +70,8 @@ class DemoSettings:
     n_fixed_slices: int = 24
     """Training slices tried for each column of the fixed order."""
     seed: int = 0
+    paper_size: PaperSize = field(default_factory=PaperSize)
+    """What the zoo's policies run on; no seed changes it."""
 
     @property
     def making(self) -> MakeSettings:
@@ -159,7 +164,7 @@ class DemoFolder:
     @property
     def inputs(self) -> Path:
         """What the evaluation was made from."""
-        return self.evaluation / "inputs.json"
+        return self.evaluation / INPUTS
 
     @property
     def acquisition(self) -> Path:
@@ -169,6 +174,20 @@ class DemoFolder:
     @property
     def page(self) -> Path:
         return self.path / "index.html"
+
+    @property
+    def reported(self) -> list[Path]:
+        """The folders that the miniature's report is made of."""
+        return [self.unet, *(self.policy(method) for method in METHODS), self.evaluation]
+
+    @property
+    def paper_store(self) -> Path:
+        """Knees at the paper's size."""
+        return self.path / "paper-size" / "knees"
+
+    def paper_evaluation(self, name: str, *, is_zero_filled: bool = False) -> Path:
+        """Return the folder of the zoo's policies under one acquisition."""
+        return self.path / "paper-size" / (f"{name}-zero-filled" if is_zero_filled else name)
 
     @property
     def policies(self) -> list[str]:

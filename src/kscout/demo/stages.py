@@ -1,6 +1,5 @@
 """The stages of the demo, each of which goes on from, or reuses, what an earlier run left."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,8 +15,15 @@ from kscout import policies, reconstruction
 from kscout.assemble import make_policy
 from kscout.data.making import make_store
 from kscout.data.slices import SliceSet
-from kscout.data.store import Store
-from kscout.demo.settings import CLAIMED, METHODS, REFERENCE, DemoFolder, DemoSettings
+from kscout.data.store import Store, checksum
+from kscout.demo.settings import (
+    CLAIMED,
+    INPUTS,
+    METHODS,
+    REFERENCE,
+    DemoFolder,
+    DemoSettings,
+)
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.entrants import Sizes, resolve
 from kscout.evaluation.results import RESULTS, read_scores
@@ -78,22 +84,44 @@ def evaluate_all(
     settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage
 ) -> dict[str, Any]:
     """Run all policies over the test slices; return the summary, an earlier one if it holds."""
-    inputs = _inputs(settings, folder, store)
     with stage("evaluating all policies on test slices") as tell:
-        if found := _kept(folder, inputs):
-            return found
-        folder.inputs.unlink(missing_ok=True)
-        evaluate(
-            folder.policies,
-            folder.store,
-            str(folder.unet),
-            settings.evaluation,
-            out=folder.evaluation,
-            on_step=lambda record: tell(record["done"], record["total"], _words(record)),
+        return reused_evaluation(
+            folder.evaluation,
+            _inputs(settings, folder, store),
+            lambda: evaluate(
+                folder.policies,
+                folder.store,
+                str(folder.unet),
+                settings.evaluation,
+                out=folder.evaluation,
+                on_step=on_evaluation(tell),
+            ),
         )
+
+
+def reused_evaluation(
+    folder: Path, inputs: dict[str, Any], run: Callable[[], object]
+) -> dict[str, Any]:
+    """Return the summary of an evaluation, which is run only where none of these inputs is there.
+
+    Args:
+        folder: of the evaluation.
+        inputs: JSON values of all that it depends on.
+        run: writes results and summary into the folder.
+    """
+    inputs = json.loads(json.dumps(inputs))
+    file = folder / INPUTS
+    if not _is_kept(folder, inputs):
+        file.unlink(missing_ok=True)
+        run()
         # Last, so that an evaluation cut short is not taken for a whole one.
-        write_json(folder.inputs, inputs)
-        return read_evaluation(folder.evaluation).summary
+        write_json(file, inputs)
+    return read_evaluation(folder).summary
+
+
+def on_evaluation(tell: OnProgress) -> Callable[[dict[str, Any]], None]:
+    """Return an evaluation's callback that tells what it is at."""
+    return lambda record: tell(record["done"], record["total"], _words(record))
 
 
 def record_acquisition(
@@ -121,14 +149,14 @@ def record_acquisition(
         )
 
 
-def typical_slice(evaluation: Path) -> int:
-    """Return the test slice on which the trained policy's lead over random is the median."""
+def typical_slice(evaluation: Path, policy: str = REFERENCE, other: str = CLAIMED[0]) -> int:
+    """Return the evaluated slice on which the lead of one policy over another is the median."""
     final = {
         scores.policy: scores.metric("ssim")[:, -1]
         for scores in read_scores(evaluation)
-        if scores.policy in (REFERENCE, CLAIMED[0])
+        if scores.policy in (policy, other)
     }
-    lead = final[REFERENCE] - final[CLAIMED[0]]
+    lead = final[policy] - final[other]
     return int(np.argsort(lead, kind="stable")[len(lead) // 2])
 
 
@@ -145,29 +173,23 @@ def _title(slices: SliceSet, settings: DemoSettings) -> str:
 
 
 def _inputs(settings: DemoSettings, folder: DemoFolder, store: Store) -> dict[str, Any]:
-    """Return all that the evaluation depends on, as it reads back from JSON."""
+    """Return all that the evaluation depends on."""
     runs = [folder.unet, *(folder.policy(method) for method in METHODS)]
     files = [*(run / WEIGHTS_NAME for run in runs), folder.untrained]
-    inputs = {
+    return {
         "version": version("kscout"),
         "store": store.fingerprint,
         "setting": asdict(settings.evaluation),
         "policies": [Path(policy).name for policy in folder.policies],
-        "weights": {
-            str(file.relative_to(folder.path)): hashlib.sha256(file.read_bytes()).hexdigest()
-            for file in files
-        },
+        "weights": {str(file.relative_to(folder.path)): checksum(file) for file in files},
     }
-    return json.loads(json.dumps(inputs))
 
 
-def _kept(folder: DemoFolder, inputs: dict[str, Any]) -> dict[str, Any] | None:
-    files = (folder.inputs, folder.evaluation / RESULTS, folder.evaluation / SUMMARY)
+def _is_kept(folder: Path, inputs: dict[str, Any]) -> bool:
+    files = (folder / INPUTS, folder / RESULTS, folder / SUMMARY)
     if not all(file.is_file() for file in files):
-        return None
-    if json.loads(folder.inputs.read_text(encoding="utf-8")) != inputs:
-        return None
-    return read_evaluation(folder.evaluation).summary
+        return False
+    return bool(json.loads((folder / INPUTS).read_text(encoding="utf-8")) == inputs)
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from kscout.report.embedding import brightest_shown
 from kscout.report.style import QUIET, house_style, new_axes
 
+_STRIP = 0.14
+"""Height over width of a drawn mask."""
+
 
 @final
 @dataclass(frozen=True)
@@ -98,29 +101,49 @@ def draw_reconstructions(
     images: Mapping[str, Float[np.ndarray, "row col"]],
     *,
     ssim: Mapping[str, float] | None = None,
+    masks: Mapping[str, Bool[np.ndarray, " col"]] | None = None,
 ) -> Figure:
     """Draw the target and reconstructions side by side, and under each its absolute error.
 
-    All pictures share the target's brightness, all errors one scale.
+    All pictures share the target's brightness, all errors one scale. Where masks are given, the
+    measured columns of each stand between the two.
     """
     errors = {name: np.abs(image - target) for name, image in images.items()}
     largest = max(float(np.quantile(error, 0.999)) for error in errors.values())
+    words = {"error": f"absolute error\n0 to {largest:.2g}", "mask": "measured\ncolumns"}
+    rows = {"image": 1.0, **({} if masks is None else {"mask": _STRIP}), "error": 1.0}
     n_across = len(images) + 1
     with house_style():
-        figure, grid = new_axes(2, n_across, width=7.2, height=0.35 + 2 * 7.2 / n_across)
-        _show(grid[0], target, brightest_shown(target), "gray")
-        grid[0].set_title("target")
-        grid[n_across].set_axis_off()
-        grid[n_across].text(
-            0.95, 0.5, f"absolute error\n0 to {largest:.2g}", ha="right", va="center", fontsize=8.5
-        )
+        height = 0.35 * (len(rows) - 1) + sum(rows.values()) * 7.2 / n_across
+        figure, grid = new_axes(len(rows), n_across, width=7.2, height=height)
+        if masks is not None:
+            _set_heights(grid[0], list(rows.values()))
+        cells = {row: grid[n * n_across : (n + 1) * n_across] for n, row in enumerate(rows)}
+        _show(cells["image"][0], target, brightest_shown(target), "gray")
+        cells["image"][0].set_title("target")
+        for row in list(rows)[1:]:
+            first = cells[row][0]
+            first.set_axis_off()
+            first.text(0.95, 0.5, words[row], ha="right", va="center", fontsize=8.5)
         for index, (name, image) in enumerate(images.items(), start=1):
-            _show(grid[index], image, brightest_shown(target), "gray")
-            grid[index].set_title(name)
-            _show(grid[n_across + index], errors[name], largest, "inferno")
+            _show(cells["image"][index], image, brightest_shown(target), "gray")
+            cells["image"][index].set_title(name)
+            if masks is not None:
+                _show(cells["mask"][index], _strip(masks[name]), 1.0, "gray")
+            _show(cells["error"][index], errors[name], largest, "inferno")
             if ssim is not None and name in ssim:
-                grid[index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
+                cells["image"][index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
     return figure
+
+
+def _strip(mask: Bool[np.ndarray, " col"]) -> Bool[np.ndarray, "row col"]:
+    return np.broadcast_to(mask, (max(1, round(_STRIP * len(mask))), len(mask)))
+
+
+def _set_heights(axes: Axes, heights: Sequence[float]) -> None:
+    place = axes.get_subplotspec()
+    assert place is not None
+    place.get_gridspec().set_height_ratios(heights)
 
 
 def draw_montage(

@@ -1,0 +1,119 @@
+"""What the demo shows at the paper's size: the zoo's own test knees, and scores stored for them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kscout.data.making import paper_settings
+from kscout.demo.oracles import StoredOracles, read_stored
+from kscout.demo.paper_size import POLICIES, PaperSize, ZooPolicy
+from kscout.demo.zoo_section import tell_handful
+from kscout.evaluation.results import Scores
+from kscout.report.pictures import draw_reconstructions
+from kscout.zoo import ZOO
+
+LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
+NAMES = [budget.name for budget in PaperSize().budgets]
+
+
+def stored_of(name: str) -> StoredOracles:
+    stored = read_stored(name)
+    assert stored is not None, f"run benchmarks/demo_oracles.py: nothing is stored for {name}"
+    return stored
+
+
+def scores_like(stored: StoredOracles, by: float = 0.0) -> Scores:
+    """Scores of a policy on the stored slices, whose start differs by so much."""
+    ssim = stored.ssim["oracle"] + by
+    volumes, numbers = zip(*stored.slices, strict=True)
+    return Scores("any", 0, volumes, numbers, np.stack([ssim, ssim, ssim], axis=-1), 1)
+
+
+def test_knees_are_drawn_as_those_of_the_zoos_test_set() -> None:
+    """A volume depends on kind, seed, number, slices, size and variant alone."""
+    ours, whole = PaperSize().making, paper_settings("knee")
+    assert (ours.kind, ours.seed, ours.variant) == (whole.kind, whole.seed, whole.variant)
+    assert (ours.slices, ours.size) == (whole.slices, 128)
+    assert ours.volumes[:2] == (0, 0)
+    # The last volume of the whole set is cut short.
+    assert ours.volumes[2] < whole.volumes[2]
+
+
+def test_every_policy_of_the_table_is_in_the_zoo() -> None:
+    assert {ZOO[one.weights] for one in POLICIES} == {"policy"}
+
+
+def test_a_line_more_is_an_acquisition_more() -> None:
+    settings = PaperSize(policies=(*POLICIES, ZooPolicy("long", "knee-long-greedy", 4, 28)))
+    base, long = settings.budgets[0], settings.budgets[-1]
+    assert base == PaperSize().budgets[0]
+    assert (long.name, long.reference) == ("knee-long", "long")
+    assert long.wanted == ["random", "center-out", "long=knee-long-greedy"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stored_oracles_are_of_the_demos_slices(name: str) -> None:
+    settings, stored = PaperSize(), stored_of(name)
+    (budget,) = [one for one in settings.budgets if one.name == name]
+    n_whole = settings.n_volumes * settings.n_slices
+    places = [number * n_whole // settings.limit for number in range(settings.limit)]
+    expected = [divmod(place, settings.n_slices) for place in places]
+    assert stored.slices == tuple((f"test-knee-{v:05d}", s) for v, s in expected)
+    na_oracle, oracle = stored.ssim["na-oracle"], stored.ssim["oracle"]
+    assert oracle.shape == na_oracle.shape == (settings.limit, budget.horizon + 1)
+    assert np.allclose(oracle[:, 0], na_oracle[:, 0], atol=1e-6)
+    # The first column of the oracle is the best one for each slice; later ones may lead astray.
+    assert (oracle[:, 1] >= na_oracle[:, 1] - 1e-6).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stored_scores_of_the_whole_test_set_are_the_leaderboards(name: str) -> None:
+    records = [
+        record
+        for record in json.loads(LEADERBOARD.read_text())
+        if (record["store"], record["horizon"]) == ("knee-paper-size", name)
+    ]
+    stored = stored_of(name).whole_test
+    assert {"random", "oracle", "na-oracle"} <= set(stored)
+    for method, entry in stored.items():
+        own = [one for one in records if one["method"] in (method, f"{method}-argmax")]
+        assert (entry["ssim"], entry["interval"]) in [
+            (one["ssim_mean"], one["interval"]) for one in own
+        ]
+
+
+def test_other_rounding_is_told_and_other_slices_are_refused() -> None:
+    stored = stored_of(NAMES[0])
+    assert stored.check(stored.fingerprint, scores_like(stored))[0]
+    is_same, why = stored.check("0123456789abcdef", scores_like(stored, by=3e-5))
+    assert is_same
+    assert "0123456789ab" in why and "the same within 0.0001" in why
+    # Also in the same store: another U-Net may have been put into the zoo.
+    is_same, why = stored.check(stored.fingerprint, scores_like(stored, by=3e-4))
+    assert not is_same
+    assert "differs by up to 3e-04" in why
+    moved = replace(stored, slices=stored.slices[::-1])
+    assert not moved.check(stored.fingerprint, scores_like(stored))[0]
+
+
+def test_a_handful_is_said_to_settle_nothing_beside_the_whole_test_set() -> None:
+    compared = {"policy": "greedy", "difference": 0.0013, "interval": [-0.0007, 0.0028]}
+    summary = {"n_slices": 7, "n_volumes": 6, "reference": "fixed", "comparisons": [compared]}
+    text = tell_handful(summary, "greedy", stored_of("knee-base"))
+    assert "7 slices of 6 knees settle nothing" in text
+    assert "greedy minus fixed is +0.0013 (95 % interval −0.0007 to +0.0028)" in text
+    assert "whole test set, it is +0.0005 (95 % interval +0.0003 to +0.0009)" in text
+    assert "whole" not in tell_handful(summary, "greedy", None)
+
+
+def test_masks_stand_between_images_and_errors() -> None:
+    target = np.random.default_rng(0).random((9, 11))
+    mask = np.arange(11) % 3 == 0
+    figure = draw_reconstructions(target, {"one": target / 2}, masks={"one": mask})
+    image, strip, error = (axes.get_images()[0].get_array() for axes in figure.axes[1::2])
+    assert np.array_equal(image, target / 2)
+    assert (np.asarray(strip) == mask).all()
+    assert np.allclose(error, target / 2)
