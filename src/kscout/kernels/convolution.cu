@@ -32,7 +32,8 @@ template <int W, int COUT, int TW, int MT, int NT, int WM>
 __device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, float2* sums,
                                            Place<TW, MT, WM> place) {
   using P = Place<TW, MT, WM>;
-  int lane = threadIdx.x % 32;
+  int lane = threadIdx.x % 32, q = lane / 4;
+  out += ((place.y + q / P::LENGTH) * W + place.x + q % P::LENGTH) * COUT + lane % 4 * 4;
 #pragma unroll
   for (int n = 0; n < NT; n += 2) {
     float v[8] = {};  // sums, then sums of squares
@@ -40,12 +41,12 @@ __device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, fl
     for (int m = 0; m < MT; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        int q = lane / 4 + half * 8;
-        int y = place.y + m * P::ROWS + q / P::LENGTH, x = place.x + q % P::LENGTH;
+        constexpr int EIGHT = P::LENGTH == 16 ? 8 : 8 / P::LENGTH * W;  // to pixels 8 and on
         float r[4] = {acc[m][n][2 * half], acc[m][n][2 * half + 1], acc[m][n + 1][2 * half],
                       acc[m][n + 1][2 * half + 1]};
-        *(uint2*)(out + (y * W + x) * COUT + n * 8 + lane % 4 * 4) =
-            make_uint2(pack(r[0], r[1]), pack(r[2], r[3]));
+        // One number, because the compiler splits a vector of two in two writes.
+        *(unsigned long long*)(out + (m * P::ROWS * W + half * EIGHT) * COUT + n * 8) =
+            pack(r[0], r[1]) | (unsigned long long)pack(r[2], r[3]) << 32;
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] += r[i], v[4 + i] = fmaf(r[i], r[i], v[4 + i]);
       }

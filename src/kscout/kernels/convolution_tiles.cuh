@@ -54,20 +54,58 @@ __device__ __forceinline__ uint4 max8(uint4 a, uint4 b) {
   return make_uint4(max2(a.x, b.x), max2(a.y, b.y), max2(a.z, b.z), max2(a.w, b.w));
 }
 
-// Copy KC channels of a tile and its border, as they are. A C-channel H x W image.
+__device__ __forceinline__ uint4 outside8() {
+  return make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
+}
+
+// Where a thread's vectors lie in a tile and its border: in one column, every STEP rows from `row`
+// on, so that addresses differ by constants. A thread has none where `row` lies below the tile.
+template <int H, int W, int TH, int TW, int THREADS>
+struct Column {
+  static constexpr int ROW = (TW + 2) * VECTORS, ROWS = TH + 2, PITCH = (TW + 2) * STRIDE;
+  static constexpr int STEP = THREADS >= ROW ? THREADS / ROW : 1;
+  static constexpr int N = THREADS >= ROW ? 1 : (ROW + THREADS - 1) / THREADS;
+  int row, y, x, part;
+  unsigned char* to;
+  __device__ __forceinline__ Column(int number, unsigned char* tile, int ty, int tx) {
+    int i = number * THREADS + threadIdx.x, col = i % ROW / VECTORS;
+    row = i < ROW * STEP ? i / ROW : ROWS, part = i % VECTORS;
+    y = ty - 1 + row, x = tx - 1 + col;
+    to = tile + row * PITCH + col * STRIDE + part * 16;
+  }
+  __device__ __forceinline__ bool has(int k) const { return k + STEP <= ROWS || row + k < ROWS; }
+  // Only the first and the last row of a tile with its border may lie outside the image.
+  __device__ __forceinline__ bool is_inside(int k) const {
+    return (k > 0 && k + STEP < ROWS) || (u32)(y + k) < H;
+  }
+  // Fill the column if it lies beside the image.
+  __device__ __forceinline__ bool lies_beside() const {
+    if ((u32)x < W) return false;
+#pragma unroll
+    for (int k = 0; k < ROWS; k += STEP)
+      if (has(k)) *(uint4*)(to + k * PITCH) = outside8();
+    return true;
+  }
+};
+
+// Copy KC channels of a tile and its border, as they are, from a C-channel H x W image.
 template <int H, int W, int C, int TH, int TW, int THREADS>
 __device__ __forceinline__ void copy_tile(unsigned char* tile, const u16* image, int ty, int tx) {
-  constexpr int N = (TH + 2) * (TW + 2) * VECTORS;
+  using Own = Column<H, W, TH, TW, THREADS>;
 #pragma unroll
-  for (int first = 0; first < N; first += THREADS) {
-    int i = first + threadIdx.x, p = i / VECTORS, part = i % VECTORS;
-    if (i >= N) break;
-    int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
-    unsigned char* to = tile + p * STRIDE + part * 16;
-    if ((u32)y < H && (u32)x < W)
-      copy_ahead(shared_address(to), image + (y * W + x) * C + part * 8);
-    else
-      *(uint4*)to = make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
+  for (int number = 0; number < Own::N; ++number) {
+    Own own(number, tile, ty, tx);
+    if (own.row >= Own::ROWS || own.lies_beside()) continue;
+    const u16* from = image + (own.y * W + own.x) * C + own.part * 8;
+    u32 to = shared_address(own.to);
+#pragma unroll
+    for (int k = 0; k < Own::ROWS; k += Own::STEP) {
+      if (!own.has(k)) continue;
+      if (own.is_inside(k))
+        copy_ahead(to + k * Own::PITCH, from + k * W * C);
+      else
+        *(uint4*)(own.to + k * Own::PITCH) = outside8();
+    }
   }
 }
 
@@ -75,27 +113,31 @@ __device__ __forceinline__ void copy_tile(unsigned char* tile, const u16* image,
 // maximum may be taken before it.
 template <int H, int W, int C, int TH, int TW, int THREADS>
 __device__ __forceinline__ void pool_tile(unsigned char* tile, const u16* image, int ty, int tx) {
-  constexpr int N = (TH + 2) * (TW + 2) * VECTORS, AHEAD = 2, ROW = 2 * W * C;
-#pragma unroll 1
-  for (int first = 0; first < N; first += THREADS * AHEAD) {
-    uint4 v[AHEAD][4];
+  using Own = Column<H, W, TH, TW, THREADS>;
+  constexpr int PIXEL_ROW = 2 * W * C, AHEAD = 2;
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k) {
-      int i = first + k * THREADS + threadIdx.x, p = i / VECTORS, part = i % VECTORS;
-      int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
-      const u16* from = image + 2 * y * ROW + 2 * x * C + part * 8;
-      bool is_inside = (u32)y < H && (u32)x < W && i < N;
+  for (int number = 0; number < Own::N; ++number) {
+    Own own(number, tile, ty, tx);
+    if (own.row >= Own::ROWS || own.lies_beside()) continue;
+    const u16* from = image + 2 * own.y * PIXEL_ROW + 2 * own.x * C + own.part * 8;
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        v[k][j] = is_inside ? load8(from + j / 2 * ROW + j % 2 * C)
-                            : make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
-    }
+    for (int first = 0; first < Own::ROWS; first += Own::STEP * AHEAD) {
+      uint4 v[AHEAD][4];
 #pragma unroll
-    for (int k = 0; k < AHEAD; ++k) {
-      int i = first + k * THREADS + threadIdx.x;
-      if (i < N)
-        *(uint4*)(tile + i / VECTORS * STRIDE + i % VECTORS * 16) =
-            max8(max8(v[k][0], v[k][1]), max8(v[k][2], v[k][3]));
+      for (int i = 0; i < AHEAD; ++i) {
+        int k = first + i * Own::STEP;
+        bool loads = k < Own::ROWS && own.has(k) && own.is_inside(k);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          v[i][j] = loads ? load8(from + (2 * k + j / 2) * PIXEL_ROW + j % 2 * C) : outside8();
+      }
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        int k = first + i * Own::STEP;
+        if (k < Own::ROWS && own.has(k))
+          *(uint4*)(own.to + k * Own::PITCH) =
+              max8(max8(v[i][0], v[i][1]), max8(v[i][2], v[i][3]));
+      }
     }
   }
 }
