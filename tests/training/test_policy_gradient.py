@@ -269,6 +269,25 @@ def test_recomputed_gradients_equal_those_of_a_kept_graph(generator: torch.Gener
         torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-4)
 
 
+def test_greedy_gradients_step_by_step_equal_those_computed_at_the_end(
+    generator: torch.Generator,
+) -> None:
+    simulator, policies = tiny_simulator(generator, 6), [tiny_policy(0), tiny_policy(1)]
+    uniforms = torch.rand(6, 4, 5, generator=generator)
+    followed = torch.tensor([[0, 3], [2, 1], [1, 1], [4, 0]])
+    setting = {"n_initial": 2, "uniforms": uniforms, "followed": followed}
+    at_once = greedy_gradients(policies, simulator, **setting)
+    gradients = [p.grad for policy in policies for p in policy.parameters()]
+    for policy in policies:
+        policy.zero_grad()
+    at_the_end = greedy_gradients(policies, simulator, **setting, n_at_once=4)
+    assert torch.equal(at_once.columns, at_the_end.columns)
+    torch.testing.assert_close(at_once.losses, at_the_end.losses)
+    parameters = [p for policy in policies for p in policy.parameters()]
+    for parameter, expected in zip(parameters, gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", ["greedy", "non-greedy"])
 def test_policies_in_lockstep_learn_as_they_would_alone(
     method: str, generator: torch.Generator

@@ -11,7 +11,7 @@ layer reads them, so that they cost no pass over memory. */
 #include "cpu_winograd_weights.h"
 #include "cpu_norm.h"
 
-/* Convolve n images [row][col][n_in]; u holds the transformed weights [36][n_in][n_out]. */
+/* Convolve n images [row][col][n_in]; u holds the transformed weights as packed. */
 void convolve(const float *in, float *out, const float *u, float *scratch, long n, long n_rows,
               long n_cols, long n_in, long n_out) {
     Features a = {in, n_in, 0, 0}, none = {0, 0, 0, 0};
@@ -153,9 +153,9 @@ long unet_scratch(long n, long n_rows, long n_cols, long n_channels, long n_pool
         long rows = n_rows >> level, cols = n_cols >> level, size = rows * cols;
         /* Down, pooled to a quarter, and up again; each with scale and shift. */
         total += 3 * n * (size + 2) * c;
-        long tiles = POSITIONS * N_TILES * 3 * c;
+        long tiles = POSITIONS * (SMALLEST_BLOCK * 3 * c + 32);
         long work = images_at_once(n, rows, cols) * 2 * (size + 1) * c + cols * c +
-                    (tiles > WORK_FLOATS ? tiles : WORK_FLOATS);
+                    (tiles > WORK_FLOATS ? tiles : WORK_FLOATS + 32 * POSITIONS);
         largest = work > largest ? work : largest;
         c = level + 1 < n_pools ? 2 * c : c;
     }

@@ -14,6 +14,8 @@ from kscout.kernels.native import call, count, native_library, over_parts, scrat
 
 LANES = 16
 """Channels come in multiples of this."""
+_PANEL = 32
+"""Outputs whose weights are stored together."""
 
 
 def compiled_convolutions(*n_channels: int) -> ctypes.CDLL | None:
@@ -36,17 +38,24 @@ def _transform(dtype: torch.dtype) -> Float[Tensor, "36 9"]:
 
 def transform_weights(
     weight: Float[Tensor, "out_channel channel 3 3"],
-) -> Float[Tensor, "36 channel out_channel"]:
-    """Return weights as `convolve` takes them, computed in the weights' own precision."""
-    n_out, n_in = weight.shape[:2]
-    flat = weight.detach().permute(2, 3, 1, 0).reshape(9, n_in * n_out)
-    return (_transform(weight.dtype) @ flat).view(36, n_in, n_out)
+) -> Float[Tensor, "36 packed"]:
+    """Return weights as `convolve` takes them, computed in the weights' own precision.
+
+    Panels of 32 outputs follow each other, so that products read memory in a row.
+    """
+    whole = len(weight) // _PANEL * _PANEL
+    by_panel = weight.detach().flatten(2)[:whole].unflatten(0, (-1, _PANEL))
+    packed = by_panel.permute(3, 0, 2, 1).reshape(9, -1)
+    if whole < len(weight):
+        rest = weight.detach()[whole:].permute(2, 3, 1, 0).reshape(9, -1)
+        packed = torch.cat([packed, rest], dim=1)
+    return _transform(weight.dtype) @ packed
 
 
 def restore_weights(
     transformed: Float[Tensor, "36 channel out_channel"],
 ) -> Float[Tensor, "out_channel channel 3 3"]:
-    """Apply the adjoint of `transform_weights`: a gradient of the transformed to one of weights."""
+    """Apply the adjoint of the transform: from a gradient of the transformed to one of weights."""
     _, n_in, n_out = transformed.shape
     flat = _transform(transformed.dtype).T @ transformed.flatten(1)
     return flat.view(3, 3, n_in, n_out).permute(3, 2, 0, 1)
@@ -55,11 +64,11 @@ def restore_weights(
 def convolve(
     library: ctypes.CDLL,
     pixels: Float[Tensor, "batch row col channel"],
-    weights: Float[Tensor, "36 channel out_channel"],
+    weights: Float[Tensor, "36 packed"],
 ) -> Float[Tensor, "batch row col out_channel"]:
     """Convolve with transformed 3x3 weights, zeros outside the image."""
     n, n_rows, n_cols, n_in = pixels.shape
-    n_out = weights.shape[-1]
+    n_out = weights.shape[1] // n_in
     pixels, found = pixels.contiguous(), pixels.new_empty(n, n_rows, n_cols, n_out)
     size = count(library.convolve_scratch, n_in, n_out)
 

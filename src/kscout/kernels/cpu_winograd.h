@@ -4,9 +4,19 @@ of 144, and 4x4 outputs come back. */
 
 #define POSITIONS 36
 
-/* Floats of transformed tiles that are worked on at once: near the second-level cache. */
+/* Floats of transformed tiles that are worked on at once: near the second-level cache. With fewer
+tiles the weights, read again for each block, would cost more than the tiles. */
 #define WORK_FLOATS 262144
+#define SMALLEST_BLOCK 48
 #define LARGEST_BLOCK 96
+
+/* Weights are stored [position][output / 32][input][32 outputs]; left outputs come last. */
+#define PANEL 32
+
+/* Floats from one position of tiles to the next: odd in cache lines, so that the positions of one
+tile do not fall into the same few sets of a cache. */
+#define STRIDE(n_channels, block) \
+    ((n_channels) * (block) + 16 * (1 - (n_channels) * (block) / 16 % 2))
 
 /* Features of n images; what is read of them is scale * x + shift, not below zero. */
 typedef struct {
@@ -101,33 +111,36 @@ INLINE void multiply(const float *v, long v_stride, const float *u, long u_strid
 
 static void multiply_positions(const float *v, const float *u, float *m, long n_tiles, long n_in,
                                long n_out, long block) {
-    long groups_in = n_in / LANES, groups_out = n_out / LANES, row = block * LANES;
+    long groups_in = n_in / LANES, row = block * LANES;
     for (long p = 0; p < POSITIONS; p++) {
-        const float *vp = v + p * groups_in * row, *up = u + p * n_in * n_out;
-        float *mp = m + p * groups_out * row;
-        for (long out = 0; out < groups_out;) {
-            int width = groups_out - out >= N_VECTORS ? N_VECTORS : 1;
+        const float *vp = v + p * STRIDE(n_in, block), *up = u + p * n_in * n_out;
+        float *mp = m + p * STRIDE(n_out, block);
+        for (long out = 0; out < n_out;) {
+            long begin = out / PANEL * PANEL, panel = n_out - begin < PANEL ? n_out - begin : PANEL;
+            int width = begin + panel - out >= N_VECTORS * LANES ? N_VECTORS : 1;
+            const float *weights = up + begin * n_in + (out - begin);
             for (long t = 0; t < n_tiles; t += N_TILES) {
-                const float *tiles = vp + t * LANES, *weights = up + out * LANES;
-                float *to = mp + out * row + t * LANES;
+                const float *tiles = vp + t * LANES;
+                float *to = mp + out / LANES * row + t * LANES;
                 if (width == N_VECTORS)
-                    multiply(tiles, row, weights, n_out, to, row, groups_in, N_VECTORS);
+                    multiply(tiles, row, weights, panel, to, row, groups_in, N_VECTORS);
                 else
-                    multiply(tiles, row, weights, n_out, to, row, groups_in, 1);
+                    multiply(tiles, row, weights, panel, to, row, groups_in, 1);
             }
-            out += width;
+            out += width * LANES;
         }
     }
 }
 
 static long tiles_at_once(long n_in, long n_out) {
     long block = WORK_FLOATS / (POSITIONS * (n_in + n_out)) / N_TILES * N_TILES;
-    return block < N_TILES ? N_TILES : block > LARGEST_BLOCK ? LARGEST_BLOCK : block;
+    return block < SMALLEST_BLOCK ? SMALLEST_BLOCK : block > LARGEST_BLOCK ? LARGEST_BLOCK : block;
 }
 
 /* Floats of scratch that `convolve` needs. */
 long convolve_scratch(long n_in, long n_out) {
-    return POSITIONS * tiles_at_once(n_in, n_out) * (n_in + n_out);
+    long block = tiles_at_once(n_in, n_out);
+    return POSITIONS * (STRIDE(n_in, block) + STRIDE(n_out, block) + 32);
 }
 
 static void read_features(Features in, long image, long n_rows, long n_cols, long row, long col,
@@ -159,9 +172,12 @@ static void read_features(Features in, long image, long n_rows, long n_cols, lon
 static void convolve_features(Features a, Features b, long n, long n_rows, long n_cols, long n_out,
                               const float *u, float *out, float *scratch) {
     long n_in = a.n_channels + b.n_channels;
-    long block = tiles_at_once(n_in, n_out), row = block * LANES;
     long down = (n_rows + 3) / 4, across = (n_cols + 3) / 4, total = n * down * across;
-    long in_stride = n_in / LANES * row, out_stride = n_out / LANES * row;
+    long block = tiles_at_once(n_in, n_out), n_blocks = (total + block - 1) / block;
+    /* Blocks of equal size. */
+    block = ((total + n_blocks - 1) / n_blocks + N_TILES - 1) / N_TILES * N_TILES;
+    long row = block * LANES;
+    long in_stride = STRIDE(n_in, block), out_stride = STRIDE(n_out, block);
     float *v = scratch, *m = scratch + POSITIONS * in_stride;
     for (long begin = 0; begin < total; begin += block) {
         long here = total - begin < block ? total - begin : block;

@@ -52,7 +52,8 @@ static long tiles_to_weigh(long n_in, long n_out) {
 
 /* Floats of scratch that `weigh` needs. */
 long weigh_scratch(long n_in, long n_out) {
-    return POSITIONS * tiles_to_weigh(n_in, n_out) * (n_in + n_out);
+    long block = tiles_to_weigh(n_in, n_out);
+    return POSITIONS * (STRIDE(n_in, block) + STRIDE(n_out, block));
 }
 
 /* Gradient of the transformed weights [36][n_in][n_out], for outputs `begin` to `end` of them. */
@@ -60,7 +61,7 @@ void weigh(const float *in, const float *gradient, float *to, float *scratch, lo
            long n_cols, long n_in, long n_out, long begin, long end) {
     long block = tiles_to_weigh(n_in, n_out), row = block * LANES, n_here = end - begin;
     long down = (n_rows + 3) / 4, across = (n_cols + 3) / 4, total = n * down * across;
-    long in_stride = n_in / LANES * row, out_stride = n_here / LANES * row;
+    long in_stride = STRIDE(n_in, block), out_stride = STRIDE(n_here, block);
     float *v = scratch, *g = scratch + POSITIONS * in_stride;
     Features features = {in, n_in, 0, 0};
     for (long k = 0; k < POSITIONS * n_in; k++)

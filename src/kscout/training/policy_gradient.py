@@ -10,7 +10,8 @@ in equal consecutive parts, and all reconstructions are made together. Randomnes
 numbers, never as a generator, so that the same function runs eagerly or inside a CUDA graph.
 
 Parameters do not change within a batch, so columns are chosen first, without a graph, and the
-gradients are computed at the end, from what the policies saw.
+gradients are computed at the end, from what the policies saw. Only the greedy estimator on a CPU
+takes each step's gradients at once, where nothing is computed twice.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ from kscout.training.streams import side_by_side
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
 """Images whose gradients are computed together, by kind of device."""
+
+N_KEPT_ON_CPU = 64
+"""Images whose graph may be kept on a CPU from the choice of columns until rewards are known."""
 
 _MEMORY_KEPT = 0.5
 """Share of a device's memory that features may take from the choice until the gradients."""
@@ -119,19 +123,37 @@ def greedy_gradients(
     # What is made for all steps at once costs a GPU no more than for one.
     draws = uniforms.transpose(0, 1).contiguous()
     choices = followed.repeat_interleave(len(state) // len(policies), dim=1)
+    keeps = n_at_once is None and _is_on_cpu(state) and len(state) <= N_KEPT_ON_CPU
     for step in range(uniforms.shape[1]):
         given = None if replay is None else replay[step]
-        visited.append(_choose(policies, simulator, state, draws[step], given))
+        with torch.set_grad_enabled(keeps):
+            logits = _score(policies, state)
+        visited.append(_choose(logits.detach(), simulator, state, draws[step], given))
         branches = simulator.branch(state, visited[-1].columns)
         before.append(state.score)
         after.append(branches.score)
+        if keeps:
+            weight = _greedy_weights(after[-1] - before[-1][:, None], len(policies))
+            _backward(logits, visited[-1].blocked, visited[-1].columns, weight)
         state = branches.follow(choices[step])
     reward = torch.stack(after) - torch.stack(before)[..., None]
-    advantages = reward - reward.mean(dim=-1, keepdim=True)
-    n_slices = len(state) // len(policies)
-    weights = -advantages / ((reward.shape[-1] - 1) * n_slices)
-    _add_gradients(policies, visited, list(weights), n_at_once)
+    weights = _greedy_weights(reward, len(policies))
+    if not keeps:
+        _add_gradients(policies, visited, list(weights), n_at_once)
     return _estimate(visited, reward, weights, state, len(policies))
+
+
+def _greedy_weights(
+    rewards: Float[Tensor, "*step state q"], n_policies: int
+) -> Float[Tensor, "*step state q"]:
+    """Return what each log-probability is multiplied by in the loss, summed over states."""
+    advantages = rewards - rewards.mean(dim=-1, keepdim=True)
+    n_slices = rewards.shape[-2] // n_policies
+    return -advantages / ((rewards.shape[-1] - 1) * n_slices)
+
+
+def _is_on_cpu(state: State) -> bool:
+    return state.image.device.type == "cpu"
 
 
 def non_greedy_gradients(
@@ -167,7 +189,9 @@ def non_greedy_gradients(
         # One state per slice draws q columns at the first step; later q states draw one each.
         per_state = draws[step].reshape(len(state), -1)
         given = None if replay is None else replay[step].reshape(len(state), -1)
-        visited.append(_choose(policies, simulator, state, per_state, given))
+        with torch.no_grad():
+            logits = _score(policies, state)
+        visited.append(_choose(logits, simulator, state, per_state, given))
         state = simulator.branch(state, visited[-1].columns).every()
         scores.append(state.score.view(n_slices, q))
     reward = torch.stack(scores).diff(dim=0)
@@ -193,15 +217,8 @@ class Transition:
     log_probs: Float[Tensor, "state draw"]
 
 
-@torch.no_grad()
-def _choose(
-    policies: Sequence[Policy],
-    simulator: Simulator,
-    state: State,
-    uniforms: Float[Tensor, "state draw"],
-    replay: Int[Tensor, "state draw"] | None,
-) -> Transition:
-    """Let each policy choose columns for its own part of the states."""
+def _score(policies: Sequence[Policy], state: State) -> Float[Tensor, "state col"]:
+    """Let each policy score the columns of its own part of the states."""
     parts = zip(
         policies, state.image.chunk(len(policies)), state.mask.chunk(len(policies)), strict=True
     )
@@ -209,7 +226,18 @@ def _choose(
         partial(policy, Observation(image=image, mask=mask, step=state.step))
         for policy, image, mask in parts
     ]
-    scores = _join(side_by_side(calls, state.image.device))
+    return _join(side_by_side(calls, state.image.device))
+
+
+@torch.no_grad()
+def _choose(
+    scores: Float[Tensor, "state col"],
+    simulator: Simulator,
+    state: State,
+    uniforms: Float[Tensor, "state draw"],
+    replay: Int[Tensor, "state draw"] | None,
+) -> Transition:
+    """Choose columns by the policies' scores."""
     if replay is None:
         selectable = simulator.batch.selectable
         drawn = draw_unmeasured(scores, state.mask, selectable, state.owner, uniforms)
@@ -258,8 +286,18 @@ def _add_gradients(
                 else:
                     scores = policy(Observation(image=image, mask=mask, step=step))
                 begin += len(image)
-                log_probs = column_log_probabilities(scores.float(), blocked)
-                (log_probs.gather(-1, columns) * weight).sum().backward()
+                _backward(scores, blocked, columns, weight)
+
+
+def _backward(
+    scores: Float[Tensor, "state col"],
+    blocked: Bool[Tensor, "state col"],
+    columns: Int[Tensor, "state draw"],
+    weights: Float[Tensor, "state draw"],
+) -> None:
+    """Add the gradients of the weighted log-probabilities' sum to the policies' own."""
+    log_probs = column_log_probabilities(scores.float(), blocked)
+    (log_probs.gather(-1, columns) * weights).sum().backward()
 
 
 def _keep_features(policies: Sequence[Policy], n_states: int) -> None:
