@@ -10,7 +10,7 @@ from kscout.kernels.convolution import FILE, Division, packed_order
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 
-MODES = {"same": 0, "pool": 1, "up": 2}
+MODES = {"same": 0, "pool": 1, "up": 2, "pooled": 3}
 
 
 def pack_weight(weight: Tensor) -> Tensor:
@@ -28,6 +28,11 @@ def activated(values: Tensor) -> Tensor:
     return F.instance_norm(values.float().permute(0, 3, 1, 2)).relu()
 
 
+def maxima(values: Tensor) -> Tensor:
+    """Largest of 2 x 2 pixels, channels last."""
+    return F.max_pool2d(values.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1).contiguous()
+
+
 def convolve(
     main: Tensor,
     skip: Tensor | None,
@@ -38,8 +43,13 @@ def convolve(
     n_blocks: int = 2,
     keeps: bool = True,
     n_asked: int = 9,
-) -> tuple[Tensor, Tensor]:
-    """Run the kernel for as many images as asked for, but not for the last."""
+    pools: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the kernel for as many images as asked for, but not for the last.
+
+    Returns:
+        Output, sums and pooled output.
+    """
     (n_out, n_in), n_images = weight.shape[:2], len(main)
     n_skip = 0 if skip is None else skip.shape[-1]
     beside = main if skip is None else skip
@@ -47,18 +57,30 @@ def convolve(
     sizes = (division.n_rows, division.n_cols, division.warps_m, division.warps_n, division.parts)
     n_tiles = shape[0] * shape[1] // (division.n_rows * division.n_cols)
     out = nan(n_images, *shape, n_out, dtype=torch.half)
+    pooled = nan(n_images, shape[0] // 2, shape[1] // 2, n_out, dtype=torch.half)
     sums = nan(n_images, n_tiles, n_out, 2)
+    read = maxima(main) if mode == "pooled" else main
     values: list[Tensor | int] = [
-        *(main, sums_of(main, 2), 2),
+        *(read, sums_of(main, 2), 2),
         *(beside, sums_of(beside, 1), 1),
-        *(pack_weight(weight), out, sums),
+        *(pack_weight(weight), out, pooled, sums),
         *(torch.tensor(n_asked, dtype=torch.int32), n_images - 1),
     ]
-    arguments = (*shape, n_in - n_skip, MODES[mode], n_skip, n_out, *sizes, int(keeps), 1)
+    arguments = (
+        *shape,
+        n_in - n_skip,
+        MODES[mode],
+        n_skip,
+        n_out,
+        *sizes,
+        int(keeps),
+        1,
+        int(pools),
+    )
     grid = (n_blocks, division.parts, 1)
     emulate(FILE, "convolve", arguments, grid, division.n_threads, values)
     assert out[-1].isnan().all() and sums[-1].isnan().all()
-    return out[:-1], sums[:-1]
+    return out[:-1], sums[:-1], pooled[:-1]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +91,7 @@ def convolve(
         ("same", (8, 8), 16, 0, 32),  # two rows of pixels in one product
         ("same", (8, 4), 16, 0, 16),  # four rows of pixels in one product
         ("pool", (8, 16), 32, 0, 16),
+        ("pooled", (8, 16), 32, 0, 16),
         ("up", (16, 32), 16, 0, 16),
         ("up", (4, 16), 32, 16, 32),
     ],
@@ -77,14 +100,14 @@ def test_convolution_reads_finishes_the_norm_and_convolves(
     mode: str, shape: tuple[int, int], n_main: int, n_skip: int, n_out: int
 ) -> None:
     generator = torch.Generator().manual_seed(n_main + n_skip)
-    rows, cols = ({"same": 2, "pool": 4, "up": 1}[mode] * side // 2 for side in shape)
+    rows, cols = ({"same": 2, "up": 1}.get(mode, 4) * side // 2 for side in shape)
     main = (torch.randn(3, rows, cols, n_main, generator=generator) * 2 + 1).half()
     skip = torch.randn(3, *shape, n_skip, generator=generator).half() if n_skip else None
     weight = torch.randn(n_out, n_main + n_skip, 3, 3, generator=generator) / 12
-    out, sums = convolve(main, skip, weight, mode, shape)
+    out, sums, _ = convolve(main, skip, weight, mode, shape)
 
     features = activated(main[:-1])
-    if mode == "pool":
+    if mode.startswith("pool"):
         features = F.max_pool2d(features, 2)
     if mode == "up":
         features = F.interpolate(features, scale_factor=2, mode="bilinear")
@@ -105,12 +128,21 @@ def test_bits_depend_neither_on_blocks_nor_on_where_weights_are() -> None:
     assert second[0][2].isnan().all()
 
 
+@pytest.mark.parametrize("shape", [(8, 64), (8, 8)])
+def test_pooled_output_holds_the_maxima(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(4)
+    main = torch.randn(3, *shape, 16, generator=generator).half()
+    weight = torch.randn(32, 16, 3, 3, generator=generator)
+    out, _, pooled = convolve(main, None, weight, "same", shape, pools=True)
+    assert torch.equal(pooled, maxima(out))
+
+
 def test_channels_far_from_zero_keep_their_deviations() -> None:
     generator = torch.Generator().manual_seed(5)
     deviations = torch.randn(2, 8, 8, 16, generator=generator)
     main = (deviations * 0.25 + torch.linspace(-40, 40, 16)).half()
     weight = torch.randn(16, 16, 3, 3, generator=generator) / 12
-    out, _ = convolve(main, None, weight, "same", (8, 8))
+    out, *_ = convolve(main, None, weight, "same", (8, 8))
     expected = F.conv2d(activated(main[:-1]), weight, padding=1).permute(0, 2, 3, 1)
     # A mean of up to 160 deviations is known to half of 2**-3: that is 0.06 in each of them.
     assert (out.float() - expected).abs().max() < 0.1

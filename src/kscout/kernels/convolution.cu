@@ -25,18 +25,50 @@ struct Place {
       : y(warp_m / COLS * MT * ROWS), x(warp_m % COLS * LENGTH) {}
 };
 
+// Write four channels; as one number, because the compiler splits a vector of two in two writes.
+__device__ __forceinline__ void write4(u16* out, const u32 (&v)[2]) {
+  *(unsigned long long*)out = v[0] | (unsigned long long)v[1] << 32;
+}
+
+// Write the 2x2 maxima of what a lane and its neighbor hold. `out` belongs to the tile's first
+// pixel of the pooled image, which is W / 2 wide, and to the lane's channels.
+template <int W, int COUT, int TW, int MT, int WM>
+__device__ __forceinline__ void write_pooled(const u32 (&v)[MT][2][2], u16* out,
+                                             Place<TW, MT, WM> place) {
+  using P = Place<TW, MT, WM>;
+  constexpr bool IS_LONG = P::LENGTH == 16;  // pixels below lie in the next product
+  int q = threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int m = 0; m < MT; m += IS_LONG ? 2 : 1) {
+#pragma unroll
+    for (int half = 0; half < (IS_LONG ? 2 : 1); ++half) {
+      u32 r[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        r[i] = max2(v[m][half][i], IS_LONG ? v[(m + 1) % MT][half][i] : v[m][1][i]);
+        r[i] = max2(r[i], __shfl_xor_sync(~0u, r[i], 4));
+      }
+      int y = (place.y + m * P::ROWS) / 2, x = (place.x + q) / 2 + half * 4;
+      if (q % 2 == 0) write4(out + (y * (W / 2) + x) * COUT, r);
+    }
+  }
+}
+
 // Write a warp's part of the output and its sums. Weights are ordered so that the columns of two
 // neighboring products which a lane holds are four channels side by side: lanes write whole
-// sectors of memory. `out` and `sums` belong to the tile's first pixel and the warp's channels.
-template <int W, int COUT, int TW, int MT, int NT, int WM>
-__device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, float2* sums,
-                                           Place<TW, MT, WM> place) {
+// sectors of memory. `out`, `pooled` and `sums` belong to the tile's first pixel and the warp's
+// channels. POOLS: write the pooled output too. The norm's scale is positive, so the maximum may be
+// taken before it, and whoever pools reads a quarter.
+template <int W, int COUT, int POOLS, int TW, int MT, int NT, int WM>
+__device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, u16* pooled,
+                                           float2* sums, Place<TW, MT, WM> place) {
   using P = Place<TW, MT, WM>;
   int lane = threadIdx.x % 32, q = lane / 4;
   out += ((place.y + q / P::LENGTH) * W + place.x + q % P::LENGTH) * COUT + lane % 4 * 4;
 #pragma unroll
   for (int n = 0; n < NT; n += 2) {
     float v[8] = {};  // sums, then sums of squares
+    u32 packed[MT][2][2];
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
 #pragma unroll
@@ -44,13 +76,13 @@ __device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, fl
         constexpr int EIGHT = P::LENGTH == 16 ? 8 : 8 / P::LENGTH * W;  // to pixels 8 and on
         float r[4] = {acc[m][n][2 * half], acc[m][n][2 * half + 1], acc[m][n + 1][2 * half],
                       acc[m][n + 1][2 * half + 1]};
-        // One number, because the compiler splits a vector of two in two writes.
-        *(unsigned long long*)(out + (m * P::ROWS * W + half * EIGHT) * COUT + n * 8) =
-            pack(r[0], r[1]) | (unsigned long long)pack(r[2], r[3]) << 32;
+        packed[m][half][0] = pack(r[0], r[1]), packed[m][half][1] = pack(r[2], r[3]);
+        write4(out + (m * P::ROWS * W + half * EIGHT) * COUT + n * 8, packed[m][half]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] += r[i], v[4 + i] = fmaf(r[i], r[i], v[4 + i]);
       }
     }
+    if (POOLS) write_pooled<W, COUT>(packed, pooled + n * 8 + lane % 4 * 4, place);
     // Add over the eight lanes that hold the same channels; each step halves what a lane keeps.
 #pragma unroll
     for (int keep = 4; keep > 0; keep /= 2) {
@@ -125,22 +157,25 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile,
 // 3x3 convolution of [A | B] to COUT channels. A comes from a tensor of MODE's size, B (a skip
 // connection, CB channels, none where 0) from one of the output's size. Blocks (x, y) share the
 // tiles of TH x TW pixels of all images and NZ parts of the channels; WM x WN warps make one.
-// KEEPS: weights are kept in shared memory. BLOCKS: how many a multiprocessor should hold.
+// KEEPS: weights are kept in shared memory. BLOCKS: how many a multiprocessor should hold. POOLS:
+// the output is written 2x2 pooled, too.
 template <int H, int W, int CA, int MODE, int CB, int COUT, int TH, int TW, int WM, int WN, int NZ,
-          int KEEPS, int BLOCKS>
+          int KEEPS, int BLOCKS, int POOLS>
 __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
     convolve(const u16* a, const float2* a_sums, int a_tiles, const u16* b, const float2* b_sums,
-             int b_tiles, const uint4* weights, u16* out, float2* out_sums, const int* n_images,
-             int most_images) {
+             int b_tiles, const uint4* weights, u16* out, u16* pooled, float2* out_sums,
+             const int* n_images, int most_images) {
   constexpr int THREADS = WM * WN * 32, CIN = CA + CB, PART = COUT / NZ, STEPS = CIN / KC;
   constexpr int MT = TH * TW / 16 / WM, NT = PART / 8 / WN, TILES = (H / TH) * (W / TW);
   static_assert(NT % 2 == 0 && MT * WM * 16 == TH * TW && NT * WN * 8 * NZ == COUT, "tiling");
   static_assert(CA % KC == 0 && CB % KC == 0, "a step's channels come from one tensor");
+  static_assert(!POOLS || (TW >= 16 && MT % 2 == 0) || TW == 8, "a warp holds what it pools");
   constexpr int TILE = (TH + 2) * (TW + 2) * STRIDE;
   constexpr int SOURCE = MODE == UP ? (TH / 2 + 2) * (TW / 2 + 2) * KC * 2 : 0;
   constexpr int KEPT = KEEPS ? 9 * STEPS * PART / 16 * 32 : 0;
   constexpr float OWN = (float)H * W;
-  constexpr float A_PIXELS = MODE == SAME ? OWN : MODE == POOL ? OWN * 4 : OWN / 4;
+  constexpr float A_PIXELS = MODE == SAME ? OWN : MODE == UP ? OWN / 4 : OWN * 4;
+  constexpr int A_SIZE = MODE == POOLED ? H * W * CA : (int)A_PIXELS * CA;
   SHARED_MEMORY(memory);  // two tiles, used in turn
   unsigned char* source = memory + 2 * TILE;
   uint4* kept = (uint4*)(source + SOURCE);
@@ -161,10 +196,10 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
   auto fetch = [&](int item, int step, unsigned char* tile) {
     long long image = item / TILES;
     int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW, c = step * KC;
-    const u16* from = a + image * (int)A_PIXELS * CA + c;
+    const u16* from = a + image * A_SIZE + c;
     if (CB && c >= CA)
       copy_tile<H, W, CB ? CB : KC, TH, TW, THREADS>(tile, b + image * H * W * CB + c - CA, ty, tx);
-    else if (MODE == SAME)
+    else if (MODE == SAME || MODE == POOLED)
       copy_tile<H, W, CA, TH, TW, THREADS>(tile, from, ty, tx);
     else if (MODE == POOL)
       pool_tile<H, W, CA, TH, TW, THREADS>(tile, from, ty, tx);
@@ -208,8 +243,10 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
       else
         multiply_tile<TW, MT, NT, WM, STEPS * ROW, true>(acc, tile, norm + step * KC / 2, w);
     }
-    u16* to = out + ((long long)image * H * W + ty * W + tx) * COUT + part + warp_n * NT * 8;
-    write_tile<W, COUT>(acc, to, sums + warp_m * PART + warp_n * NT * 8, place);
+    int channel = part + warp_n * NT * 8;
+    u16* to = out + ((long long)image * H * W + ty * W + tx) * COUT + channel;
+    u16* beside = pooled + ((long long)image * H * W + ty * W + 2 * tx) / 4 * COUT + channel;
+    write_tile<W, COUT, POOLS>(acc, to, beside, sums + warp_m * PART + warp_n * NT * 8, place);
     write_sums<WM, PART, THREADS>(out_sums + (long long)item * COUT + part, sums);
   }
 }
@@ -280,33 +317,42 @@ __global__ void __launch_bounds__(WM * 32)
       }
     }
     u16* to = out + ((long long)image * H * W + ty * W + tx) * COUT;
-    write_tile<W, COUT>(acc, to, sums + warp * COUT, place);
+    write_tile<W, COUT, 0>(acc, to, to, sums + warp * COUT, place);
     write_sums<WM, COUT, THREADS>(out_sums + (long long)item * COUT, sums);
   }
 }
 
-// The three 1x1 convolutions at the end have no activation between them: one weighted sum.
-template <int H, int W, int C>
+// The three 1x1 convolutions at the end have no activation between them: one weighted sum. A thread
+// makes EACH pixels, all of which it loads before it waits for norms.
+template <int H, int W, int C, int EACH>
 __global__ void __launch_bounds__(256)
     combine(const u16* a, const float2* a_sums, int a_tiles, const float* weights, float* out,
             const int* n_images) {
   __shared__ uint4 room[C / 4];  // norms, aligned for whole vectors
   Norm* norm = (Norm*)room;
   __shared__ float2 scratch[C > 128 ? C : 128];
-  int image = blockIdx.y;
+  int image = blockIdx.y, first = blockIdx.x * 256 * EACH + threadIdx.x;
   if (image >= *n_images) return;
+  const u16* own = a + (long long)image * H * W * C;
+  uint4 raw[EACH][C / 8];
+#pragma unroll
+  for (int k = 0; k < EACH; ++k)
+#pragma unroll
+    for (int c = 0; c < C; c += 8)
+      if (first + k * 256 < H * W) raw[k][c / 8] = load8(own + (first + k * 256) * C + c);
   read_norms<C, 0, 256>(norm, scratch, a_sums, a_tiles, (float)H * W, a_sums, 0, 1.f, image);
-  for (int p = blockIdx.x * 256 + threadIdx.x; p < H * W; p += gridDim.x * 256) {
-    const u16* pixel = a + ((long long)image * H * W + p) * C;
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) {
     float total = weights[C];
 #pragma unroll
     for (int c = 0; c < C; c += 8) {
       float v[8];
-      unpack8(v, activate(load8(pixel + c), norm + c / 2));
+      unpack8(v, activate(raw[k][c / 8], norm + c / 2));
 #pragma unroll
       for (int i = 0; i < 8; ++i) total = fmaf(v[i], weights[c + i], total);
     }
-    out[(long long)image * H * W + p] = total;
+    int p = first + k * 256;
+    if (p < H * W) out[(long long)image * H * W + p] = total;
   }
 }
 

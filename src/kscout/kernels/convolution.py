@@ -13,7 +13,7 @@ from torch import Tensor
 from kscout.kernels import compile_kernel
 
 FILE = "convolution.cu"
-_MODES = {"same": 0, "pool": 1, "up": 2}
+_MODES = {"same": 0, "pool": 1, "up": 2, "pooled": 3}
 
 
 _DEPTH = 16
@@ -121,6 +121,8 @@ class Features:
     values: Tensor
     sums: Tensor
     n_tiles: int
+    pooled: Tensor | None = None
+    """Maxima of 2 x 2 values, where the convolution was asked for them."""
 
 
 class Input(NamedTuple):
@@ -137,11 +139,13 @@ class Convolution:
 
     Args:
         weight: [out, in, 3, 3]; one input channel makes a first layer, which reads images.
-        mode: size of what is read: `same`, `pool` (twice) or `up` (half).
+        mode: size of what is read: `same`, `pool` (twice) or `up` (half). `pooled` does what
+            `pool` does, but reads the maxima that a convolution with `pools` has left.
         n_rows: rows of the output.
         n_cols: columns of the output.
         n_skip: input channels that come from a second tensor of the output's size.
         clamps: whether a first layer clamps normalized images to six deviations.
+        pools: whether to leave maxima of 2 x 2 values, too; not for first layers.
     """
 
     def __init__(
@@ -153,11 +157,13 @@ class Convolution:
         *,
         n_skip: int = 0,
         clamps: bool = False,
+        pools: bool = False,
     ) -> None:
         n_out, n_in = weight.shape[:2]
         division = Division.of(n_rows, n_cols, n_in, n_out, ups=mode == "up")
         sizes = (division.n_rows, division.n_cols, division.warps_m)
         self.shape, self.n_out, self.division = (n_rows, n_cols), n_out, division
+        self.reads_pooled, self.pools = mode == "pooled", pools
         self.n_tiles = n_rows * n_cols // (division.n_rows * division.n_cols)
         if n_in == 1:
             arguments: tuple[int, ...] = (n_rows, n_cols, n_out, *sizes, int(clamps))
@@ -165,13 +171,9 @@ class Convolution:
             self.n_threads, self.n_bytes, n_parts = 32 * division.warps_m, 0, 1
         else:
             layers = (n_rows, n_cols, n_in - n_skip, _MODES[mode], n_skip, n_out)
-            divided = (
-                division.warps_n,
-                division.parts,
-                int(division.keeps_weights),
-                division.n_resident,
-            )
-            self.kernel = compile_kernel(FILE, "convolve", *layers, *sizes, *divided)
+            divided = (division.warps_n, division.parts, int(division.keeps_weights))
+            own = (division.n_resident, int(pools))
+            self.kernel = compile_kernel(FILE, "convolve", *layers, *sizes, *divided, *own)
             self.n_threads, self.n_bytes, n_parts = (
                 division.n_threads,
                 division.n_bytes,
@@ -194,7 +196,11 @@ class Convolution:
         device = self.weight.device
         values = torch.empty(n_images, *self.shape, self.n_out, dtype=torch.half, device=device)
         sums = torch.empty(n_images, self.n_tiles, self.n_out, 2, device=device)
-        return Features(values, sums, self.n_tiles)
+        pooled = None
+        if self.pools:
+            n_rows, n_cols = self.shape
+            pooled = values.new_empty(n_images, n_rows // 2, n_cols // 2, self.n_out)
+        return Features(values, sums, self.n_tiles, pooled)
 
     def __call__(
         self, main: Features | Input, skip: Features | None, out: Features, n_images: Tensor
@@ -207,10 +213,13 @@ class Convolution:
             arguments = [*main, self.weight, out.values, out.sums, n_images, most]
         else:
             beside = main if skip is None else skip
+            read = main.pooled if self.reads_pooled else main.values
+            pooled = out.pooled if self.pools else out.values
+            assert read is not None and pooled is not None
             arguments = [
-                *(main.values, main.sums, main.n_tiles),
+                *(read, main.sums, main.n_tiles),
                 *(beside.values, beside.sums, beside.n_tiles),
-                *(self.weight, out.values, out.sums, n_images, most),
+                *(self.weight, out.values, pooled, out.sums, n_images, most),
             ]
         self.kernel(grid, (self.n_threads, 1, 1), arguments, self.n_bytes)
 

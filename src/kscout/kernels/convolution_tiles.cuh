@@ -5,7 +5,7 @@
 
 #include "device.cuh"
 
-enum Mode { SAME = 0, POOL = 1, UP = 2 };
+enum Mode { SAME = 0, POOL = 1, UP = 2, POOLED = 3 };  // POOLED: pooled by whoever wrote it
 
 constexpr int KC = 16;                     // channels of a tile: the depth of one product
 constexpr int VECTORS = KC / 8;            // 16-byte vectors of a pixel in a tile

@@ -14,8 +14,6 @@ from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import FILE, Convolution, Features, Input
 from kscout.reconstruction.unet import UNetNetwork
 
-_N_COMBINE_BLOCKS = 8
-
 
 @final
 class FusedUNet:
@@ -25,18 +23,20 @@ class FusedUNet:
         down, up = network.down_sample_layers, network.up_sample_layers
         self.n_rows, self.n_cols = n_rows, n_cols
         self.down = [
-            _block(block, "pool", n_rows >> level, n_cols >> level, 0)
+            _block(block, "pooled", n_rows >> level, n_cols >> level, 0, pools=True)
             for level, block in enumerate(down)
         ]
         n_pools = len(down)
-        self.middle = _block(network.conv, "pool", n_rows >> n_pools, n_cols >> n_pools, 0)
+        self.middle = _block(network.conv, "pooled", n_rows >> n_pools, n_cols >> n_pools, 0)
         self.up = []
         for level, block in zip(range(n_pools - 1, -1, -1), up, strict=True):
             n_skip = _weights(block)[0].shape[1] // 2
             self.up.append(_block(block, "up", n_rows >> level, n_cols >> level, n_skip))
         self.final = combined_weight(network.conv2)
-        arguments = (n_rows, n_cols, len(self.final) - 1)
-        self.combine = compile_kernel(FILE, "combine", *arguments)
+        n_channels = len(self.final) - 1
+        n_each = max(1, 64 // n_channels)  # pixels of a thread: as many as registers hold
+        self.combine = compile_kernel(FILE, "combine", n_rows, n_cols, n_channels, n_each)
+        self.n_combine_blocks = -(-n_rows * n_cols // (256 * n_each))
         self.buffers: dict[int, list[Features]] = {}
 
     @torch.no_grad()
@@ -80,7 +80,7 @@ class FusedUNet:
             features = run(pair, features, skips.pop())
         out = torch.empty_like(images)
         arguments = [features.values, features.sums, features.n_tiles, self.final, out, n_images]
-        self.combine((_N_COMBINE_BLOCKS, len(images), 1), (256, 1, 1), arguments, 0)
+        self.combine((self.n_combine_blocks, len(images), 1), (256, 1, 1), arguments, 0)
         return out
 
     def _buffers(self, n_images: int) -> list[Features]:
@@ -122,10 +122,10 @@ def _weights(block: nn.Module) -> list[Tensor]:
 
 
 def _block(
-    block: nn.Module, mode: str, n_rows: int, n_cols: int, n_skip: int
+    block: nn.Module, mode: str, n_rows: int, n_cols: int, n_skip: int, *, pools: bool = False
 ) -> tuple[Convolution, Convolution]:
     first, second = _weights(block)
     return (
         Convolution(first, mode, n_rows, n_cols, n_skip=n_skip, clamps=True),
-        Convolution(second, "same", n_rows, n_cols),
+        Convolution(second, "same", n_rows, n_cols, pools=pools),
     )
