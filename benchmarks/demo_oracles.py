@@ -2,7 +2,7 @@
 
 Writes src/kscout/demo/oracles.json: for each acquisition of the demo's table SSIM of both oracles
 by slice and step, the fingerprint of the slices, and the whole test set's scores as they stand in
-benchmarks/leaderboard.json. About ten minutes per acquisition on two cores; what --work holds
+benchmarks/leaderboard.json. About six minutes for 16 steps on two cores; what --work holds
 already is not computed again:
 
     python benchmarks/demo_oracles.py --work runs/demo-oracles

@@ -15,7 +15,7 @@ from kscout.demo.settings import ACCELERATIONS, CLAIMED, REFERENCE, DemoFolder, 
 from kscout.demo.zoo_section import paper_size_section, tell_scores
 from kscout.demo.zoo_stages import ZooRun
 from kscout.report.build import build_report, write_report
-from kscout.report.evaluations import curves_of, read_evaluation
+from kscout.report.evaluations import read_evaluation
 from kscout.report.folders import search
 from kscout.report.page import Drawing, Front, Prose, Section, Widget
 from kscout.report.pictures import draw_montage
@@ -38,8 +38,7 @@ def write_demo_page(
 ) -> Path:
     """Write the self-contained page and return its path."""
     report = build_report(folder.reported, title=TITLE)
-    evaluation = read_evaluation(folder.evaluation)
-    summary = evaluation.summary
+    summary = read_evaluation(folder.evaluation).summary
     zoo_folders = [folder.paper_evaluation(run.budget.name) for run in zoo]
     sections = (
         data_section(settings, store),
@@ -52,7 +51,7 @@ def write_demo_page(
             "the same for every method. Brackets: 95 % intervals with knees as the unit.",
         ),
         *report.sections,
-        paper_size_section(zoo, curves_of(evaluation)),
+        paper_size_section(zoo),
         commands_section(settings, folder),
     )
     front = replace(

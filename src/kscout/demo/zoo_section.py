@@ -11,7 +11,7 @@ from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.paper_size import BASELINES, SHOWN_BASELINE, SIZE, UNET
 from kscout.demo.zoo_stages import ZooRun
 from kscout.evaluation.statistics import bootstrap_interval
-from kscout.report.figures import Curve, draw_ssim_by_step, styles_of
+from kscout.report.figures import Curve, draw_ssim_by_step
 from kscout.report.page import Block, Drawing, Prose, Section
 from kscout.report.pictures import draw_reconstructions
 from kscout.report.tables import Column, Measured, Row, Table
@@ -48,13 +48,8 @@ class _Shown:
         return None if self.stored is None else self.stored.whole_test.get(name)
 
 
-def paper_size_section(runs: Sequence[ZooRun], others: Sequence[Curve] = ()) -> Section:
-    """Return what the zoo's policies reached.
-
-    Args:
-        runs: one per acquisition.
-        others: the page's other curves, so that a method looks the same in all figures.
-    """
+def paper_size_section(runs: Sequence[ZooRun]) -> Section:
+    """Return what the zoo's policies reached, acquisition by acquisition."""
     blocks: list[Block] = [Prose(_tell_what(runs))]
     for run in runs:
         shown = _Shown.of(run)
@@ -62,7 +57,7 @@ def paper_size_section(runs: Sequence[ZooRun], others: Sequence[Curve] = ()) -> 
             Prose(tell_handful(run.summary, run.budget.told, shown.stored)),
             _table(shown),
             _pictures(run),
-            _by_step(shown, others),
+            _by_step(shown),
         ]
     return Section(TITLE, tuple(blocks))
 
@@ -219,7 +214,7 @@ def _pictures(run: ZooRun) -> Drawing:
     return Drawing(figure, f"paper-size-{budget.name}-images", caption, is_wide=True)
 
 
-def _by_step(shown: _Shown, others: Sequence[Curve]) -> Drawing:
+def _by_step(shown: _Shown) -> Drawing:
     run = shown.run
     ssim = {one.policy: one.metric("ssim") for one in run.scores} | shown.oracles
     curves = []
@@ -232,6 +227,4 @@ def _by_step(shown: _Shown, others: Sequence[Curve]) -> Drawing:
         f"SSIM after every acquired column, mean over {run.summary['n_slices']} slices; all start "
         f"from the same {run.budget.n_initial} central columns.{stored}"
     )
-    styles = styles_of([*others, *curves])
-    figure = draw_ssim_by_step(curves, styles=styles)
-    return Drawing(figure, f"paper-size-{run.budget.name}-by-step", caption)
+    return Drawing(draw_ssim_by_step(curves), f"paper-size-{run.budget.name}-by-step", caption)
