@@ -8,6 +8,7 @@ from skimage.metrics import structural_similarity
 
 from golden_numbers import Golden
 from kscout.errors import ConfigError
+from kscout.kernels.native import compiled_kernels
 from kscout.metrics import SsimScorer, nmse, psnr, ssim
 from kscout.physics.normalization import denormalize
 
@@ -106,3 +107,21 @@ def test_unknown_convention_lists_the_choices(generator: torch.Generator) -> Non
     image, target = images(generator)
     with pytest.raises(ConfigError, match="fastmri, paper"):
         ssim(image, target, data_range=1.0, convention="mine")
+
+
+@pytest.mark.parametrize(("n_rows", "n_cols"), [(21, 34), (7, 13), (40, 32)])
+def test_compiled_scores_are_those_in_double_precision(
+    n_rows: int, n_cols: int, generator: torch.Generator
+) -> None:
+    target = torch.rand(3, n_rows, n_cols, generator=generator)
+    image = torch.rand(7, n_rows, n_cols, generator=generator)
+    data_range = torch.tensor([1.0, 0.7, 2.0])
+    units = torch.rand(2, 7, generator=generator) + 0.5
+    rows = torch.tensor([2, 0, 1, 1, 0, 2, 2])
+    in_units = image * units[0, :, None, None] + units[1, :, None, None]
+    expected = ssim(in_units.double(), target[rows].double(), data_range=data_range[rows].double())
+    scorer = SsimScorer(target, data_range=data_range)
+    for enabled in (True, False):
+        with compiled_kernels(enabled=enabled):
+            found = scorer.score(image, rows, scale=units[0], shift=units[1])
+        torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=0)

@@ -9,6 +9,7 @@ NMSE is the squared error over the target's energy in both. Scores of different 
 not be compared: the window alone moves SSIM by .01, the choice of `data_range` by up to .15.
 """  # noqa: E501 - a table row is one line
 
+import ctypes
 from copy import copy
 from functools import lru_cache
 from typing import Literal, final
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from kscout.errors import unknown_name
 from kscout.kernels import compile_kernel, count_on
+from kscout.kernels.native import call, count, native_library, over_parts, scratch
 
 Convention = Literal["paper", "fastmri"]
 CONVENTIONS: tuple[Convention, ...] = ("paper", "fastmri")
@@ -100,7 +102,7 @@ class SsimScorer:
         is_by_target: bool = False,
         n_images: Int[Tensor, ""] | None = None,
     ) -> Float[Tensor, " n"]:
-        """Score `scale * image + shift` against the targets `rows`, on CUDA in two kernels.
+        """Score `scale * image + shift` against the targets `rows`, by kernels where they exist.
 
         Args:
             image: images to judge.
@@ -114,6 +116,10 @@ class SsimScorer:
             return self._score_on_cuda(image, rows, (scale, shift), is_by_target, n_images)
         if is_by_target:
             scale, shift = scale[rows], shift[rows]
+        if self.convention == "paper" and image.device.type == "cpu" and self.target.ndim == 3:
+            library = native_library("ssim_cpu.c") if image.dtype == torch.float32 else None
+            if library is not None:
+                return self._score_compiled(library, image, rows, scale, shift)
         return self.rows(rows)(image * scale[:, None, None] + shift[:, None, None])
 
     def _score_on_cuda(
@@ -145,6 +151,23 @@ class SsimScorer:
             (n, 1, 1), (32, 1, 1), [sums, means, count, n_tiles, n_rows * n_cols]
         )
         return means
+
+    def _score_compiled(
+        self, library: ctypes.CDLL, image: Tensor, rows: Tensor, scale: Tensor, shift: Tensor
+    ) -> Tensor:
+        n, n_rows, n_cols = image.shape
+        found, size = image.new_empty(n), count(library.ssim_scratch, n_rows, n_cols)
+        own = [x.contiguous() for x in (image, rows.long(), scale, shift)]
+        constants = [x.expand(len(self.target), 1, 1).contiguous() for x in (self.c1, self.c2)]
+        targets = [self.target.contiguous(), self.mean.contiguous(), self.variance.contiguous()]
+        window = blur_matrix(11, "paper", image.dtype, image.device)[5].contiguous()
+
+        def run(begin: int, end: int) -> None:
+            shared = (*targets, *constants, window, found[begin:], scratch(size))
+            call(library.ssim, *(x[begin:] for x in own), *shared, end - begin, n_rows, n_cols)
+
+        over_parts(n, run)
+        return found
 
     def rows(self, selection: Int[Tensor, " n"]) -> "SsimScorer":
         """Return the scorer of chosen targets, one of which may be chosen several times."""

@@ -39,13 +39,15 @@ def _table(title: str, *columns: str) -> Table:
 def _yardstick(records: dict[str, Any]) -> Table:
     table = _table(
         "Greedy batch against the plain implementation (median of three interleaved rounds)",
-        *("size", "times faster", "rounds", "slices", "steps", "distinct of 8", "gradient differs"),
+        *("size", "times faster", "rounds", "arithmetic", "slices", "steps"),
+        *("distinct of 8", "gradient differs"),
     )
     for size, record in records.items():
         table.add_row(
             size,
             f"{record['ratio']:.2f}",
             " ".join(f"{ratio:.2f}" for ratio in record["ratios"]),
+            f"{record['precision']}, {record['convolution']}",
             str(record["n_slices"]),
             str(record["horizon"]),
             f"{record['mean_distinct_of_q']:.2f}",

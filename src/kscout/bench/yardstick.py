@@ -9,6 +9,7 @@ from kscout.bench.engine import Engine
 from kscout.bench.limits import wait
 from kscout.bench.plain import PlainEstimate, PlainPolicy, PlainUNet, plain_greedy_gradients
 from kscout.policies.conv import ConvPolicy
+from kscout.reconstruction.precision import HalfPrecisionUNet
 
 N_ROUNDS = 3
 
@@ -52,6 +53,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
         "horizon": horizon,
         "q": q,
         "convolution": engine.backend,
+        "precision": "fp16" if isinstance(engine.frozen, HalfPrecisionUNet) else "fp32",
         "mean_distinct_of_q": sum(distinct) / len(distinct),
         "columns_equal": bool(torch.equal(expected.columns, found.columns)),
         "largest_reward_difference": float((expected.rewards - found.rewards).abs().max()),
