@@ -206,16 +206,21 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
     else
       copy_source<H, W, CA, TH, TW, THREADS>(source, from, ty, tx);
   };
-  for (int i = threadIdx.x; i < KEPT; i += THREADS) {
-    constexpr int ROW = PART / 16 * 32;
-    copy_ahead(shared_address(kept + i), weights + i / ROW * (COUT / 16 * 32) + part * 2 + i % ROW);
-  }
+  // Weights of a step come with the first tile that needs them, so that none waits for all.
+  constexpr int ROW = (KEEPS ? PART : COUT) / 16 * 32;
+  auto keep = [&](int step) {
+    for (int i = threadIdx.x; i < 9 * ROW; i += THREADS) {
+      int row = i / ROW * STEPS + step;
+      copy_ahead(shared_address(kept + row * ROW + i % ROW),
+                 weights + row * (COUT / 16 * 32) + part * 2 + i % ROW);
+    }
+  };
+  if (KEEPS) keep(0);
   fetch(item, 0, memory);
   end_copies();
-  constexpr int ROW = (KEEPS ? PART : COUT) / 16 * 32;
   const uint4* own_weights = (KEEPS ? kept : weights + part * 2) + warp_n * NT * 16;
 
-  int turn = 0, normed = -1;
+  int turn = 0, normed = -1, first = item;
   for (; item < end; ++item) {
     int image = item / TILES, t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
     if (image != normed)
@@ -235,6 +240,7 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
       }
       turn ^= 1;
       bool ends = step + 1 == STEPS;
+      if (KEEPS && item == first && !ends) keep(step + 1);
       if (!ends || item + 1 < end) fetch(item + ends, ends ? 0 : step + 1, memory + turn * TILE);
       end_copies();
       const uint4* w = own_weights + step * ROW;
