@@ -197,9 +197,11 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
     fused.keep(n_images)
     with torch.no_grad():
         fused(seen)
+    assert fused.kept is not None
+    outputs = [features.values.clone() for features in fused.kept.features]
     found = []
     for scores in (
-        rounded_scores(policy, image),
+        scores_from(policy, image, outputs),
         policy(seen),
         fused(seen),
         fused.recall(image, 0),
@@ -207,25 +209,30 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
         policy.zero_grad()
         (scores.log_softmax(-1) * weight).sum().backward()
         found.append({name: p.grad for name, p in policy.named_parameters() if p.grad is not None})
-    rounded, plain, *fast = found
-    for name, expected in rounded.items():
+    same, plain, *fast = found
+    for name, expected in same.items():
         for own in fast:
             if name.endswith("layers.0.bias"):
                 assert not own[name].any()
             else:
-                assert (own[name] - expected).norm() < 1e-2 * expected.norm(), name
+                assert (own[name] - expected).norm() < 5e-3 * expected.norm(), name
                 # Rounding moves some maxima of 2x2 pixels, hence the looser bound.
                 assert (own[name] - plain[name]).norm() < 0.15 * plain[name].norm(), name
 
 
-def rounded_scores(policy: ConvPolicy, image: torch.Tensor) -> torch.Tensor:
-    """Run the network in 32 bit with weights and layers' outputs rounded to 16 bit."""
-    features = image.half().float()[:, None]
-    for number, layer in enumerate(x for x in policy.modules() if isinstance(x, nn.Conv2d)):
-        weight = layer.weight + (layer.weight.half().float() - layer.weight).detach()
-        outputs = F.conv2d(features, weight, padding=1)
-        outputs = outputs + (outputs.half().float() - outputs).detach()
-        features = F.instance_norm(outputs).relu()
+def scores_from(
+    policy: ConvPolicy, image: torch.Tensor, outputs: list[torch.Tensor]
+) -> torch.Tensor:
+    """Run the network in 32 bit, but go on from a fused pass's outputs of each convolution.
+
+    So both take the same maxima of 2x2 pixels: rounding moves some, and with each a gradient.
+    """
+    features = image[:, None]
+    layers = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
+    for number, (layer, values) in enumerate(zip(layers, outputs, strict=True)):
+        own = F.conv2d(features, layer.weight, padding=1)
+        own = own + (values.float().permute(0, 3, 1, 2) - own).detach()
+        features = F.instance_norm(own).relu()
         features = F.max_pool2d(features, 2) if number else features
     return policy.fc_out(features.flatten(start_dim=1))
 

@@ -68,6 +68,25 @@ def emulate(
     library.run(pointers, *grid, n_threads)
 
 
+class Emulated:
+    """Stands in for a kernel compiled for a GPU."""
+
+    def __init__(self, file: str, name: str, *arguments: int) -> None:
+        self.kernel = (file, name, arguments)
+
+    def set_shared_memory_config(self, n_bytes: int) -> None:
+        assert n_bytes <= 227 * 1024
+
+    def __call__(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        values: Sequence[Tensor | int],
+        n_bytes: int = 0,
+    ) -> None:
+        emulate(*self.kernel, grid, block[0], values)
+
+
 def nan(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return what a kernel must fill."""
     return torch.full(shape, torch.nan, dtype=dtype)

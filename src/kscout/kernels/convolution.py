@@ -124,6 +124,16 @@ class Features:
     pooled: Tensor | None = None
     """Maxima of 2 x 2 values, where the convolution was asked for them."""
 
+    @property
+    def read(self) -> Tensor:
+        """What the next layer of a network without skip connections reads."""
+        return self.values if self.pooled is None else self.pooled
+
+    def part(self, own: slice) -> "Features":
+        """Return those of some images."""
+        pooled = None if self.pooled is None else self.pooled[own]
+        return Features(self.values[own], self.sums[own], self.n_tiles, pooled)
+
 
 class Input(NamedTuple):
     """Images of 32 bit and what normalizes them."""

@@ -3,7 +3,8 @@
 //
 // Layouts are those of convolution.cu: 16-bit floats, [image][row][col][channel], a layer's output
 // stored before its norm. `gradient` is the loss's derivative by what the next layer reads (pooled),
-// times a factor that keeps it within 16 bit. A layer takes four steps:
+// times a factor that keeps it within 16 bit. `pooled` are maxima of 2x2 values, or the values where
+// there is no pooling: norm and ReLU may come after the maximum, because they grow. A layer takes four steps:
 //   gradient_sums      what instance norm's derivative needs of the whole image, per channel;
 //   through_norm       back through pooling, ReLU and norm: the derivative by the convolution's output;
 //   weight_gradients   its correlation with what the convolution read;
@@ -12,8 +13,6 @@
 
 #include "device.cuh"
 
-enum Mode { SAME = 0, POOL = 1 };
-
 __device__ __forceinline__ void unpack8(float (&v)[8], uint4 raw) {
   unpack(raw.x, v[0], v[1]), unpack(raw.y, v[2], v[3]);
   unpack(raw.z, v[4], v[5]), unpack(raw.w, v[6], v[7]);
@@ -21,10 +20,6 @@ __device__ __forceinline__ void unpack8(float (&v)[8], uint4 raw) {
 
 // Beyond the largest 16-bit float lies infinity, which one step of training would not survive.
 __device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -65504.f), 65504.f); }
-
-__device__ __forceinline__ uint4 max8(uint4 a, uint4 b) {
-  return make_uint4(max2(a.x, b.x), max2(a.y, b.y), max2(a.z, b.z), max2(a.w, b.w));
-}
 
 __device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4*)p); }
 
@@ -63,13 +58,13 @@ struct Walk {
 
 // Sums over a part of each image of the gradient that passes ReLU, and of that times the normalized
 // value: [image][part][channel].
-template <int H, int W, int C, int POOLS>
+template <int H, int W, int C>
 __global__ void __launch_bounds__(256)
-    gradient_sums(const u16* values, const float2* norms, const u16* gradient, float2* out) {
+    gradient_sums(const u16* pooled, const float2* norms, const u16* gradient, float2* out) {
   __shared__ float scratch[256][17];
-  Walk<H, W, C, POOLS> walk;
+  Walk<H, W, C, 0> walk;
   int image = blockIdx.y;
-  const u16* own = values + (long long)image * H * W * C;
+  const u16* own = pooled + (long long)image * H * W * C;
   const u16* above = gradient + (long long)image * walk.N * C + walk.c;
   float2 norm[8];
   float sum[8] = {}, product[8] = {};
@@ -77,14 +72,8 @@ __global__ void __launch_bounds__(256)
   for (int i = 0; i < 8; ++i) norm[i] = __ldg(norms + image * C + walk.c + i);
 #pragma unroll 4
   for (int p = walk.first; p < walk.last; p += walk.STEP) {
-    const u16* at = walk.corner(own, p);
-    uint4 raw = load8(at);
-    if (POOLS) {
-      raw = max8(raw, load8(at + C));
-      raw = max8(raw, max8(load8(at + W * C), load8(at + W * C + C)));
-    }
     float x[8], g[8];
-    unpack8(x, raw);
+    unpack8(x, load8(walk.corner(own, p)));
     unpack8(g, load8(above + (long long)p * C));
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -159,8 +148,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// What a convolution read: CHANNELS channels of a tile and its border, from the layer before.
-template <int H, int W, int C, int MODE, int TH, int TW, int CHANNELS, int THREADS>
+// What a convolution read: CHANNELS channels of a tile and its border, pooled by the layer before.
+template <int H, int W, int C, int TH, int TW, int CHANNELS, int THREADS>
 __device__ __forceinline__ void fill_input(unsigned char* tile, const u16* image, int ty, int tx,
                                            const uint2* norms) {
   constexpr int STRIDE = CHANNELS * 2 + 16, VECTORS = CHANNELS / 8;
@@ -170,13 +159,7 @@ __device__ __forceinline__ void fill_input(unsigned char* tile, const u16* image
     int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
     uint4 v = make_uint4(0, 0, 0, 0);
     if (y >= 0 && y < H && x >= 0 && x < W) {
-      if (MODE == SAME) {
-        v = load8(image + (y * W + x) * C + vector * 8);
-      } else {
-        const u16* at = image + (y * 4 * W + x * 2) * C + vector * 8;
-        v = max8(max8(load8(at), load8(at + C)),
-                 max8(load8(at + 2 * W * C), load8(at + 2 * W * C + C)));
-      }
+      v = load8(image + (y * W + x) * C + vector * 8);
       const uint2* norm = norms + vector * 4;
       v.x = fma_relu2(v.x, norm[0].x, norm[0].y), v.y = fma_relu2(v.y, norm[1].x, norm[1].y);
       v.z = fma_relu2(v.z, norm[2].x, norm[2].y), v.w = fma_relu2(v.w, norm[3].x, norm[3].y);
@@ -187,12 +170,12 @@ __device__ __forceinline__ void fill_input(unsigned char* tile, const u16* image
 
 // Sums over images and pixels of output derivative times input, for CO x CI channels and all taps:
 // [worker][tap][COUT][CIN]. Nine warps, one per tap. A worker takes every gridDim.x-th tile.
-template <int H, int W, int CIN, int MODE, int COUT, int TH, int TW, int CO, int CI>
+template <int H, int W, int CIN, int COUT, int TH, int TW, int CO, int CI>
 __global__ void __launch_bounds__(288, CO * CI >= 1024 ? 2 : 3)
-    weight_gradients(const u16* input, const float2* norms, const u16* derivative, float* out,
+    weight_gradients(const u16* pooled, const float2* norms, const u16* derivative, float* out,
                      int n_images) {
   constexpr int IN_STRIDE = CI * 2 + 16, OUT_STRIDE = CO * 2 + 16, VECTORS = CO / 8;
-  constexpr int TILES = H / TH * (W / TW), IN_PIXELS = H * W * (MODE == POOL ? 4 : 1);
+  constexpr int TILES = H / TH * (W / TW);
   static_assert(TH * TW % 16 == 0 && CO % 16 == 0 && CI % 16 == 0, "tiling");
   SHARED_MEMORY(memory);
   unsigned char* in_tile = memory;
@@ -220,8 +203,8 @@ __global__ void __launch_bounds__(288, CO * CI >= 1024 ? 2 : 3)
       norm[threadIdx.x] = make_uint2(pack(a.x, b.x), pack(a.y, b.y));
     }
     __syncthreads();
-    fill_input<H, W, CIN, MODE, TH, TW, CI, 288>(
-        in_tile, input + (long long)image * IN_PIXELS * CIN + first_in, ty, tx, norm);
+    fill_input<H, W, CIN, TH, TW, CI, 288>(
+        in_tile, pooled + (long long)image * H * W * CIN + first_in, ty, tx, norm);
     wait_for_copies<0>();
     __syncthreads();
 #pragma unroll 1

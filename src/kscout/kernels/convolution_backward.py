@@ -13,7 +13,6 @@ from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import Features, Tiling, packed_order
 
 FILE = "convolution_backward.cu"
-_MODES = {"same": 0, "pool": 1}
 _THREADS = 256
 
 
@@ -24,7 +23,6 @@ class ConvolutionBackward:
     Args:
         n_out: its output channels.
         n_in: its input channels; one for a first layer, which reads images.
-        mode: size of what it reads: `same` or `pool` (twice).
         n_rows: rows of its output before pooling.
         n_cols: columns of its output before pooling.
         pools: whether 2x2 pooling comes after.
@@ -35,7 +33,6 @@ class ConvolutionBackward:
         self,
         n_out: int,
         n_in: int,
-        mode: str,
         n_rows: int,
         n_cols: int,
         *,
@@ -48,7 +45,8 @@ class ConvolutionBackward:
         self.n_parts = min(8, max(1, n_steps // 16))
         sizes = (n_rows, n_cols, n_out)
         self.finish_norms = compile_kernel(FILE, "finish_norms", n_out)
-        self.gradient_sums = compile_kernel(FILE, "gradient_sums", *sizes, int(pools))
+        pooled = (n_rows // 2, n_cols // 2) if pools else (n_rows, n_cols)
+        self.gradient_sums = compile_kernel(FILE, "gradient_sums", *pooled, n_out)
         self.through_norm = compile_kernel(FILE, "through_norm", *sizes, int(pools))
         tile = (min(n_rows, 8 if n_cols >= 32 else 16), min(n_cols, 32))
         n_pixels, n_around = tile[0] * tile[1], (tile[0] + 2) * (tile[1] + 2)
@@ -61,7 +59,7 @@ class ConvolutionBackward:
         else:
             own = (min(64, n_out), min(32, n_in))
             name = "weight_gradients"
-            arguments = (n_rows, n_cols, n_in, _MODES[mode], n_out, *tile, *own)
+            arguments = (n_rows, n_cols, n_in, n_out, *tile, *own)
             self.block, self.parts = 288, (n_out // own[0], n_in // own[1])
             at_once = 2 if own[0] * own[1] >= 1024 else 3
             self.n_workers = max(1, at_once * n_processors // (self.parts[0] * self.parts[1]))
@@ -102,7 +100,7 @@ class ConvolutionBackward:
         n = len(values)
         sums = torch.empty(n, self.n_parts, self.n_out, 2, device=values.device)
         grid, block = (self.n_parts, n, 1), (_THREADS, 1, 1)
-        self.gradient_sums(grid, block, [values, norms, gradient, sums])
+        self.gradient_sums(grid, block, [features.read, norms, gradient, sums])
         derivative = torch.empty_like(values)
         arguments = [values, norms, gradient, sums, self.n_parts, derivative]
         self.through_norm(grid, block, arguments)
@@ -114,7 +112,7 @@ class ConvolutionBackward:
         """Return the weight's gradient.
 
         Args:
-            source: what the convolution read: the layer before's values, or images.
+            source: what the convolution read: the layer before's values, pooled, or images.
             norms: the layer before's; none for images.
             derivative: by this convolution's output.
         """

@@ -54,8 +54,8 @@ class Room:
     def part(self, begin: int, end: int) -> "Room":
         """Return the room of some of the images."""
         own = slice(begin, end)
-        features = [Features(x.values[own], x.sums[own], x.n_tiles) for x in self.features]
-        # The count of all is no less than that of the part, and a pass runs over no more.
+        features = [x.part(own) for x in self.features]
+        # The count of all is no less than the part's, and a pass runs over no more images.
         return Room(features, self.flat[own], self.count, self.mean[own], self.std[own])
 
 
@@ -76,15 +76,12 @@ class HalfPrecisionConvPolicy(Policy):
         for number, weight in enumerate(self.weights):
             # The first layer does not pool, so the second reads at its size.
             level = max(0, number - 1)
-            mode = "pool" if number > 1 else "same"
+            mode = "pooled" if number > 1 else "same"
             shape = (policy.n_rows >> level, policy.n_cols >> level)
-            self.layers.append(Convolution(weight, mode, *shape))
-            n_out, n_in = weight.shape[:2]
-            self.backwards.append(
-                ConvolutionBackward(
-                    n_out, n_in, mode, *shape, pools=number > 0, device=weight.device
-                )
-            )
+            pools = number > 0
+            self.layers.append(Convolution(weight, mode, *shape, pools=pools))
+            sizes = (*weight.shape[:2], *shape)
+            self.backwards.append(ConvolutionBackward(*sizes, pools=pools, device=weight.device))
         last = self.layers[-1]
         self.flatten = compile_kernel(FILE, "flatten", *last.shape, last.n_out)
         self.room: dict[int, Room] = {}
@@ -130,7 +127,7 @@ class HalfPrecisionConvPolicy(Policy):
 
     def n_bytes_kept(self, n_images: int) -> int:
         """Return how much memory `keep` takes."""
-        per_image = sum(2 * x.n_out * x.shape[0] * x.shape[1] for x in self.layers)
+        per_image = sum(5 * x.n_out * x.shape[0] * x.shape[1] // 2 for x in self.layers)
         return n_images * (per_image + 2 * self.dense.in_features)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
@@ -177,15 +174,15 @@ class HalfPrecisionConvPolicy(Policy):
         """Take a gradient by `room.flat`, scaled, back to the convolutions' weights."""
         features = room.features
         norms = [layer.norms(out) for layer, out in zip(self.backwards, features, strict=True)]
-        found, flowing = [], gradient
+        n_rows, n_cols = (size // 2 for size in self.layers[-1].shape)
+        found, flowing = [], gradient.view(len(image), n_rows, n_cols, -1)
         for number in range(len(self.layers) - 1, -1, -1):
             layer = self.backwards[number]
             derivative = layer.to_output(features[number], norms[number], flowing)
             if number == 0:
                 found.append(layer.to_weight(image, None, derivative))
                 break
-            before = features[number - 1].values
-            found.append(layer.to_weight(before, norms[number - 1], derivative))
+            found.append(layer.to_weight(features[number - 1].read, norms[number - 1], derivative))
             flowing = layer.to_input(derivative, self.backward_weights[number])
         return found[::-1]
 

@@ -1,0 +1,77 @@
+"""The fused policy, run thread by thread on the CPU, has the gradients of the network."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from emulated import HAS_COMPILER, Emulated
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kscout.core import Observation
+from kscout.policies.conv import ConvPolicy
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
+
+pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
+
+SIZE = 16
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch) -> ConvPolicy:
+    for module in ("kernels.convolution", "kernels.convolution_backward", "policies.conv_fused"):
+        monkeypatch.setattr(f"kscout.{module}.compile_kernel", Emulated)
+    few = SimpleNamespace(multi_processor_count=2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: few)
+    multiply = torch.mm
+
+    def mm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+        return multiply(a.to(out_dtype), b.to(out_dtype))
+
+    monkeypatch.setattr(torch, "mm", mm)
+    torch.manual_seed(0)
+    made = ConvPolicy(n_cols=SIZE, n_channels=16, n_blocks=2, n_hidden=32)
+    assert can_fuse_policy(made)
+    return made
+
+
+def scores_from(policy: ConvPolicy, image: Tensor, outputs: list[Tensor]) -> Tensor:
+    """Run the network in 32 bit, but go on from a fused pass's outputs of each convolution.
+
+    So both take the same maxima of 2x2 pixels: rounding moves some, and with each a gradient.
+    """
+    features = image[:, None]
+    layers = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
+    for number, (layer, values) in enumerate(zip(layers, outputs, strict=True)):
+        own = F.conv2d(features, layer.weight, padding=1)
+        own = own + (values.float().permute(0, 3, 1, 2) - own).detach()
+        features = F.instance_norm(own).relu()
+        features = F.max_pool2d(features, 2) if number else features
+    return policy.fc_out(features.flatten(start_dim=1))
+
+
+def test_fused_policy_has_the_gradients_of_the_network(
+    policy: ConvPolicy, generator: torch.Generator
+) -> None:
+    n_images = 3
+    image = 2 * torch.randn(n_images, SIZE, SIZE, generator=generator)
+    seen = Observation(image=image, mask=torch.zeros(n_images, SIZE, dtype=torch.bool))
+    weight = 1e-4 * torch.randn(n_images, SIZE, generator=generator)
+    fused: Any = HalfPrecisionConvPolicy(policy)
+    fused.keep(n_images)
+    with torch.no_grad():
+        fused(seen)
+    outputs = [features.values.clone() for features in fused.kept.features]
+    found = []
+    for scores in (scores_from(policy, image, outputs), fused(seen), fused.recall(image, 0)):
+        policy.zero_grad()
+        (scores.log_softmax(-1) * weight).sum().backward()
+        found.append({name: p.grad for name, p in policy.named_parameters() if p.grad is not None})
+    expected, *fast = found
+    for name, gradient in expected.items():
+        for own in fast:
+            if name.endswith("layers.0.bias"):
+                assert not own[name].any()
+            else:
+                assert (own[name] - gradient).norm() < 5e-3 * gradient.norm(), name
