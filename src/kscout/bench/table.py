@@ -39,7 +39,7 @@ def _table(title: str, *columns: str) -> Table:
 def _yardstick(records: dict[str, Any]) -> Table:
     table = _table(
         "Greedy batch against the plain implementation (median of three interleaved rounds)",
-        *("size", "times faster", "rounds", "arithmetic", "slices", "steps"),
+        *("size", "times faster", "rounds", "with", "slices", "steps"),
         *("distinct of 8", "gradient differs"),
     )
     for size, record in records.items():
