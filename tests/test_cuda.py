@@ -10,6 +10,7 @@ from kscout.acquisition.choose import column_log_probabilities, draw_columns, dr
 from kscout.acquisition.episode import Simulator, _distinct
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
 from kscout.core import Observation, Protocol
+from kscout.data.knee_phantom import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Pairs, measure_columns
@@ -17,7 +18,7 @@ from kscout.physics.fourier import column_ramps, ifft_rows
 from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
-from kscout.reconstruction import RECONSTRUCTORS
+from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -146,18 +147,31 @@ def test_ssim_kernel_equals_matrix_products(generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("size", [64, 128])
-def test_half_precision_unet_keeps_scores_and_order_of_gains(golden: Golden, size: int) -> None:
-    slices, unet = golden_slices(golden, size), trained_unet(golden)
-    plain = Simulator(slices.batch(torch.arange(6)), unet)
+def test_half_precision_unet_keeps_scores(golden: Golden, size: int) -> None:
+    slices = golden_slices(golden, size)
+    plain = Simulator(slices.batch(torch.arange(6)), trained_unet(golden))
     half = with_precision(trained_unet(golden), "fp16", n_rows=size, n_cols=size, device="cuda")
     assert isinstance(half, HalfPrecisionUNet)
     fused = Simulator(slices.to("cuda").batch(torch.arange(6, device="cuda")), half)
     columns = torch.tensor([[0, 3, 3, 9, 20]]).expand(6, -1).contiguous()
-    a, b = plain.start(size // 8), fused.start(size // 8)
-    before, after = plain.branch(a, columns).score, fused.branch(b, columns.cuda()).score.cpu()
+    before = plain.branch(plain.start(size // 8), columns).score
+    after = fused.branch(fused.start(size // 8), columns.cuda()).score.cpu()
     assert (before.mean() - after.mean()).abs() < 1e-4
-    gains = (before - a.score[:, None]).flatten(), (after - b.score.cpu()[:, None]).flatten()
-    assert torch.corrcoef(torch.stack(gains))[0, 1] > 0.99
+    assert (before - after).abs().max() < 5e-4
+
+
+def test_half_precision_unet_keeps_the_order_of_gains_with_trained_weights() -> None:
+    knees = [draw_knee_volume(seed=77, volume=number, n_slices=2, size=128) for number in range(3)]
+    images = torch.cat([torch.from_numpy(knee.images) for knee in knees])
+    slices = SliceSet.from_images(images, tuple(str(number // 2) for number in range(6))).to("cuda")
+    scores = []
+    for precision in ("fp32", "fp16"):
+        unet = with_precision(load("knee-unet"), precision, n_rows=128, n_cols=128, device="cuda")
+        simulator = Simulator(slices.batch(torch.arange(6, device="cuda")), unet)
+        scores.append(simulator.score_every_column(simulator.start(16)))
+    exact, fast = (x[:, x.isfinite().all(dim=0)] for x in scores)
+    assert (exact.mean() - fast.mean()).abs() < SSIM_TOLERANCE
+    assert rank_correlation(exact, fast) > RANK_TOLERANCE
 
 
 def test_same_input_gives_the_same_bits(golden: Golden) -> None:
@@ -215,7 +229,7 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
             if name.endswith("layers.0.bias"):
                 assert not own[name].any()
             else:
-                assert (own[name] - expected).norm() < 5e-3 * expected.norm(), name
+                assert (own[name] - expected).norm() < 1e-2 * expected.norm(), name
                 # Rounding moves some maxima of 2x2 pixels, hence the looser bound.
                 assert (own[name] - plain[name]).norm() < 0.15 * plain[name].norm(), name
 
