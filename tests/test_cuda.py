@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from golden_numbers import Golden
 from kscout.acquisition.choose import column_log_probabilities, draw_columns, draw_unmeasured
 from kscout.acquisition.episode import Simulator, _distinct
+from kscout.bench.agreement import RANK_TOLERANCE, SSIM_TOLERANCE, rank_correlation
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
 from kscout.core import Observation, Protocol
 from kscout.data.knee_phantom import draw_knee_volume
