@@ -164,3 +164,23 @@ def test_kernels_are_switched_off_inside_the_block_only(library: ctypes.CDLL) ->
     with native.compiled_kernels(enabled=False):
         assert compiled.compiled_convolutions(16) is None
     assert compiled.compiled_convolutions(16) is not None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_every_part_is_done_once_and_failures_are_raised(
+    own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not own:
+        monkeypatch.setattr(native, "_own_threads", lambda: None)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        done: list[int] = []
+        native.over_parts(7, lambda begin, end: done.extend(range(begin, end)))
+        assert sorted(done) == list(range(7))
+        native.over_parts(0, lambda *_: done.append(-1))
+        assert -1 not in done
+        with pytest.raises(ZeroDivisionError):
+            native.over_parts(5, lambda begin, _: done.append(1 // begin))
+    finally:
+        torch.set_num_threads(before)

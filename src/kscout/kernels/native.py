@@ -36,7 +36,8 @@ _FOR_THIS_MACHINE = ("-march=native", "-mcpu=native")
 _LIMIT_S = 120
 
 _is_enabled = True
-_local = threading.local()
+_scratch: dict[int, Tensor] = {}
+"""By thread. To Python a thread of OpenMP is a new one at each call, so it has no local memory."""
 
 
 @contextmanager
@@ -143,28 +144,67 @@ def scratch(n_floats: int) -> Float[Tensor, " n"]:
 
     Memory taken anew is zeroed by the system page by page, which costs as much as a layer.
     """
-    held: Tensor | None = getattr(_local, "scratch", None)
+    thread = threading.get_ident()
+    held = _scratch.get(thread)
     if held is None or len(held) < n_floats:
-        held = _local.scratch = torch.empty(n_floats)
+        held = _scratch[thread] = torch.empty(n_floats)
     return held
 
 
 def over_parts(n: int, function: Callable[[int, int], None]) -> None:
     """Call a function on the consecutive parts [begin, end) of n things, one for each thread.
 
-    As many threads as torch uses take part; C functions let go of the interpreter's lock.
+    As many threads as torch uses take part, its own ones where they can be had; C functions let go
+    of the interpreter's lock.
     """
     n_parts = min(n, torch.get_num_threads())
     edges = [n * part // n_parts for part in range(n_parts + 1)] if n else [0]
     parts = list(itertools.pairwise(edges))
-    if len(parts) > 1:
-        # The first part is this thread's own.
-        others = [_pool(os.getpid()).submit(function, *part) for part in parts[1:]]
-        function(*parts[0])
-        for other in others:
-            other.result()
-    elif parts:
-        function(*parts[0])
+    if len(parts) < 2:
+        for part in parts:
+            function(*part)
+        return
+    own = _own_threads()
+    if own is None:
+        list(_pool(os.getpid()).map(lambda part: function(*part), parts))
+    else:
+        _on_own_threads(own, parts, function)
+
+
+def _on_own_threads(
+    openmp: ctypes.CDLL, parts: list[tuple[int, int]], function: Callable[[int, int], None]
+) -> None:
+    """Call the function from OpenMP's threads; what one raises is raised here."""
+    left, failures = iter(parts), []
+
+    def work(_: int | None) -> None:
+        try:
+            # The interpreter's lock makes this safe. A team may be smaller than was asked for.
+            for part in left:
+                function(*part)
+        except Exception as error:
+            failures.append(error)
+
+    openmp.GOMP_parallel(_WORK(work), None, ctypes.c_uint(len(parts)), ctypes.c_uint(0))
+    if failures:
+        raise failures[0]
+
+
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _own_threads() -> ctypes.CDLL | None:
+    """Return GNU's OpenMP as loaded by torch.
+
+    Its threads go on spinning for a while after their work: others would wait for a core meanwhile.
+    """
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = {line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line and "torch" in line}
+    return ctypes.CDLL(found.pop()) if len(found) == 1 else None
 
 
 @cache
