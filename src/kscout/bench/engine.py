@@ -52,6 +52,7 @@ class Engine:
         device: torch.device,
         *,
         precision: str = "auto",
+        backend: str = "auto",
         unet: UNet | None = None,
     ) -> "Engine":
         """Choose convolutions by measurement, as a training does, and freeze the U-Net."""
@@ -63,10 +64,11 @@ class Engine:
         slices = slices.to(device)
         unet = unet.to(device).eval().requires_grad_(False)
         frozen = with_precision(unet, precision, n_rows=size, n_cols=size, device=device)
-        backend = "onednn"
-        if device.type == "cpu" and isinstance(frozen.network, torch.nn.Module):
+        if device.type != "cpu":
+            backend = "onednn"
+        elif isinstance(frozen.network, torch.nn.Module):
             sample = slices.images[:8, None]
-            backend = choose_convolution("auto", frozen.network, sample, trains=False)
+            backend = choose_convolution(backend, frozen.network, sample, trains=False)
             to_layout(frozen.network, backend)
         return cls(size, slices, unet, frozen, backend, policy.to(device))
 
