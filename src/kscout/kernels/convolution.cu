@@ -114,10 +114,11 @@ __device__ __forceinline__ void write_sums(float2* out, const float2* sums) {
 }
 
 // Multiply KC channels of a tile. Pixels are read once for the three rows of taps that use them.
-// `tile` is the lane's address; weights of a tap are TAP vectors further than those of the one
-// before.
+// `tile` and `corners` give the lane's addresses for each column of taps; weights of a tap are TAP
+// vectors further than those of the one before.
 template <int TW, int MT, int NT, int WM, int TAP, bool ACTIVATES>
-__device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile, const Norm* norm,
+__device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile,
+                                              const u32 (&corners)[3], const Norm* norm,
                                               const uint4* weights) {
   constexpr int ROWS = Place<TW, MT, WM>::ROWS;
   int lane = threadIdx.x % 32;
@@ -133,7 +134,7 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile,
     for (int y = 0; y < (MT - 1) * ROWS + 3; ++y) {
       if (y % ROWS > 2) continue;  // no product of the warp begins or ends here
       u32 pixels[4];
-      load_matrices(pixels, tile + (y * (TW + 2) + dx) * STRIDE);
+      load_matrices(pixels, tile + corners[dx] + y * (TW + 2) * STRIDE);
       if (ACTIVATES) {
         pixels[0] = fma_relu2(pixels[0], low.scale, low.shift);
         pixels[1] = fma_relu2(pixels[1], low.scale, low.shift);
@@ -202,8 +203,11 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
   int part = blockIdx.y * PART;
   Place<TW, MT, WM> place(warp_m);
   using P = Place<TW, MT, WM>;
-  u32 corner = shared_address(memory) + lane / 16 * 16 +
-               ((place.y + lane % 16 / P::LENGTH) * (TW + 2) + place.x + lane % P::LENGTH) * STRIDE;
+  u32 corners[3];
+#pragma unroll
+  for (int dx = 0; dx < 3; ++dx)
+    corners[dx] = (place.y + lane % 16 / P::LENGTH) * (TW + 2) * STRIDE +
+                  place_in_row(place.x + lane % P::LENGTH + dx, lane / 16);
 
   struct { int item, step, turn, source; } ahead = {own.first, 0, 0, 0};  // what is fetched next
   auto fetch = [&] {
@@ -267,10 +271,11 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
       fetch();
       const uint4* w = KEEPS ? kept + step * WEIGHTS : (const uint4*)(stage + TILE);
       w += warp_n * NT * 16;
+      u32 tile = shared_address(stage);
       if (upsamples)
-        multiply_tile<TW, MT, NT, WM, TAP, false>(acc, corner + turn * STAGE, own_norm, w);
+        multiply_tile<TW, MT, NT, WM, TAP, false>(acc, tile, corners, own_norm, w);
       else
-        multiply_tile<TW, MT, NT, WM, TAP, true>(acc, corner + turn * STAGE, own_norm, w);
+        multiply_tile<TW, MT, NT, WM, TAP, true>(acc, tile, corners, own_norm, w);
       source = source + 1 == STAGES - 1 ? 0 : source + 1;
       turn = turn + 1 == STAGES ? 0 : turn + 1;
     }

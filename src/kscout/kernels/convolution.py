@@ -21,8 +21,9 @@ _DEPTH = 16
 _SHARED_BYTES = 228 * 1024
 """Shared memory of one multiprocessor, of which each block also costs `_BLOCK_BYTES`."""
 _BLOCK_BYTES = 1024
-_N_BLOCKS = 3
-"""Blocks that keep a multiprocessor busy: while one waits, others multiply and write."""
+_N_BLOCKS = (3, 4)
+"""Blocks that keep a multiprocessor busy, and where a tile takes few products: one waits or writes
+while others multiply."""
 
 
 @final
@@ -70,14 +71,15 @@ class Division:
         warps_m = max(n_products // 4, min(n_products, max(width // 16, 2)))
         n_part = 32 if n_out % 32 == 0 and warps_m % 2 == 0 else 16
         fields = (n_in, n_out, ups, height, width, warps_m, 1, n_part)
-        most = max(2, min(4, n_in // _DEPTH))
+        most = min(4, n_in // _DEPTH + 2)
         plans = [
             cls(*fields, n_stages, keeps)
             for keeps in (True, False)
             for n_stages in range(most, 1, -1)
         ]
         # The more is under way the better, but not at the cost of blocks that multiply meanwhile.
-        return max(plans, key=lambda plan: min(plan.n_resident, _N_BLOCKS))
+        wanted = _N_BLOCKS[n_part == 16 or n_in <= 2 * _DEPTH]
+        return max(plans, key=lambda plan: min(plan.n_resident, wanted))
 
     @property
     def parts(self) -> int:
@@ -91,7 +93,7 @@ class Division:
     @property
     def n_bytes(self) -> int:
         """Shared memory of a block."""
-        n_tile = (self.n_rows + 2) * (self.n_cols + 2) * (_DEPTH * 2 + 16)
+        n_tile = (self.n_rows + 2) * (self.n_cols + 2) * _DEPTH * 2
         n_weights = self.n_part * 18 * (self.n_in if self.keeps_weights else _DEPTH * self.n_stages)
         n_source = self.ups * (self.n_rows // 2 + 2) * (self.n_cols // 2 + 2) * _DEPTH * 2
         n_sums = self.warps_m * self.n_part * (1 if self.n_in > _DEPTH else 2)

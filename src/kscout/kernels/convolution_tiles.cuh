@@ -9,9 +9,15 @@ enum Mode { SAME = 0, POOL = 1, UP = 2, POOLED = 3 };  // POOLED: pooled by whoe
 
 constexpr int KC = 16;                     // channels of a tile: the depth of one product
 constexpr int VECTORS = KC / 8;            // 16-byte vectors of a pixel in a tile
-constexpr int STRIDE = KC * 2 + 16;        // bytes of a pixel in a tile: eight hit different banks
+constexpr int STRIDE = KC * 2;             // bytes of a pixel in a tile
 constexpr u32 OUTSIDE = 0xfc00fc00;        // minus infinity twice: norm and ReLU turn it into zero
 constexpr u32 QUARTER = 0x34003400, REST = 0x3a003a00;  // 1 / 4 and 3 / 4, twice
+
+// Where a vector lies in its row of a tile. Every four pixels change the order of their vectors, so
+// that the same vector of eight pixels in a row hits different banks.
+__device__ __forceinline__ int place_in_row(int col, int part) {
+  return col * STRIDE + (part ^ (col / 4 & 1)) * 16;
+}
 
 // Scale and shift of an instance norm, for two channels, as pairs of 16-bit floats.
 struct Norm {
@@ -71,7 +77,7 @@ struct Column {
     int i = number * THREADS + threadIdx.x, col = i % ROW / VECTORS;
     row = i < ROW * STEP ? i / ROW : ROWS, part = i % VECTORS;
     y = ty - 1 + row, x = tx - 1 + col;
-    to = tile + row * PITCH + col * STRIDE + part * 16;
+    to = tile + row * PITCH + place_in_row(col, part);
   }
   __device__ __forceinline__ bool has(int k) const { return k + STEP <= ROWS || row + k < ROWS; }
   // Only the first and the last row of a tile with its border may lie outside the image.
@@ -163,11 +169,13 @@ template <int H, int W, int TH, int TW, int THREADS>
 __device__ __forceinline__ void upsample(unsigned char* tile, const unsigned char* source,
                                          const Norm* norm, int ty, int tx) {
   constexpr int WIDTH = TW / 2 + 1, N = (TH / 2 + 1) * WIDTH * VECTORS;
+  constexpr int PITCH = (TW + 2) * STRIDE;
 #pragma unroll 1
   for (int i = threadIdx.x; i < N; i += THREADS) {
     int p = i / VECTORS, part = i % VECTORS, sy = p / WIDTH, sx = p % WIDTH;
     const uint4* from = (const uint4*)source + (sy * (WIDTH + 1) + sx) * VECTORS + part;
     const Norm* own = norm + part * 4;
+    unsigned char* to = tile + 2 * sy * PITCH + place_in_row(2 * sx, part);  // the next's order, too
     uint4 row[2][2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -181,8 +189,7 @@ __device__ __forceinline__ void upsample(unsigned char* tile, const unsigned cha
       int y = 2 * sy + j / 2, x = 2 * sx + j % 2;
       bool is_inside = (u32)(ty - 1 + y) < H && (u32)(tx - 1 + x) < W;
       uint4 v = blend(row[0][j % 2], j < 2 ? REST : QUARTER, row[1][j % 2], j < 2 ? QUARTER : REST);
-      *(uint4*)(tile + (y * (TW + 2) + x) * STRIDE + part * 16) =
-          is_inside ? v : make_uint4(0, 0, 0, 0);
+      *(uint4*)(to + j / 2 * PITCH + j % 2 * STRIDE) = is_inside ? v : make_uint4(0, 0, 0, 0);
     }
   }
 }
