@@ -5,16 +5,21 @@
 // stored before its norm. `gradient` is the loss's derivative by what the next layer reads (pooled),
 // times a factor that keeps it within 16 bit. `pooled` are maxima of 2x2 values, or the values where
 // there is no pooling: norm and ReLU may come after the maximum, because they grow. The steps:
-//   gradient_sums      of the last layer: what instance norm's derivative needs of the whole image,
-//                      per channel; other layers find it as they make the gradient;
-//   finish_sums        from these to the factors of that derivative;
-//   through_norm       back through pooling, ReLU and norm: the derivative by the convolution's output;
-//   then, in convolution_backward_layers.cu, its correlation with what the convolution read, and back
-//   through the convolution to the layer before's gradient. Thin layers do all three at once;
-//   first_weight_gradients   both for the first layer, which reads images and pools nothing.
+//   gradient_sums   of the last layer: what instance norm's derivative needs of the whole image, per
+//                   channel; other layers find it as they make the gradient;
+//   finish_sums     from these to the factors of that derivative;
+//   then, in convolution_backward_layers.cu, back through pooling, ReLU and norm to the derivative by
+//   the convolution's output, its correlation with what the convolution read, and back through the
+//   convolution to the layer before's gradient;
+//   first_weight_gradients   for the first layer, which reads images and pools nothing.
 // Sums are added in a fixed order.
 
 #include "convolution_backward_tiles.cuh"
+
+__device__ __forceinline__ void unpack8(float (&v)[8], uint4 raw) {
+  unpack(raw.x, v[0], v[1]), unpack(raw.y, v[2], v[3]);
+  unpack(raw.z, v[4], v[5]), unpack(raw.w, v[6], v[7]);
+}
 
 // Scale and shift of instance norm per image and channel, from the sums of its tiles.
 template <int C>
@@ -114,29 +119,6 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// The derivative by a convolution's output, which is pooled.
-template <int H, int W, int C>
-__global__ void __launch_bounds__(256)
-    through_norm(const u16* values, const float4* factors, const u16* gradient, u16* out) {
-  constexpr int COLS = W / 2, N = H / 2 * COLS;
-  __shared__ float4 factor[C];
-  Walk<N, C> walk;
-  long long image = blockIdx.y;
-  read_factors<C, 256>(factor, factors + image * C);
-  __syncthreads();
-  values += image * H * W * C + walk.c, out += image * H * W * C + walk.c;
-  gradient += image * N * C + walk.c;
-  for (int p = walk.first; p < walk.last; p += walk.STEP) {
-    int at = (p / COLS * 2 * W + p % COLS * 2) * C;
-    float x[4][8];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) unpack8(x[k], load8(values + at + (k / 2 * W + k % 2) * C));
-    differentiate<4, C / 8>(x, load8(gradient + p * C), factor + walk.c / 8);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) *(uint4*)(out + at + (k / 2 * W + k % 2) * C) = pack8(x[k]);
-  }
-}
-
 // The gradient by the first convolution's weights: [worker][COUT][16], of which nine are taps. It reads
 // images of 32 bit, and its derivative is made on the way in. Each of eight warps takes its share of a
 // tile's pixels. What the next tile needs is loaded before the present one is multiplied.
@@ -186,10 +168,10 @@ __global__ void __launch_bounds__(256, COUT <= 32 ? 4 : 1)
     for (int k = 0; k < EACH; ++k) {
       int i = k * 256 + threadIdx.x, p = i / VECTORS, vector = i % VECTORS;
       if (p >= TH * TW) continue;
-      float v[1][8];
-      unpack8(v[0], x[k]);
-      differentiate<1, VECTORS>(v, g[k], factor + vector);
-      *(uint4*)(memory + p * STRIDE + vector * 16) = pack8(v[0]);
+      u32 v[1][4], own[4];
+      split(v[0], x[k]), split(own, g[k]);
+      differentiate<1, VECTORS>(v, own, factor + vector);
+      *(uint4*)(memory + p * STRIDE + vector * 16) = join(v[0]);
     }
 #pragma unroll
     for (int k = 0; k < PIXELS; ++k)

@@ -82,7 +82,7 @@ class LastSums:
 
     def __init__(self, n_channels: int, n_rows: int, n_cols: int) -> None:
         self.shape = (n_rows, n_cols, n_channels)
-        self.n_parts = _n_parts(n_rows * n_cols, n_channels)
+        self.n_parts = min(8, max(1, n_rows * n_cols * n_channels // 8 // _THREADS // 16))
         self.kernel = compile_kernel(FILE, "gradient_sums", *self.shape)
 
     def __call__(self, features: Features, norms: Tensor, gradient: Tensor) -> Flow:
@@ -144,7 +144,6 @@ class ConvolutionBackward:
         if self.is_thin:
             self._prepare_thin()
         else:
-            self.through_norm = compile_kernel(FILE, "through_norm", n_rows, n_cols, n_out)
             self._prepare_weights()
             self._prepare_plain()
 
@@ -162,8 +161,10 @@ class ConvolutionBackward:
         n_rows, n_cols = min(self.shape[0], 8), min(self.shape[1], 16)
         arguments = (*self.shape, self.n_in, self.n_out, n_rows, n_cols)
         self.weights = compile_kernel(LAYERS, "weight_gradients", *arguments)
-        n_around = (n_rows + 2) * (n_cols + 2)
-        self.weights_bytes = 2 * (n_rows * n_cols * (64 * 2 + 16) + n_around * (32 * 2 + 16))
+        n_pixels, n_around = n_rows * n_cols, (n_rows + 2) * (n_cols + 2)
+        n_values = n_pixels * 5 // 4 * 64 * 2
+        n_tiles = 2 * n_around * (32 * 2 + 16) + n_pixels * (64 * 2 + 16)
+        self.weights_bytes = n_values + n_tiles + 64 * 16
         self.weights.set_shared_memory_config(self.weights_bytes)
         self.weights_parts = (self.n_out // 64, self.n_in // 32)
 
@@ -198,11 +199,8 @@ class ConvolutionBackward:
         factors = self.norm.factors(norms, flow)
         if self.is_thin:
             return self._differentiate_thin(features, factors, flow, before, weight)
-        derivative = torch.empty_like(features.values)
-        n_parts = _n_parts(self.norm.n_pixels // 4, self.n_out)
-        arguments = [features.values, factors, flow.gradient, derivative]
-        self.through_norm((n_parts, len(derivative), 1), (_THREADS, 1, 1), arguments)
-        return self._to_weight(before, derivative), self._to_input(before, derivative, weight)
+        found, derivative = self._to_weight(features, factors, flow, before)
+        return found, self._to_input(before, derivative, weight)
 
     def _differentiate_thin(
         self, features: Features, factors: Tensor, flow: Flow, before: Before, weight: Tensor
@@ -216,14 +214,21 @@ class ConvolutionBackward:
         self.thin((self.n_blocks, 1, 1), (_THREADS, 1, 1), arguments, self.thin_bytes)
         return self._total(found), back
 
-    def _to_weight(self, before: Before, derivative: Tensor) -> Float[Tensor, "out in 3 3"]:
+    def _to_weight(
+        self, features: Features, factors: Tensor, flow: Flow, before: Before
+    ) -> tuple[Float[Tensor, "out in 3 3"], Float[Tensor, "image row col out"]]:
+        """Return the weight's gradient and the derivative by the convolution's output."""
         n_out, n_in = self.weights_parts
         n_workers = max(1, self.n_blocks // (n_out * n_in))
-        found = torch.empty(n_workers, 9, self.n_out, self.n_in, device=derivative.device)
-        arguments = [before.values, before.norms, derivative, found, len(derivative)]
+        found = torch.empty(n_workers, 9, self.n_out, self.n_in, device=factors.device)
+        derivative = torch.empty_like(features.values)
+        arguments = [
+            *(features.values, factors, flow.gradient, before.values, before.norms),
+            *(derivative, found, len(derivative)),
+        ]
         grid = (n_workers, n_out, n_in)
         self.weights(grid, (_THREADS, 1, 1), arguments, self.weights_bytes)
-        return self._total(found)
+        return self._total(found), derivative
 
     def _to_input(self, before: Before, derivative: Tensor, weight: Tensor) -> Flow:
         back = self._allocate(before, self.plain_parts)
@@ -242,11 +247,6 @@ class ConvolutionBackward:
 
     def _total(self, found: Tensor) -> Float[Tensor, "out in 3 3"]:
         return found.sum(dim=0).view(3, 3, self.n_out, self.n_in).permute(2, 3, 0, 1)
-
-
-def _n_parts(n_pixels: int, n_channels: int) -> int:
-    """Return how many blocks go through one image pixel by pixel, eight channels to a thread."""
-    return min(8, max(1, n_pixels * n_channels // 8 // _THREADS // 16))
 
 
 def _n_processors(device: torch.device) -> int:

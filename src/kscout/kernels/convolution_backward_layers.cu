@@ -15,51 +15,74 @@ struct Range {
 };
 
 // Sums over images and pixels of output derivative times input, for 64 x 32 channels and all taps:
-// [worker][tap][COUT][CIN]. `pooled` is what the convolution read, before `norms` and ReLU. Eight
-// warps, each with 16 x 16 channels. The border of what was read is minus infinity.
+// [worker][tap][COUT][CIN]. The derivative is made from `values`, the convolution's output,
+// `factors` of its norm and `gradient` by what pooling left, and written for whoever needs it next.
+// `pooled` is what the convolution read, before `norms` and ReLU; its border is minus infinity. Eight
+// warps have 16 x 16 channels each.
 template <int H, int W, int CIN, int COUT, int TH, int TW>
 __global__ void __launch_bounds__(256, 2)
-    weight_gradients(const u16* pooled, const float2* norms, const u16* derivative, float* out,
+    weight_gradients(const u16* values, const float4* factors, const u16* gradient,
+                     const u16* pooled, const float2* norms, u16* derivative, float* out,
                      int n_images) {
-  constexpr int CO = 64, CI = 32, D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16;
+  constexpr int CO = 64, CI = 32, D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8;
   constexpr int TILES = H / TH * (W / TW), X_TILE = (TH + 2) * (TW + 2) * X_STRIDE;
-  constexpr int D_VECTORS = CO / 8, D_EACH = TH * TW * D_VECTORS, STAGE = X_TILE + TH * TW * D_STRIDE;
-  static_assert(TW <= 16, "one strip");
+  constexpr int N = TH * TW / 4 * VECTORS;
+  static_assert(TW <= 16 && N <= 256, "one strip; a thread has at most eight channels of a window");
   SHARED_MEMORY(memory);
+  unsigned char* raw = memory + threadIdx.x * 16;  // a thread reads what it has copied itself
+  unsigned char* read = memory + 5 * N * 16;       // two tiles, used in turn
+  unsigned char* tile = read + 2 * X_TILE;         // the derivative
+  float4* factor = (float4*)(tile + TH * TW * D_STRIDE);
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int first_out = blockIdx.y * CO, first_in = blockIdx.z * CI;
   int own_out = warp % 4 * 16, own_in = warp / 4 * 16;
+  int window = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+  int y = window / (TW / 2), x = window % (TW / 2);
+  int c = first_out + vector * 8;
   Range range(n_images * TILES);
-  auto fetch = [&](int item, unsigned char* stage) {
+  auto fetch = [&](int item, unsigned char* to) {
     long long image = item / TILES;
     int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
     copy_tile<H, W, CIN, TH, TW, CI / 8, 256, OUTSIDE>(
-        stage, pooled + image * H * W * CIN + first_in, ty, tx);
-    const u16* own = derivative + (image * H * W + ty * W + tx) * COUT + first_out;
-    u32 to = shared_address(stage) + X_TILE;
+        to, pooled + image * H * W * CIN + first_in, ty, tx);
+    if (threadIdx.x < N)
+      copy_window<W, COUT, N>(raw, values + image * H * W * COUT + c,
+                              gradient + image * (H / 2) * (W / 2) * COUT + c, ty / 2 + y,
+                              tx / 2 + x);
+  };
+  auto fill = [&](int item) {
+    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+    if (threadIdx.x >= N) return;
+    u32 v[4][4];
+    differentiate_window<VECTORS, N>(v, raw, factor + vector);
+    u16* to = derivative + ((long long)(item / TILES) * H * W + ty * W + tx) * COUT + c;
 #pragma unroll
-    for (int first = 0; first < D_EACH; first += 256) {
-      int i = first + threadIdx.x, p = i / D_VECTORS, vector = i % D_VECTORS;
-      if (i < D_EACH)
-        copy_ahead(to + p * D_STRIDE + vector * 16,
-                   own + (p / TW * W + p % TW) * COUT + vector * 8);
+    for (int k = 0; k < 4; ++k) {
+      int row = 2 * y + k / 2, col = 2 * x + k % 2;
+      *(uint4*)(tile + (row * TW + col) * D_STRIDE + vector * 16) = join(v[k]);
+      if (blockIdx.z == 0) *(uint4*)(to + (row * W + col) * COUT) = join(v[k]);
     }
   };
-  float acc[9][2][4] = {};
-  int turn = 0;
-  if (range.item < range.end) fetch(range.item, memory);
+  if (range.item < range.end) fetch(range.item, read);
   end_copies();
+  float acc[9][2][4] = {};
+  int turn = 0, known = -1;
   for (int item = range.item; item < range.end; ++item) {
-    const float2* n = norms + item / TILES * CIN + first_in + own_in + lane / 4;
-    uint2 low = norm_pair(__ldg(n)), high = norm_pair(__ldg(n + 8));
-    u32 stage = shared_address(memory) + turn * STAGE;
+    int image = item / TILES;
+    if (image != known) read_factors<CO, 256>(factor, factors + image * COUT + first_out);
+    known = image;
     wait_for_copies<0>();
     __syncthreads();
+    fill(item);
+    __syncthreads();
+    u32 right = shared_address(read) + turn * X_TILE + own_in * 2;
     turn ^= 1;
-    if (item + 1 < range.end) fetch(item + 1, memory + turn * STAGE);
+    if (item + 1 < range.end) fetch(item + 1, read + turn * X_TILE);
     end_copies();
-    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, stage + X_TILE + own_out * 2, stage + own_in * 2,
-                                              low, high);
+    const float2* n = norms + image * CIN + first_in + own_in + lane / 4;
+    uint2 low = norm_pair(__ldg(n)), high = norm_pair(__ldg(n + 8));
+    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, shared_address(tile) + own_out * 2, right, low,
+                                              high);
   }
   write_weights<COUT, CIN>(acc, out + (long long)blockIdx.x * 9 * COUT * CIN +
                                     (first_out + own_out) * CIN + first_in + own_in);
@@ -141,12 +164,12 @@ __global__ void __launch_bounds__(256, 2)
   constexpr int D_STRIDE = COUT * 2 + 16, X_STRIDE = CIN * 2 + 16, AROUND = (TH + 2) * (TW + 2);
   // Windows of 2 x 2 pixels that a tile and its border touch.
   constexpr int COLS = TW / 2 + 2, WINDOWS = (TH / 2 + 2) * COLS;
-  constexpr int VALUES = 4 * WINDOWS * COUT * 2, X_TILE = AROUND * X_STRIDE;
+  constexpr int RAW = 5 * WINDOWS * COUT * 2, X_TILE = AROUND * X_STRIDE;
   constexpr int MT = TH * TW / 64, N_WEIGHTS = 9 * COUT * CIN / 8;
   SHARED_MEMORY(memory);
   unsigned char* raw = memory;  // pixels 0, 1, 2 and 3 of all windows, then their gradients
-  unsigned char* read = raw + VALUES + WINDOWS * COUT * 2;  // two tiles, used in turn
-  unsigned char* tile = read + 2 * X_TILE;                  // the derivative
+  unsigned char* read = raw + RAW;  // two tiles, used in turn
+  unsigned char* tile = read + 2 * X_TILE;  // the derivative
   uint4* kept = (uint4*)(tile + AROUND * D_STRIDE);
   float4* factor = (float4*)(kept + N_WEIGHTS);
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -163,12 +186,7 @@ __global__ void __launch_bounds__(256, 2)
       int i = first + threadIdx.x, p = i / VECTORS, c = i % VECTORS * 8;
       int y = ty / 2 - 1 + p / COLS, x = tx / 2 - 1 + p % COLS;
       if (i >= WINDOWS * VECTORS || (u32)y >= H / 2 || (u32)x >= W / 2) continue;
-      const u16* window = from + (2 * y * W + 2 * x) * COUT + c;
-      u32 address = shared_address(raw + i * 16);
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        copy_ahead(address + k * WINDOWS * COUT * 2, window + (k / 2 * W + k % 2) * COUT);
-      copy_ahead(address + VALUES, above + (y * (W / 2) + x) * COUT + c);
+      copy_window<W, COUT, WINDOWS * VECTORS>(raw + i * 16, from + c, above + c, y, x);
     }
   };
   auto fill = [&](int ty, int tx) {
@@ -176,18 +194,14 @@ __global__ void __launch_bounds__(256, 2)
     for (int i = threadIdx.x; i < WINDOWS * VECTORS; i += 256) {
       int p = i / VECTORS, vector = i % VECTORS, wy = p / COLS, wx = p % COLS;
       bool is_inside = (u32)(ty / 2 - 1 + wy) < H / 2 && (u32)(tx / 2 - 1 + wx) < W / 2;
-      float x[4][8] = {};
-      if (is_inside) {
-        const uint4* own = (const uint4*)raw + i;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) unpack8(x[k], own[k * WINDOWS * VECTORS]);
-        differentiate<4, VECTORS>(x, own[4 * WINDOWS * VECTORS], factor + vector);
-      }
+      u32 v[4][4] = {};
+      if (is_inside)
+        differentiate_window<VECTORS, WINDOWS * VECTORS>(v, raw + i * 16, factor + vector);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         int row = 2 * wy - 1 + k / 2, col = 2 * wx - 1 + k % 2;
         if ((u32)row < TH + 2 && (u32)col < TW + 2)
-          *(uint4*)(tile + (row * (TW + 2) + col) * D_STRIDE + vector * 16) = pack8(x[k]);
+          *(uint4*)(tile + (row * (TW + 2) + col) * D_STRIDE + vector * 16) = join(v[k]);
       }
     }
   };

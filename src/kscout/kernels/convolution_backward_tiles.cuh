@@ -4,13 +4,12 @@
 
 constexpr u32 OUTSIDE = 0xfc00fc00;  // minus infinity twice: norm and ReLU turn it into zero
 
-__device__ __forceinline__ void unpack8(float (&v)[8], uint4 raw) {
-  unpack(raw.x, v[0], v[1]), unpack(raw.y, v[2], v[3]);
-  unpack(raw.z, v[4], v[5]), unpack(raw.w, v[6], v[7]);
+__device__ __forceinline__ void split(u32 (&v)[4], uint4 raw) {
+  v[0] = raw.x, v[1] = raw.y, v[2] = raw.z, v[3] = raw.w;
 }
 
-__device__ __forceinline__ uint4 pack8(const float (&v)[8]) {
-  return make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
+__device__ __forceinline__ uint4 join(const u32 (&v)[4]) {
+  return make_uint4(v[0], v[1], v[2], v[3]);
 }
 
 __device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4*)p); }
@@ -26,26 +25,56 @@ __device__ __forceinline__ void read_factors(float4* to, const float4* from) {
 
 // The derivative by PIXELS values of which the largest was pooled, for eight channels, in place. Of
 // equal values the first one was pooled. `gradient` is by the pooled value, after norm and ReLU;
-// factors lie VECTORS apart: the norm's scale and shift, and a line that instance norm subtracts.
+// factors lie VECTORS apart: the norm's scale and shift, and a line that instance norm adds.
 template <int PIXELS, int VECTORS>
-__device__ __forceinline__ void differentiate(float (&x)[PIXELS][8], uint4 gradient,
+__device__ __forceinline__ void differentiate(u32 (&v)[PIXELS][4], const u32 (&gradient)[4],
                                               const float4* factors) {
-  float g[8];
-  unpack8(g, gradient);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float4 f = factors[i * VECTORS];
-    float most = x[0][i];
+  for (int pair = 0; pair < 4; ++pair) {
+    float x[PIXELS][2], g[2];
+    unpack(gradient[pair], g[0], g[1]);
 #pragma unroll
-    for (int k = 1; k < PIXELS; ++k) most = fmaxf(most, x[k][i]);
-    float left = fmaf(most, f.x, f.y) > 0.f ? g[i] * f.x : 0.f;
+    for (int k = 0; k < PIXELS; ++k) unpack(v[k][pair], x[k][0], x[k][1]);
 #pragma unroll
-    for (int k = 0; k < PIXELS; ++k) {
-      bool is_most = x[k][i] == most;
-      x[k][i] = bounded(fmaf(x[k][i], f.z, f.w) + (is_most ? left : 0.f));
-      left = is_most ? 0.f : left;
+    for (int i = 0; i < 2; ++i) {
+      float4 f = factors[(pair * 2 + i) * VECTORS];
+      float most = x[0][i];
+#pragma unroll
+      for (int k = 1; k < PIXELS; ++k) most = fmaxf(most, x[k][i]);
+      float left = fmaf(most, f.x, f.y) > 0.f ? g[i] * f.x : 0.f;
+#pragma unroll
+      for (int k = 0; k < PIXELS; ++k) {
+        bool is_most = x[k][i] == most;
+        x[k][i] = bounded(fmaf(x[k][i], f.z, f.w) + (is_most ? left : 0.f));
+        left = is_most ? 0.f : left;
+      }
     }
+#pragma unroll
+    for (int k = 0; k < PIXELS; ++k) v[k][pair] = pack(x[k][0], x[k][1]);
   }
+}
+
+// The same from shared memory, where pixels and then the gradient lie PITCH vectors apart.
+template <int VECTORS, int PITCH>
+__device__ __forceinline__ void differentiate_window(u32 (&v)[4][4], const unsigned char* raw,
+                                                     const float4* factors) {
+  u32 gradient[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) split(v[k], *(const uint4*)(raw + k * PITCH * 16));
+  split(gradient, *(const uint4*)(raw + 4 * PITCH * 16));
+  differentiate<4, VECTORS>(v, gradient, factors);
+}
+
+// Start to copy eight channels of a window's pixels and its gradient there, from a C-channel image W
+// wide and its pooled gradient.
+template <int W, int C, int PITCH>
+__device__ __forceinline__ void copy_window(unsigned char* raw, const u16* image,
+                                            const u16* gradient, int y, int x) {
+  u32 to = shared_address(raw);
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    copy_ahead(to + k * PITCH * 16, image + ((2 * y + k / 2) * W + 2 * x + k % 2) * C);
+  copy_ahead(to + 4 * PITCH * 16, gradient + (y * (W / 2) + x) * C);
 }
 
 // Start to copy VECTORS x 8 channels of a tile and its border from a C-channel H x W image. Pixels

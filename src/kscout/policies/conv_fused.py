@@ -96,7 +96,7 @@ class HalfPrecisionConvPolicy(Policy):
         n_rows, n_cols = last.shape
         self.last_sums = LastSums(last.n_out, n_rows // 2, n_cols // 2)
         self.flatten = compile_kernel(FILE, "flatten", *last.shape, last.n_out)
-        self.room: dict[int, Room] = {}
+        self.rooms: dict[tuple[int, bool], Room] = {}
         self.kept: Room | None = None
         self.n_kept = 0
         self._share_weights()
@@ -135,12 +135,12 @@ class HalfPrecisionConvPolicy(Policy):
 
     def keep(self, n_images: int) -> None:
         """Keep the features of the next so many images, so that `recall` need not compute them."""
-        self.kept, self.n_kept = self._room(n_images), 0
+        self.kept, self.n_kept = self._room(n_images, keeps=True), 0
 
     def n_bytes_kept(self, n_images: int) -> int:
         """Return how much memory `keep` takes."""
         per_image = sum(5 * x.n_out * x.shape[0] * x.shape[1] // 2 for x in self.layers)
-        return n_images * (per_image + 2 * self.dense.in_features)
+        return _room_size(n_images) * (per_image + 2 * self.dense.in_features)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         image = seen.image.contiguous()
@@ -158,10 +158,12 @@ class HalfPrecisionConvPolicy(Policy):
         assert self.kept is not None and begin + len(image) <= self.n_kept
         return self._score(image.contiguous(), self.kept.part(begin, begin + len(image)))
 
-    def _room(self, n_images: int) -> Room:
-        if n_images not in self.room:
-            self.room[n_images] = Room.of(self.layers, n_images, self.zero.device)
-        return self.room[n_images]
+    def _room(self, n_images: int, *, keeps: bool = False) -> Room:
+        """Return room for so many images; none is given back, because a CUDA graph may use it."""
+        key = (_room_size(n_images), keeps)
+        if key not in self.rooms:
+            self.rooms[key] = Room.of(self.layers, key[0], self.zero.device)
+        return self.rooms[key].part(0, n_images)
 
     def _convolve(self, image: Float[Tensor, "batch row col"], room: Room) -> None:
         features: Features | Input = Input(image, room.mean, room.std)
@@ -235,6 +237,11 @@ class _FirstDense(torch.autograd.Function):
             *((weight / scale).contiguous() for weight in found),
             *(torch.zeros_like(bias) for bias in view.biases),
         )
+
+
+def _room_size(n_images: int) -> int:
+    """Return a power of two: many batch sizes share few rooms."""
+    return 1 << (n_images - 1).bit_length()
 
 
 def can_fuse_policy(policy: Policy) -> TypeGuard[ConvPolicy]:
