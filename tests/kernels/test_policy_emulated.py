@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from kscout.core import Observation
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
+from kscout.reconstruction.unet import UNetNetwork
+from kscout.reconstruction.unet_fused import FusedUNet
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 
@@ -75,3 +77,16 @@ def test_fused_policy_has_the_gradients_of_the_network(
                 assert not own[name].any()
             else:
                 assert (own[name] - gradient).norm() < 5e-3 * gradient.norm(), name
+
+
+def test_many_batch_sizes_share_few_buffers(
+    policy: ConvPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kscout.reconstruction.unet_fused.compile_kernel", Emulated)
+    unet: Any = FusedUNet(UNetNetwork(n_channels=16, n_pools=1, dropout=0.0), SIZE, SIZE)
+    fused: Any = HalfPrecisionConvPolicy(policy)
+    for n_images in range(1, 34):
+        assert all(len(x.values) == n_images for x in unet._buffers(n_images))
+        assert len(fused._room(n_images).flat) == n_images
+    assert sum(len(x[0].values) for x in unet.buffers.values()) == 127
+    assert sum(len(x.flat) for x in fused.rooms.values()) == 127

@@ -89,7 +89,7 @@ class Simulator:
         self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
         self.ramps = column_ramps(batch.n_cols, device)
         self.scorer = SsimScorer(batch.target, data_range=batch.data_range)
-        limit = MEMORY_LIMIT[device.type] if memory_limit is None else memory_limit
+        limit = _memory_limit(device) if memory_limit is None else memory_limit
         self.n_at_once = max(1, limit // (_BYTES_PER_PIXEL * batch.target[0].numel()))
 
     def start(self, n_initial: int, *, n_trajectories: int = 1) -> State:
@@ -302,6 +302,14 @@ def _follow(
         selection = slot[:, 0] if choice is None else slot.gather(-1, choice[:, None])[:, 0]
         taken = [x[selection] for x in values]
     return replace(state, **dict(zip(_PER_STATE, taken, strict=True)))  # type: ignore[arg-type]
+
+
+def _memory_limit(device: torch.device) -> int:
+    """Return the default, on CUDA at most a quarter of what the device has."""
+    limit = MEMORY_LIMIT[device.type]
+    if device.type != "cuda":
+        return limit
+    return min(limit, torch.cuda.get_device_properties(device).total_memory // 4)
 
 
 def protocol_note(reconstructor: Reconstructor, protocol: Protocol) -> str | None:

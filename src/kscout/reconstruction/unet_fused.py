@@ -84,10 +84,16 @@ class FusedUNet:
         return out
 
     def _buffers(self, n_images: int) -> list[Features]:
-        if n_images not in self.buffers:
+        """Return room for so many images.
+
+        Sizes are powers of two, so that many batch sizes share few buffers, and none is ever given
+        back, because a CUDA graph may use it.
+        """
+        size = 1 << (n_images - 1).bit_length()
+        if size not in self.buffers:
             pairs = [*self.down, self.middle, *self.up]
-            self.buffers[n_images] = [step.allocate(n_images) for pair in pairs for step in pair]
-        return self.buffers[n_images]
+            self.buffers[size] = [step.allocate(size) for pair in pairs for step in pair]
+        return [features.part(slice(n_images)) for features in self.buffers[size]]
 
 
 def can_fuse(network: nn.Module, n_rows: int, n_cols: int) -> bool:
