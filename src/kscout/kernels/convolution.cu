@@ -249,8 +249,8 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
   for (int item = own.first; item < own.end; ++item) {
     int image = item / TILES, t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
     if (image != normed)
-      read_norms<CA, CB, THREADS>(norm, scratch, a_sums, a_tiles, A_PIXELS, b_sums, b_tiles, OWN,
-                                  image);
+      read_norms<CA, CB, THREADS, MODE == UP>(norm, scratch, a_sums, a_tiles, A_PIXELS, b_sums,
+                                              b_tiles, OWN, image);
     normed = image;
     float2* own_sums = sums + item % TURNS * WM * PART;
     float acc[MT][NT][4] = {};
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
 // (value - mean) / (std + 1e-11), and clamps to six deviations where CLAMPS. Nine taps are one
 // product's depth.
 template <int H, int W, int COUT, int TH, int TW, int WM, int CLAMPS>
-__global__ void __launch_bounds__(WM * 32)
+__global__ void __launch_bounds__(WM * 32, (COUT > 16 ? 16 : 32) / WM)
     convolve_first(const float* images, const float* means, const float* stds,
                    const uint4* weights, u16* out, float2* out_sums, const int* n_images,
                    int most_images) {

@@ -209,15 +209,16 @@ class Convolution:
             arguments: tuple[int, ...] = (n_rows, n_cols, n_out, *sizes, int(clamps))
             self.kernel = compile_kernel(FILE, "convolve_first", *arguments)
             self.n_threads, self.n_bytes, n_parts = 32 * division.warps_m, 0, 1
+            n_resident = max(1, (32 if n_out <= 16 else 16) // division.warps_m)
         else:
             layers = (n_rows, n_cols, n_in - n_skip, _MODES[mode], n_skip, n_out)
             divided = (division.warps_n, division.parts, division.n_stages)
             own = (int(division.keeps_weights), division.n_resident, int(pools))
             self.kernel = compile_kernel(FILE, "convolve", *layers, *sizes, *divided, *own)
             self.n_threads, self.n_bytes = division.n_threads, division.n_bytes
-            n_parts = division.parts
+            n_parts, n_resident = division.parts, division.n_resident
             self.kernel.set_shared_memory_config(self.n_bytes)
-        n_blocks = _n_multiprocessors(weight.device) * division.n_resident
+        n_blocks = _n_multiprocessors(weight.device) * n_resident
         self.grid = (max(1, n_blocks // n_parts), n_parts, 1)
         self.order = packed_order(n_out, n_in).to(weight.device)
         self.weight = torch.empty(self.order.shape, dtype=torch.half, device=weight.device)
