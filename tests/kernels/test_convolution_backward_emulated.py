@@ -186,3 +186,10 @@ def test_norms_come_from_the_sums_of_tiles(generator: torch.Generator) -> None:
     found = nan(N_IMAGES, 16, 2)
     emulate(FILE, "finish_norms", (16,), (N_IMAGES, 1, 1), 16, [sums, 3, 60, found])
     torch.testing.assert_close(found, norms_of(values), atol=1e-5, rtol=1e-5)
+
+
+def test_what_workers_found_is_added_by_weight(generator: torch.Generator) -> None:
+    found, total = torch.randn(11, 9, 32, 16, generator=generator), nan(32, 16, 3, 3)
+    emulate(FILE, "add_workers", (32, 16), (36, 1, 1), 256, [found, 11, total])
+    expected = found.sum(0).view(3, 3, 32, 16).permute(2, 3, 0, 1)
+    torch.testing.assert_close(total, expected, atol=1e-5, rtol=1e-5)

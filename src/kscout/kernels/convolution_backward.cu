@@ -11,6 +11,7 @@
 //   then, in convolution_backward_layers.cu, back through pooling, ReLU and norm to the derivative by
 //   the convolution's output, its correlation with what the convolution read, and back through the
 //   convolution to the layer before's gradient;
+//   add_workers     the sum of what blocks found of a weight's gradient;
 //   first_weight_gradients   for the first layer, which reads images and pools nothing.
 // Sums are added in a fixed order.
 
@@ -117,6 +118,30 @@ __global__ void __launch_bounds__(256)
     }
     out[((long long)image * gridDim.x + blockIdx.x) * C + c] = total;
   }
+}
+
+// Add what workers found, [worker][tap][COUT][CIN], to [COUT][CIN][tap]. Eight warps have a share of
+// the workers each.
+template <int COUT, int CIN>
+__global__ void __launch_bounds__(256)
+    add_workers(const float* found, int n_workers, float* out) {
+  constexpr int N = COUT * CIN;
+  static_assert(N % 128 == 0, "a block adds 128 weights of one tap");
+  __shared__ float4 scratch[8][32];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = blockIdx.x * 128 + lane * 4;
+  float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 4
+  for (int worker = warp; worker < n_workers; worker += 8) {
+    float4 v = __ldg((const float4*)(found + (long long)worker * 9 * N + i));
+    total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
+  }
+  scratch[warp][lane] = total;
+  __syncthreads();
+  if (threadIdx.x >= 128) return;
+  float sum = 0.f;
+  for (int w = 0; w < 8; ++w) sum += ((const float*)scratch[w])[threadIdx.x];
+  int own = blockIdx.x * 128 + threadIdx.x;
+  out[own % N * 9 + own / N] = sum;
 }
 
 // The gradient by the first convolution's weights: [worker][COUT][16], of which nine are taps. It reads

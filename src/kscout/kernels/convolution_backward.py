@@ -140,6 +140,7 @@ class ConvolutionBackward:
         self.n_out, self.n_in, self.shape = n_out, n_in, (n_rows, n_cols)
         self.norm = NormBackward(n_out, n_rows * n_cols)
         self.n_blocks = _AT_ONCE * _n_processors(device)
+        self.add_workers = compile_kernel(FILE, "add_workers", n_out, n_in)
         self.is_thin = n_in == 16
         if self.is_thin:
             self._prepare_thin()
@@ -246,7 +247,10 @@ class ConvolutionBackward:
         return Flow(torch.empty_like(before.values), sums)
 
     def _total(self, found: Tensor) -> Float[Tensor, "out in 3 3"]:
-        return found.sum(dim=0).view(3, 3, self.n_out, self.n_in).permute(2, 3, 0, 1)
+        total = found.new_empty(self.n_out, self.n_in, 3, 3)
+        grid = (total.numel() // 128, 1, 1)
+        self.add_workers(grid, (_THREADS, 1, 1), [found, len(found), total])
+        return total
 
 
 def _n_processors(device: torch.device) -> int:
