@@ -56,7 +56,7 @@ def packed_backward(weight: Tensor) -> Tensor:
 
 
 def weight_gradients(
-    values: Tensor, gradient: Tensor, source: Tensor, n_workers: int
+    values: Tensor, gradient: Tensor, source: Tensor, *, n_workers: int, own_out: int
 ) -> tuple[Tensor, Tensor]:
     """Run the kernel on a convolution's output and input and the gradient by its pooled output."""
     n_out, (n_in, n_rows, n_cols) = values.shape[1], source.shape[1:]
@@ -65,15 +65,16 @@ def weight_gradients(
     factors = factors_of(values, gradient, F.max_pool2d(values.float(), 2).half())
     given = [channels_last(values), factors, channels_last(gradient)]
     given += [channels_last(source), norms_of(source), derivative, found]
-    arguments = (n_rows, n_cols, n_in, n_out, 8, min(n_cols, 16))
-    grid = (n_workers, n_out // 64, n_in // 32)
+    own_in = 2048 // own_out
+    arguments = (n_rows, n_cols, n_in, n_out, 8, min(n_cols, 16), own_out, own_in)
+    grid = (n_workers, n_out // own_out, n_in // own_in)
     emulate(LAYERS, "weight_gradients", arguments, grid, 256, [*given, N_IMAGES])
     return found.sum(0), derivative
 
 
-@pytest.mark.parametrize(("n_rows", "n_cols"), [(8, 32), (16, 8)])
+@pytest.mark.parametrize(("n_rows", "n_cols", "own_out"), [(8, 32, 64), (16, 8, 32)])
 def test_gradient_goes_back_through_pooling_relu_and_norm_to_weights(
-    n_rows: int, n_cols: int, generator: torch.Generator
+    n_rows: int, n_cols: int, own_out: int, generator: torch.Generator
 ) -> None:
     n_in, n_out = 64, 128
     source = torch.randn(N_IMAGES, n_in, n_rows, n_cols, generator=generator).half()
@@ -86,7 +87,7 @@ def test_gradient_goes_back_through_pooling_relu_and_norm_to_weights(
     weight = torch.zeros(n_out, n_in, 3, 3, requires_grad=True)
     F.conv2d(read, weight, padding=1).backward(leaf.grad)
 
-    found, derivative = weight_gradients(values, gradient, source, n_workers=3)
+    found, derivative = weight_gradients(values, gradient, source, n_workers=3, own_out=own_out)
     assert leaf.grad is not None and weight.grad is not None
     torch.testing.assert_close(derivative.float(), channels_last(leaf.grad), atol=2e-3, rtol=2e-3)
     expected = weight.grad.permute(2, 3, 0, 1).reshape(9, n_out, n_in)
@@ -97,7 +98,7 @@ def test_gradients_beyond_16_bit_are_bounded(generator: torch.Generator) -> None
     source = torch.randn(N_IMAGES, 32, 8, 8, generator=generator).half()
     values = torch.randn(N_IMAGES, 64, 8, 8, generator=generator).mul(1e-3).half()
     gradient = torch.full((N_IMAGES, 64, 4, 4), 6e4).half()
-    found, derivative = weight_gradients(values, gradient, source, n_workers=1)
+    found, derivative = weight_gradients(values, gradient, source, n_workers=1, own_out=64)
     assert found.isfinite().all() and derivative.isfinite().all()
     assert derivative.max() == 65504
 
@@ -124,20 +125,22 @@ def test_first_weight_gradients_are_those_of_convolution_norm_and_relu(
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "n_cols", "n_in", "warps_n"), [(16, 16, 128, 2), (16, 32, 32, 1), (8, 8, 32, 1)]
+    ("tile", "n_in", "warps_n"), [((16, 16), 64, 2), ((8, 16), 32, 1), ((8, 8), 32, 1)]
 )
 def test_derivative_goes_back_through_the_convolution(
-    n_rows: int, n_cols: int, n_in: int, warps_n: int, generator: torch.Generator
+    tile: tuple[int, int], n_in: int, warps_n: int, generator: torch.Generator
 ) -> None:
-    n_out, warps_m = 64, n_rows * n_cols // 64
+    n_out, n_rows, n_cols = 64, 16, 2 * tile[1]
+    warps_m = tile[0] * tile[1] // 64
+    n_parts = n_rows * n_cols // 64
     derivative = torch.randn(N_IMAGES, n_out, n_rows, n_cols, generator=generator).half()
     values = torch.randn(N_IMAGES, n_in, n_rows, n_cols, generator=generator).half()
     weight = (torch.randn(n_out, n_in, 3, 3, generator=generator) / 30).half().float()
     found, sums = (
         nan(*channels_last(values).shape, dtype=torch.half),
-        nan(N_IMAGES, warps_m, n_in, 2),
+        nan(N_IMAGES, n_parts, n_in, 2),
     )
-    arguments = (n_rows, n_cols, n_out, n_in, n_rows, n_cols, warps_m, warps_n)
+    arguments = (n_rows, n_cols, n_out, n_in, *tile, warps_m, warps_n)
     given = [channels_last(derivative), packed_backward(weight)]
     given += [channels_last(values), norms_of(values), found, sums]
     grid, n_threads = (2, n_in // (32 * warps_n), 1), 32 * warps_m * warps_n

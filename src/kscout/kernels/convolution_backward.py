@@ -160,14 +160,15 @@ class ConvolutionBackward:
     def _prepare_weights(self) -> None:
         """Build the sums of products of derivatives and inputs."""
         n_rows, n_cols = min(self.shape[0], 8), min(self.shape[1], 16)
-        arguments = (*self.shape, self.n_in, self.n_out, n_rows, n_cols)
+        # Blocks that share output channels make the same derivatives: let them have many inputs.
+        n_out, n_in = (32, 64) if self.n_in >= 64 else (64, 32)
+        arguments = (*self.shape, self.n_in, self.n_out, n_rows, n_cols, n_out, n_in)
         self.weights = compile_kernel(LAYERS, "weight_gradients", *arguments)
         n_pixels, n_around = n_rows * n_cols, (n_rows + 2) * (n_cols + 2)
-        n_values = n_pixels * 5 // 4 * 64 * 2
-        n_tiles = 2 * n_around * (32 * 2 + 16) + n_pixels * (64 * 2 + 16)
-        self.weights_bytes = n_values + n_tiles + 64 * 16
+        n_tiles = 2 * n_around * (n_in * 2 + 16) + n_pixels * (n_out * 2 + 16)
+        self.weights_bytes = n_pixels * 5 // 4 * n_out * 2 + n_tiles + n_out * 16
         self.weights.set_shared_memory_config(self.weights_bytes)
-        self.weights_parts = (self.n_out // 64, self.n_in // 32)
+        self.weights_parts = (self.n_out // n_out, self.n_in // n_in)
 
     def _prepare_plain(self) -> None:
         """Build the convolution that takes derivatives from the output to the input."""

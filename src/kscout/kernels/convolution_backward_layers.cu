@@ -14,19 +14,20 @@ struct Range {
         end((long long)n_items * (blockIdx.x + 1) / gridDim.x) {}
 };
 
-// Sums over images and pixels of output derivative times input, for 64 x 32 channels and all taps:
+// Sums over images and pixels of output derivative times input, for CO x CI channels and all taps:
 // [worker][tap][COUT][CIN]. The derivative is made from `values`, the convolution's output,
 // `factors` of its norm and `gradient` by what pooling left, and written for whoever needs it next.
 // `pooled` is what the convolution read, before `norms` and ReLU; its border is minus infinity. Eight
 // warps have 16 x 16 channels each.
-template <int H, int W, int CIN, int COUT, int TH, int TW>
+template <int H, int W, int CIN, int COUT, int TH, int TW, int CO, int CI>
 __global__ void __launch_bounds__(256, 2)
     weight_gradients(const u16* values, const float4* factors, const u16* gradient,
                      const u16* pooled, const float2* norms, u16* derivative, float* out,
                      int n_images) {
-  constexpr int CO = 64, CI = 32, D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8;
+  constexpr int D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8, WARPS = CO / 16;
   constexpr int TILES = H / TH * (W / TW), X_TILE = (TH + 2) * (TW + 2) * X_STRIDE;
   constexpr int N = TH * TW / 4 * VECTORS;
+  static_assert(WARPS * (CI / 16) == 8, "eight warps");
   static_assert(TW <= 16 && N <= 256, "one strip; a thread has at most eight channels of a window");
   SHARED_MEMORY(memory);
   unsigned char* raw = memory + threadIdx.x * 16;  // a thread reads what it has copied itself
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(256, 2)
   float4* factor = (float4*)(tile + TH * TW * D_STRIDE);
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int first_out = blockIdx.y * CO, first_in = blockIdx.z * CI;
-  int own_out = warp % 4 * 16, own_in = warp / 4 * 16;
+  int own_out = warp % WARPS * 16, own_in = warp / WARPS * 16;
   int window = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
   int y = window / (TW / 2), x = window % (TW / 2);
   int c = first_out + vector * 8;
