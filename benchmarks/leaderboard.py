@@ -41,6 +41,7 @@ def records_of(
     data: str,
     reconstructor: str,
     sources: dict[str, str],
+    entered_before: Sequence[Record] = (),
 ) -> list[Record]:
     """Return the records of all methods, best first.
 
@@ -50,9 +51,15 @@ def records_of(
         data: the store as the commands name it.
         reconstructor: the reconstruction as the commands name it.
         sources: by method, what the commands name as its policy, where that is not the method.
+        entered_before: the leaderboard; oracles that no summary holds are taken from it.
     """
     _check_same_acquisition(summaries)
     means = {
+        record["method"]: record["ssim_mean"]
+        for record in entered_before
+        if all(record[key] == value for key, value in names.items())
+    }
+    means |= {
         entry["policy"]: entry["final"]["ssim"]["mean"]
         for summary in summaries
         for entry in summary["policies"]
@@ -160,14 +167,15 @@ def main() -> None:
     parser.add_argument("--source", action="append", default=[], metavar="METHOD=POLICY")
     parser.add_argument("--out", type=Path, default=LEADERBOARD)
     wanted = parser.parse_args()
+    old = json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.is_file() else []
     new = records_of(
         [read_summary(text) for text in wanted.summaries],
         names={"store": wanted.store, "horizon": wanted.horizon},
         data=wanted.data,
         reconstructor=wanted.reconstructor,
         sources=dict(text.split("=", 1) for text in wanted.source),
+        entered_before=old,
     )
-    old = json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.is_file() else []
     records = entered(old, new)
     write_json(wanted.out, records)
     print(json.dumps(records, indent=2))

@@ -18,6 +18,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.entrants import Sizes, resolve
+from kscout.evaluation.summary import gap_closed
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
@@ -27,7 +28,12 @@ from kscout.zoo import ZOO, zoo_card, zoo_names, zoo_path
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SIZES = Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16)
-ENTERED = {"knee-base-greedy": "greedy", "knee-base-fixed": "fixed"}
+ENTERED = {
+    "knee-base-greedy": ("knee-base", "greedy"),
+    "knee-base-fixed": ("knee-base", "fixed"),
+    "knee-long-greedy": ("knee-long", "greedy"),
+    "knee-long-fixed": ("knee-long", "fixed"),
+}
 """The zoo's policies, and what the leaderboard calls them."""
 
 
@@ -55,7 +61,7 @@ def loose_umask() -> Iterator[None]:
 @pytest.mark.parametrize("name", ZOO)
 def test_entries_load_by_name_and_stay_small(name: str) -> None:
     load = policies.load if ZOO[name] == "policy" else reconstruction.load
-    kind = {"knee-unet": UNet, "knee-base-greedy": ConvPolicy, "knee-base-fixed": FixedOrder}[name]
+    kind = {"unet": UNet, "greedy": ConvPolicy, "fixed": FixedOrder}[name.split("-")[-1]]
     loaded = load(name)
     assert isinstance(loaded, kind)
     assert not loaded.training
@@ -107,7 +113,9 @@ def test_a_path_object_is_never_a_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_unknown_names_list_the_zoo() -> None:
-    with pytest.raises(WeightsError, match="of the zoo: knee-base-greedy, knee-base-fixed"):
+    with pytest.raises(
+        WeightsError, match="knee-base-fixed, knee-long-greedy"
+    ):
         policies.load("knee-bass")
     with pytest.raises(WeightsError, match="of the zoo: knee-unet"):
         reconstruction.load("knee-net")
@@ -131,7 +139,7 @@ def test_entries_enter_evaluations_under_their_name_or_a_label() -> None:
     for entrant in (plain, labeled):
         assert entrant.is_learned
         assert entrant.config is not None
-        assert entrant.config["training"] == {"method": "greedy", "gamma": 1.0, "seed": 0}
+        assert entrant.config["training"] == {"method": "greedy", "gamma": 1.0, "seed": 1}
         assert entrant.config["acquisition"] == {"n_initial": 16, "horizon": 16}
 
 
@@ -146,16 +154,15 @@ def test_the_entries_work_together_on_one_slice() -> None:
     assert found.summary["reconstructor"] == "knee-unet"
 
 
-@pytest.mark.parametrize(("name", "method"), ENTERED.items())
+@pytest.mark.parametrize(("name", "entry"), ENTERED.items())
 def test_cards_tell_the_scores_of_the_leaderboard(
-    name: str, method: str, leaderboard: list[dict[str, Any]]
+    name: str, entry: tuple[str, str], leaderboard: list[dict[str, Any]]
 ) -> None:
     card = zoo_card(name)
     (record,) = [
         record
         for record in leaderboard
-        if record["store"] == "knee-paper-size"
-        and (record["horizon"], record["method"]) == ("knee-base", method)
+        if record["store"] == "knee-paper-size" and (record["horizon"], record["method"]) == entry
     ]
     assert f"{record['ssim_mean']:.4f}" in card
     for end in record["interval"] or ():
@@ -177,11 +184,12 @@ def test_the_leaderboard_has_one_record_per_store_horizon_and_method(
     ssim = dict(zip(keys, (record["ssim_mean"] for record in leaderboard), strict=True))
     for record in leaderboard:
         place = record["store"], record["horizon"]
-        fixed, low, high = (ssim[*place, name] for name in ("fixed", "na-oracle", "oracle"))
-        closed = (record["ssim_mean"] - low) / (high - low) if high - low >= 0.002 else None
-        assert record["gap_closed"] == pytest.approx(closed)
-        difference = record["ssim_mean"] - fixed
-        assert record["difference_to_fixed"] == pytest.approx(difference, abs=1e-9)
+        low, high = (ssim.get((*place, name)) for name in ("na-oracle", "oracle"))
+        assert record["gap_closed"] == pytest.approx(gap_closed(record["ssim_mean"], low, high))
+        # A policy and `fixed` are compared within one evaluation; those of other versions of the
+        # 16-bit kernels give means that differ by 1e-5.
+        difference = record["ssim_mean"] - ssim[*place, "fixed"]
+        assert record["difference_to_fixed"] == pytest.approx(difference, abs=2e-5)
 
 
 def _summary(scores: dict[str, float], **changes: Any) -> dict[str, Any]:

@@ -14,6 +14,8 @@ ZOO: dict[str, str] = {
     "knee-unet": "reconstructor",
     "knee-base-greedy": "policy",
     "knee-base-fixed": "policy",
+    "knee-long-greedy": "policy",
+    "knee-long-fixed": "policy",
 }
 """What each entry is. Weights lie in NAME.safetensors, the card in NAME.md."""
 
