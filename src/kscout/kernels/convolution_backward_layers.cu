@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(256, 2)
                      int n_images) {
   constexpr int D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8, WARPS = CO / 16;
   constexpr int TILES = H / TH * (W / TW), X_TILE = (TH + 2) * (TW + 2) * X_STRIDE;
-  constexpr int N = TH * TW / 4 * VECTORS;
+  constexpr int N = TH * TW / 4 * VECTORS, VECTORS_OUT = COUT / 8;
   static_assert(WARPS * (CI / 16) == 8, "eight warps");
   static_assert(TW <= 16 && N <= 256, "one strip; a thread has at most eight channels of a window");
   SHARED_MEMORY(memory);
@@ -56,13 +56,15 @@ __global__ void __launch_bounds__(256, 2)
     if (threadIdx.x >= N) return;
     u32 v[4][4];
     differentiate_window<VECTORS, N>(v, raw, factor + vector);
-    u16* to = derivative + ((long long)(item / TILES) * H * W + ty * W + tx) * COUT + c;
+    unsigned char* here = tile + (2 * y * TW + 2 * x) * D_STRIDE + vector * 16;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      int row = 2 * y + k / 2, col = 2 * x + k % 2;
-      *(uint4*)(tile + (row * TW + col) * D_STRIDE + vector * 16) = join(v[k]);
-      if (blockIdx.z == 0) *(uint4*)(to + (row * W + col) * COUT) = join(v[k]);
-    }
+    for (int k = 0; k < 4; ++k)
+      *(uint4*)(here + (k / 2 * TW + k % 2) * D_STRIDE) = join(v[k]);
+    if (blockIdx.z > 0) return;
+    long long corner = (long long)(item / TILES) * H * W + (ty + 2 * y) * W + tx + 2 * x;
+    uint4* to = (uint4*)(derivative + corner * COUT + c);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) to[(k / 2 * W + k % 2) * VECTORS_OUT] = join(v[k]);
   };
   if (range.item < range.end) fetch(range.item, read);
   end_copies();

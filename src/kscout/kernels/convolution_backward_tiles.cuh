@@ -87,16 +87,19 @@ __device__ __forceinline__ void copy_tile(unsigned char* tile, const u16* image,
   int row = threadIdx.x / ROW, col = threadIdx.x % ROW / VECTORS, vector = threadIdx.x % VECTORS;
   int y = ty - 1 + row, x = tx - 1 + col;
   if (row >= STEP) return;
+  bool lies_beside = (u32)x >= W;
   unsigned char* to = tile + (row * (TW + 2) + col) * STRIDE + vector * 16;
   u32 address = shared_address(to);
   const u16* from = image + (y * W + x) * C + vector * 8;
 #pragma unroll
   for (int k = 0; k < TH + 2; k += STEP) {
-    if (row + k >= TH + 2) continue;
-    if ((u32)x < W && (u32)(y + k) < H)
-      copy_ahead(address + k * (TW + 2) * STRIDE, from + k * W * C);
-    else
+    if (k + STEP > TH + 2 && row + k >= TH + 2) continue;
+    // Only the first and the last row may lie above or below the image.
+    bool may_lie_outside = k == 0 || k + STEP >= TH + 2;
+    if (lies_beside || (may_lie_outside && (u32)(y + k) >= H))
       *(uint4*)(to + k * (TW + 2) * STRIDE) = make_uint4(BORDER, BORDER, BORDER, BORDER);
+    else
+      copy_ahead(address + k * (TW + 2) * STRIDE, from + k * W * C);
   }
 }
 
