@@ -69,7 +69,10 @@ class Division:
         # Four products of a warp below each other share most of the pixels they read; so do two
         # beside each other, for twice the channels.
         warps_m = max(n_products // 4, min(n_products, max(width // 16, 2)))
-        n_part = 32 if n_out % 32 == 0 and warps_m % 2 == 0 else 16
+        n_tiles = n_rows * n_cols // (height * width)
+        # A multiprocessor should find work where images are a quarter as many.
+        is_wide = n_out % 32 == 0 and warps_m % 2 == 0 and n_tiles * n_out >= 4 * 32
+        n_part = 32 if is_wide else 16
         fields = (n_in, n_out, ups, height, width, warps_m, 1, n_part)
         most = min(4, n_in // _DEPTH + 2)
         plans = [
