@@ -17,6 +17,29 @@ __device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4
 // Beyond the largest 16-bit float lies infinity, which one step of training would not survive.
 __device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -65504.f), 65504.f); }
 
+// The same for pairs of 16 bit. Zero times infinity is not zero: few instructions find what is rare.
+template <int N>
+__device__ __forceinline__ void keep_finite(u32 (&v)[N][4]) {
+  u32 found = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    u32 none = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) none = fma2(v[k][i], 0, none);
+    found |= none;
+  }
+  if (found == 0) return;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      u32& pair = v[k][i];
+      if ((pair & 0x7c00) == 0x7c00) pair = (pair & 0xffff8000) | 0x7bff;
+      if ((pair & 0x7c000000) == 0x7c000000) pair = (pair & 0x8000ffff) | 0x7bff0000;
+    }
+  }
+}
+
 // Copy C channels of an image's factors to shared memory, ordered so that neighbors read neighbors.
 template <int C, int THREADS>
 __device__ __forceinline__ void read_factors(float4* to, const float4* from) {
@@ -41,17 +64,18 @@ __device__ __forceinline__ void differentiate(u32 (&v)[PIXELS][4], const u32 (&g
       float most = x[0][i];
 #pragma unroll
       for (int k = 1; k < PIXELS; ++k) most = fmaxf(most, x[k][i]);
-      float left = fmaf(most, f.x, f.y) > 0.f ? g[i] * f.x : 0.f;
+      float raised = fmaf(most, f.x, f.y) > 0.f ? fmaf(g[i], f.x, f.w) : f.w;
 #pragma unroll
       for (int k = 0; k < PIXELS; ++k) {
         bool is_most = x[k][i] == most;
-        x[k][i] = bounded(fmaf(x[k][i], f.z, f.w) + (is_most ? left : 0.f));
-        left = is_most ? 0.f : left;
+        x[k][i] = fmaf(x[k][i], f.z, is_most ? raised : f.w);
+        raised = is_most ? f.w : raised;
       }
     }
 #pragma unroll
     for (int k = 0; k < PIXELS; ++k) v[k][pair] = pack(x[k][0], x[k][1]);
   }
+  keep_finite(v);
 }
 
 // The same from shared memory, where pixels and then the gradient lie PITCH vectors apart.
