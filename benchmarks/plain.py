@@ -25,7 +25,7 @@ def main() -> None:
     device = resolve_device(options.device)
     found = {
         str(size): compare_with_plain(
-            Engine.build(size, options.slices, device, precision="fp32"),
+            Engine.build(size, options.slices, device),
             horizon=options.steps,
             q=8,
         )

@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from kscout.bench.agreement import rank_correlation
-from kscout.bench.limits import Ceilings, Work, best_time, count_work
+from kscout.bench.agreement import measured_columns, rank_correlation, rank_correlations
+from kscout.bench.limits import Ceilings, Replayed, Work, best_time, count_work
 from kscout.reconstruction.unet import UNet
 
 
@@ -23,6 +23,9 @@ def test_a_dense_layer_and_a_convolution_are_counted_by_hand() -> None:
     work = count_work(network, torch.zeros(1, 2, 5, 7))
     assert work.flops == 2 * (9 * 2 * 3 * 35) + 2 * (105 * 4)
     assert work.n_bytes == 4 * ((2 * 35 + 3 * 35) + (105 + 4 + 105 * 4))
+    shared = count_work(network, torch.zeros(1, 2, 5, 7), n_together=7)
+    assert shared.flops == work.flops
+    assert shared.n_bytes == 4 * ((2 * 35 + 3 * 35) + (105 + 4 + 105 * 4 / 7))
 
 
 def test_counting_leaves_no_hook_behind() -> None:
@@ -32,9 +35,10 @@ def test_counting_leaves_no_hook_behind() -> None:
 
 
 def test_the_tighter_ceiling_limits() -> None:
-    ceilings = Ceilings(flops_per_s=100.0, bytes_per_s=10.0)
+    ceilings = Ceilings(flops_per_s=100.0, half_flops_per_s=400.0, bytes_per_s=10.0)
     assert ceilings.limit(Work(flops=50.0, n_bytes=1.0)) == 2.0
     assert ceilings.limit(Work(flops=50.0, n_bytes=20.0)) == 0.5
+    assert ceilings.limit(Work(flops=50.0, n_bytes=1.0), in_half=True) == 8.0
 
 
 def test_the_best_time_is_of_three_calls_or_more() -> None:
@@ -45,6 +49,21 @@ def test_the_best_time_is_of_three_calls_or_more() -> None:
 
 def test_rank_correlation_is_scipys(generator: torch.Generator) -> None:
     first, second = torch.randn(2, 3, 11, generator=generator)
-    expected = sum(spearmanr(a, b).statistic for a, b in zip(first, second, strict=True)) / 3
-    assert rank_correlation(first, second) == pytest.approx(expected)
+    expected = [spearmanr(a, b).statistic for a, b in zip(first, second, strict=True)]
+    assert rank_correlations(first, second).tolist() == pytest.approx(expected)
+    assert rank_correlation(first, second) == pytest.approx(sum(expected) / 3)
     assert rank_correlation(first, first.exp()) == pytest.approx(1.0)
+
+
+def test_measured_columns_only_grow_from_the_center() -> None:
+    start, later = (measured_columns(22, 4, n_more) for n_more in (0, 5))
+    assert start.nonzero()[:, 0].tolist() == [9, 10, 11, 12]
+    assert int(later.sum()) == 9 and bool((later | ~start).all())
+
+
+def test_a_replay_on_a_cpu_is_a_call() -> None:
+    calls: list[int] = []
+    replayed = Replayed(lambda: calls.append(1), torch.device("cpu"))
+    assert calls == []
+    replayed()
+    assert calls == [1]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kscout.bench.agreement import measure_agreement
-from kscout.bench.engine import Engine
+from kscout.bench.engine import LARGEST_SIZE, PAPER, RECONSTRUCTOR, Engine, release, trained_unet
 from kscout.bench.limits import measure_ceilings
 from kscout.bench.memory import measure_memory
 from kscout.bench.parts import measure_batches, measure_parts
@@ -19,8 +19,6 @@ from kscout.bench.scaling import measure_scaling
 from kscout.bench.table import print_tables
 from kscout.bench.yardstick import compare_with_plain
 from kscout.errors import ConfigError
-from kscout.reconstruction import load
-from kscout.reconstruction.unet import UNet
 from kscout.training.distributed import describe_device, resolve_device
 
 SIZES = (64, 128)
@@ -34,7 +32,7 @@ def run_benchmarks(
     sizes: Sequence[int] = SIZES,
     quick: bool = False,
     scaling: bool = False,
-    reconstructor: str | None = None,
+    reconstructor: str = RECONSTRUCTOR,
 ) -> dict[str, Any]:
     """Measure everything and return it as one JSON object.
 
@@ -42,41 +40,41 @@ def run_benchmarks(
         device: auto, cpu or cuda.
         sizes: image sizes.
         quick: fewer slices, shorter repetitions and no memory: a look, not a result.
-        scaling: also time batches of growing size, a minute or two more.
-        reconstructor: a trained U-Net to judge agreement on; None for random weights.
+        scaling: also time batches of growing size, about a minute more.
+        reconstructor: a trained U-Net; speed does not depend on it, agreement does.
     """
     _check_sizes(sizes)
     place = resolve_device(device)
+    on_cuda = place.type == "cuda"
     at_least_s = 0.1 if quick else 1.0
     n_slices, horizon = (2, 1) if quick else (4, 2)
-    if place.type == "cuda":
-        n_slices, horizon = 16, 16
-    unet = _trained(reconstructor)
+    if on_cuda:
+        n_slices, horizon = PAPER.n_slices, PAPER.horizon
+    unet = trained_unet(reconstructor)
     found: dict[str, Any] = {**_describe(place), "yardstick_ratio": {}, "yardstick": {}}
-    found["weights"] = "random" if unet is None else str(reconstructor)
+    found["weights"] = reconstructor
     ceilings = measure_ceilings(place, at_least_s=at_least_s)
     found["ceilings"] = {
         "gflops_per_s": ceilings.flops_per_s / 1e9,
+        "half_gflops_per_s": ceilings.half_flops_per_s / 1e9,
         "copy_gb_per_s": ceilings.bytes_per_s / 1e9,
     }
     found.update(parts=[], batches=[], agreement=[])
     for size in sizes:
-        # The plain implementation computes in float32, and its columns are compared with ours.
-        yardstick = compare_with_plain(
-            Engine.build(size, n_slices, place, precision="fp32", unet=unet),
-            horizon=horizon,
-            q=Q,
-        )
+        engine = Engine.build(size, n_slices, place, unet=unet)
+        yardstick = compare_with_plain(engine, horizon=horizon, q=Q)
         found["yardstick_ratio"][str(size)] = yardstick["ratio"]
         found["yardstick"][str(size)] = yardstick
-        engine = Engine.build(size, n_slices, place, unet=unet)
+        release(place)
         found["parts"] += measure_parts(engine, ceilings, at_least_s=at_least_s)
         found["batches"] += measure_batches(engine, horizon=horizon, q=Q)
-        found["agreement"].append(measure_agreement(engine))
-    # Each horizon is a process of its own, which takes seconds to start.
-    found["memory"] = [] if quick else measure_memory(min(sizes), 2, Q, place)
+        found["agreement"] += measure_agreement(size, 2 if quick else 4, place, unet)
+    # A small batch on a CPU, the paper's on CUDA.
+    shape = (max(sizes), n_slices) if on_cuda else (min(sizes), 2)
+    found["memory"] = [] if quick else measure_memory(*shape, Q, place)
     if scaling:
-        found["scaling"] = list(measure_scaling(place))
+        found.update(measure_scaling(place))
+    found["load_after"] = os.getloadavg()[0]
     return found
 
 
@@ -87,7 +85,7 @@ def print_benchmarks(
     sizes: Sequence[int] = SIZES,
     quick: bool = False,
     scaling: bool = False,
-    reconstructor: str | None = None,
+    reconstructor: str = RECONSTRUCTOR,
 ) -> None:
     """Run the benchmarks and print tables, or one JSON object."""
     found = run_benchmarks(
@@ -97,18 +95,6 @@ def print_benchmarks(
         sys.stdout.write(json.dumps(found) + "\n")
     else:
         print_tables(found)
-
-
-def _trained(reconstructor: str | None) -> UNet | None:
-    """Load the network to judge agreement on."""
-    if reconstructor is None:
-        return None
-    found = load(reconstructor)
-    if not isinstance(found, UNet):
-        raise ConfigError(
-            f"{reconstructor} is a {type(found).__name__}; the benchmarks run the paper's U-Net"
-        )
-    return found
 
 
 def _describe(place: torch.device) -> dict[str, Any]:
@@ -126,9 +112,9 @@ def _describe(place: torch.device) -> dict[str, Any]:
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:
-    wrong = [size for size in sizes if size < 32 or size % 16]
+    wrong = [size for size in sizes if not 32 <= size <= LARGEST_SIZE or size % 16]
     if wrong or not sizes:
         raise ConfigError(
             f"cannot bench images of {wrong[0] if wrong else 'no'} pixels; "
-            "choose multiples of 16 from 32 on, e.g. --size 64"
+            f"choose multiples of 16 from 32 to {LARGEST_SIZE}, e.g. --size 64"
         )

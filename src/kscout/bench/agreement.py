@@ -1,47 +1,119 @@
-"""Whether a faster arithmetic keeps the scores: mean SSIM, and the order of candidates' gains."""
+"""Whether a faster arithmetic keeps the scores: mean SSIM, and the order of candidates' gains.
 
+Judged on procedural knees with a trained network, over all candidates, where an acquisition starts
+and after some more columns, against the plain network in 32 bit.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.bench.engine import Engine
-from kscout.training.convolution import convolution
+from kscout.physics.sampling import center_mask
+from kscout.randomness import keyed_generator
+from kscout.reconstruction.unet import UNet
+from kscout.training.convolution import can_compile, convolution
 
 SSIM_TOLERANCE = 1e-4
 RANK_TOLERANCE = 0.99
+
+
+def rank_correlations(
+    first: Float[Tensor, "slice candidate"], second: Float[Tensor, "slice candidate"]
+) -> Float[Tensor, " slice"]:
+    """Return Spearman's correlation over each slice's candidates."""
+    ranks = [x.argsort(dim=-1).argsort(dim=-1).double() for x in (first, second)]
+    centered = [x - x.mean(dim=-1, keepdim=True) for x in ranks]
+    norms = [x.square().sum(dim=-1).sqrt() for x in centered]
+    return (centered[0] * centered[1]).sum(dim=-1) / (norms[0] * norms[1])
 
 
 def rank_correlation(
     first: Float[Tensor, "slice candidate"], second: Float[Tensor, "slice candidate"]
 ) -> float:
     """Return Spearman's correlation over each slice's candidates, averaged over slices."""
-    ranks = [x.argsort(dim=-1).argsort(dim=-1).double() for x in (first, second)]
-    centered = [x - x.mean(dim=-1, keepdim=True) for x in ranks]
-    norms = [x.square().sum(dim=-1).sqrt() for x in centered]
-    products = (centered[0] * centered[1]).sum(dim=-1)
-    return float((products / (norms[0] * norms[1])).mean())
+    return float(rank_correlations(first, second).mean())
 
 
-def measure_agreement(engine: Engine) -> dict[str, Any]:
-    """Compare what a training uses with the plain network in float32, over all candidates."""
-    n_initial, batch = engine.size // 8, engine.batch
+def measure_agreement(
+    size: int, n_slices: int, device: torch.device, unet: UNet
+) -> list[dict[str, Any]]:
+    """Compare every mode that a training on the device may use with the plain network."""
+    fast = [Engine.build(size, n_slices, device, unet=unet, **mode) for mode in _modes(device)]
+    records = []
+    for n_more in (0, size // 8):
+        mask = measured_columns(size, size // 8, n_more).to(device)
+        with _exact(device):
+            batch = fast[0].batch
+            exact = score_candidates(Simulator(batch, fast[0].unet), mask)
+        records += [_record(engine, mask, exact) for engine in fast]
+    return records
+
+
+def measured_columns(n_cols: int, n_initial: int, n_more: int) -> Bool[Tensor, " col"]:
+    """Return the central columns and some drawn ones, always the same."""
+    mask = center_mask(n_cols, n_initial)
+    left = (~mask).nonzero()[:, 0]
+    order = torch.randperm(len(left), generator=keyed_generator("agreement", n_cols))
+    mask[left[order[:n_more]]] = True
+    return mask
+
+
+@torch.no_grad()
+def score_candidates(
+    simulator: Simulator, mask: Bool[Tensor, " col"]
+) -> Float[Tensor, "slice candidate"]:
+    """Return SSIM after each column that the mask leaves."""
+    n_measured = int(mask.sum())
+    masks = mask.expand(len(simulator.batch), -1)
+    scores = simulator.score_every_column(simulator.start_from(masks, n_measured=n_measured))
+    return scores[:, ~mask]
+
+
+def _record(
+    engine: Engine, mask: Bool[Tensor, " col"], exact: Float[Tensor, "slice candidate"]
+) -> dict[str, Any]:
     with engine.ready() as simulator:
-        fast = simulator.score_every_column(simulator.start(n_initial))
-    with convolution("onednn"):
-        plain = Simulator(batch, engine.unet)
-        exact = plain.score_every_column(plain.start(n_initial))
-    left = exact.isfinite().all(dim=0)
-    exact, fast = exact[:, left], fast[:, left]
-    difference = float((fast.mean() - exact.mean()).abs())
-    correlation = rank_correlation(exact, fast)
+        found = score_candidates(simulator, mask)
+    difference = float((found.mean() - exact.mean()).abs())
+    correlations = rank_correlations(exact, found)
+    mean = float(correlations.mean())
     return {
         "size": engine.size,
-        "reconstructor": type(engine.frozen).__name__,
+        "n_measured": int(mask.sum()),
+        "precision": engine.precision,
         "convolution": engine.backend,
-        "mean_ssim_difference": difference,
-        "rank_correlation": correlation,
-        "agrees": difference <= SSIM_TOLERANCE and correlation >= RANK_TOLERANCE,
+        "arithmetic": engine.arithmetic,
+        "reconstructor": type(engine.frozen).__name__,
+        "n_slices": len(exact),
         "n_candidates": exact.numel(),
+        "mean_ssim_difference": difference,
+        "rank_correlation": mean,
+        "lowest_rank_correlation": float(correlations.min()),
+        "agrees": difference <= SSIM_TOLERANCE and mean >= RANK_TOLERANCE,
     }
+
+
+def _modes(device: torch.device) -> list[dict[str, str]]:
+    """Return what `Engine.build` takes for each way to compute that the device offers."""
+    if device.type == "cuda":
+        # Torch's 32-bit convolutions on CUDA multiply in TF32 by default.
+        return [{"precision": "auto"}, {"precision": "fp32"}]
+    backends = ["compiled"] if can_compile() else []
+    return [{"precision": "fp32", "backend": name} for name in (*backends, "onednn-last")]
+
+
+@contextmanager
+def _exact(device: torch.device) -> Iterator[None]:
+    """Compute convolutions in full 32 bit, by torch's own code."""
+    if device.type == "cuda":
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
+    else:
+        with convolution("onednn"):
+            yield

@@ -1,5 +1,10 @@
-"""What the benchmarks run: slices, the paper's networks untrained, and the engine around them."""
+"""What the benchmarks run: the objects of a training, on knees, with policies still untrained.
 
+`TrainingBatch` goes through `Lockstep`, which all trainings go through: on CUDA 16-bit networks and
+one graph per batch, on a CPU eager code with the convolutions that a training would choose.
+"""
+
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,42 +12,87 @@ from typing import final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from kscout.acquisition.episode import Simulator
+from kscout.assemble import make_policy
+from kscout.config import AcquisitionSetting, PolicyConfig, PolicyTraining
+from kscout.config.schema import Method
 from kscout.core import Policy, Reconstructor, SliceBatch
+from kscout.data.knee_phantom import draw_knee_volume
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
 from kscout.policies.conv import ConvPolicy
-from kscout.randomness import keyed_generator
-from kscout.reconstruction.precision import with_precision
+from kscout.reconstruction import load
+from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
 from kscout.reconstruction.unet import UNet
 from kscout.training.convolution import choose_convolution, convolution, to_layout
-from kscout.training.policy_gradient import Estimate, greedy_gradients, non_greedy_gradients
+from kscout.training.lockstep import Lockstep, draw_epoch
+from kscout.training.policy import Learner
+from kscout.training.policy_gradient import Estimate, greedy_gradients
+
+RECONSTRUCTOR = "knee-unet"
+"""Trained on knees of 128x128 pixels; it takes other sizes too."""
+
+LARGEST_SIZE = 320
+_SMALLEST_KNEE = 64
 
 
-def sample_images(n_slices: int, size: int) -> Float[Tensor, "slice row col"]:
-    """Return smooth, positive images; no result here depends on what they show."""
-    draws = torch.rand(n_slices, 1, 9, 9, generator=keyed_generator("bench", size))
-    smooth = torch.nn.functional.interpolate(draws, size=(size, size), mode="bicubic")
-    return smooth[:, 0].abs()
+@final
+@dataclass(frozen=True)
+class Workload:
+    """The shape of one batch, of all seeds together."""
+
+    n_slices: int
+    """Of each seed."""
+    horizon: int
+    q: int
+    method: Method = "greedy"
+    n_seeds: int = 1
+
+    @property
+    def n_reconstructions(self) -> int:
+        """Candidates scored, repeated draws counted each time."""
+        return self.n_seeds * self.n_slices * (1 + self.horizon * self.q)
+
+
+PAPER = Workload(n_slices=16, horizon=16, q=8)
+"""A batch of the paper's knee-base training."""
+
+
+def knee_images(n_slices: int, size: int) -> Float[Tensor, "slice row col"]:
+    """Return procedural knees that no network of the zoo was trained on, two slices of each."""
+    drawn = max(size, _SMALLEST_KNEE)
+    volumes = [
+        draw_knee_volume(seed=77, volume=number, n_slices=2, size=drawn).images
+        for number in range((n_slices + 1) // 2)
+    ]
+    images = torch.cat([torch.from_numpy(volume) for volume in volumes])[:n_slices]
+    edge = (drawn - size) // 2
+    return images[:, edge : edge + size, edge : edge + size].contiguous()
+
+
+def trained_unet(reconstructor: str = RECONSTRUCTOR) -> UNet:
+    """Load the network that all benchmarks run."""
+    found = load(reconstructor)
+    if not isinstance(found, UNet):
+        raise ConfigError(
+            f"{reconstructor} is a {type(found).__name__}; the benchmarks run the paper's U-Net"
+        )
+    return found
 
 
 @final
 @dataclass(frozen=True)
 class Engine:
-    """One image size on one device: the paper's U-Net and policy with random weights.
-
-    An untrained policy draws nearly uniformly, so few of a state's columns repeat and the savings
-    on repeated columns do not flatter.
-    """
+    """Knees of one size on one device, and the U-Net as a training there has it."""
 
     size: int
     slices: SliceSet
     unet: UNet
+    """In 32 bit, as it was loaded."""
     frozen: Reconstructor
-    """The U-Net as trainings use it."""
     backend: str
-    policy: Policy
 
     @classmethod
     def build(
@@ -55,64 +105,156 @@ class Engine:
         backend: str = "auto",
         unet: UNet | None = None,
     ) -> "Engine":
-        """Choose convolutions by measurement, as a training does, and freeze the U-Net."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            unet = UNet() if unet is None else unet
-            policy = ConvPolicy(n_cols=size)
-        slices = SliceSet.from_images(sample_images(n_slices, size), ["bench"] * n_slices)
-        slices = slices.to(device)
-        unet = unet.to(device).eval().requires_grad_(False)
+        """Freeze the U-Net and choose convolutions by measurement, as a training does.
+
+        Args:
+            size: rows and columns of the images.
+            n_slices: knees to draw.
+            device: where all of it runs.
+            precision: of the frozen U-Net; `auto` is a training's default.
+            backend: of convolutions on a CPU.
+            unet: the network; by default the zoo's.
+        """
+        unet = (trained_unet() if unet is None else unet).to(device).eval().requires_grad_(False)
+        volumes = [str(number // 2) for number in range(n_slices)]
+        slices = SliceSet.from_images(knee_images(n_slices, size), volumes).to(device)
         frozen = with_precision(unet, precision, n_rows=size, n_cols=size, device=device)
+        network = getattr(frozen, "network", None)
         if device.type != "cpu":
             backend = "onednn"
-        elif isinstance(frozen.network, torch.nn.Module):
-            sample = slices.images[:8, None]
-            backend = choose_convolution(backend, frozen.network, sample, trains=False)
-            to_layout(frozen.network, backend)
-        return cls(size, slices, unet, frozen, backend, policy.to(device))
+        if isinstance(network, nn.Module):
+            backend = choose_convolution(backend, network, slices.images[:16, None], trains=False)
+            to_layout(network, backend)
+        return cls(size, slices, unet, frozen, backend)
+
+    @property
+    def device(self) -> torch.device:
+        return self.slices.device
+
+    @property
+    def precision(self) -> str:
+        return "fp16" if isinstance(self.frozen, HalfPrecisionUNet) else "fp32"
+
+    @property
+    def arithmetic(self) -> str:
+        """What runs, in words."""
+        if self.precision == "fp16":
+            return "fp16 fused"
+        return f"fp32, {self.backend}" if self.device.type == "cpu" else "fp32"
 
     @property
     def batch(self) -> SliceBatch:
         return self.slices.batch(torch.arange(len(self.slices)))
 
     @contextmanager
+    def ready_convolutions(self) -> Iterator[None]:
+        """Switch the engine's convolutions on."""
+        with convolution(self.backend):
+            yield
+
+    @contextmanager
     def ready(self) -> Iterator[Simulator]:
         """Yield a simulator of all slices, with the engine's convolutions switched on."""
-        with convolution(self.backend):
+        with self.ready_convolutions():
             yield Simulator(self.batch, self.frozen)
 
-    def draws(
-        self, horizon: int, q: int
-    ) -> tuple[Float[Tensor, "slice step q"], Int[Tensor, " step"]]:
-        """Return what decides the columns drawn and the one followed."""
-        generator = keyed_generator("bench draws", self.size)
-        uniforms = torch.rand(len(self.slices), horizon, q, generator=generator)
-        followed = torch.randint(q, (horizon,), generator=generator)
-        return uniforms.to(self.slices.device), followed.to(self.slices.device)
 
-    def greedy(self, horizon: int, q: int) -> Estimate:
-        """Add the greedy estimator's gradients of all slices, from an eighth of the columns."""
-        uniforms, followed = self.draws(horizon, q)
-        self.policy.zero_grad()
-        with self.ready() as simulator:
+@final
+class TrainingBatch:
+    """Batches of a training: their gradients alone, or whole updates.
+
+    Policies are untrained, so they draw nearly uniformly and the savings on repeated columns do not
+    flatter.
+
+    Args:
+        engine: slices and U-Net; where it has too few slices they are taken again.
+        work: the shape of a batch.
+        n_updates: batches in one pass.
+    """
+
+    def __init__(self, engine: Engine, work: Workload, *, n_updates: int = 1) -> None:
+        self.engine, self.work = engine, work
+        configs = [_config(engine.size, work, seed) for seed in range(work.n_seeds)]
+        learners = [Learner.resume(config, _policy(config, engine), None) for config in configs]
+        index = torch.arange(work.n_slices * n_updates) % len(engine.slices)
+        self.lockstep = Lockstep(
+            [learner.policy for learner in learners],
+            [learner.optimizer for learner in learners],
+            configs,
+            engine.slices.subset(index),
+            engine.frozen,
+        )
+        draws = [draw_epoch(config, len(index), 1) for config in configs]
+        first = [own.order[: work.n_slices] for own in draws]
+        uniforms = [own.uniforms[order] for own, order in zip(draws, first, strict=True)]
+        followed = torch.stack([own.followed[0] for own in draws], dim=-1)
+        given = [torch.cat(first), torch.cat(uniforms), followed]
+        self.inputs: list[Tensor] = [x.to(engine.device) for x in given]
+
+    @property
+    def policy(self) -> ConvPolicy:
+        """The first seed's."""
+        policy = self.lockstep.policies[0]
+        assert isinstance(policy, ConvPolicy)
+        return policy
+
+    def gradients(self) -> Float[Tensor, " policy"]:
+        """Leave the first batch's gradients in the policies; on CUDA a replay after one call."""
+        with self.engine.ready_convolutions():
+            # The training's own choice between a graph and eager code, so that the two stay alike.
+            return self.lockstep._gradients(self.inputs)(self.inputs)
+
+    def updates(self) -> list[float]:
+        """Pass over all slices as a training does: draws, gradients and optimizer steps."""
+        with self.engine.ready_convolutions():
+            return self.lockstep.pass_over_slices(1, lambda _: None)
+
+    def estimate(self, replay: Int[Tensor, "step state q"] | None = None) -> Estimate:
+        """Compute the greedy gradients eagerly and return all that led to them.
+
+        Args:
+            replay: columns to take instead of drawing.
+        """
+        index, uniforms, followed = self.inputs
+        lockstep, config = self.lockstep, self.lockstep.configs[0]
+        for parameter in lockstep.parameters:
+            parameter.grad = None
+        with self.engine.ready_convolutions():
+            # Brings the 16-bit weights up to date.
+            lockstep.choosing_policies()
             return greedy_gradients(
-                [self.policy],
-                simulator,
-                n_initial=self.size // 8,
+                lockstep.learned,
+                Simulator(lockstep.slices.batch(index), lockstep.reconstructor),
+                n_initial=config.acquisition.n_initial,
                 uniforms=uniforms,
-                followed=followed[:, None],
+                followed=followed,
+                replay=replay,
             )
 
-    def non_greedy(self, horizon: int, q: int, gamma: float = 0.9) -> Estimate:
-        """Likewise, the non-greedy estimator's."""
-        uniforms, _ = self.draws(horizon, q)
-        self.policy.zero_grad()
-        with self.ready() as simulator:
-            return non_greedy_gradients(
-                [self.policy],
-                simulator,
-                n_initial=self.size // 8,
-                uniforms=uniforms,
-                gammas=[gamma],
-            )
+
+def release(device: torch.device) -> None:
+    """Give back what dead graphs held; they die in cycles, which only the collector finds."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _config(size: int, work: Workload, seed: int) -> PolicyConfig:
+    return PolicyConfig(
+        acquisition=AcquisitionSetting(n_initial=size // 8, horizon=work.horizon),
+        training=PolicyTraining(
+            method=work.method,
+            gamma=0.9 if work.method == "ngreedy" else 1.0,
+            batch_size=work.n_slices,
+            n_trajectories=work.q,
+            # An update costs the same, and the policy stays untrained.
+            learning_rate=1e-12,
+            seed=seed,
+        ),
+    )
+
+
+def _policy(config: PolicyConfig, engine: Engine) -> Policy:
+    return make_policy(
+        config.policy, seed=config.training.seed, n_cols=engine.size, n_rows=engine.size
+    ).to(engine.device)

@@ -37,22 +37,28 @@ class Ceilings:
     """What the machine reached in this run."""
 
     flops_per_s: float
-    """By a product of large square matrices."""
+    """By a product of large square matrices in 32 bit."""
+    half_flops_per_s: float
+    """Likewise in 16 bit, on CUDA; on a CPU nothing runs in 16 bit and this is the other."""
     bytes_per_s: float
     """By a copy larger than the caches, reading and writing counted."""
 
-    def limit(self, work: Work) -> float:
+    def limit(self, work: Work, *, in_half: bool = False) -> float:
         """Return the images per second that the tighter of the two ceilings allows."""
-        return min(self.flops_per_s / work.flops, self.bytes_per_s / work.n_bytes)
+        flops_per_s = self.half_flops_per_s if in_half else self.flops_per_s
+        return min(flops_per_s / work.flops, self.bytes_per_s / work.n_bytes)
 
 
-def count_work(network: nn.Module, image: Tensor, *, bytes_per_value: int = 4) -> Work:
+def count_work(
+    network: nn.Module, image: Tensor, *, bytes_per_value: int = 4, n_together: int = 1
+) -> Work:
     """Count the forward pass of one image by walking the modules it goes through.
 
     Args:
         network: any module of convolutions and dense layers.
         image: what it is called with, a batch of one.
         bytes_per_value: 2 for 16-bit arithmetic.
+        n_together: images that share one reading of dense layers' weights.
     """
     flops, n_values = 0.0, 0.0
 
@@ -62,7 +68,7 @@ def count_work(network: nn.Module, image: Tensor, *, bytes_per_value: int = 4) -
         flops += 2.0 * per_output * output.numel()
         n_values += inputs[0].numel() + output.numel()
         if isinstance(module, nn.Linear):
-            n_values += module.weight.numel()
+            n_values += module.weight.numel() / n_together
 
     layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
@@ -86,26 +92,67 @@ def wait(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def best_time(function: Callable[[], Any], device: torch.device, *, at_least_s: float) -> float:
-    """Return the best time in seconds of repeated calls, three or more, after one to warm up."""
+def best_time(
+    function: Callable[[], Any], device: torch.device, *, at_least_s: float, n_least: int = 3
+) -> float:
+    """Return the best time in seconds of repeated calls, after one to warm up.
+
+    Args:
+        function: what is timed, until the device has done it.
+        device: where it runs.
+        at_least_s: go on for so long,
+        n_least: and for so many calls.
+    """
     function()
     best, n_calls, begun = float("inf"), 0, wait(device)
-    while n_calls < 3 or wait(device) - begun < at_least_s:
+    while n_calls < n_least or wait(device) - begun < at_least_s:
         before = wait(device)
         function()
         best, n_calls = min(best, wait(device) - before), n_calls + 1
     return best
 
 
+@final
+class Replayed:
+    """A function as a CUDA graph, without Python's time; on a CPU the function itself."""
+
+    def __init__(self, function: Callable[[], Any], device: torch.device) -> None:
+        self.function, self.graph = function, None
+        if device.type != "cuda":
+            return
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            # Compiles kernels and makes workspaces, which a capture must not.
+            function()
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            # The graph writes to it at every replay, so it stays.
+            self.result = function()
+
+    def __call__(self) -> None:
+        if self.graph is None:
+            self.function()
+        else:
+            self.graph.replay()
+
+
 def measure_ceilings(device: torch.device, *, at_least_s: float) -> Ceilings:
-    """Measure a matrix product in float32 (16 bit on CUDA) and a copy."""
+    """Measure a product of matrices and a copy."""
     on_cuda = device.type == "cuda"
     size = 8192 if on_cuda else 1024
-    dtype = torch.float16 if on_cuda else torch.float32
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    product = torch.empty_like(a)
-    product_s = best_time(lambda: torch.mm(a, b, out=product), device, at_least_s=at_least_s)
+    flops = [
+        2 * size**3 / _product_time(size, dtype, device, at_least_s)
+        for dtype in ((torch.float32, torch.float16) if on_cuda else (torch.float32,))
+    ]
     source = torch.zeros(2**28 if on_cuda else 2**25, device=device)
     copied = torch.empty_like(source)
     copy_s = best_time(lambda: copied.copy_(source), device, at_least_s=at_least_s)
-    return Ceilings(2 * size**3 / product_s, 2 * source.numel() * 4 / copy_s)
+    return Ceilings(flops[0], flops[-1], 2 * source.numel() * 4 / copy_s)
+
+
+def _product_time(size: int, dtype: torch.dtype, device: torch.device, at_least_s: float) -> float:
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    product = torch.empty_like(a)
+    return best_time(lambda: torch.mm(a, b, out=product), device, at_least_s=at_least_s)

@@ -1,121 +1,205 @@
-"""Images per second of each part of the engine beside its limit, and the cost of whole batches."""
+"""Images per second of each part of a training beside its limit, and the cost of whole batches.
 
-from typing import Any
+Parts run in the arithmetic of a training: on CUDA through the fused 16-bit kernels, as graphs.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from kscout.bench.engine import Engine
-from kscout.bench.limits import Ceilings, Work, best_time, count_work, ssim_work, wait
-from kscout.bench.yardstick import plain_copies
-from kscout.core import Observation
+from kscout.bench.engine import PAPER, Engine, TrainingBatch, Workload, release
+from kscout.bench.limits import Ceilings, Replayed, Work, best_time, count_work, ssim_work
+from kscout.bench.yardstick import plain_policy
+from kscout.core import MagnitudeReconstructor, Observation
 from kscout.metrics import SsimScorer
+from kscout.physics.normalization import statistics
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.training.gradients import EagerGradients, GraphedGradients
 
-N_CANDIDATES = 8
+N_IMAGES = {"cpu": (32,), "cuda": (128, 640, 2048)}
+"""Images that go through the U-Net together: q = 8 candidates of a batch of 4 on a CPU; of 16, of
+five seeds' 80, and many on CUDA."""
+
+N_POLICY_IMAGES = {"cpu": 4, "cuda": 256}
+"""States whose gradients are taken together: those of a step on a CPU, of all 16 steps on CUDA."""
+
+N_UPDATES = {"cpu": 1, "cuda": 8}
+"""Updates in a timed pass, so that what happens once in a pass weighs little on CUDA."""
+
+PAPER_UPDATES = 21_750
+PAPER_SIZE = 128
+
+
+class Part(NamedTuple):
+    """One part, ready to be timed."""
+
+    name: str
+    run: Callable[[], Any]
+    n_images: int
+    work: Work
+    """Of one image."""
+    in_half: bool
 
 
 def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> list[dict[str, Any]]:
     """Return one record per part: images per second, the limit, and their quotient."""
-    device, size = engine.slices.device, engine.size
-    bytes_per_value = 2 if device.type == "cuda" else 4
-    image = torch.zeros(1, 1, size, size, device=device)
-    unet = count_work(engine.unet.network, image, bytes_per_value=bytes_per_value)
-    scored = unet.plus(ssim_work(size, size))
-    # A backward pass multiplies twice for each product of the forward pass, and reads it all again.
-    _, plain_policy = plain_copies(engine)
-    policy = count_work(plain_policy, image[:, 0], bytes_per_value=bytes_per_value).times(3)
-    functions = {
-        "U-Net forward": (_unet(engine), unet),
-        "SSIM": (_ssim(engine), ssim_work(size, size)),
-        "candidate scoring": (_scoring(engine), scored),
-        "policy forward + backward": (_policy(engine), policy),
-    }
     records = []
-    for name, ((function, n_images), work) in functions.items():
-        seconds = best_time(function, device, at_least_s=at_least_s)
-        records.append(_record(name, size, n_images / seconds, work, ceilings))
+    for part in _parts(engine):
+        seconds = best_time(part.run, engine.device, at_least_s=at_least_s)
+        limit = ceilings.limit(part.work, in_half=part.in_half)
+        records.append(
+            {
+                "part": part.name,
+                "size": engine.size,
+                "n_images": part.n_images,
+                "bits": 16 if part.in_half else 32,
+                "images_per_s": part.n_images / seconds,
+                "limit_images_per_s": limit,
+                "share_of_limit": part.n_images / seconds / limit,
+                "flops_per_image": part.work.flops,
+                "bytes_per_image": part.work.n_bytes,
+            }
+        )
+    release(engine.device)
     return records
 
 
-def _record(
-    name: str, size: int, images_per_s: float, work: Work, ceilings: Ceilings
-) -> dict[str, Any]:
-    limit = ceilings.limit(work)
-    return {
-        "part": name,
-        "size": size,
-        "images_per_s": images_per_s,
-        "limit_images_per_s": limit,
-        "share_of_limit": images_per_s / limit,
-        "flops_per_image": work.flops,
-        "bytes_per_image": work.n_bytes,
-    }
+def _parts(engine: Engine) -> Iterator[Part]:
+    size, in_half = engine.size, engine.precision == "fp16"
+    image = torch.zeros(1, 1, size, size, device=engine.device)
+    unet = count_work(engine.unet.network, image, bytes_per_value=2 if in_half else 4)
+    counts = N_IMAGES[engine.device.type]
+    for n_images in counts:
+        yield Part("U-Net forward", _unet(engine, n_images), n_images, unet, in_half)
+    ssim = ssim_work(size, size)
+    yield Part("SSIM", _ssim(engine, counts[-1]), counts[-1], ssim, in_half=False)
+    for n_images in counts[:: max(1, len(counts) - 1)]:
+        run, n_scored = _scoring(engine, n_images)
+        yield Part("candidate scoring", run, n_scored, unet.plus(ssim), in_half)
+    yield _policy(engine)
 
 
-def _unet(engine: Engine) -> tuple[Any, int]:
-    kspace, mask = engine.batch.kspace, torch.ones_like(engine.batch.selectable)
-    zero_filled = torch.fft.ifft2(kspace)
+def _on(engine: Engine, run: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a part as a graph on CUDA, with the engine's convolutions on a CPU."""
 
     @torch.no_grad()
-    def run() -> None:
-        with engine.ready():
-            engine.frozen.from_zero_filled(zero_filled, mask)
+    def prepared() -> object:
+        with engine.ready_convolutions():
+            return run()
 
-    return run, len(mask)
+    return Replayed(prepared, engine.device)
 
 
-def _ssim(engine: Engine) -> tuple[Any, int]:
-    batch = engine.batch
+def _repeated(engine: Engine, n_images: int) -> Tensor:
+    """Return the numbers of slices, again and again until there are enough."""
+    return torch.arange(n_images, device=engine.device) % len(engine.slices)
+
+
+def _unet(engine: Engine, n_images: int) -> Callable[[], Any]:
+    frozen, magnitude = engine.frozen, engine.slices.images[_repeated(engine, n_images)]
+    assert isinstance(frozen, MagnitudeReconstructor)
+    mean, std = statistics(magnitude)
+    return _on(engine, lambda: frozen.from_magnitude(magnitude, mean, std))
+
+
+def _ssim(engine: Engine, n_images: int) -> Callable[[], Any]:
+    batch, rows = engine.batch, _repeated(engine, n_images)
     scorer = SsimScorer(batch.target, data_range=batch.data_range)
-    rows = torch.arange(len(batch), device=batch.target.device)
-    images, scale = batch.target.clone(), torch.ones(len(batch), device=batch.target.device)
-
-    def run() -> None:
-        scorer.score(images, rows, scale=scale, shift=0 * scale)
-
-    return run, len(batch)
+    images, scale = batch.target[rows], torch.ones(n_images, device=engine.device)
+    shift = torch.zeros_like(scale)
+    return _on(engine, lambda: scorer.score(images, rows, scale=scale, shift=shift))
 
 
-def _scoring(engine: Engine) -> tuple[Any, int]:
+def _scoring(engine: Engine, n_images: int) -> tuple[Callable[[], Any], int]:
     with engine.ready() as simulator:
         state = simulator.start(engine.size // 8)
-    columns = torch.arange(N_CANDIDATES, device=engine.slices.device).expand(len(state), -1)
-
-    def run() -> None:
-        with engine.ready() as again:
-            again.score_columns(state, columns)
-
-    return run, columns.numel()
+    n_columns = min(n_images // len(state), state.n_left)
+    blocked = simulator.blocked(state)
+    columns = blocked.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_columns].contiguous()
+    return _on(engine, lambda: simulator.score_columns(state, columns)), columns.numel()
 
 
-def _policy(engine: Engine) -> tuple[Any, int]:
-    seen = Observation(image=engine.slices.images, mask=~engine.slices.selectable)
+def _policy(engine: Engine) -> Part:
+    """Forward and backward pass of the network that a training's `Lockstep` lets learn."""
+    kind = engine.device.type
+    n_images = N_POLICY_IMAGES[kind]
+    batch = TrainingBatch(engine, Workload(2, 1, 2))
+    learned = batch.lockstep.learned[0]
+    mask = torch.zeros(n_images, engine.size, dtype=torch.bool, device=engine.device)
 
-    def run() -> None:
-        engine.policy.zero_grad()
-        with engine.ready():
-            engine.policy(seen).sum().backward()
+    def backward(inputs: Sequence[Tensor]) -> Tensor:
+        loss = learned(Observation(image=inputs[0], mask=mask)).sum()
+        loss.backward()
+        return loss
 
-    return run, len(engine.slices)
+    inputs = [engine.slices.images[_repeated(engine, n_images)]]
+    parameters = batch.lockstep.parameters
+    run: EagerGradients | GraphedGradients = (
+        GraphedGradients(backward, parameters, inputs)
+        if kind == "cuda"
+        else EagerGradients(backward, parameters)
+    )
+
+    def prepared() -> Tensor:
+        with engine.ready_convolutions():
+            return run(inputs)
+
+    in_half = isinstance(learned, HalfPrecisionConvPolicy)
+    # A backward pass multiplies twice for each product of the forward pass, and reads it all again.
+    work = count_work(
+        plain_policy(batch),
+        torch.zeros(1, engine.size, engine.size, device=engine.device),
+        bytes_per_value=2 if in_half else 4,
+        n_together=n_images,
+    ).times(3)
+    return Part("policy forward + backward", prepared, n_images, work, in_half)
 
 
 def measure_batches(engine: Engine, *, horizon: int, q: int) -> list[dict[str, Any]]:
-    """Return the time of one greedy and one non-greedy batch, the second run of each."""
+    """Return the time of greedy and non-greedy batches, and of five seeds in lockstep."""
+    n_slices = len(engine.slices)
     records = []
-    for name, run in (("greedy", engine.greedy), ("non-greedy", engine.non_greedy)):
-        run(horizon, q)
-        begun = wait(engine.slices.device)
-        run(horizon, q)
-        seconds = wait(engine.slices.device) - begun
-        n_reconstructions = len(engine.slices) * (1 + horizon * q)
-        records.append(
-            {
-                "method": name,
-                "size": engine.size,
-                "n_slices": len(engine.slices),
-                "horizon": horizon,
-                "q": q,
-                "seconds": seconds,
-                "reconstructions_per_s": n_reconstructions / seconds,
-            }
-        )
+    for work in (
+        Workload(n_slices, horizon, q),
+        Workload(n_slices, horizon, q, method="ngreedy"),
+        Workload(n_slices, horizon, q, n_seeds=5),
+    ):
+        records.append(_batch_record(engine, work))
+        release(engine.device)
     return records
+
+
+def _batch_record(engine: Engine, work: Workload) -> dict[str, Any]:
+    """Time a batch's gradients, and updates: draws and optimizer steps too."""
+    device, n_updates = engine.device, N_UPDATES[engine.device.type]
+    batch = TrainingBatch(engine, work, n_updates=n_updates)
+    seconds = best_time(batch.gradients, device, at_least_s=0.0, n_least=2)
+    update_s = best_time(batch.updates, device, at_least_s=0.0, n_least=2) / n_updates
+    record: dict[str, Any] = {
+        "method": "greedy" if work.method == "greedy" else "non-greedy",
+        "size": engine.size,
+        "n_slices": work.n_slices,
+        "horizon": work.horizon,
+        "q": work.q,
+        "n_seeds": work.n_seeds,
+        "arithmetic": engine.arithmetic,
+        "seconds": seconds,
+        "update_seconds": update_s,
+        "reconstructions_per_s": work.n_reconstructions / seconds,
+    }
+    if engine.size == PAPER_SIZE:
+        record["extrapolated_paper_minutes"] = extrapolate(work, update_s)
+        is_whole = (work.n_slices, work.horizon, work.q) == (PAPER.n_slices, PAPER.horizon, PAPER.q)
+        record["extrapolated_from"] = "this batch" if is_whole else "a smaller batch"
+    return record
+
+
+def extrapolate(work: Workload, update_s: float) -> float:
+    """Return how many minutes the paper's updates would take, of all seeds, nothing else counted.
+
+    Where the batch is not the paper's, its time is scaled by the number of reconstructions.
+    """
+    growth = work.n_seeds * PAPER.n_reconstructions / work.n_reconstructions
+    return PAPER_UPDATES * update_s * growth / 60

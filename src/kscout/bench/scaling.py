@@ -1,66 +1,97 @@
-"""How a greedy batch's time grows with slices, q, horizon, image size and number of policies."""
+"""How a batch's time and memory grow with slices, q, horizon, image size and number of seeds."""
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
 
 import torch
 
-from kscout.acquisition.episode import Simulator
-from kscout.bench.engine import Engine
-from kscout.bench.limits import wait
-from kscout.policies.conv import ConvPolicy
-from kscout.training.convolution import convolution
-from kscout.training.policy_gradient import greedy_gradients
+from kscout.bench.engine import PAPER, Workload, release
+from kscout.bench.limits import best_time
+from kscout.bench.memory import alone, peak_of_first_call
 
-BASE = {"n_slices": 2, "q": 4, "horizon": 2, "size": 64, "n_seeds": 1}
-"""What does not vary in a row of the table."""
+BASE = {"cpu": (64, Workload(n_slices=4, horizon=2, q=8)), "cuda": (128, PAPER)}
+"""Image size and batch that the rows start from, by kind of device."""
 
-STEPS: dict[str, tuple[int, ...]] = {
-    "n_slices": (2, 4, 8),
-    "q": (2, 4, 8),
-    "horizon": (2, 4, 8),
-    "size": (64, 128, 256),
-    "n_seeds": (1, 2, 4),
+STEPS: dict[str, dict[str, tuple[int, ...]]] = {
+    "cpu": {
+        "n_slices": (2, 4, 8, 16),
+        "q": (4, 8, 16),
+        "horizon": (2, 4, 8),
+        "size": (64, 128, 256),
+        "n_seeds": (1, 2, 5),
+    },
+    "cuda": {
+        "n_slices": (8, 16, 32, 64),
+        "q": (4, 8, 16),
+        "horizon": (8, 16, 32),
+        "size": (64, 128, 256),
+        "n_seeds": (1, 2, 5),
+    },
 }
+"""What varies, one at a time."""
 
 
-def measure_scaling(device: torch.device) -> Iterator[dict[str, Any]]:
-    """Yield time per batch as one quantity varies at a time.
+@final
+@dataclass(frozen=True)
+class Row:
+    """What one batch took."""
 
-    `cost_growth` is the time over that of the row before, divided by the growth of the work
-    (pixels, for the size): 1 is linear, less is better.
+    seconds: float
+    peak_bytes: int
+    arithmetic: str
+    policy: str
+    """The network that learns: fused kernels do not exist for every size."""
+
+
+def measure_scaling(
+    device: torch.device,
+    *,
+    base: tuple[int, Workload] | None = None,
+    steps: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, Any]:
+    """Return a record per batch as one quantity varies at a time, and each quantity's growth.
+
+    Args:
+        device: where batches run.
+        base: image size and batch that do not vary; by default the device's own.
+        steps: values of what varies.
     """
-    for varied, values in STEPS.items():
-        before: dict[str, Any] | None = None
+    size, work = base or BASE[device.type]
+    known: dict[tuple[int, Workload], Row] = {}
+    records, growth = [], {}
+    for varied, values in (steps or STEPS[device.type]).items():
+        rows = []
         for value in values:
-            setting = {**BASE, varied: value}
-            record: dict[str, Any] = {"varied": varied, **setting}
-            record["seconds"] = _time_batch(device=device, **setting)
-            if before is not None:
-                work = (value / before[varied]) ** (2 if varied == "size" else 1)
-                record["cost_growth"] = record["seconds"] / before["seconds"] / work
-            yield record
-            before = record
+            setting = {**asdict(work), "size": size, varied: value}
+            key = (setting.pop("size"), Workload(**setting))
+            if key not in known:
+                known[key] = alone(device, measure_row, *key, str(device))
+                release(device)
+            row = known[key]
+            rows.append(row)
+            records.append({"varied": varied, "size": key[0], **asdict(key[1]), **asdict(row)})
+        # A picture's cost is that of its pixels.
+        amounts = [value**2 if varied == "size" else value for value in values]
+        growth[varied] = growth_exponent(amounts, [row.seconds for row in rows])
+    return {"scaling": records, "scaling_growth": growth}
 
 
-def _time_batch(
-    *, n_slices: int, q: int, horizon: int, size: int, n_seeds: int, device: torch.device
-) -> float:
-    """Return the best of three times of one batch of every seed."""
-    engine = Engine.build(size, n_slices, device)
-    policies = [ConvPolicy(n_cols=size).to(device) for _ in range(n_seeds)]
-    slices = engine.slices.batch(torch.arange(n_slices).repeat(n_seeds))
-    uniforms, followed = engine.draws(horizon, q)
-    best = float("inf")
-    for _ in range(3):
-        begun = wait(device)
-        with convolution(engine.backend):
-            greedy_gradients(
-                policies,
-                Simulator(slices, engine.frozen),
-                n_initial=size // 8,
-                uniforms=uniforms.repeat(n_seeds, 1, 1),
-                followed=followed[:, None].expand(-1, n_seeds),
-            )
-        best = min(best, wait(device) - begun)
-    return best
+def growth_exponent(amounts: Sequence[int], seconds: Sequence[float]) -> float:
+    """Return p of the power law `seconds ~ amounts ** p` that fits best in logarithms."""
+    x, y = ([math.log(value) for value in values] for values in (amounts, seconds))
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return covariance / sum((a - mean_x) ** 2 for a in x)
+
+
+def measure_row(size: int, work: Workload, device: str) -> Row:
+    """Run one batch: its peak memory at the first call, its best time after that."""
+    place = torch.device(device)
+    peak, batch = peak_of_first_call(size, work, place)
+    # A CPU has other work to do at times, so it gets longer for a good moment.
+    at_least_s = 0.2 if place.type == "cuda" else 1.0
+    seconds = best_time(batch.gradients, place, at_least_s=at_least_s)
+    learned = type(batch.lockstep.learned[0]).__name__
+    return Row(seconds, peak, batch.engine.arithmetic, learned)

@@ -6,18 +6,22 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+_LEAST_WIDTH = 140
 _MEBIBYTE = 2**20
+_WORDS = {"n_slices": "slices", "q": "q", "horizon": "steps", "size": "size", "n_seeds": "seeds"}
 
 
 def print_tables(found: dict[str, Any], console: Console | None = None) -> None:
     """Print what `run_benchmarks` returned."""
-    console = console or Console()
+    # Narrower, columns would be cut; a narrow terminal wraps lines instead.
+    console = console or Console(width=max(_LEAST_WIDTH, Console().width))
     ceilings = found["ceilings"]
     console.print(
         f"{found['date']}, {found['device']} ({found['machine']}, {found['n_cores']} cores, "
         f"{found['n_threads']} threads, load {found['load_before']:.1f} before), torch "
-        f"{found['torch']}\nceilings of this run: {ceilings['gflops_per_s']:.0f} GFLOP/s, "
-        f"{ceilings['copy_gb_per_s']:.1f} GB/s copied"
+        f"{found['torch']}\nceilings of this run: {ceilings['gflops_per_s']:,.0f} GFLOP/s in 32 "
+        f"bit, {ceilings['half_gflops_per_s']:,.0f} in 16 bit, "
+        f"{ceilings['copy_gb_per_s']:,.1f} GB/s copied; weights: {found['weights']}"
     )
     console.print(_yardstick(found["yardstick"]))
     console.print(_parts(found["parts"]))
@@ -26,7 +30,7 @@ def print_tables(found: dict[str, Any], console: Console | None = None) -> None:
     if found["memory"]:
         console.print(_memory(found["memory"]))
     if "scaling" in found:
-        console.print(_scaling(found["scaling"]))
+        console.print(_scaling(found["scaling"], found["scaling_growth"]))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -38,30 +42,34 @@ def _table(title: str, *columns: str) -> Table:
 
 def _yardstick(records: dict[str, Any]) -> Table:
     table = _table(
-        "Greedy batch against the plain implementation (median of three interleaved rounds)",
-        *("size", "times faster", "rounds", "with", "slices", "steps"),
-        *("distinct of 8", "gradient differs"),
+        "Gradients of a greedy batch as trained, against the plain implementation in 32 bit "
+        "(median of three interleaved rounds)",
+        *("size", "times faster", "rounds", "ms", "with", "slices", "steps"),
+        *("distinct of q", "gradients' cosine", "last layer differs"),
     )
     for size, record in records.items():
         table.add_row(
             size,
             f"{record['ratio']:.2f}",
             " ".join(f"{ratio:.2f}" for ratio in record["ratios"]),
-            f"{record['precision']}, {record['convolution']}",
+            f"{1000 * min(record['kscout_s']):.1f}",
+            record["arithmetic"],
             str(record["n_slices"]),
             str(record["horizon"]),
-            f"{record['mean_distinct_of_q']:.2f}",
+            f"{record['mean_distinct_of_q']:.2f} of {record['q']}",
+            f"{record['gradient_cosine']:.4f}",
             f"{record['relative_gradient_difference']:.0e}",
         )
     return table
 
 
 def _parts(records: list[dict[str, Any]]) -> Table:
-    table = _table("Parts", "part", "size", "images/s", "limit", "share", "MFLOP", "MB")
+    columns = ("part", "size", "images", "bits", "images/s", "limit", "share", "MFLOP", "MB")
+    table = _table("Parts, as trained", *columns)
     for record in records:
         table.add_row(
             record["part"],
-            str(record["size"]),
+            *(str(record[key]) for key in ("size", "n_images", "bits")),
             f"{record['images_per_s']:,.0f}",
             f"{record['limit_images_per_s']:,.0f}",
             f"{record['share_of_limit']:.0%}",
@@ -72,26 +80,48 @@ def _parts(records: list[dict[str, Any]]) -> Table:
 
 
 def _batches(records: list[dict[str, Any]]) -> Table:
-    columns = ("estimator", "size", "slices", "steps", "q", "seconds", "reconstructions/s")
-    table = _table("Whole batches", *columns)
+    table = _table(
+        "Whole batches: gradients alone, then updates with draws and optimizer. The last column is "
+        "an extrapolation to the paper's 21,750 updates, without validation (*: from a smaller "
+        "batch, by reconstructions)",
+        *("estimator", "size", "slices", "steps", "q", "seeds", "ms", "reconstructions/s"),
+        *("update ms", "-> 21,750 updates"),
+    )
     for record in records:
-        shape = (str(record[key]) for key in ("size", "n_slices", "horizon", "q"))
-        speed = f"{record['reconstructions_per_s']:,.0f}"
-        table.add_row(record["method"], *shape, f"{record['seconds']:.3f}", speed)
+        shape = (str(record[key]) for key in ("size", "n_slices", "horizon", "q", "n_seeds"))
+        table.add_row(
+            record["method"],
+            *shape,
+            f"{1000 * record['seconds']:.1f}",
+            f"{record['reconstructions_per_s']:,.0f}",
+            f"{1000 * record['update_seconds']:.1f}",
+            _extrapolated(record),
+        )
     return table
+
+
+def _extrapolated(record: dict[str, Any]) -> str:
+    minutes = record.get("extrapolated_paper_minutes")
+    if minutes is None:
+        return ""
+    words = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:,.0f} h"
+    return words if record["extrapolated_from"] == "this batch" else words + " *"
 
 
 def _agreement(records: list[dict[str, Any]], weights: str) -> Table:
     table = _table(
-        f"Agreement with the plain network in 32 bit, {weights} weights",
-        *("reconstructor", "size", "mean SSIM differs", "rank correlation", "agrees"),
+        f"Agreement with the plain network in 32 bit: {weights}, procedural knees, all candidates",
+        *("arithmetic", "size", "columns measured", "slices", "candidates"),
+        *("mean SSIM differs", "rank correlation", "lowest", "agrees"),
     )
     for record in records:
+        shape = (str(record[key]) for key in ("size", "n_measured", "n_slices", "n_candidates"))
         table.add_row(
-            record["reconstructor"],
-            str(record["size"]),
+            record["arithmetic"],
+            *shape,
             f"{record['mean_ssim_difference']:.1e}",
             f"{record['rank_correlation']:.4f}",
+            f"{record['lowest_rank_correlation']:.4f}",
             "yes" if record["agrees"] else "no",
         )
     return table
@@ -105,11 +135,21 @@ def _memory(records: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _scaling(records: list[dict[str, Any]]) -> Table:
-    columns = ("varied", "slices", "q", "steps", "size", "seeds", "seconds", "growth over work")
-    table = _table("Scaling of a greedy batch (growth 1 is linear, less is better)", *columns)
-    for record in records:
-        shape = (str(record[key]) for key in ("n_slices", "q", "horizon", "size", "n_seeds"))
-        growth = f"{record['cost_growth']:.2f}" if "cost_growth" in record else ""
-        table.add_row(record["varied"], *shape, f"{record['seconds']:.3f}", growth)
+def _scaling(records: list[dict[str, Any]], growth: dict[str, float]) -> Table:
+    table = _table(
+        "Scaling of a greedy batch's gradients (n^1 is linear, less is better)",
+        *("varied", "slices", "q", "steps", "size", "seeds", "ms", "peak MiB", "time grows with"),
+    )
+    for number, record in enumerate(records):
+        varied = record["varied"]
+        is_last = number + 1 == len(records) or records[number + 1]["varied"] != varied
+        unit = "pixels" if varied == "size" else "n"
+        table.add_row(
+            _WORDS[varied],
+            *(str(record[key]) for key in ("n_slices", "q", "horizon", "size", "n_seeds")),
+            f"{1000 * record['seconds']:.1f}",
+            f"{record['peak_bytes'] / _MEBIBYTE:,.0f}",
+            f"{unit}^{growth[varied]:.2f}" if is_last else "",
+            end_section=is_last,
+        )
     return table

@@ -1,15 +1,14 @@
-"""Our greedy batch against the plain one: the same slices, draws and columns, turn by turn."""
+"""A training's greedy batch against the plain one: the same slices and draws, turn by turn."""
 
 from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from kscout.bench.engine import Engine
+from kscout.bench.engine import Engine, TrainingBatch, Workload
 from kscout.bench.limits import wait
 from kscout.bench.plain import PlainEstimate, PlainPolicy, PlainUNet, plain_greedy_gradients
-from kscout.policies.conv import ConvPolicy
-from kscout.reconstruction.precision import HalfPrecisionUNet
 
 N_ROUNDS = 3
 
@@ -17,12 +16,13 @@ N_ROUNDS = 3
 def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any]:
     """Time both, interleaved three times; return the median of the ratios and all that led to it.
 
-    Both are warmed up before. Every round draws the same columns, so that gradients can be compared
-    too: what is faster must also be the same.
+    Both are warmed up before: kernels compiled, graphs captured. What is faster must also be the
+    same, so gradients are compared too, outside the timing and with the plain side's columns: where
+    the arithmetic differs, the same numbers may draw others.
     """
-    device = engine.slices.device
-    unet, policy = plain_copies(engine)
-    uniforms, followed = engine.draws(horizon, q)
+    batch = TrainingBatch(engine, Workload(len(engine.slices), horizon, q))
+    unet, policy = plain_unet(engine), plain_policy(batch)
+    index, uniforms, followed = batch.inputs
     times: dict[str, list[float]] = {"plain_s": [], "kscout_s": []}
 
     def plain() -> PlainEstimate:
@@ -30,19 +30,20 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
         return plain_greedy_gradients(
             policy,
             unet,
-            engine.slices.images,
-            engine.slices.data_range,
+            engine.slices.images[index],
+            engine.slices.data_range[index],
             n_initial=engine.size // 8,
             uniforms=uniforms,
-            followed=followed,
+            followed=followed[:, 0],
         )
 
-    expected, found = plain(), engine.greedy(horizon, q)
+    expected = plain()
+    batch.gradients()
     for _ in range(N_ROUNDS):
-        for name, run in (("plain_s", plain), ("kscout_s", lambda: engine.greedy(horizon, q))):
-            begun = wait(device)
+        for name, run in (("plain_s", plain), ("kscout_s", batch.gradients)):
+            begun = wait(engine.device)
             run()
-            times[name].append(wait(device) - begun)
+            times[name].append(wait(engine.device) - begun)
     ratios = [a / b for a, b in zip(times["plain_s"], times["kscout_s"], strict=True)]
     distinct = [len(row.unique()) for row in expected.columns.flatten(0, 1)]
     return {
@@ -53,30 +54,65 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
         "horizon": horizon,
         "q": q,
         "convolution": engine.backend,
-        "precision": "fp16" if isinstance(engine.frozen, HalfPrecisionUNet) else "fp32",
+        "precision": engine.precision,
+        "arithmetic": engine.arithmetic,
         "mean_distinct_of_q": sum(distinct) / len(distinct),
-        "columns_equal": bool(torch.equal(expected.columns, found.columns)),
-        "largest_reward_difference": float((expected.rewards - found.rewards).abs().max()),
-        "relative_gradient_difference": _gradient_difference(policy, engine),
+        **_compare_results(batch, policy, expected),
     }
 
 
-def plain_copies(engine: Engine) -> tuple[PlainUNet, PlainPolicy]:
+def _compare_results(
+    batch: TrainingBatch, policy: PlainPolicy, expected: PlainEstimate
+) -> dict[str, Any]:
+    """Return how far rewards and gradients are apart where both take the plain side's columns.
+
+    `columns_equal` compares free draws, and is None where arithmetic differs.
+    """
+    is_alike = batch.engine.precision == "fp32" and batch.engine.device.type == "cpu"
+    columns = batch.estimate().columns if is_alike else None
+    found = batch.estimate(expected.columns)
+    name = "fc_out.4.weight"
+    last = policy.get_parameter(name).grad, batch.policy.get_parameter(name).grad
+    assert last[0] is not None and last[1] is not None
+    furthest = (last[0] - last[1]).abs().max() / last[0].abs().max()
+    return {
+        "columns_equal": None if columns is None else torch.equal(expected.columns, columns),
+        "largest_reward_difference": float((expected.rewards - found.rewards).abs().max()),
+        "relative_gradient_difference": float(furthest),
+        "gradient_cosine": gradient_cosine(policy, batch.policy),
+    }
+
+
+def gradient_cosine(first: nn.Module, second: nn.Module) -> float:
+    """Return the cosine of the angle between the gradients of two networks with the same names.
+
+    In 16 bit the direction says more than the largest difference: rounding moves some maxima of 2x2
+    pixels, and with each a gradient from one weight to others.
+    """
+    a, b = (_flat_gradient(network) for network in (first, second))
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+def _flat_gradient(network: nn.Module) -> Tensor:
+    gradients = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for _, parameter in sorted(network.named_parameters())
+    ]
+    return torch.cat([gradient.flatten() for gradient in gradients]).double()
+
+
+def plain_unet(engine: Engine) -> PlainUNet:
     """Return torch's modules with the engine's weights."""
-    own, device = engine.policy, engine.slices.device
-    assert isinstance(own, ConvPolicy)
     unet = PlainUNet(n_channels=engine.unet.n_channels, n_pools=engine.unet.n_pools)
     unet.load_state_dict(engine.unet.network.state_dict())
+    return unet.to(engine.device).eval().requires_grad_(False)
+
+
+def plain_policy(batch: TrainingBatch) -> PlainPolicy:
+    """Return torch's modules with the weights of the batch's first policy."""
+    own = batch.policy
     policy = PlainPolicy(
         n_cols=own.n_cols, n_channels=own.n_channels, n_blocks=own.n_blocks, n_hidden=own.n_hidden
     )
     policy.load_state_dict(own.state_dict())
-    return unet.to(device).eval().requires_grad_(False), policy.to(device)
-
-
-def _gradient_difference(policy: PlainPolicy, engine: Engine) -> float:
-    """Return the largest difference over the largest gradient of the last layer."""
-    name = "fc_out.4.weight"
-    expected, found = (x.get_parameter(name).grad for x in (policy, engine.policy))
-    assert expected is not None and found is not None
-    return float((expected - found).abs().max() / expected.abs().max())
+    return policy.to(batch.engine.device)

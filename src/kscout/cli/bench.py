@@ -14,11 +14,12 @@ def bench(
         bool, typer.Option("--quick", help="Fewer slices and repetitions: a look, not a result.")
     ] = False,
     scaling: Annotated[
-        bool, typer.Option("--scaling", help="Also time batches of growing size.")
+        bool,
+        typer.Option("--scaling", help="Also time batches of growing size, about a minute more."),
     ] = False,
     reconstructor: Annotated[
-        str | None, typer.Option(help="A trained U-Net to judge agreement on.")
-    ] = None,
+        str, typer.Option(help="A trained U-Net, to judge the agreement of precisions on.")
+    ] = "knee-unet",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure speed: each part beside its limit, and whole batches beside a plain implementation.

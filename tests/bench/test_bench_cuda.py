@@ -1,0 +1,103 @@
+"""On CUDA the benchmarks time what a training runs: 16-bit networks, one graph per batch."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kscout.bench import run_benchmarks
+from kscout.bench.agreement import measure_agreement
+from kscout.bench.engine import Engine, TrainingBatch, Workload, trained_unet
+from kscout.bench.limits import Replayed
+from kscout.bench.memory import measure_memory
+from kscout.bench.scaling import measure_scaling
+from kscout.bench.table import print_tables
+from kscout.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.reconstruction.precision import HalfPrecisionUNet
+from kscout.training.gradients import GraphedGradients
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_cuda() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.build(64, 4, torch.device("cuda"))
+
+
+def test_the_engine_is_that_of_a_training(engine: Engine) -> None:
+    batch = TrainingBatch(engine, Workload(4, 3, 4, n_seeds=2))
+    batch.gradients()
+    assert isinstance(engine.frozen, HalfPrecisionUNet) and engine.arithmetic == "fp16 fused"
+    assert all(isinstance(x, HalfPrecisionConvPolicy) for x in batch.lockstep.learned)
+    (graph,) = batch.lockstep.graphs.values()
+    assert isinstance(graph, GraphedGradients)
+    batch.updates()
+    assert list(batch.lockstep.graphs.values()) == [graph]
+
+
+def test_the_graph_has_the_gradients_that_are_compared(engine: Engine) -> None:
+    batch = TrainingBatch(engine, Workload(4, 3, 4))
+    batch.gradients()
+    batch.gradients()
+    copy = plain_policy(batch)
+    for own, other in zip(copy.parameters(), batch.policy.parameters(), strict=True):
+        assert other.grad is not None
+        own.grad = other.grad.clone()
+    batch.estimate()
+    assert gradient_cosine(copy, batch.policy) > 0.999
+
+
+def test_the_plain_implementation_has_nearly_the_same_gradients(engine: Engine) -> None:
+    found = compare_with_plain(engine, horizon=3, q=8)
+    assert found["columns_equal"] is None
+    assert found["arithmetic"] == "fp16 fused"
+    assert found["gradient_cosine"] > 0.9
+    assert found["largest_reward_difference"] < 1e-3
+    assert found["ratio"] > 3
+
+
+def test_both_precisions_keep_the_order_of_gains() -> None:
+    found = measure_agreement(128, 4, torch.device("cuda"), trained_unet())
+    assert {record["precision"] for record in found} == {"fp16", "fp32"}
+    assert {record["n_measured"] for record in found} == {16, 32}
+    assert all(record["agrees"] for record in found)
+
+
+def test_a_replay_computes_again() -> None:
+    source = torch.ones(3, device="cuda")
+    target = torch.zeros(3, device="cuda")
+    replayed = Replayed(lambda: target.copy_(2 * source), torch.device("cuda"))
+    source.fill_(5.0)
+    replayed()
+    assert target.tolist() == [10.0] * 3
+
+
+def test_memory_and_scaling_are_measured_in_one_process() -> None:
+    device = torch.device("cuda")
+    (peak,) = measure_memory(64, 2, 4, device, horizons=(3,))
+    assert peak["peak_bytes"] > 0
+    steps = {"n_slices": (2, 8), "size": (64, 256)}
+    found = measure_scaling(device, base=(64, Workload(2, 2, 4)), steps=steps)
+    policies = {record["size"]: record["policy"] for record in found["scaling"]}
+    assert policies == {64: "HalfPrecisionConvPolicy", 256: "MixedPrecision"}
+    assert all(record["peak_bytes"] > 0 for record in found["scaling"])
+
+
+def test_the_whole_is_in_16_bit(capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, Any] = run_benchmarks(device="cuda", sizes=[64], quick=True)
+    bits = {record["part"]: record["bits"] for record in found["parts"]}
+    assert bits == {
+        "U-Net forward": 16,
+        "SSIM": 32,
+        "candidate scoring": 16,
+        "policy forward + backward": 16,
+    }
+    print_tables(found)
+    assert "fp16 fused" in capsys.readouterr().out

@@ -1,0 +1,120 @@
+"""What is timed is what a training runs, and growth and extrapolation are computed from it."""
+
+import pytest
+import torch
+
+from kscout.bench import scaling
+from kscout.bench.engine import Engine, TrainingBatch, Workload, knee_images
+from kscout.bench.parts import extrapolate
+from kscout.bench.scaling import Row, growth_exponent, measure_scaling
+from kscout.bench.yardstick import gradient_cosine
+from kscout.config.schema import Method
+from kscout.core import Reconstructor
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.build(32, 3, torch.device("cpu"), backend="onednn-last")
+
+
+def gradients_of(batch: TrainingBatch, seed: int = 0) -> list[torch.Tensor]:
+    found = [parameter.grad for parameter in batch.lockstep.policies[seed].parameters()]
+    assert all(gradient is not None for gradient in found)
+    return [gradient.clone() for gradient in found if gradient is not None]
+
+
+@pytest.mark.parametrize("method", ["greedy", "ngreedy"])
+def test_the_timed_gradients_are_those_of_a_training_pass(engine: Engine, method: Method) -> None:
+    batch = TrainingBatch(engine, Workload(3, 2, 4, method=method))
+    scores = batch.gradients()
+    timed = gradients_of(batch)
+    passed = batch.updates()
+    assert passed == pytest.approx(scores.tolist(), abs=1e-6)
+    for a, b in zip(timed, gradients_of(batch), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6 * float(b.abs().max()), rtol=1e-3)
+
+
+def test_the_compared_gradients_are_the_timed_ones(engine: Engine) -> None:
+    batch = TrainingBatch(engine, Workload(3, 2, 5))
+    batch.gradients()
+    timed = gradients_of(batch)
+    found = batch.estimate()
+    assert found.columns.shape == (2, 3, 5)
+    for a, b in zip(timed, gradients_of(batch), strict=True):
+        assert torch.equal(a, b)
+    batch.estimate(found.columns)
+    for a, b in zip(timed, gradients_of(batch), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_seed_in_lockstep_does_what_it_does_alone(engine: Engine) -> None:
+    together = TrainingBatch(engine, Workload(2, 1, 3, n_seeds=2))
+    alone = TrainingBatch(engine, Workload(2, 1, 3))
+    together.gradients()
+    alone.gradients()
+    assert gradient_cosine(together.policy, alone.policy) > 0.9999
+    first, second = gradients_of(together, 0), gradients_of(together, 1)
+    assert not torch.allclose(first[0], second[0])
+
+
+def test_updates_leave_the_policy_untrained(engine: Engine) -> None:
+    batch = TrainingBatch(engine, Workload(2, 1, 3), n_updates=3)
+    before = [parameter.detach().clone() for parameter in batch.policy.parameters()]
+    assert batch.lockstep.n_steps == 3
+    batch.updates()
+    for a, b in zip(before, batch.policy.parameters(), strict=True):
+        torch.testing.assert_close(a, b.detach(), atol=1e-9, rtol=0)
+
+
+def test_reconstructions_are_counted_by_the_rules_of_a_training(engine: Engine) -> None:
+    batch = TrainingBatch(engine, Workload(2, 3, 4, n_seeds=2))
+    assert batch.work.n_reconstructions == 2 * 2 * 13 == batch.lockstep.n_reconstructions
+
+
+def test_knees_of_any_size_are_knees() -> None:
+    small, whole = knee_images(3, 32), knee_images(3, 64)
+    assert small.shape == (3, 32, 32)
+    assert torch.equal(small, whole[:, 16:48, 16:48])
+    assert not torch.equal(whole[0], whole[2])
+
+
+def test_the_papers_batch_is_extrapolated_by_its_updates_alone() -> None:
+    assert extrapolate(Workload(16, 16, 8), 0.01) == pytest.approx(21_750 * 0.01 / 60)
+    assert extrapolate(Workload(16, 16, 8, n_seeds=5), 0.03) == pytest.approx(21_750 * 0.03 / 60)
+    # 4 slices of 1 + 2 * 8 reconstructions instead of 16 of 1 + 16 * 8.
+    expected = 21_750 * 0.1 * (16 * 129) / (4 * 17) / 60
+    assert extrapolate(Workload(4, 2, 8), 0.1) == pytest.approx(expected)
+
+
+def test_a_power_law_is_found_again() -> None:
+    assert growth_exponent([2, 4, 16], [3 * n**0.7 for n in (2, 4, 16)]) == pytest.approx(0.7)
+
+
+def test_growth_is_by_pixels_and_a_batch_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def pretend(_: torch.device, __: object, size: int, work: Workload, ___: str) -> Row:
+        asked.append((size, work))
+        return Row(1e-6 * size**2 * work.q**0.5, 1, "fp32", "ConvPolicy")
+
+    monkeypatch.setattr(scaling, "alone", pretend)
+    steps = {"q": (2, 4, 8), "size": (32, 48, 64)}
+    found = measure_scaling(torch.device("cpu"), base=(32, Workload(1, 1, 4)), steps=steps)
+    assert found["scaling_growth"] == pytest.approx({"q": 0.5, "size": 1.0})
+    assert len(found["scaling"]) == 6 and len(asked) == len(set(asked)) == 5
+    assert [record["size"] for record in found["scaling"]] == [32, 32, 32, 32, 48, 64]
+
+
+@pytest.mark.slow
+def test_scaling_runs_each_batch_in_a_process_of_its_own() -> None:
+    steps = {"n_slices": (1, 4)}
+    found = measure_scaling(torch.device("cpu"), base=(32, Workload(1, 1, 4)), steps=steps)
+    few, many = found["scaling"]
+    assert few["seconds"] < many["seconds"] < 8 * few["seconds"]
+    assert all(record["peak_bytes"] > 0 for record in found["scaling"])
+
+
+def test_the_engine_freezes_its_network(engine: Engine) -> None:
+    assert isinstance(engine.frozen, Reconstructor)
+    assert not any(parameter.requires_grad for parameter in engine.unet.parameters())
+    assert (engine.precision, engine.arithmetic) == ("fp32", "fp32, onednn-last")
