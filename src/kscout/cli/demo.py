@@ -42,6 +42,8 @@ def demo(
     answer = answer_console()
     answer.print(_reconstruction_table(found.reconstructions))
     answer.print(summary_table(found.summary))
+    for run in found.zoo:
+        answer.print(summary_table(run.summary))
     console.print(f"the demo took {time.perf_counter() - begun:.0f} s", highlight=False)
     answer.print(f"open {found.page}", highlight=False, soft_wrap=True)
 
