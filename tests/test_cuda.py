@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from golden_numbers import Golden
 from kscout.acquisition.choose import column_log_probabilities, draw_columns, draw_unmeasured
-from kscout.acquisition.episode import Simulator, _distinct
+from kscout.acquisition.episode import Simulator, State, _distinct
 from kscout.bench.agreement import RANK_TOLERANCE, SSIM_TOLERANCE, rank_correlation
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
 from kscout.core import Observation, Protocol
@@ -80,12 +80,22 @@ def test_drawn_columns_equal_those_of_torch_on_the_same_device(
     assert torch.equal(found.columns, draw_columns(log_probs, uniforms))
 
 
+def states(owner: torch.Tensor, mask: torch.Tensor, n_per_slice: int, device: str) -> State:
+    """States of which only owners and masks matter."""
+    number = torch.zeros(len(owner), device=device)
+    image = number[:, None, None]
+    given = (owner.to(device), torch.complex(image, image)[:, None], mask.to(device), image)
+    return State(*given, number, number, number, n_left=12, n_per_slice=n_per_slice)
+
+
 @pytest.mark.parametrize("n_states, n_draws", [(5, 3), (16, 8), (5000, 8), (20_000, 1)])
-def test_listed_columns_equal_torch(n_states: int, n_draws: int) -> None:
-    columns = torch.randint(12, (n_states, n_draws))
-    owner = torch.randint(9, (n_states,))
-    slot, pairs, n_distinct = _distinct(columns, owner)
-    found_slot, found, n_found = _distinct(columns.cuda(), owner.cuda())
+@pytest.mark.parametrize("n_per_slice", [1, 5])
+def test_listed_columns_equal_torch(n_states: int, n_draws: int, n_per_slice: int) -> None:
+    columns = torch.randint(12, (n_states * n_per_slice, n_draws))
+    owner = torch.randint(9, (n_states,)).repeat_interleave(n_per_slice)
+    mask = torch.rand(len(owner), 12) < 0.1
+    found_slot, found, n_found = _distinct(columns.cuda(), states(owner, mask, n_per_slice, "cuda"))
+    slot, pairs, n_distinct = _distinct(columns, states(owner, mask, n_per_slice, "cpu"))
     assert torch.equal(found_slot.cpu(), slot) and n_found.cpu() == n_distinct
     for a, b in zip(found[:3], pairs[:3], strict=True):
         assert torch.equal(a.cpu(), b)

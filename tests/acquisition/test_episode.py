@@ -159,3 +159,46 @@ def test_budgets_that_do_not_fit_are_refused(n_initial: int, horizon: int, sente
 def test_budgets_that_just_fit_are_taken() -> None:
     selectable = center_mask(N_COLS, 15)[None]
     check_budget(selectable, n_initial=4, horizon=11)
+
+
+def test_states_of_a_slice_that_come_to_one_mask_share_a_reconstruction(batch: SliceBatch) -> None:
+    simulator = engine(batch)
+    n_reconstructed = []
+    unet: Any = simulator.reconstructor
+    reconstruct = unet.from_magnitude
+
+    def count(magnitude: torch.Tensor, *rest: Any) -> torch.Tensor:
+        n_reconstructed.append(len(magnitude))
+        return reconstruct(magnitude, *rest)
+
+    unet.from_magnitude = count
+    # Three trajectories per slice; the first two of the first slice differ in order alone.
+    columns = [[0, 1, 0, 5, 5, 5, 1, 2, 3], [1, 0, 2, 11, 12, 13, 2, 1, 1]]
+    state, alone = simulator.start(N_INITIAL, n_trajectories=3), engine(batch).start(N_INITIAL)
+    alone = alone.rows(alone.owner.repeat_interleave(3))
+    for chosen in columns:
+        state = simulator.acquire(state, torch.tensor(chosen))
+        alone = engine(batch).acquire(alone, torch.tensor(chosen))
+    assert n_reconstructed == [3, 2 + 1 + 3, 2 + 3 + 2]
+    assert torch.equal(state.mask, alone.mask) and torch.equal(state.owner, alone.owner)
+    torch.testing.assert_close(state.score, alone.score, atol=1e-6, rtol=0)
+    torch.testing.assert_close(state.image, alone.image, atol=1e-5, rtol=0)
+
+
+def test_branches_of_several_states_share_masks_and_keep_their_places(batch: SliceBatch) -> None:
+    simulator = engine(batch)
+    state = simulator.start(N_INITIAL, n_trajectories=2)
+    state = simulator.acquire(state, torch.tensor([0, 1, 2, 2, 0, 16]))
+    columns = torch.tensor([[1, 3], [0, 3], [5, 6], [6, 5], [16, 16], [0, 1]])
+    branches = simulator.branch(state, columns)
+    assert len(branches.state) == 3 + 2 + 2
+    every = branches.every()
+    assert every.n_per_slice == 4
+    for place, column in enumerate(columns.flatten()):
+        expected = state.mask[place // 2].clone()
+        expected[column] = True
+        assert torch.equal(every.mask[place], expected)
+    agree(simulator, every)
+    followed = branches.follow(torch.tensor([0, 1, 1, 0, 1, 0]))
+    assert followed.n_per_slice == 2
+    assert torch.equal(followed.mask, every.mask.view(6, 2, -1)[range(6), [0, 1, 1, 0, 1, 0]])

@@ -9,7 +9,7 @@ from emulated import HAS_COMPILER, emulate
 
 from kscout import metrics
 from kscout.acquisition.choose import draw_unmeasured
-from kscout.acquisition.episode import _distinct
+from kscout.acquisition.episode import State, _distinct
 from kscout.kernels import choosing
 from kscout.metrics import SsimScorer
 from kscout.physics import candidates
@@ -56,13 +56,22 @@ def test_chosen_columns_are_those_that_torch_draws(n_cols: int, generator: torch
     torch.testing.assert_close(log_probs, expected.log_probs, atol=2e-6, rtol=0)
 
 
+def state_of(owner: torch.Tensor, n_cols: int) -> State:
+    """States of which only owners and masks matter."""
+    n = len(owner)
+    image, number = torch.zeros(n, 1, n_cols), torch.zeros(n)
+    mask = torch.zeros(n, n_cols, dtype=torch.bool)
+    zero_filled = torch.complex(image, image)[:, None]
+    return State(owner, zero_filled, mask, image, number, number, number, n_left=n_cols)
+
+
 @pytest.mark.parametrize("n_states, n_draws", [(3, 5), (17, 8), (70, 1)])
 def test_each_state_and_column_is_listed_once(
     n_states: int, n_draws: int, generator: torch.Generator
 ) -> None:
     columns = torch.randint(6, (n_states, n_draws), generator=generator)
     owner = torch.randint(1, 4, (n_states,), generator=generator)
-    slot, pairs, n_distinct = _distinct(columns, owner)
+    slot, pairs, n_distinct = _distinct(columns, state_of(owner, 6))
     found_slot, listed, n_found = choosing.list_distinct(columns, owner)
     assert n_found == n_distinct and (n_found < columns.numel() or n_draws == 1)
     assert torch.equal(found_slot, slot)

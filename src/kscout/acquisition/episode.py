@@ -60,13 +60,15 @@ class State:
     n_left: int
     """No state has more columns than this to acquire; known without asking the device."""
     step: int = 0
+    n_per_slice: int = 1
+    """Where over 1, so many states of one slice lie side by side, for every slice."""
 
     def __len__(self) -> int:
         return self.mask.shape[0]
 
     def rows(self, selection: Int[Tensor, " n"]) -> "State":
         """Return the chosen states, in that order; one may be chosen several times."""
-        return _follow(self, selection[:, None])
+        return replace(_follow(self, selection[:, None]), n_per_slice=1)
 
 
 _PER_STATE = ("owner", "zero_filled", "mask", "image", "mean", "std", "score")
@@ -97,11 +99,10 @@ class Simulator:
         n_slices, n_cols = self.batch.selectable.shape
         mask = center_mask(n_cols, n_initial, self.batch.kspace.device)
         state = self.start_from(mask.expand(n_slices, -1), n_measured=n_initial)
-        return (
-            state.rows(state.owner.repeat_interleave(n_trajectories))
-            if n_trajectories > 1
-            else state
-        )
+        if n_trajectories == 1:
+            return state
+        several = state.rows(state.owner.repeat_interleave(n_trajectories))
+        return replace(several, n_per_slice=n_trajectories)
 
     def start_from(self, mask: Bool[Tensor, "batch col"], *, n_measured: int = 0) -> State:
         """Measure the columns of any mask at once, one mask per slice, and reconstruct.
@@ -120,16 +121,18 @@ class Simulator:
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
         """Measure one more column in every state."""
+        if state.n_per_slice > 1:
+            return self.branch(state, column[:, None]).every()
         parent = torch.arange(len(state), device=column.device)
         return self._together(self._children(state, Pairs(parent, column, state.owner)))
 
     def branch(self, state: State, columns: Int[Tensor, "state candidate"]) -> "Branches":
-        """Measure each candidate column of every state; a column given twice is tried once."""
-        slot, pairs, n_distinct = _distinct(columns, state.owner)
+        """Measure each candidate column of every state; equal masks of a slice are tried once."""
+        slot, pairs, n_distinct = _distinct(columns, state)
         if columns.device.type == "cpu":
             # Elsewhere the number stays on the device: kernels that know it skip the rest.
             pairs = pairs.part(0, int(n_distinct))
-        return Branches(self._together(self._children(state, pairs)), slot)
+        return Branches(self._together(self._children(state, pairs)), slot, state.n_per_slice)
 
     def score_columns(
         self, state: State, columns: Int[Tensor, "state candidate"]
@@ -242,9 +245,11 @@ class Branches:
     """What became of the candidates of every state."""
 
     state: State
-    """One state for each distinct (state, column)."""
+    """One state for each distinct (slice, mask)."""
     slot: Int[Tensor, "parent candidate"]
     """Where each candidate is found there."""
+    n_per_slice: int = 1
+    """Parents of one slice that lie side by side."""
 
     @property
     def score(self) -> Float[Tensor, "parent candidate"]:
@@ -253,33 +258,42 @@ class Branches:
 
     def follow(self, choice: Int[Tensor, " parent"]) -> State:
         """Go on from one candidate of every state."""
-        return _follow(self.state, self.slot, choice)
+        return replace(_follow(self.state, self.slot, choice), n_per_slice=self.n_per_slice)
 
     def every(self) -> State:
         """Go on from all candidates: those of one state lie side by side."""
-        return self.state.rows(self.slot.reshape(-1))
+        n_per_slice = self.n_per_slice * self.slot.shape[1]
+        return replace(self.state.rows(self.slot.reshape(-1)), n_per_slice=n_per_slice)
 
 
 def _distinct(
-    columns: Int[Tensor, "state candidate"], owner: Int[Tensor, " state"]
+    columns: Int[Tensor, "state candidate"], state: State
 ) -> tuple[Int[Tensor, "state candidate"], Pairs, Int[Tensor, ""]]:
-    """List each (state, column) once, without asking the device how many there are.
+    """List each (slice, mask after a column) once, without asking the device how many there are.
+
+    States of one slice that lie side by side may come to the same mask in different orders.
 
     Returns:
         Where each candidate stands in the list; the list, as long as if all were distinct; and how
         many there are.
     """
-    if columns.is_cuda:
-        slot, listed, n_distinct = list_distinct(columns, owner)
+    if columns.is_cuda and state.n_per_slice == 1:
+        slot, listed, n_distinct = list_distinct(columns, state.owner)
         parent, column, owner = listed
         return slot, Pairs(parent, column, owner, n_distinct), n_distinct
     n_states, n_candidates = columns.shape
-    order = torch.arange(n_candidates, device=columns.device)
-    same = columns[:, :, None] == columns[:, None, :]
-    first = torch.where(same, order, n_candidates).amin(dim=-1)
+    keys = columns[:, :, None]
+    if state.n_per_slice > 1:
+        before = state.mask[:, None].expand(-1, n_candidates, -1)
+        keys = before.scatter(-1, columns[:, :, None], True)
+    n_together = state.n_per_slice * n_candidates
+    keys = keys.reshape(-1, n_together, keys.shape[-1])
+    same = (keys[:, :, None] == keys[:, None]).all(dim=-1)
+    order = torch.arange(n_together, device=columns.device)
+    first = torch.where(same, order, n_together).amin(dim=-1)
     is_new = (first == order).reshape(-1)
     place = is_new.cumsum(dim=0) - 1
-    slot = place.view(columns.shape).gather(-1, first)
+    slot = place.view(first.shape).gather(-1, first).view(columns.shape)
     # Repeats are written to one place too many, which is cut off.
     to = torch.where(is_new, place, columns.numel())
     parent = torch.arange(n_states, device=columns.device).repeat_interleave(n_candidates)
@@ -287,7 +301,7 @@ def _distinct(
     listed = listed.scatter(1, to.expand(2, -1), torch.stack([parent, columns.reshape(-1)]))
     parent, column = listed[:, :-1]
     n_distinct = is_new.sum(dtype=torch.int32)
-    return slot, Pairs(parent, column, owner[parent], n_distinct), n_distinct
+    return slot, Pairs(parent, column, state.owner[parent], n_distinct), n_distinct
 
 
 def _follow(
