@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.bench.engine import Engine
+from kscout.config.schema import FrozenPrecision
 from kscout.physics.sampling import center_mask
 from kscout.randomness import keyed_generator
 from kscout.reconstruction.unet import UNet
@@ -44,7 +45,10 @@ def measure_agreement(
     size: int, n_slices: int, device: torch.device, unet: UNet
 ) -> list[dict[str, Any]]:
     """Compare every mode that a training on the device may use with the plain network."""
-    fast = [Engine.build(size, n_slices, device, unet=unet, **mode) for mode in _modes(device)]
+    fast = [
+        Engine.build(size, n_slices, device, unet=unet, precision=precision, backend=backend)
+        for precision, backend in _modes(device)
+    ]
     records = []
     for n_more in (0, size // 8):
         mask = measured_columns(size, size // 8, n_more).to(device)
@@ -99,13 +103,12 @@ def _record(
     }
 
 
-def _modes(device: torch.device) -> list[dict[str, str]]:
-    """Return what `Engine.build` takes for each way to compute that the device offers."""
+def _modes(device: torch.device) -> list[tuple[FrozenPrecision, str]]:
+    """Return precision and convolutions of each way to compute that the device offers."""
     if device.type == "cuda":
-        # Torch's 32-bit convolutions on CUDA multiply in TF32 by default.
-        return [{"precision": "auto"}, {"precision": "fp32"}]
+        return [("auto", "auto"), ("fp32", "auto")]
     backends = ["compiled"] if can_compile() else []
-    return [{"precision": "fp32", "backend": name} for name in (*backends, "onednn-last")]
+    return [("fp32", name) for name in (*backends, "onednn-last")]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from kscout.acquisition.episode import Simulator
 from kscout.assemble import make_policy
 from kscout.config import AcquisitionSetting, PolicyConfig, PolicyTraining
-from kscout.config.schema import Method
+from kscout.config.schema import FrozenPrecision, Method
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.knee_phantom import draw_knee_volume
 from kscout.data.slices import SliceSet
@@ -93,6 +93,8 @@ class Engine:
     """In 32 bit, as it was loaded."""
     frozen: Reconstructor
     backend: str
+    wanted: FrozenPrecision = "auto"
+    """The precision that was asked for, of U-Net and policies."""
 
     @classmethod
     def build(
@@ -101,7 +103,7 @@ class Engine:
         n_slices: int,
         device: torch.device,
         *,
-        precision: str = "auto",
+        precision: FrozenPrecision = "auto",
         backend: str = "auto",
         unet: UNet | None = None,
     ) -> "Engine":
@@ -111,7 +113,7 @@ class Engine:
             size: rows and columns of the images.
             n_slices: knees to draw.
             device: where all of it runs.
-            precision: of the frozen U-Net; `auto` is a training's default.
+            precision: of the frozen U-Net and of policies; `auto` is a training's default.
             backend: of convolutions on a CPU.
             unet: the network; by default the zoo's.
         """
@@ -125,7 +127,7 @@ class Engine:
         if isinstance(network, nn.Module):
             backend = choose_convolution(backend, network, slices.images[:16, None], trains=False)
             to_layout(network, backend)
-        return cls(size, slices, unet, frozen, backend)
+        return cls(size, slices, unet, frozen, backend, precision)
 
     @property
     def device(self) -> torch.device:
@@ -140,7 +142,9 @@ class Engine:
         """What runs, in words."""
         if self.precision == "fp16":
             return "fp16 fused"
-        return f"fp32, {self.backend}" if self.device.type == "cpu" else "fp32"
+        if self.device.type == "cpu":
+            return f"fp32, {self.backend}"
+        return "fp32, TF32 convolutions" if torch.backends.cudnn.allow_tf32 else "fp32"
 
     @property
     def batch(self) -> SliceBatch:
@@ -174,7 +178,7 @@ class TrainingBatch:
 
     def __init__(self, engine: Engine, work: Workload, *, n_updates: int = 1) -> None:
         self.engine, self.work = engine, work
-        configs = [_config(engine.size, work, seed) for seed in range(work.n_seeds)]
+        configs = [_config(engine, work, seed) for seed in range(work.n_seeds)]
         learners = [Learner.resume(config, _policy(config, engine), None) for config in configs]
         index = torch.arange(work.n_slices * n_updates) % len(engine.slices)
         self.lockstep = Lockstep(
@@ -239,9 +243,9 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _config(size: int, work: Workload, seed: int) -> PolicyConfig:
+def _config(engine: Engine, work: Workload, seed: int) -> PolicyConfig:
     return PolicyConfig(
-        acquisition=AcquisitionSetting(n_initial=size // 8, horizon=work.horizon),
+        acquisition=AcquisitionSetting(n_initial=engine.size // 8, horizon=work.horizon),
         training=PolicyTraining(
             method=work.method,
             gamma=0.9 if work.method == "ngreedy" else 1.0,
@@ -249,6 +253,7 @@ def _config(size: int, work: Workload, seed: int) -> PolicyConfig:
             n_trajectories=work.q,
             # An update costs the same, and the policy stays untrained.
             learning_rate=1e-12,
+            precision=engine.wanted,
             seed=seed,
         ),
     )
