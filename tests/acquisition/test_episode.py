@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kscout.acquisition.episode import Simulator, State, check_budget
-from kscout.core import Policy, Protocol, SliceBatch
+from kscout.core import Observation, Policy, Protocol, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
@@ -161,6 +161,13 @@ def test_budgets_that_just_fit_are_taken() -> None:
     check_budget(selectable, n_initial=4, horizon=11)
 
 
+class Sighted(Policy):
+    """Scores columns by what it sees there."""
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        return seen.image.sum(dim=1)
+
+
 def test_states_of_a_slice_that_come_to_one_mask_share_a_reconstruction(batch: SliceBatch) -> None:
     simulator = engine(batch)
     n_reconstructed = []
@@ -181,6 +188,9 @@ def test_states_of_a_slice_that_come_to_one_mask_share_a_reconstruction(batch: S
         alone = engine(batch).acquire(alone, torch.tensor(chosen))
     assert n_reconstructed == [3, 2 + 1 + 3, 2 + 3 + 2]
     assert torch.equal(state.mask, alone.mask) and torch.equal(state.owner, alone.owner)
+    assert state.shared is not None and len(state.shared[0]) == 7
+    expected = Sighted()(simulator.observe(Sighted(), alone))
+    torch.testing.assert_close(simulator.scores(Sighted(), state), expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(state.score, alone.score, atol=1e-6, rtol=0)
     torch.testing.assert_close(state.image, alone.image, atol=1e-5, rtol=0)
 

@@ -62,13 +62,15 @@ class State:
     step: int = 0
     n_per_slice: int = 1
     """Where over 1, so many states of one slice lie side by side, for every slice."""
+    shared: "tuple[State, Tensor] | None" = None
+    """Fewer states and where each of these is found among them, where some are equal."""
 
     def __len__(self) -> int:
         return self.mask.shape[0]
 
     def rows(self, selection: Int[Tensor, " n"]) -> "State":
         """Return the chosen states, in that order; one may be chosen several times."""
-        return replace(_follow(self, selection[:, None]), n_per_slice=1)
+        return replace(_follow(self, selection[:, None]), n_per_slice=1, shared=None)
 
 
 _PER_STATE = ("owner", "zero_filled", "mask", "image", "mean", "std", "score")
@@ -101,8 +103,8 @@ class Simulator:
         state = self.start_from(mask.expand(n_slices, -1), n_measured=n_initial)
         if n_trajectories == 1:
             return state
-        several = state.rows(state.owner.repeat_interleave(n_trajectories))
-        return replace(several, n_per_slice=n_trajectories)
+        slot = state.owner.repeat_interleave(n_trajectories)
+        return replace(state.rows(slot), n_per_slice=n_trajectories, shared=(state, slot))
 
     def start_from(self, mask: Bool[Tensor, "batch col"], *, n_measured: int = 0) -> State:
         """Measure the columns of any mask at once, one mask per slice, and reconstruct.
@@ -167,6 +169,13 @@ class Simulator:
             else None,
         )
         return replace(seen, truth=truth)
+
+    def scores(self, policy: Policy, state: State) -> Float[Tensor, "state col"]:
+        """Return the policy's scores; it looks at equal states once."""
+        if state.shared is None:
+            return policy(self.observe(policy, state))
+        fewer, slot = state.shared
+        return policy(self.observe(policy, fewer))[slot]
 
     def blocked(self, state: State) -> Bool[Tensor, "state col"]:
         """Return the columns that may not be chosen: measured, or outside the matrix."""
@@ -262,8 +271,10 @@ class Branches:
 
     def every(self) -> State:
         """Go on from all candidates: those of one state lie side by side."""
-        n_per_slice = self.n_per_slice * self.slot.shape[1]
-        return replace(self.state.rows(self.slot.reshape(-1)), n_per_slice=n_per_slice)
+        n_per_slice, slot = self.n_per_slice * self.slot.shape[1], self.slot.reshape(-1)
+        # On CUDA the list is padded to the number of candidates, so sharing it would save nothing.
+        shared = (self.state, slot) if len(self.state) < len(slot) else None
+        return replace(self.state.rows(slot), n_per_slice=n_per_slice, shared=shared)
 
 
 def _distinct(

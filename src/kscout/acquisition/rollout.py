@@ -71,7 +71,7 @@ def rollout(
     state = simulator.start(n_initial, n_trajectories=n_trajectories)
     columns, moments, probabilities = [], [_measure(simulator, state, keep_images)], []
     for step in range(horizon):
-        scores = policy(simulator.observe(policy, state))
+        scores = simulator.scores(policy, state)
         blocked = simulator.blocked(state)
         if replay is not None:
             chosen = replay[:, :, step].reshape(-1)

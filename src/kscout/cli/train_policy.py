@@ -49,7 +49,10 @@ def train_policy(
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,
     compile_: Annotated[
         bool | None,
-        typer.Option("--compile/--no-compile", help="torch.compile for long CUDA runs."),
+        typer.Option(
+            "--compile/--no-compile",
+            help="torch.compile on CUDA, for networks without fused kernels.",
+        ),
     ] = None,
     convolution: Annotated[
         str | None,

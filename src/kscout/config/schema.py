@@ -136,10 +136,10 @@ class PolicyTraining:
     """How images are un-normalized before they are scored."""
     precision: FrozenPrecision = "auto"
     """Arithmetic: `auto` is fp32 on a CPU; on CUDA, where the kernels exist, 16-bit
-    reconstructions and choices, and bf16 gradients of the policy (paper: fp32)."""
+    reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""
     compile: bool = False
-    """Whether torch.compile builds the policy's gradients: worth its half minute on long CUDA
-    runs, without effect on a CPU or with fp32."""
+    """Whether torch.compile builds the gradients of a policy on CUDA that the fused kernels do not
+    serve, such as the brain network; without effect on others, on a CPU or with fp32."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` measures once and records the winner."""
     seed: int = 0
