@@ -282,7 +282,7 @@ def test_graphed_training_equals_eager_training(golden: Golden) -> None:
         lockstep = Lockstep([policy], [optimizer], [config], slices, unet)
         if not is_graphed:
             eager = lockstep.eager
-            lockstep._gradients = lambda _, eager=eager: eager  # type: ignore[method-assign,misc]
+            lockstep.gradients = lambda _, eager=eager: eager  # type: ignore[method-assign,misc]
         lockstep.pass_over_slices(1, lambda _: None)
         weights.append([p.detach().clone() for p in policy.parameters()])
     for a, b in zip(*weights, strict=True):

@@ -206,7 +206,7 @@ class TrainingBatch:
         """Leave the first batch's gradients in the policies; on CUDA a replay after one call."""
         with self.engine.ready_convolutions():
             # The training's own choice between a graph and eager code, so that the two stay alike.
-            return self.lockstep._gradients(self.inputs)(self.inputs)
+            return self.lockstep.gradients(self.inputs)(self.inputs)
 
     def updates(self) -> list[float]:
         """Pass over all slices as a training does: draws, gradients and optimizer steps."""

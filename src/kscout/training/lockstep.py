@@ -140,7 +140,7 @@ class Lockstep:
             uniforms = [own.uniforms[index] for own, index in zip(draws, mine, strict=True)]
             followed = torch.stack([own.followed[step] for own in draws], dim=-1)
             inputs = [torch.cat(mine), torch.cat(uniforms), followed]
-            scores = self._gradients(inputs)(inputs) * n_mine
+            scores = self.gradients(inputs)(inputs) * n_mine
         else:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -149,7 +149,7 @@ class Lockstep:
             optimizer.step()
         return scores
 
-    def _gradients(self, inputs: list[Tensor]) -> EagerGradients | GraphedGradients:
+    def gradients(self, inputs: list[Tensor]) -> EagerGradients | GraphedGradients:
         """Return how to run such a batch: on CUDA as a graph, made when its size is first met."""
         if self.slices.device.type != "cuda":
             return self.eager
