@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
+from fused_policies import scores_from
 from golden_numbers import Golden
 from kscout.acquisition.choose import column_log_probabilities, draw_columns, draw_unmeasured
 from kscout.acquisition.episode import Simulator, State, _distinct
@@ -17,7 +16,6 @@ from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
 from kscout.policies import POLICIES
-from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
 from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
@@ -243,23 +241,6 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
                 assert (own[name] - expected).norm() < 1e-2 * expected.norm(), name
                 # Rounding moves some maxima of 2x2 pixels, hence the looser bound.
                 assert (own[name] - plain[name]).norm() < 0.15 * plain[name].norm(), name
-
-
-def scores_from(
-    policy: ConvPolicy, image: torch.Tensor, outputs: list[torch.Tensor]
-) -> torch.Tensor:
-    """Run the network in 32 bit, but go on from a fused pass's outputs of each convolution.
-
-    So both take the same maxima of 2x2 pixels: rounding moves some, and with each a gradient.
-    """
-    features = image[:, None]
-    layers = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
-    for number, (layer, values) in enumerate(zip(layers, outputs, strict=True)):
-        own = F.conv2d(features, layer.weight, padding=1)
-        own = own + (values.float().permute(0, 3, 1, 2) - own).detach()
-        features = F.instance_norm(own).relu()
-        features = F.max_pool2d(features, 2) if number else features
-    return policy.fc_out(features.flatten(start_dim=1))
 
 
 def test_brain_policy_has_no_kernels_and_says_so() -> None:

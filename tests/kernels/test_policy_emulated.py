@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from emulated import HAS_COMPILER, Emulated
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from fused_policies import scores_from
 from kscout.core import Observation
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
@@ -36,21 +36,6 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> ConvPolicy:
     made = ConvPolicy(n_cols=SIZE, n_channels=16, n_blocks=2, n_hidden=32)
     assert can_fuse_policy(made)
     return made
-
-
-def scores_from(policy: ConvPolicy, image: Tensor, outputs: list[Tensor]) -> Tensor:
-    """Run the network in 32 bit, but go on from a fused pass's outputs of each convolution.
-
-    So both take the same maxima of 2x2 pixels: rounding moves some, and with each a gradient.
-    """
-    features = image[:, None]
-    layers = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
-    for number, (layer, values) in enumerate(zip(layers, outputs, strict=True)):
-        own = F.conv2d(features, layer.weight, padding=1)
-        own = own + (values.float().permute(0, 3, 1, 2) - own).detach()
-        features = F.instance_norm(own).relu()
-        features = F.max_pool2d(features, 2) if number else features
-    return policy.fc_out(features.flatten(start_dim=1))
 
 
 def test_fused_policy_has_the_gradients_of_the_network(

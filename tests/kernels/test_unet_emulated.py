@@ -4,32 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import HAS_COMPILER, emulate
-from torch import Tensor
+from emulated import HAS_COMPILER, Emulated
 
 from kscout.reconstruction.unet import UNetNetwork
 from kscout.reconstruction.unet_fused import FusedUNet
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
-
-
-class Emulated:
-    """Stands in for a kernel compiled for a GPU."""
-
-    def __init__(self, file: str, name: str, *arguments: int) -> None:
-        self.kernel = (file, name, arguments)
-
-    def set_shared_memory_config(self, n_bytes: int) -> None:
-        assert n_bytes <= 227 * 1024
-
-    def __call__(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        values: list[Tensor | int],
-        n_bytes: int,
-    ) -> None:
-        emulate(*self.kernel, grid, block[0], values)
 
 
 def test_fused_unet_equals_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
