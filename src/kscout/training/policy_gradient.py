@@ -264,7 +264,8 @@ def _add_gradients(
 
     No graph is kept while the columns are chosen: what the policies saw is stored, so the backward
     pass takes as much memory as `n_at_once` images do, whatever the horizon. Steps are joined, so
-    that a GPU has many images to work on at once.
+    that a GPU has many images to work on at once. A policy that kept its features since the choice
+    recalls them, in the order of the steps, instead of looking at the images again.
     """
     limit = n_at_once or N_AT_ONCE[visited[0].image.device.type]
     for number, policy in enumerate(policies):
