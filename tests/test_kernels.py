@@ -52,6 +52,8 @@ def test_divisions_cover_image_and_channels_and_fit_the_chip(
     assert shape[0] % division.n_rows == shape[1] % division.n_cols == 0
     assert division.warps_m % products_beside == 0
     assert n_below % (division.warps_m // products_beside) == 0
-    assert division.warps_n * division.parts * 16 == n_out
+    assert division.parts * division.n_part == n_out
+    assert division.n_part % (division.warps_n * 16) == 0
+    assert division.n_resident >= 1
     assert division.n_threads <= 256
     assert division.n_resident * (division.n_bytes + 1024) <= 228 * 1024

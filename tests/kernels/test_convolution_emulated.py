@@ -1,5 +1,7 @@
 """The convolution kernels, run thread by thread on the CPU, agree with torch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from emulated import HAS_COMPILER, emulate, nan
@@ -41,7 +43,8 @@ def convolve(
     shape: tuple[int, int],
     *,
     n_blocks: int = 2,
-    keeps: bool = True,
+    n_stages: int | None = None,
+    keeps: bool | None = None,
     n_asked: int = 9,
     pools: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,6 +57,8 @@ def convolve(
     n_skip = 0 if skip is None else skip.shape[-1]
     beside = main if skip is None else skip
     division = Division.of(*shape, n_in, n_out, ups=mode == "up")
+    keeps = division.keeps_weights if keeps is None else keeps
+    division = replace(division, n_stages=n_stages or division.n_stages, keeps_weights=keeps)
     sizes = (division.n_rows, division.n_cols, division.warps_m, division.warps_n, division.parts)
     n_tiles = shape[0] * shape[1] // (division.n_rows * division.n_cols)
     out = nan(n_images, *shape, n_out, dtype=torch.half)
@@ -73,8 +78,7 @@ def convolve(
         n_skip,
         n_out,
         *sizes,
-        int(keeps),
-        1,
+        *(division.n_stages, int(division.keeps_weights), 1),
         int(pools),
     )
     grid = (n_blocks, division.parts, 1)
@@ -87,7 +91,8 @@ def convolve(
     ("mode", "shape", "n_main", "n_skip", "n_out"),
     [
         ("same", (16, 32), 32, 0, 32),  # two tiles, two parts of the channels
-        ("same", (8, 64), 16, 0, 64),  # two warps of channels
+        ("same", (8, 64), 16, 0, 64),  # two tiles beside each other
+        ("same", (16, 16), 48, 0, 48),  # channels that 32 do not divide
         ("same", (8, 8), 16, 0, 32),  # two rows of pixels in one product
         ("same", (8, 4), 16, 0, 16),  # four rows of pixels in one product
         ("pool", (8, 16), 32, 0, 16),
@@ -123,9 +128,22 @@ def test_bits_depend_neither_on_blocks_nor_on_where_weights_are() -> None:
     main = torch.randn(4, 8, 64, 16, generator=generator).half()
     weight = torch.randn(16, 16, 3, 3, generator=generator)
     first = convolve(main, None, weight, "same", (8, 64), n_blocks=1)
-    second = convolve(main, None, weight, "same", (8, 64), n_blocks=5, keeps=False, n_asked=2)
+    second = convolve(
+        *(main, None, weight, "same", (8, 64)), n_blocks=5, n_stages=3, keeps=False, n_asked=2
+    )
     assert torch.equal(first[0][:2], second[0][:2]) and torch.equal(first[1][:2], second[1][:2])
     assert second[0][2].isnan().all()
+
+
+@pytest.mark.parametrize(("n_stages", "keeps"), [(2, False), (3, True), (4, False), (4, True)])
+def test_bits_do_not_depend_on_what_is_under_way(n_stages: int, keeps: bool) -> None:
+    generator = torch.Generator().manual_seed(6)
+    main = torch.randn(4, 4, 16, 32, generator=generator).half()
+    skip = torch.randn(4, 8, 32, 16, generator=generator).half()
+    weight = torch.randn(32, 48, 3, 3, generator=generator)
+    first = convolve(main, skip, weight, "up", (8, 32), n_stages=2, keeps=True)
+    second = convolve(main, skip, weight, "up", (8, 32), n_stages=n_stages, keeps=keeps)
+    assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
 
 
 @pytest.mark.parametrize("shape", [(8, 64), (8, 8)])

@@ -7,10 +7,10 @@
 // concatenation cost no pass over memory. Convolution biases before an instance norm cancel and are
 // left out.
 //
-// As many blocks run as the chip holds; each goes through a range of tiles with its weights kept in
-// shared memory, and fetches the next tile while it multiplies the present one. Images beyond the
-// count on the device therefore cost nothing. Sums are added in a fixed order that does not depend
-// on the number of blocks: the same input gives the same bits. No headers are needed.
+// As many blocks run as the chip holds; each goes through a range of tiles, 16 channels at a time,
+// and fetches some of these steps ahead of the one it multiplies. Images beyond the count on the
+// device cost nothing. Sums are added in a fixed order that does not depend on the number of
+// blocks: the same input gives the same bits. No headers are needed.
 
 #include "convolution_tiles.cuh"
 
@@ -30,12 +30,10 @@ __device__ __forceinline__ void write4(u16* out, const u32 (&v)[2]) {
   *(unsigned long long*)out = v[0] | (unsigned long long)v[1] << 32;
 }
 
-// Write the 2x2 maxima of what a lane and its neighbor hold. `out` belongs to the tile's first
-// pixel of the pooled image, which is W / 2 wide, and to the lane's channels.
-template <int W, int COUT, int TW, int MT, int WM>
-__device__ __forceinline__ void write_pooled(const u32 (&v)[MT][2][2], u16* out,
-                                             Place<TW, MT, WM> place) {
-  using P = Place<TW, MT, WM>;
+// Write the 2x2 maxima of what a lane and its neighbor hold. `out` belongs to the lane's first
+// pixel of the pooled image, which is W / 2 wide, and to its channels.
+template <int W, int COUT, typename P, int MT>
+__device__ __forceinline__ void write_pooled(const u32 (&v)[MT][2][2], u16* out) {
   constexpr bool IS_LONG = P::LENGTH == 16;  // pixels below lie in the next product
   int q = threadIdx.x % 32 / 4;
 #pragma unroll
@@ -48,8 +46,7 @@ __device__ __forceinline__ void write_pooled(const u32 (&v)[MT][2][2], u16* out,
         r[i] = max2(v[m][half][i], IS_LONG ? v[(m + 1) % MT][half][i] : v[m][1][i]);
         r[i] = max2(r[i], __shfl_xor_sync(~0u, r[i], 4));
       }
-      int y = (place.y + m * P::ROWS) / 2, x = (place.x + q) / 2 + half * 4;
-      if (q % 2 == 0) write4(out + (y * (W / 2) + x) * COUT, r);
+      if (q % 2 == 0) write4(out + (m * P::ROWS / 2 * (W / 2) + half * 4) * COUT, r);
     }
   }
 }
@@ -65,6 +62,7 @@ __device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, u1
   using P = Place<TW, MT, WM>;
   int lane = threadIdx.x % 32, q = lane / 4;
   out += ((place.y + q / P::LENGTH) * W + place.x + q % P::LENGTH) * COUT + lane % 4 * 4;
+  pooled += (place.y / 2 * (W / 2) + (place.x + q) / 2) * COUT + lane % 4 * 4;
 #pragma unroll
   for (int n = 0; n < NT; n += 2) {
     float v[8] = {};  // sums, then sums of squares
@@ -82,7 +80,7 @@ __device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, u1
         for (int i = 0; i < 4; ++i) v[i] += r[i], v[4 + i] = fmaf(r[i], r[i], v[4 + i]);
       }
     }
-    if (POOLS) write_pooled<W, COUT>(packed, pooled + n * 8 + lane % 4 * 4, place);
+    if (POOLS) write_pooled<W, COUT, P>(packed, pooled + n * 8);
     // Add over the eight lanes that hold the same channels; each step halves what a lane keeps.
 #pragma unroll
     for (int keep = 4; keep > 0; keep /= 2) {
@@ -98,11 +96,13 @@ __device__ __forceinline__ void write_tile(float (&acc)[MT][NT][4], u16* out, u1
   }
 }
 
-// Add the sums of the warps of a tile, in a fixed order.
+// Add the sums of the warps of a tile, in a fixed order, after they have met.
 template <int WM, int CHANNELS, int THREADS>
 __device__ __forceinline__ void write_sums(float2* out, const float2* sums) {
-  __syncthreads();
-  for (int c = threadIdx.x; c < CHANNELS; c += THREADS) {
+#pragma unroll
+  for (int first = 0; first < CHANNELS; first += THREADS) {
+    int c = first + threadIdx.x;
+    if (c >= CHANNELS) break;
     float2 total = sums[c];
 #pragma unroll
     for (int w = 1; w < WM; ++w) {
@@ -114,10 +114,11 @@ __device__ __forceinline__ void write_sums(float2* out, const float2* sums) {
 }
 
 // Multiply KC channels of a tile. Pixels are read once for the three rows of taps that use them.
-// `tile` is the lane's address; weights of one tap and KC channels are TAP vectors further than
-// those of the tap before.
+// `tile` and `corners` give the lane's addresses for each column of taps; weights of a tap are TAP
+// vectors further than those of the one before.
 template <int TW, int MT, int NT, int WM, int TAP, bool ACTIVATES>
-__device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile, const Norm* norm,
+__device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile,
+                                              const u32 (&corners)[3], const Norm* norm,
                                               const uint4* weights) {
   constexpr int ROWS = Place<TW, MT, WM>::ROWS;
   int lane = threadIdx.x % 32;
@@ -133,7 +134,7 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile,
     for (int y = 0; y < (MT - 1) * ROWS + 3; ++y) {
       if (y % ROWS > 2) continue;  // no product of the warp begins or ends here
       u32 pixels[4];
-      load_matrices(pixels, tile + (y * (TW + 2) + dx) * STRIDE);
+      load_matrices(pixels, tile + corners[dx] + y * (TW + 2) * STRIDE);
       if (ACTIVATES) {
         pixels[0] = fma_relu2(pixels[0], low.scale, low.shift);
         pixels[1] = fma_relu2(pixels[1], low.scale, low.shift);
@@ -154,13 +155,23 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile,
   }
 }
 
+// The tiles of a block: as many as others have, or one more.
+struct Range {
+  int first, end;
+  __device__ __forceinline__ Range(int n) {
+    int each = n / (int)gridDim.x, more = n % (int)gridDim.x, block = blockIdx.x;
+    first = block * each + min(block, more), end = first + each + (block < more);
+  }
+};
+
 // 3x3 convolution of [A | B] to COUT channels. A comes from a tensor of MODE's size, B (a skip
 // connection, CB channels, none where 0) from one of the output's size. Blocks (x, y) share the
 // tiles of TH x TW pixels of all images and NZ parts of the channels; WM x WN warps make one.
-// KEEPS: weights are kept in shared memory. BLOCKS: how many a multiprocessor should hold. POOLS:
-// the output is written 2x2 pooled, too.
+// STAGES: steps of KC channels in shared memory, all but one under way. KEEPS: weights stay there
+// instead of coming with each step. BLOCKS: how many a multiprocessor should hold. POOLS: the
+// output is written 2x2 pooled, too.
 template <int H, int W, int CA, int MODE, int CB, int COUT, int TH, int TW, int WM, int WN, int NZ,
-          int KEEPS, int BLOCKS, int POOLS>
+          int STAGES, int KEEPS, int BLOCKS, int POOLS>
 __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
     convolve(const u16* a, const float2* a_sums, int a_tiles, const u16* b, const float2* b_sums,
              int b_tiles, const uint4* weights, u16* out, u16* pooled, float2* out_sums,
@@ -171,97 +182,118 @@ __global__ void __launch_bounds__(WM* WN * 32, BLOCKS)
   static_assert(CA % KC == 0 && CB % KC == 0, "a step's channels come from one tensor");
   static_assert(!POOLS || (TW >= 16 && MT % 2 == 0) || TW == 8, "a warp holds what it pools");
   constexpr int TILE = (TH + 2) * (TW + 2) * STRIDE;
+  constexpr int TAP = PART / 16 * 32, WEIGHTS = 9 * TAP;  // vectors of a tap's weights, of a step's
+  static_assert(THREADS % TAP == 0, "threads copy columns of weights");
+  constexpr int STAGE = TILE + (KEEPS ? 0 : WEIGHTS * 16);
   constexpr int SOURCE = MODE == UP ? (TH / 2 + 2) * (TW / 2 + 2) * KC * 2 : 0;
-  constexpr int KEPT = KEEPS ? 9 * STEPS * PART / 16 * 32 : 0;
+  constexpr int TURNS = STEPS > 1 ? 1 : 2;  // sums are added in the first step of the next tile
   constexpr float OWN = (float)H * W;
   constexpr float A_PIXELS = MODE == SAME ? OWN : MODE == UP ? OWN / 4 : OWN * 4;
   constexpr int A_SIZE = MODE == POOLED ? H * W * CA : (int)A_PIXELS * CA;
-  SHARED_MEMORY(memory);  // two tiles, used in turn
-  unsigned char* source = memory + 2 * TILE;
-  uint4* kept = (uint4*)(source + SOURCE);
-  Norm* norm = (Norm*)(kept + KEPT);
+  SHARED_MEMORY(memory);  // stages, used in turn
+  unsigned char* sources = memory + STAGES * STAGE;  // of tiles to be upsampled
+  uint4* kept = (uint4*)(sources + (STAGES - 1) * SOURCE);
+  Norm* norm = (Norm*)(kept + (KEEPS ? STEPS * WEIGHTS : 0));
   float2* sums = (float2*)(norm + CIN / 2);
-  float2* scratch = sums + WM * PART;
+  float2* scratch = sums + TURNS * WM * PART;
 
-  int n_items = max(0, min(*n_images, most_images)) * TILES, part = blockIdx.y * PART;
-  int item = (long long)n_items * blockIdx.x / gridDim.x;
-  int end = (long long)n_items * (blockIdx.x + 1) / gridDim.x;
-  if (item == end) return;
+  Range own(max(0, min(*n_images, most_images)) * TILES);
+  if (own.first == own.end) return;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp % WM, warp_n = warp / WM;
+  int part = blockIdx.y * PART;
   Place<TW, MT, WM> place(warp_m);
   using P = Place<TW, MT, WM>;
-  u32 corner = shared_address(memory) + lane / 16 * 16 +
-               ((place.y + lane % 16 / P::LENGTH) * (TW + 2) + place.x + lane % P::LENGTH) * STRIDE;
+  u32 corners[3];
+#pragma unroll
+  for (int dx = 0; dx < 3; ++dx)
+    corners[dx] = (place.y + lane % 16 / P::LENGTH) * (TW + 2) * STRIDE +
+                  place_in_row(place.x + lane % P::LENGTH + dx, lane / 16);
 
-  auto fetch = [&](int item, int step, unsigned char* tile) {
-    long long image = item / TILES;
-    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW, c = step * KC;
-    const u16* from = a + image * A_SIZE + c;
-    if (CB && c >= CA)
-      copy_tile<H, W, CB ? CB : KC, TH, TW, THREADS>(tile, b + image * H * W * CB + c - CA, ty, tx);
-    else if (MODE == SAME || MODE == POOLED)
-      copy_tile<H, W, CA, TH, TW, THREADS>(tile, from, ty, tx);
-    else if (MODE == POOL)
-      pool_tile<H, W, CA, TH, TW, THREADS>(tile, from, ty, tx);
-    else
-      copy_source<H, W, CA, TH, TW, THREADS>(source, from, ty, tx);
-  };
-  // Weights of a step come with the first tile that needs them, so that none waits for all.
-  constexpr int ROW = (KEEPS ? PART : COUT) / 16 * 32;
-  auto keep = [&](int step) {
-    for (int i = threadIdx.x; i < 9 * ROW; i += THREADS) {
-      int row = i / ROW * STEPS + step;
-      copy_ahead(shared_address(kept + row * ROW + i % ROW),
-                 weights + row * (COUT / 16 * 32) + part * 2 + i % ROW);
+  struct { int item, step, turn, source; } ahead = {own.first, 0, 0, 0};  // what is fetched next
+  auto fetch = [&] {
+    if (ahead.item < own.end) {
+      unsigned char* stage = memory + ahead.turn * STAGE;
+      long long image = ahead.item / TILES;
+      int t = ahead.item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+      int c = ahead.step * KC;
+      const u16* from = a + image * A_SIZE + c;
+      if (CB && c >= CA)
+        copy_tile<H, W, CB ? CB : KC, TH, TW, THREADS>(stage, b + image * H * W * CB + c - CA, ty,
+                                                       tx);
+      else if (MODE == SAME || MODE == POOLED)
+        copy_tile<H, W, CA, TH, TW, THREADS>(stage, from, ty, tx);
+      else if (MODE == POOL)
+        pool_tile<H, W, CA, TH, TW, THREADS>(stage, from, ty, tx);
+      else
+        copy_source<H, W, CA, TH, TW, THREADS>(sources + ahead.source * SOURCE, from, ty, tx);
+      if (!KEEPS || ahead.item == own.first) {
+        uint4* to = (KEEPS ? kept + ahead.step * WEIGHTS : (uint4*)(stage + TILE)) + threadIdx.x;
+        int tap = threadIdx.x / TAP;
+        const uint4* own_weights =
+            weights + (tap * STEPS + ahead.step) * (COUT * 2) + part * 2 + threadIdx.x % TAP;
+#pragma unroll
+        for (int i = 0; i < 9; i += THREADS / TAP)
+          if (tap + i < 9)
+            copy_ahead(shared_address(to + i * TAP), own_weights + i * STEPS * COUT * 2);
+      }
+      ahead.turn = ahead.turn + 1 == STAGES ? 0 : ahead.turn + 1;
+      ahead.source = ahead.source + 1 == STAGES - 1 ? 0 : ahead.source + 1;
+      if (++ahead.step == STEPS) ahead.step = 0, ++ahead.item;
     }
+    end_copies();  // of nothing at the end, so that the present step's are always as many ago
   };
-  if (KEEPS) keep(0);
-  fetch(item, 0, memory);
-  end_copies();
-  const uint4* own_weights = (KEEPS ? kept : weights + part * 2) + warp_n * NT * 16;
+#pragma unroll 1
+  for (int i = 0; i < STAGES - 1; ++i) fetch();
 
-  int turn = 0, normed = -1, first = item;
-  for (; item < end; ++item) {
+  int turn = 0, source = 0, normed = -1;
+  for (int item = own.first; item < own.end; ++item) {
     int image = item / TILES, t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
     if (image != normed)
-      read_norms<CA, CB, THREADS>(norm, scratch, a_sums, a_tiles, A_PIXELS, b_sums, b_tiles, OWN,
-                                  image);
+      read_norms<CA, CB, THREADS, MODE == UP>(norm, scratch, a_sums, a_tiles, A_PIXELS, b_sums,
+                                              b_tiles, OWN, image);
     normed = image;
+    float2* own_sums = sums + item % TURNS * WM * PART;
     float acc[MT][NT][4] = {};
 #pragma unroll 1
     for (int step = 0; step < STEPS; ++step) {
       bool upsamples = MODE == UP && step * KC < CA;
-      u32 tile = corner + turn * TILE;
-      wait_for_copies<0>();
+      wait_for_copies<STAGES - 2>();
       __syncthreads();
+      if (step == 0 && item > own.first)
+        write_sums<WM, PART, THREADS>(out_sums + (item - 1ll) * COUT + part,
+                                      sums + (item - 1) % TURNS * WM * PART);
+      unsigned char* stage = memory + turn * STAGE;
+      const Norm* own_norm = norm + step * KC / 2;
       if (upsamples) {
-        upsample<H, W, TH, TW, THREADS>(memory + turn * TILE, source, norm + step * KC / 2, ty, tx);
+        upsample<H, W, TH, TW, THREADS>(stage, sources + source * SOURCE, own_norm, ty, tx);
         __syncthreads();
       }
-      turn ^= 1;
-      bool ends = step + 1 == STEPS;
-      if (KEEPS && item == first && !ends) keep(step + 1);
-      if (!ends || item + 1 < end) fetch(item + ends, ends ? 0 : step + 1, memory + turn * TILE);
-      end_copies();
-      const uint4* w = own_weights + step * ROW;
+      fetch();
+      const uint4* w = KEEPS ? kept + step * WEIGHTS : (const uint4*)(stage + TILE);
+      w += warp_n * NT * 16;
+      u32 tile = shared_address(stage);
       if (upsamples)
-        multiply_tile<TW, MT, NT, WM, STEPS * ROW, false>(acc, tile, norm + step * KC / 2, w);
+        multiply_tile<TW, MT, NT, WM, TAP, false>(acc, tile, corners, own_norm, w);
       else
-        multiply_tile<TW, MT, NT, WM, STEPS * ROW, true>(acc, tile, norm + step * KC / 2, w);
+        multiply_tile<TW, MT, NT, WM, TAP, true>(acc, tile, corners, own_norm, w);
+      source = source + 1 == STAGES - 1 ? 0 : source + 1;
+      turn = turn + 1 == STAGES ? 0 : turn + 1;
     }
     int channel = part + warp_n * NT * 8;
     u16* to = out + ((long long)image * H * W + ty * W + tx) * COUT + channel;
     u16* beside = pooled + ((long long)image * H * W + ty * W + 2 * tx) / 4 * COUT + channel;
-    write_tile<W, COUT, POOLS>(acc, to, beside, sums + warp_m * PART + warp_n * NT * 8, place);
-    write_sums<WM, PART, THREADS>(out_sums + (long long)item * COUT + part, sums);
+    write_tile<W, COUT, POOLS>(acc, to, beside, own_sums + warp_m * PART + warp_n * NT * 8, place);
   }
+  __syncthreads();
+  write_sums<WM, PART, THREADS>(out_sums + (own.end - 1ll) * COUT + part,
+                                sums + (own.end - 1) % TURNS * WM * PART);
 }
 
 // The first 3x3 convolution, from images of 32 bit that it normalizes on the way in,
 // (value - mean) / (std + 1e-11), and clamps to six deviations where CLAMPS. Nine taps are one
 // product's depth.
 template <int H, int W, int COUT, int TH, int TW, int WM, int CLAMPS>
-__global__ void __launch_bounds__(WM * 32)
+__global__ void __launch_bounds__(WM * 32, (COUT > 16 ? 16 : 32) / WM)
     convolve_first(const float* images, const float* means, const float* stds,
                    const uint4* weights, u16* out, float2* out_sums, const int* n_images,
                    int most_images) {
@@ -271,10 +303,8 @@ __global__ void __launch_bounds__(WM * 32)
   using P = Place<TW, MT, WM>;
   __shared__ u16 tile[N];
   __shared__ float2 sums[WM * COUT];
-  int n_items = max(0, min(*n_images, most_images)) * TILES;
-  int item = (long long)n_items * blockIdx.x / gridDim.x;
-  int end = (long long)n_items * (blockIdx.x + 1) / gridDim.x;
-  if (item == end) return;
+  Range own(max(0, min(*n_images, most_images)) * TILES);
+  if (own.first == own.end) return;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, tap = lane % 4 * 2;
   int tap0 = tap / 3 * WIDTH + tap % 3, tap1 = (tap + 1) / 3 * WIDTH + (tap + 1) % 3;
   P place(warp);
@@ -289,11 +319,11 @@ __global__ void __launch_bounds__(WM * 32)
       if (i < N && (u32)y < H && (u32)x < W) next[k] = __ldg(from + y * W + x);
     }
   };
-  fetch(item);
+  fetch(own.first);
   uint4 w[NT / 2];
 #pragma unroll
   for (int n = 0; n < NT / 2; ++n) w[n] = __ldg(weights + n * 32 + lane);
-  for (; item < end; ++item) {
+  for (int item = own.first; item < own.end; ++item) {
     int image = item / TILES, t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
     float inverse_std = 1.f / (std + 1e-11f);
 #pragma unroll
@@ -304,7 +334,7 @@ __global__ void __launch_bounds__(WM * 32)
       if (i < N) tile[i] = (u32)y < H && (u32)x < W ? to_half(v) : 0;
     }
     __syncthreads();
-    if (item + 1 < end) fetch(item + 1);
+    if (item + 1 < own.end) fetch(item + 1);
     float acc[MT][NT][4] = {};
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
@@ -324,6 +354,7 @@ __global__ void __launch_bounds__(WM * 32)
     }
     u16* to = out + ((long long)image * H * W + ty * W + tx) * COUT;
     write_tile<W, COUT, 0>(acc, to, to, sums + warp * COUT, place);
+    __syncthreads();
     write_sums<WM, COUT, THREADS>(out_sums + (long long)item * COUT, sums);
   }
 }

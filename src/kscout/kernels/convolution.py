@@ -21,25 +21,33 @@ _DEPTH = 16
 _SHARED_BYTES = 228 * 1024
 """Shared memory of one multiprocessor, of which each block also costs `_BLOCK_BYTES`."""
 _BLOCK_BYTES = 1024
-_N_REGISTERS = 80
-"""Registers of a thread below which the kernels would spill."""
+_N_BLOCKS = (3, 4)
+"""Blocks that keep a multiprocessor busy, and where a tile takes few products: one waits or writes
+while others multiply."""
 
 
 @final
 @dataclass(frozen=True)
 class Division:
-    """How one fused convolution is divided among blocks and warps."""
+    """How one fused convolution is divided among blocks and warps.
 
+    `dataclasses.replace` makes others that a `Convolution` takes, too.
+    """
+
+    n_in: int
+    n_out: int
+    ups: bool
+    """Whether some of the input is upsampled."""
     n_rows: int
     n_cols: int
     warps_m: int
     warps_n: int
-    parts: int
-    """Blocks that share the output channels of one tile."""
-    n_bytes: int
-    """Shared memory of a block."""
+    n_part: int
+    """Output channels of one block; others make the rest of the tile's."""
+    n_stages: int
+    """Steps of `_DEPTH` channels in shared memory: one is multiplied, the others under way."""
     keeps_weights: bool
-    """Whether they fit there."""
+    """Whether they stay in shared memory; else they come with each step."""
 
     @classmethod
     def of(
@@ -57,34 +65,57 @@ class Division:
         width = min(n_cols, 32)
         is_large = n_rows * n_cols >= 128 * 64 and n_out == 16
         height = min(n_rows, 16 if is_large or width < 32 else 8)
-        n_tiles = n_rows * n_cols // (height * width)
-        # Two warps of channels halve what is read of the input, but leave half as many blocks.
-        is_wide = n_out >= 32 and n_in * 32 * 18 <= 40_000 and n_tiles * n_out >= 4 * 32
-        n_part = 32 if is_wide else 16
         n_products = height * width // 16
-        # Four products of a warp below each other share most of the pixels they read.
+        # Four products of a warp below each other share most of the pixels they read; so do two
+        # beside each other, for twice the channels.
         warps_m = max(n_products // 4, min(n_products, max(width // 16, 2)))
-        n_border = (height + 2) * (width + 2)
-        n_bytes = 2 * n_border * (_DEPTH * 2 + 16) + n_in * 4 + warps_m * n_part * 8
-        n_bytes += max(n_in, min(128, warps_m * n_part * 2)) * 8
-        if ups:
-            n_bytes += (height // 2 + 2) * (width // 2 + 2) * _DEPTH * 2
-        n_kept = n_in * n_part * 18
-        keeps = n_bytes + n_kept + _BLOCK_BYTES <= _SHARED_BYTES
-        return cls(
-            *(height, width, warps_m, n_part // 16, n_out // n_part),
-            *(n_bytes + n_kept * keeps, keeps),
-        )
+        n_tiles = n_rows * n_cols // (height * width)
+        # A multiprocessor should find work where images are a quarter as many.
+        is_wide = n_out % 32 == 0 and warps_m % 2 == 0 and n_tiles * n_out >= 4 * 32
+        n_part = 32 if is_wide else 16
+        fields = (n_in, n_out, ups, height, width, warps_m, 1, n_part)
+        most = min(4, n_in // _DEPTH + 2)
+        plans = [
+            cls(*fields, n_stages, keeps)
+            for keeps in (True, False)
+            for n_stages in range(most, 1, -1)
+        ]
+        # The more is under way the better, but not at the cost of blocks that multiply meanwhile.
+        wanted = _N_BLOCKS[n_part == 16 or n_in <= 2 * _DEPTH]
+        return max(plans, key=lambda plan: min(plan.n_resident, wanted))
+
+    @property
+    def parts(self) -> int:
+        """Blocks that share the output channels of one tile."""
+        return self.n_out // self.n_part
 
     @property
     def n_threads(self) -> int:
         return 32 * self.warps_m * self.warps_n
 
     @property
+    def n_bytes(self) -> int:
+        """Shared memory of a block."""
+        n_tile = (self.n_rows + 2) * (self.n_cols + 2) * _DEPTH * 2
+        n_weights = self.n_part * 18 * (self.n_in if self.keeps_weights else _DEPTH * self.n_stages)
+        n_source = self.ups * (self.n_rows // 2 + 2) * (self.n_cols // 2 + 2) * _DEPTH * 2
+        n_sums = self.warps_m * self.n_part * (1 if self.n_in > _DEPTH else 2)
+        n_sums += max(self.n_in, min(128, self.n_threads))
+        n_staged = self.n_stages * n_tile + (self.n_stages - 1) * n_source
+        return n_staged + n_weights + self.n_in * 4 + n_sums * 8
+
+    @property
+    def n_registers(self) -> int:
+        """Registers of a thread below which the kernel would spill."""
+        n_own = self.n_part // self.warps_n
+        n_sums = self.n_rows * self.n_cols // self.warps_m * n_own // 32
+        return 40 + n_sums + n_own * 3 // 4
+
+    @property
     def n_resident(self) -> int:
-        """Blocks that one multiprocessor holds."""
+        """Blocks that one multiprocessor holds; none where not even one fits."""
         by_memory = _SHARED_BYTES // (self.n_bytes + _BLOCK_BYTES)
-        return max(1, min(by_memory, 65536 // (_N_REGISTERS * self.n_threads), 8))
+        return min(by_memory, 65536 // (self.n_registers * self.n_threads), 8)
 
 
 @final
@@ -156,6 +187,7 @@ class Convolution:
         n_skip: input channels that come from a second tensor of the output's size.
         clamps: whether a first layer clamps normalized images to six deviations.
         pools: whether to leave maxima of 2 x 2 values, too; not for first layers.
+        division: how the work is divided, if not as `Division.of` says.
     """
 
     def __init__(
@@ -168,9 +200,10 @@ class Convolution:
         n_skip: int = 0,
         clamps: bool = False,
         pools: bool = False,
+        division: Division | None = None,
     ) -> None:
         n_out, n_in = weight.shape[:2]
-        division = Division.of(n_rows, n_cols, n_in, n_out, ups=mode == "up")
+        division = division or Division.of(n_rows, n_cols, n_in, n_out, ups=mode == "up")
         sizes = (division.n_rows, division.n_cols, division.warps_m)
         self.shape, self.n_out, self.division = (n_rows, n_cols), n_out, division
         self.reads_pooled, self.pools = mode == "pooled", pools
@@ -179,18 +212,16 @@ class Convolution:
             arguments: tuple[int, ...] = (n_rows, n_cols, n_out, *sizes, int(clamps))
             self.kernel = compile_kernel(FILE, "convolve_first", *arguments)
             self.n_threads, self.n_bytes, n_parts = 32 * division.warps_m, 0, 1
+            n_resident = max(1, (32 if n_out <= 16 else 16) // division.warps_m)
         else:
             layers = (n_rows, n_cols, n_in - n_skip, _MODES[mode], n_skip, n_out)
-            divided = (division.warps_n, division.parts, int(division.keeps_weights))
-            own = (division.n_resident, int(pools))
+            divided = (division.warps_n, division.parts, division.n_stages)
+            own = (int(division.keeps_weights), division.n_resident, int(pools))
             self.kernel = compile_kernel(FILE, "convolve", *layers, *sizes, *divided, *own)
-            self.n_threads, self.n_bytes, n_parts = (
-                division.n_threads,
-                division.n_bytes,
-                division.parts,
-            )
+            self.n_threads, self.n_bytes = division.n_threads, division.n_bytes
+            n_parts, n_resident = division.parts, division.n_resident
             self.kernel.set_shared_memory_config(self.n_bytes)
-        n_blocks = _n_multiprocessors(weight.device) * division.n_resident
+        n_blocks = _n_multiprocessors(weight.device) * n_resident
         self.grid = (max(1, n_blocks // n_parts), n_parts, 1)
         self.order = packed_order(n_out, n_in).to(weight.device)
         self.weight = torch.empty(self.order.shape, dtype=torch.half, device=weight.device)

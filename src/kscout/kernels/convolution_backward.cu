@@ -4,24 +4,23 @@
 // Layouts are those of convolution.cu: 16-bit floats, [image][row][col][channel], a layer's output
 // stored before its norm. `gradient` is the loss's derivative by what the next layer reads (pooled),
 // times a factor that keeps it within 16 bit. `pooled` are maxima of 2x2 values, or the values where
-// there is no pooling: norm and ReLU may come after the maximum, because they grow. A layer takes four steps:
-//   gradient_sums      what instance norm's derivative needs of the whole image, per channel;
-//   through_norm       back through pooling, ReLU and norm: the derivative by the convolution's output;
-//   weight_gradients   its correlation with what the convolution read;
-//   convolve_plain     back through the convolution, with transposed weights: the layer before's gradient.
+// there is no pooling: norm and ReLU may come after the maximum, because they grow. The steps:
+//   gradient_sums   of the last layer: what instance norm's derivative needs of the whole image, per
+//                   channel; other layers find it as they make the gradient;
+//   finish_sums     from these to the factors of that derivative;
+//   then, in convolution_backward_layers.cu, back through pooling, ReLU and norm to the derivative by
+//   the convolution's output, its correlation with what the convolution read, and back through the
+//   convolution to the layer before's gradient;
+//   add_workers     the sum of what blocks found of a weight's gradient;
+//   first_weight_gradients   for the first layer, which reads images and pools nothing.
 // Sums are added in a fixed order.
 
-#include "device.cuh"
+#include "convolution_backward_tiles.cuh"
 
 __device__ __forceinline__ void unpack8(float (&v)[8], uint4 raw) {
   unpack(raw.x, v[0], v[1]), unpack(raw.y, v[2], v[3]);
   unpack(raw.z, v[4], v[5]), unpack(raw.w, v[6], v[7]);
 }
-
-// Beyond the largest 16-bit float lies infinity, which one step of training would not survive.
-__device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -65504.f), 65504.f); }
-
-__device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4*)p); }
 
 // Scale and shift of instance norm per image and channel, from the sums of its tiles.
 template <int C>
@@ -38,11 +37,38 @@ __global__ void __launch_bounds__(C)
   norms[blockIdx.x * C + threadIdx.x] = make_float2(scale, -mean * scale);
 }
 
-// Where a thread stands: eight channels `c` of every STEP-th position from `first` on. Positions are
-// pixels, or windows of 2x2 pixels where POOLS.
-template <int H, int W, int C, int POOLS>
+// Factors of the derivative by a convolution's output, from the sums of a gradient's parts: scale and
+// shift of the norm, slope and height of the line in the value that is added to scale times gradient.
+template <int C>
+__global__ void __launch_bounds__(256)
+    finish_sums(const float2* sums, int n_parts, int n_pixels, const float2* norms, float4* factors) {
+  constexpr int GROUPS = C < 256 ? 256 / C : 1;
+  __shared__ float2 scratch[GROUPS * C];
+  long long image = blockIdx.x;
+  for (int i = threadIdx.x; i < GROUPS * C; i += 256) {
+    const float2* own = sums + image * n_parts * C + i % C;
+    float2 total = make_float2(0.f, 0.f);
+#pragma unroll 4
+    for (int part = i / C; part < n_parts; part += GROUPS) {
+      float2 s = __ldg(own + part * C);
+      total.x += s.x, total.y += s.y;
+    }
+    scratch[i] = total;
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < C; c += 256) {
+    float2 total = make_float2(0.f, 0.f), norm = norms[image * C + c];
+    for (int group = 0; group < GROUPS; ++group)
+      total.x += scratch[group * C + c].x, total.y += scratch[group * C + c].y;
+    float mean = total.x / n_pixels, product = total.y / n_pixels;
+    factors[image * C + c] = make_float4(norm.x, norm.y, -norm.x * norm.x * product,
+                                         -norm.x * (mean + norm.y * product));
+  }
+}
+
+// Where a thread stands: eight channels `c` of every STEP-th of N positions from `first` on.
+template <int N, int C>
 struct Walk {
-  static constexpr int ROWS = POOLS ? H / 2 : H, COLS = POOLS ? W / 2 : W, N = ROWS * COLS;
   static constexpr int VECTORS = C / 8, STEP = 256 / VECTORS;
   int c, first, last;
   __device__ __forceinline__ Walk() {
@@ -50,9 +76,6 @@ struct Walk {
     c = threadIdx.x % VECTORS * 8;
     first = blockIdx.x * n_here + threadIdx.x / VECTORS;
     last = min((int)(blockIdx.x + 1) * n_here, N);
-  }
-  __device__ __forceinline__ const u16* corner(const u16* image, int p) const {
-    return POOLS ? image + (p / COLS * 2 * W + p % COLS * 2) * C + c : image + p * C + c;
   }
 };
 
@@ -62,10 +85,10 @@ template <int H, int W, int C>
 __global__ void __launch_bounds__(256)
     gradient_sums(const u16* pooled, const float2* norms, const u16* gradient, float2* out) {
   __shared__ float scratch[256][17];
-  Walk<H, W, C, 0> walk;
+  Walk<H * W, C> walk;
   int image = blockIdx.y;
-  const u16* own = pooled + (long long)image * H * W * C;
-  const u16* above = gradient + (long long)image * walk.N * C + walk.c;
+  const u16* own = pooled + (long long)image * H * W * C + walk.c;
+  const u16* above = gradient + (long long)image * H * W * C + walk.c;
   float2 norm[8];
   float sum[8] = {}, product[8] = {};
 #pragma unroll
@@ -73,8 +96,8 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 4
   for (int p = walk.first; p < walk.last; p += walk.STEP) {
     float x[8], g[8];
-    unpack8(x, load8(walk.corner(own, p)));
-    unpack8(g, load8(above + (long long)p * C));
+    unpack8(x, load8(own + p * C));
+    unpack8(g, load8(above + p * C));
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float z = fmaf(x[i], norm[i].x, norm[i].y), passed = z > 0.f ? g[i] : 0.f;
@@ -97,178 +120,89 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// The derivative by a convolution's output. Of equal values in a window the first one was pooled.
-template <int H, int W, int C, int POOLS>
+// Add what workers found, [worker][tap][COUT][CIN], to [COUT][CIN][tap]. Eight warps have a share of
+// the workers each.
+template <int COUT, int CIN>
 __global__ void __launch_bounds__(256)
-    through_norm(const u16* values, const float2* norms, const u16* gradient, const float2* sums,
-                 int n_parts, u16* out) {
-  __shared__ float4 factors[C];
-  Walk<H, W, C, POOLS> walk;
-  int image = blockIdx.y;
-  for (int c = threadIdx.x; c < C; c += 256) {
-    float2 total = make_float2(0.f, 0.f), norm = norms[image * C + c];
-    for (int part = 0; part < n_parts; ++part) {
-      float2 s = __ldg(sums + ((long long)image * n_parts + part) * C + c);
-      total.x += s.x, total.y += s.y;
-    }
-    factors[c] = make_float4(norm.x, norm.y, total.x / (H * W), total.y / (H * W));
+    add_workers(const float* found, int n_workers, float* out) {
+  constexpr int N = COUT * CIN;
+  static_assert(N % 128 == 0, "a block adds 128 weights of one tap");
+  __shared__ float4 scratch[8][32];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = blockIdx.x * 128 + lane * 4;
+  float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 4
+  for (int worker = warp; worker < n_workers; worker += 8) {
+    float4 v = __ldg((const float4*)(found + (long long)worker * 9 * N + i));
+    total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
   }
+  scratch[warp][lane] = total;
   __syncthreads();
-  const u16* own = values + (long long)image * H * W * C;
-  u16* target = out + (long long)image * H * W * C;
-  const u16* above = gradient + (long long)image * walk.N * C + walk.c;
-  constexpr int PIXELS = POOLS ? 4 : 1;
-  for (int p = walk.first; p < walk.last; p += walk.STEP) {
-    const u16* at = walk.corner(own, p);
-    float x[PIXELS][8], g[8];
-#pragma unroll
-    for (int k = 0; k < PIXELS; ++k) unpack8(x[k], load8(at + (k / 2 * W + k % 2) * C));
-    unpack8(g, load8(above + (long long)p * C));
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float4 f = factors[walk.c + i];
-      float most = x[0][i];
-#pragma unroll
-      for (int k = 1; k < PIXELS; ++k) most = fmaxf(most, x[k][i]);
-      float left = fmaf(most, f.x, f.y) > 0.f ? g[i] : 0.f;
-#pragma unroll
-      for (int k = 0; k < PIXELS; ++k) {
-        float z = fmaf(x[k][i], f.x, f.y);
-        float here = x[k][i] == most ? left : 0.f;
-        left -= here;
-        x[k][i] = bounded(f.x * (here - f.z - z * f.w));
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < PIXELS; ++k) {
-      const float* v = x[k];
-      *(uint4*)(target + (at - own) + (k / 2 * W + k % 2) * C) =
-          make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
-    }
-  }
+  if (threadIdx.x >= 128) return;
+  float sum = 0.f;
+  for (int w = 0; w < 8; ++w) sum += ((const float*)scratch[w])[threadIdx.x];
+  int own = blockIdx.x * 128 + threadIdx.x;
+  out[own % N * 9 + own / N] = sum;
 }
 
-// What a convolution read: CHANNELS channels of a tile and its border, pooled by the layer before.
-template <int H, int W, int C, int TH, int TW, int CHANNELS, int THREADS>
-__device__ __forceinline__ void fill_input(unsigned char* tile, const u16* image, int ty, int tx,
-                                           const uint2* norms) {
-  constexpr int STRIDE = CHANNELS * 2 + 16, VECTORS = CHANNELS / 8;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < (TH + 2) * (TW + 2) * VECTORS; i += THREADS) {
-    int p = i / VECTORS, vector = i % VECTORS;
-    int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (y >= 0 && y < H && x >= 0 && x < W) {
-      v = load8(image + (y * W + x) * C + vector * 8);
-      const uint2* norm = norms + vector * 4;
-      v.x = fma_relu2(v.x, norm[0].x, norm[0].y), v.y = fma_relu2(v.y, norm[1].x, norm[1].y);
-      v.z = fma_relu2(v.z, norm[2].x, norm[2].y), v.w = fma_relu2(v.w, norm[3].x, norm[3].y);
-    }
-    *(uint4*)(tile + p * STRIDE + vector * 16) = v;
-  }
-}
-
-// Sums over images and pixels of output derivative times input, for CO x CI channels and all taps:
-// [worker][tap][COUT][CIN]. Nine warps, one per tap. A worker takes every gridDim.x-th tile.
-template <int H, int W, int CIN, int COUT, int TH, int TW, int CO, int CI>
-__global__ void __launch_bounds__(288, CO * CI >= 1024 ? 2 : 3)
-    weight_gradients(const u16* pooled, const float2* norms, const u16* derivative, float* out,
-                     int n_images) {
-  constexpr int IN_STRIDE = CI * 2 + 16, OUT_STRIDE = CO * 2 + 16, VECTORS = CO / 8;
-  constexpr int TILES = H / TH * (W / TW);
-  static_assert(TH * TW % 16 == 0 && CO % 16 == 0 && CI % 16 == 0, "tiling");
-  SHARED_MEMORY(memory);
-  unsigned char* in_tile = memory;
-  unsigned char* out_tile = memory + (TH + 2) * (TW + 2) * IN_STRIDE;
-  uint2* norm = (uint2*)(out_tile + TH * TW * OUT_STRIDE);
-  int lane = threadIdx.x % 32, tap = threadIdx.x / 32;
-  int first_out = blockIdx.y * CO, first_in = blockIdx.z * CI;
-  // Rows of the matrices that a lane names are pixels: see load_transposed.
-  int out_pixel = lane % 8 + lane / 16 * 8, in_pixel = lane % 16;
-  u32 out_base = shared_address(out_tile) + out_pixel * OUT_STRIDE + lane / 8 % 2 * 16;
-  u32 in_base = shared_address(in_tile) + lane / 16 * 16;
-  float acc[CO / 16][CI / 8][4] = {};
-  for (int item = blockIdx.x; item < n_images * TILES; item += gridDim.x) {
-    int image = item / TILES, ty = item % TILES / (W / TW) * TH, tx = item % TILES % (W / TW) * TW;
-    const u16* own = derivative + (long long)image * H * W * COUT + first_out;
-    for (int i = threadIdx.x; i < TH * TW * VECTORS; i += 288) {
-      int p = i / VECTORS, vector = i % VECTORS, y = ty + p / TW, x = tx + p % TW;
-      copy_ahead(shared_address(out_tile) + p * OUT_STRIDE + vector * 16,
-                 own + (y * W + x) * COUT + vector * 8);
-    }
-    end_copies();
-    if (threadIdx.x < CI / 2) {
-      const float2* n = norms + image * CIN + first_in + threadIdx.x * 2;
-      float2 a = __ldg(n), b = __ldg(n + 1);
-      norm[threadIdx.x] = make_uint2(pack(a.x, b.x), pack(a.y, b.y));
-    }
-    __syncthreads();
-    fill_input<H, W, CIN, TH, TW, CI, 288>(
-        in_tile, pooled + (long long)image * H * W * CIN + first_in, ty, tx, norm);
-    wait_for_copies<0>();
-    __syncthreads();
-#pragma unroll 1
-    for (int k = 0; k < TH * TW; k += 16) {
-      u32 left[CO / 16][4], right[CI / 16][4];
-      int p = k + in_pixel, at = (p / TW + tap / 3) * (TW + 2) + p % TW + tap % 3;
-#pragma unroll
-      for (int m = 0; m < CO / 16; ++m) load_transposed(left[m], out_base + k * OUT_STRIDE + m * 32);
-#pragma unroll
-      for (int n = 0; n < CI / 16; ++n) load_transposed(right[n], in_base + at * IN_STRIDE + n * 32);
-#pragma unroll
-      for (int m = 0; m < CO / 16; ++m) {
-#pragma unroll
-        for (int n = 0; n < CI / 16; ++n) {
-          multiply(acc[m][2 * n], left[m], right[n][0], right[n][1]);
-          multiply(acc[m][2 * n + 1], left[m], right[n][2], right[n][3]);
-        }
-      }
-    }
-    __syncthreads();
-  }
-  float* own = out + (long long)(blockIdx.x * 9 + tap) * COUT * CIN;
-#pragma unroll
-  for (int m = 0; m < CO / 16; ++m) {
-#pragma unroll
-    for (int n = 0; n < CI / 8; ++n) {
-      int row = first_out + m * 16 + lane / 4, col = first_in + n * 8 + lane % 4 * 2;
-      const float* v = acc[m][n];
-      *(float2*)(own + row * CIN + col) = make_float2(v[0], v[1]);
-      *(float2*)(own + (row + 8) * CIN + col) = make_float2(v[2], v[3]);
-    }
-  }
-}
-
-// The same for the first convolution, which reads images of 32 bit: [worker][COUT][16], of which nine
-// are taps. Each of eight warps takes its share of a tile's pixels.
+// The gradient by the first convolution's weights: [worker][COUT][16], of which nine are taps. It reads
+// images of 32 bit, and its derivative is made on the way in. Each of eight warps takes its share of a
+// tile's pixels. What the next tile needs is loaded before the present one is multiplied.
 template <int H, int W, int COUT, int TH, int TW>
-__global__ void __launch_bounds__(256)
-    first_weight_gradients(const float* images, const u16* derivative, float* out, int n_images) {
-  constexpr int WIDTH = TW + 2, STRIDE = COUT * 2 + 16, VECTORS = COUT / 8;
+__global__ void __launch_bounds__(256, COUT <= 32 ? 4 : 1)
+    first_weight_gradients(const float* images, const u16* values, const float4* factors,
+                           const u16* gradient, float* out, int n_images) {
+  constexpr int WIDTH = TW + 2, STRIDE = COUT * 2 + 16, VECTORS = COUT / 8, N = (TH + 2) * WIDTH;
   constexpr int TILES = H / TH * (W / TW), TILE_BYTES = TH * TW * STRIDE;
-  static_assert(TH * TW % 128 == 0, "tiling");
+  constexpr int EACH = (TH * TW * VECTORS + 255) / 256, PIXELS = (N + 255) / 256;
+  static_assert(TH * TW % 16 == 0, "tiling");
   SHARED_MEMORY(memory);
+  __shared__ float4 factor[COUT];
   u16* pixels = (u16*)(memory + TILE_BYTES);
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   u32 base = shared_address(memory) + (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 16;
   int tap = lane / 4, shift = tap / 3 * WIDTH + tap % 3;
+  int item = (long long)n_images * TILES * blockIdx.x / gridDim.x, known = -1;
+  int end = (long long)n_images * TILES * (blockIdx.x + 1) / gridDim.x;
+  uint4 x[EACH], g[EACH];
+  float seen[PIXELS];
+  auto fetch = [&](int item) {
+    long long image = item / TILES;
+    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      int i = k * 256 + threadIdx.x, p = i / VECTORS;
+      long long at = (image * H * W + (ty + p / TW) * W + tx + p % TW) * COUT + i % VECTORS * 8;
+      if (p < TH * TW) x[k] = load8(values + at), g[k] = load8(gradient + at);
+    }
+#pragma unroll
+    for (int k = 0; k < PIXELS; ++k) {
+      int i = k * 256 + threadIdx.x, y = ty - 1 + i / WIDTH, x = tx - 1 + i % WIDTH;
+      bool is_inside = i < N && (u32)y < H && (u32)x < W;
+      seen[k] = is_inside ? __ldg(images + image * H * W + y * W + x) : 0.f;
+    }
+  };
+  if (item < end) fetch(item);
   float acc[COUT / 16][2][4] = {};
-  for (int item = blockIdx.x; item < n_images * TILES; item += gridDim.x) {
-    int image = item / TILES, ty = item % TILES / (W / TW) * TH, tx = item % TILES % (W / TW) * TW;
-    const u16* own = derivative + (long long)image * H * W * COUT;
-    for (int i = threadIdx.x; i < TH * TW * VECTORS; i += 256) {
-      int p = i / VECTORS, vector = i % VECTORS;
-      copy_ahead(shared_address(memory) + p * STRIDE + vector * 16,
-                 own + ((ty + p / TW) * W + tx + p % TW) * COUT + vector * 8);
+  for (; item < end; ++item) {
+    if (item / TILES != known) {
+      known = item / TILES;
+      read_factors<COUT, 256>(factor, factors + known * COUT);
+      __syncthreads();
     }
-    end_copies();
-    for (int i = threadIdx.x; i < (TH + 2) * WIDTH; i += 256) {
-      int y = ty - 1 + i / WIDTH, x = tx - 1 + i % WIDTH;
-      bool inside = y >= 0 && y < H && x >= 0 && x < W;
-      pixels[i] = inside ? to_half(__ldg(images + ((long long)image * H + y) * W + x)) : 0;
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+      int i = k * 256 + threadIdx.x, p = i / VECTORS, vector = i % VECTORS;
+      if (p >= TH * TW) continue;
+      u32 v[1][4], own[4];
+      split(v[0], x[k]), split(own, g[k]);
+      differentiate<1, VECTORS>(v, own, factor + vector);
+      *(uint4*)(memory + p * STRIDE + vector * 16) = join(v[0]);
     }
-    wait_for_copies<0>();
+#pragma unroll
+    for (int k = 0; k < PIXELS; ++k)
+      if (k * 256 + threadIdx.x < N) pixels[k * 256 + threadIdx.x] = to_half(seen[k]);
     __syncthreads();
+    if (item + 1 < end) fetch(item + 1);
 #pragma unroll 2
     for (int k = warp * 16; k < TH * TW; k += 128) {
       u32 right[4] = {};
@@ -305,83 +239,5 @@ __global__ void __launch_bounds__(256)
     float total = 0.f;
     for (int w = 0; w < 8; ++w) total += scratch[w * COUT * 16 + i];
     out[(long long)blockIdx.x * COUT * 16 + i] = total;
-  }
-}
-
-// 3x3 convolution of CIN to COUT channels and nothing else. A block makes TH x TW pixels of COUT / NZ
-// channels of one image with WM x WN warps; weights are packed as for convolution.cu.
-template <int H, int W, int CIN, int COUT, int TH, int TW, int WM, int WN, int NZ>
-__global__ void __launch_bounds__(WM* WN * 32, 2)
-    convolve_plain(const u16* input, const uint4* weights, u16* out) {
-  constexpr int THREADS = WM * WN * 32, KC = CIN < 64 ? CIN : 64, STRIDE = KC * 2 + 16;
-  constexpr int MT = TH * TW / 16 / WM, NT = COUT / NZ / 8 / WN, VECTORS = KC / 8;
-  static_assert(NT % 2 == 0 && MT * WM * 16 == TH * TW && NT * WN * 8 * NZ == COUT, "tiling");
-  SHARED_MEMORY(memory);
-  int ty = blockIdx.x / (W / TW) * TH, tx = blockIdx.x % (W / TW) * TW, image = blockIdx.y;
-  const u16* own = input + (long long)image * H * W * CIN;
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp % WM, warp_n = warp / WM;
-  int first_n = blockIdx.z * (COUT / NZ / 8) + warp_n * NT;
-  u32 base[MT];
-#pragma unroll
-  for (int m = 0; m < MT; ++m) {
-    int p = (warp_m * MT + m) * 16 + lane % 16;
-    base[m] = shared_address(memory) + (p / TW * (TW + 2) + p % TW) * STRIDE + lane / 16 * 16;
-  }
-  float acc[MT][NT][4] = {};
-#pragma unroll 1
-  for (int k0 = 0; k0 < CIN; k0 += KC) {
-    for (int i = threadIdx.x; i < (TH + 2) * (TW + 2) * VECTORS; i += THREADS) {
-      int p = i / VECTORS, vector = i % VECTORS;
-      int y = ty - 1 + p / (TW + 2), x = tx - 1 + p % (TW + 2);
-      if (y >= 0 && y < H && x >= 0 && x < W)
-        copy_ahead(shared_address(memory) + p * STRIDE + vector * 16,
-                   own + (y * W + x) * CIN + k0 + vector * 8);
-      else
-        *(uint4*)(memory + p * STRIDE + vector * 16) = make_uint4(0, 0, 0, 0);
-    }
-    end_copies();
-    wait_for_copies<0>();
-    __syncthreads();
-#pragma unroll 1
-    for (int dy = 0; dy < 3; ++dy) {
-#pragma unroll
-      for (int dx = 0; dx < 3; ++dx) {
-        const uint4* w = weights + ((dy * 3 + dx) * (CIN / 16) + k0 / 16) * (COUT / 16) * 32 +
-                         first_n / 2 * 32 + lane;
-#pragma unroll
-        for (int k = 0; k < KC / 16; ++k) {
-          uint4 wk[NT / 2];
-#pragma unroll
-          for (int n = 0; n < NT / 2; ++n) wk[n] = __ldg(w + (k * (COUT / 16) + n) * 32);
-#pragma unroll
-          for (int m = 0; m < MT; ++m) {
-            u32 pixels[4];
-            load_matrices(pixels, base[m] + (dy * (TW + 2) + dx) * STRIDE + k * 32);
-#pragma unroll
-            for (int n = 0; n < NT / 2; ++n) {
-              multiply(acc[m][2 * n], pixels, wk[n].x, wk[n].y);
-              multiply(acc[m][2 * n + 1], pixels, wk[n].z, wk[n].w);
-            }
-          }
-        }
-      }
-    }
-    __syncthreads();
-  }
-  // The four results that a lane holds of two products are channels side by side.
-  u16* target = out + (long long)image * H * W * COUT;
-#pragma unroll
-  for (int n = 0; n < NT; n += 2) {
-#pragma unroll
-    for (int m = 0; m < MT; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        int p = (warp_m * MT + m) * 16 + lane / 4 + half * 8;
-        const float *a = acc[m][n] + 2 * half, *b = acc[m][n + 1] + 2 * half;
-        u16* at = target + ((ty + p / TW) * W + tx + p % TW) * COUT + (first_n + n) * 8;
-        *(uint2*)(at + lane % 4 * 4) = make_uint2(pack(bounded(a[0]), bounded(a[1])),
-                                                  pack(bounded(b[0]), bounded(b[1])));
-      }
-    }
   }
 }

@@ -3,6 +3,7 @@
 `convolution_backward.cu` says how. Sums are in 32 bit and in a fixed order.
 """
 
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -10,10 +11,114 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.kernels import compile_kernel
-from kscout.kernels.convolution import Features, Tiling, packed_order
+from kscout.kernels.convolution import Features, packed_order
 
 FILE = "convolution_backward.cu"
+LAYERS = "convolution_backward_layers.cu"
 _THREADS = 256
+_AT_ONCE = 2
+"""Blocks of the large kernels that one multiprocessor holds."""
+
+
+@final
+@dataclass(frozen=True)
+class Flow:
+    """A gradient by what a layer leaves for the next: after norm, ReLU and pooling."""
+
+    gradient: Float[Tensor, "image row col channel"]
+    sums: Float[Tensor, "image part channel 2"]
+    """Of what passes the ReLU, and of that times the normalized value."""
+
+
+@final
+@dataclass(frozen=True)
+class Before:
+    """What a convolution read: the layer before's values, pooled, and their norms."""
+
+    values: Float[Tensor, "image row col channel"]
+    norms: Float[Tensor, "image channel 2"]
+
+
+@final
+class NormBackward:
+    """Instance norm and ReLU after one convolution, backward.
+
+    Args:
+        n_channels: the convolution's output channels.
+        n_pixels: pixels of its output before pooling.
+    """
+
+    def __init__(self, n_channels: int, n_pixels: int) -> None:
+        self.n_channels, self.n_pixels = n_channels, n_pixels
+        self.finish_norms = compile_kernel(FILE, "finish_norms", n_channels)
+        self.finish_sums = compile_kernel(FILE, "finish_sums", n_channels)
+
+    def norms(self, features: Features) -> Float[Tensor, "image channel 2"]:
+        """Return scale and shift of the norm."""
+        n = len(features.values)
+        norms = torch.empty(n, self.n_channels, 2, device=features.values.device)
+        arguments = [features.sums, features.n_tiles, self.n_pixels, norms]
+        self.finish_norms((n, 1, 1), (self.n_channels, 1, 1), arguments)
+        return norms
+
+    def factors(self, norms: Tensor, flow: Flow) -> Float[Tensor, "image channel 4"]:
+        """Return what takes values and gradients to the derivative by the convolution's output."""
+        n, n_parts = flow.sums.shape[:2]
+        factors = torch.empty(n, self.n_channels, 4, device=norms.device)
+        arguments = [flow.sums, n_parts, self.n_pixels, norms, factors]
+        self.finish_sums((n, 1, 1), (_THREADS, 1, 1), arguments)
+        return factors
+
+
+@final
+class LastSums:
+    """What the last layer's norm needs of a gradient; others find it as they make theirs.
+
+    Args:
+        n_channels: the convolution's output channels.
+        n_rows: rows of its output after pooling.
+        n_cols: columns of its output after pooling.
+    """
+
+    def __init__(self, n_channels: int, n_rows: int, n_cols: int) -> None:
+        self.shape = (n_rows, n_cols, n_channels)
+        self.n_parts = min(8, max(1, n_rows * n_cols * n_channels // 8 // _THREADS // 16))
+        self.kernel = compile_kernel(FILE, "gradient_sums", *self.shape)
+
+    def __call__(self, features: Features, norms: Tensor, gradient: Tensor) -> Flow:
+        """Return a gradient by the pooled output, of any shape, with its sums."""
+        n = len(gradient)
+        sums = torch.empty(n, self.n_parts, self.shape[2], 2, device=gradient.device)
+        grid, block = (self.n_parts, n, 1), (_THREADS, 1, 1)
+        self.kernel(grid, block, [features.read, norms, gradient, sums])
+        return Flow(gradient.view(n, *self.shape), sums)
+
+
+@final
+class FirstBackward:
+    """The backward pass of a first layer, which reads images and does not pool."""
+
+    def __init__(self, n_out: int, n_rows: int, n_cols: int, device: torch.device) -> None:
+        self.n_out = n_out
+        self.norm = NormBackward(n_out, n_rows * n_cols)
+        tile = (min(n_rows, 8 if n_out <= 32 else 4), min(n_cols, 32))
+        sizes = (n_rows, n_cols, n_out, *tile)
+        self.kernel = compile_kernel(FILE, "first_weight_gradients", *sizes)
+        n_tile = tile[0] * tile[1] * (2 * n_out + 16) + 2 * (tile[0] + 2) * (tile[1] + 2)
+        # In the end the same memory holds what eight warps have found.
+        self.n_bytes = max(n_tile, 8 * n_out * 16 * 4)
+        self.kernel.set_shared_memory_config(self.n_bytes)
+        self.n_workers = 4 * _n_processors(device)
+
+    def __call__(
+        self, image: Float[Tensor, "image row col"], features: Features, norms: Tensor, flow: Flow
+    ) -> Float[Tensor, "out 1 3 3"]:
+        """Return the weight's gradient."""
+        factors = self.norm.factors(norms, flow)
+        found = torch.empty(self.n_workers, self.n_out, 16, device=image.device)
+        arguments = [image, features.values, factors, flow.gradient, found, len(image)]
+        self.kernel((self.n_workers, 1, 1), (_THREADS, 1, 1), arguments, self.n_bytes)
+        return found.sum(dim=0)[:, :9].reshape(self.n_out, 1, 3, 3)
 
 
 @final
@@ -22,125 +127,139 @@ class ConvolutionBackward:
 
     Args:
         n_out: its output channels.
-        n_in: its input channels; one for a first layer, which reads images.
+        n_in: its input channels.
         n_rows: rows of its output before pooling.
         n_cols: columns of its output before pooling.
-        pools: whether 2x2 pooling comes after.
         device: a CUDA device.
     """
 
     def __init__(
-        self,
-        n_out: int,
-        n_in: int,
-        n_rows: int,
-        n_cols: int,
-        *,
-        pools: bool,
-        device: torch.device,
+        self, n_out: int, n_in: int, n_rows: int, n_cols: int, device: torch.device
     ) -> None:
+        assert n_out == 2 * n_in
         self.n_out, self.n_in, self.shape = n_out, n_in, (n_rows, n_cols)
-        n_processors = torch.cuda.get_device_properties(device).multi_processor_count
-        n_steps = n_rows * n_cols // (4 if pools else 1) * n_out // 8 // _THREADS
-        self.n_parts = min(8, max(1, n_steps // 16))
-        sizes = (n_rows, n_cols, n_out)
-        self.finish_norms = compile_kernel(FILE, "finish_norms", n_out)
-        pooled = (n_rows // 2, n_cols // 2) if pools else (n_rows, n_cols)
-        self.gradient_sums = compile_kernel(FILE, "gradient_sums", *pooled, n_out)
-        self.through_norm = compile_kernel(FILE, "through_norm", *sizes, int(pools))
-        tile = (min(n_rows, 8 if n_cols >= 32 else 16), min(n_cols, 32))
-        n_pixels, n_around = tile[0] * tile[1], (tile[0] + 2) * (tile[1] + 2)
-        if n_in == 1:
-            name = "first_weight_gradients"
-            arguments: tuple[int, ...] = (*sizes, *tile)
-            self.block, self.parts, self.n_workers = 256, (1, 1), 4 * n_processors
-            self.n_bytes = n_pixels * (2 * n_out + 16) + 2 * n_around
-            self.weight_shape: tuple[int, ...] = (n_out, 16)
+        self.norm = NormBackward(n_out, n_rows * n_cols)
+        self.n_blocks = _AT_ONCE * _n_processors(device)
+        self.add_workers = compile_kernel(FILE, "add_workers", n_out, n_in)
+        self.is_thin = n_in == 16
+        if self.is_thin:
+            self._prepare_thin()
         else:
-            own = (min(64, n_out), min(32, n_in))
-            name = "weight_gradients"
-            arguments = (n_rows, n_cols, n_in, n_out, *tile, *own)
-            self.block, self.parts = 288, (n_out // own[0], n_in // own[1])
-            at_once = 2 if own[0] * own[1] >= 1024 else 3
-            self.n_workers = max(1, at_once * n_processors // (self.parts[0] * self.parts[1]))
-            self.n_bytes = n_pixels * (2 * own[0] + 16) + n_around * (2 * own[1] + 16) + 4 * own[1]
-            self.weight_shape = (9, n_out, n_in)
-            self._prepare_plain(n_rows, n_cols)
-        self.weight_gradients = compile_kernel(FILE, name, *arguments)
-        self.weight_gradients.set_shared_memory_config(self.n_bytes)
+            self._prepare_weights()
+            self._prepare_plain()
 
-    def _prepare_plain(self, n_rows: int, n_cols: int) -> None:
+    def _prepare_thin(self) -> None:
+        """Build what does all at once."""
+        n_rows, n_cols = (min(size, 16) for size in self.shape)
+        self.thin = compile_kernel(LAYERS, "differentiate_thin", *self.shape, n_rows, n_cols)
+        n_around, n_windows = (n_rows + 2) * (n_cols + 2), (n_rows // 2 + 2) * (n_cols // 2 + 2)
+        self.thin_bytes = 5 * 64 * n_windows + n_around * (2 * 48 + 80) + 9 * 32 * 16 * 2 + 32 * 16
+        self.thin.set_shared_memory_config(self.thin_bytes)
+        self.thin_parts = 4 * self.shape[0] * self.shape[1] // (n_rows * n_cols)
+
+    def _prepare_weights(self) -> None:
+        """Build the sums of products of derivatives and inputs."""
+        n_rows, n_cols = min(self.shape[0], 8), min(self.shape[1], 16)
+        # Blocks that share output channels make the same derivatives: let them have many inputs.
+        n_out, n_in = (32, 64) if self.n_in >= 64 else (64, 32)
+        arguments = (*self.shape, self.n_in, self.n_out, n_rows, n_cols, n_out, n_in)
+        self.weights = compile_kernel(LAYERS, "weight_gradients", *arguments)
+        n_pixels, n_around = n_rows * n_cols, (n_rows + 2) * (n_cols + 2)
+        n_tiles = 2 * n_around * (n_in * 2 + 16) + n_pixels * (n_out * 2 + 16)
+        self.weights_bytes = n_pixels * 5 // 4 * n_out * 2 + n_tiles + n_out * 16
+        self.weights.set_shared_memory_config(self.weights_bytes)
+        self.weights_parts = (self.n_out // n_out, self.n_in // n_in)
+
+    def _prepare_plain(self) -> None:
         """Build the convolution that takes derivatives from the output to the input."""
-        tiling = Tiling.of(n_rows, n_cols, min(self.n_out, 64), self.n_in)
-        n_warps = tiling.warps_m * tiling.warps_n
-        arguments = (n_rows, n_cols, self.n_out, self.n_in, tiling.n_rows, tiling.n_cols)
-        self.plain = compile_kernel(
-            FILE, "convolve_plain", *arguments, tiling.warps_m, tiling.warps_n, tiling.parts
-        )
-        n_around = (tiling.n_rows + 2) * (tiling.n_cols + 2)
-        self.plain_bytes = n_around * (min(self.n_out, 64) * 2 + 16)
+        n_rows, n_cols = min(self.shape[0], 16), min(self.shape[1], 32)
+        n_products = n_rows * n_cols // 16
+        warps_m = n_products // 4
+        # Eight warps to a block, if the channels suffice for what the pixels lack.
+        warps_n = 2 if warps_m < 8 and self.n_in >= 64 else 1
+        sizes = (*self.shape, self.n_out, self.n_in, n_rows, n_cols, warps_m, warps_n)
+        self.plain = compile_kernel(LAYERS, "convolve_plain", *sizes)
+        n_around = (n_rows + 2) * (n_cols + 2)
+        self.plain_bytes = 2 * (n_around * 48 + 9 * 16 * 2 * 32 * warps_n)
         self.plain.set_shared_memory_config(self.plain_bytes)
-        n_tiles = n_rows * n_cols // (tiling.n_rows * tiling.n_cols)
-        self.plain_grid, self.plain_block = (n_tiles, tiling.parts), 32 * n_warps
+        n_tiles = self.shape[0] * self.shape[1] // (n_rows * n_cols)
+        self.plain_block, self.plain_parts = 32 * warps_m * warps_n, n_tiles * warps_m
+        self.plain_split = self.n_in // (32 * warps_n)
 
-    def norms(self, features: Features) -> Float[Tensor, "image channel 2"]:
-        """Return scale and shift of the norm."""
-        n = len(features.values)
-        norms = torch.empty(n, self.n_out, 2, device=features.values.device)
-        n_pixels = self.shape[0] * self.shape[1]
-        arguments = [features.sums, features.n_tiles, n_pixels, norms]
-        self.finish_norms((n, 1, 1), (self.n_out, 1, 1), arguments)
-        return norms
-
-    def to_output(
-        self, features: Features, norms: Tensor, gradient: Float[Tensor, "image row col channel"]
-    ) -> Float[Tensor, "image row_ col_ channel"]:
-        """Take a gradient back through pooling, ReLU and norm."""
-        values = features.values
-        n = len(values)
-        sums = torch.empty(n, self.n_parts, self.n_out, 2, device=values.device)
-        grid, block = (self.n_parts, n, 1), (_THREADS, 1, 1)
-        self.gradient_sums(grid, block, [features.read, norms, gradient, sums])
-        derivative = torch.empty_like(values)
-        arguments = [values, norms, gradient, sums, self.n_parts, derivative]
-        self.through_norm(grid, block, arguments)
-        return derivative
-
-    def to_weight(
-        self, source: Tensor, norms: Tensor | None, derivative: Tensor
-    ) -> Float[Tensor, "out in 3 3"]:
-        """Return the weight's gradient.
+    def __call__(
+        self, features: Features, norms: Tensor, flow: Flow, before: Before, weight: Tensor
+    ) -> tuple[Float[Tensor, "out in 3 3"], Flow]:
+        """Return the weight's gradient and the gradient by what the convolution read.
 
         Args:
-            source: what the convolution read: the layer before's values, pooled, or images.
-            norms: the layer before's; none for images.
-            derivative: by this convolution's output.
+            features: what the convolution left.
+            norms: of these.
+            flow: the gradient by them after norm, ReLU and pooling.
+            before: what the convolution read.
+            weight: in `backward_order`.
         """
-        n = len(derivative)
-        found = torch.empty(self.n_workers, *self.weight_shape, device=derivative.device)
-        given = [source] if norms is None else [source, norms]
-        arguments = [*given, derivative, found, n]
-        grid = (self.n_workers, *self.parts)
-        self.weight_gradients(grid, (self.block, 1, 1), arguments, self.n_bytes)
-        total = found.sum(dim=0)
-        if norms is None:
-            return total[:, :9].reshape(self.n_out, 1, 3, 3)
-        return total.view(3, 3, self.n_out, self.n_in).permute(2, 3, 0, 1)
+        factors = self.norm.factors(norms, flow)
+        if self.is_thin:
+            return self._differentiate_thin(features, factors, flow, before, weight)
+        found, derivative = self._to_weight(features, factors, flow, before)
+        return found, self._to_input(before, derivative, weight)
 
-    def to_input(
-        self, derivative: Tensor, weight: Tensor
-    ) -> Float[Tensor, "image row col channel"]:
-        """Take a derivative back through the convolution; `weight` in `backward_order`."""
-        n = len(derivative)
-        out = torch.empty(n, *self.shape, self.n_in, dtype=torch.half, device=derivative.device)
-        n_tiles, n_parts = self.plain_grid
-        grid, block = (n_tiles, n, n_parts), (self.plain_block, 1, 1)
-        self.plain(grid, block, [derivative, weight, out], self.plain_bytes)
-        return out
+    def _differentiate_thin(
+        self, features: Features, factors: Tensor, flow: Flow, before: Before, weight: Tensor
+    ) -> tuple[Tensor, Flow]:
+        found = weight.new_empty(2 * self.n_blocks, 9, self.n_out, self.n_in, dtype=torch.float32)
+        back = self._allocate(before, self.thin_parts)
+        arguments = [
+            *(features.values, flow.gradient, factors, weight, before.values, before.norms),
+            *(back.gradient, back.sums, found, len(features.values)),
+        ]
+        self.thin((self.n_blocks, 1, 1), (_THREADS, 1, 1), arguments, self.thin_bytes)
+        return self._total(found), back
+
+    def _to_weight(
+        self, features: Features, factors: Tensor, flow: Flow, before: Before
+    ) -> tuple[Float[Tensor, "out in 3 3"], Float[Tensor, "image row col out"]]:
+        """Return the weight's gradient and the derivative by the convolution's output."""
+        n_out, n_in = self.weights_parts
+        n_workers = max(1, self.n_blocks // (n_out * n_in))
+        found = torch.empty(n_workers, 9, self.n_out, self.n_in, device=factors.device)
+        derivative = torch.empty_like(features.values)
+        arguments = [
+            *(features.values, factors, flow.gradient, before.values, before.norms),
+            *(derivative, found, len(derivative)),
+        ]
+        grid = (n_workers, n_out, n_in)
+        self.weights(grid, (_THREADS, 1, 1), arguments, self.weights_bytes)
+        return self._total(found), derivative
+
+    def _to_input(self, before: Before, derivative: Tensor, weight: Tensor) -> Flow:
+        back = self._allocate(before, self.plain_parts)
+        grid = (max(1, self.n_blocks // self.plain_split), self.plain_split, 1)
+        arguments = [
+            *(derivative, weight, before.values, before.norms),
+            *(back.gradient, back.sums, len(derivative)),
+        ]
+        self.plain(grid, (self.plain_block, 1, 1), arguments, self.plain_bytes)
+        return back
+
+    def _allocate(self, before: Before, n_parts: int) -> Flow:
+        shape = (len(before.values), n_parts, self.n_in, 2)
+        sums = torch.empty(shape, device=before.values.device)
+        return Flow(torch.empty_like(before.values), sums)
+
+    def _total(self, found: Tensor) -> Float[Tensor, "out in 3 3"]:
+        total = found.new_empty(self.n_out, self.n_in, 3, 3)
+        grid = (total.numel() // 128, 1, 1)
+        self.add_workers(grid, (_THREADS, 1, 1), [found, len(found), total])
+        return total
+
+
+def _n_processors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def backward_order(n_out: int, n_in: int) -> Tensor:
-    """Return where `to_input` finds a weight [out, in, 3, 3], counted from 1; 0 stands for none.
+    """Return where `ConvolutionBackward` finds a weight [out, in, 3, 3], counted from 1; 0: none.
 
     It is the packed order of the transposed weight, taps reversed.
     """

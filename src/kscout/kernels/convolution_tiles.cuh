@@ -9,9 +9,15 @@ enum Mode { SAME = 0, POOL = 1, UP = 2, POOLED = 3 };  // POOLED: pooled by whoe
 
 constexpr int KC = 16;                     // channels of a tile: the depth of one product
 constexpr int VECTORS = KC / 8;            // 16-byte vectors of a pixel in a tile
-constexpr int STRIDE = KC * 2 + 16;        // bytes of a pixel in a tile: eight hit different banks
+constexpr int STRIDE = KC * 2;             // bytes of a pixel in a tile
 constexpr u32 OUTSIDE = 0xfc00fc00;        // minus infinity twice: norm and ReLU turn it into zero
-constexpr u32 QUARTER = 0x34003400, REST = 0x3a003a00;  // 1 / 4 and 3 / 4, twice
+constexpr float SHARE = 1.f / 16;          // what upsampling multiplies: a pixel is 9, 3, 3 and 1
+
+// Where a vector lies in its row of a tile. Every four pixels change the order of their vectors, so
+// that the same vector of eight pixels in a row hits different banks.
+__device__ __forceinline__ int place_in_row(int col, int part) {
+  return col * STRIDE + (part ^ (col / 4 & 1)) * 16;
+}
 
 // Scale and shift of an instance norm, for two channels, as pairs of 16-bit floats.
 struct Norm {
@@ -20,14 +26,16 @@ struct Norm {
 
 // Turn the sums of one channel into its norm. The shift is made with the scale as rounded, so that
 // rounding the scale stretches deviations from the mean, by at most 1 / 2048, but not the mean.
-__device__ __forceinline__ void set_norm(Norm* norms, int channel, float2 sums, float n_pixels) {
+// What is normed is multiplied with `share`.
+__device__ __forceinline__ void set_norm(Norm* norms, int channel, float2 sums, float n_pixels,
+                                         float share) {
   float mean = sums.x / n_pixels, scale, none;
   float variance = fmaxf(sums.y / n_pixels - mean * mean, 0.f);
   u16 rounded = to_half(fmaxf(rsqrtf(variance + 1e-5f), 1e-6f));  // above zero also as rounded
   unpack(rounded, scale, none);
   u16* own = (u16*)(norms + channel / 2) + channel % 2;
-  own[0] = rounded;
-  own[2] = to_half(fminf(fmaxf(-mean * scale, -65504.f), 65504.f));
+  own[0] = to_half(scale * share);
+  own[2] = to_half(fminf(fmaxf(-mean * scale * share, -65504.f), 65504.f));
 }
 
 // Eight channels of one pixel after norm and ReLU.
@@ -42,10 +50,11 @@ __device__ __forceinline__ void unpack8(float (&v)[8], uint4 packed) {
   unpack(packed.z, v[4], v[5]), unpack(packed.w, v[6], v[7]);
 }
 
-// wa a + wb b
-__device__ __forceinline__ uint4 blend(uint4 a, u32 wa, uint4 b, u32 wb) {
-  return make_uint4(fma2(b.x, wb, mul2(a.x, wa)), fma2(b.y, wb, mul2(a.y, wa)),
-                    fma2(b.z, wb, mul2(a.z, wa)), fma2(b.w, wb, mul2(a.w, wa)));
+// 3 a + b
+__device__ __forceinline__ uint4 blend(uint4 a, uint4 b) {
+  constexpr u32 THREE = 0x42004200;
+  return make_uint4(fma2(a.x, THREE, b.x), fma2(a.y, THREE, b.y), fma2(a.z, THREE, b.z),
+                    fma2(a.w, THREE, b.w));
 }
 
 __device__ __forceinline__ uint4 load8(const u16* p) { return __ldg((const uint4*)p); }
@@ -71,7 +80,7 @@ struct Column {
     int i = number * THREADS + threadIdx.x, col = i % ROW / VECTORS;
     row = i < ROW * STEP ? i / ROW : ROWS, part = i % VECTORS;
     y = ty - 1 + row, x = tx - 1 + col;
-    to = tile + row * PITCH + col * STRIDE + part * 16;
+    to = tile + row * PITCH + place_in_row(col, part);
   }
   __device__ __forceinline__ bool has(int k) const { return k + STEP <= ROWS || row + k < ROWS; }
   // Only the first and the last row of a tile with its border may lie outside the image.
@@ -158,37 +167,39 @@ __device__ __forceinline__ void copy_source(unsigned char* source, const u16* im
 }
 
 // Norm, ReLU and bilinear upsampling from there to a tile. Four neighbors of the source make the
-// four pixels between them.
+// four pixels between them. The norm is that of a SHARE of what it is, so that weights are whole.
 template <int H, int W, int TH, int TW, int THREADS>
 __device__ __forceinline__ void upsample(unsigned char* tile, const unsigned char* source,
                                          const Norm* norm, int ty, int tx) {
   constexpr int WIDTH = TW / 2 + 1, N = (TH / 2 + 1) * WIDTH * VECTORS;
+  constexpr int PITCH = (TW + 2) * STRIDE;
 #pragma unroll 1
   for (int i = threadIdx.x; i < N; i += THREADS) {
     int p = i / VECTORS, part = i % VECTORS, sy = p / WIDTH, sx = p % WIDTH;
     const uint4* from = (const uint4*)source + (sy * (WIDTH + 1) + sx) * VECTORS + part;
     const Norm* own = norm + part * 4;
+    unsigned char* to = tile + 2 * sy * PITCH + place_in_row(2 * sx, part);
     uint4 row[2][2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       uint4 a = activate(from[j * (WIDTH + 1) * VECTORS], own);
       uint4 b = activate(from[(j * (WIDTH + 1) + 1) * VECTORS], own);
-      row[j][0] = blend(a, REST, b, QUARTER);
-      row[j][1] = blend(a, QUARTER, b, REST);
+      row[j][0] = blend(a, b);
+      row[j][1] = blend(b, a);
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       int y = 2 * sy + j / 2, x = 2 * sx + j % 2;
       bool is_inside = (u32)(ty - 1 + y) < H && (u32)(tx - 1 + x) < W;
-      uint4 v = blend(row[0][j % 2], j < 2 ? REST : QUARTER, row[1][j % 2], j < 2 ? QUARTER : REST);
-      *(uint4*)(tile + (y * (TW + 2) + x) * STRIDE + part * 16) =
-          is_inside ? v : make_uint4(0, 0, 0, 0);
+      uint4 v = blend(row[j / 2][j % 2], row[1 - j / 2][j % 2]);
+      *(uint4*)(to + j / 2 * PITCH + j % 2 * STRIDE) = is_inside ? v : make_uint4(0, 0, 0, 0);
     }
   }
 }
 
-// Sum the tiles of each channel in a fixed order; leaves norm[] in shared memory.
-template <int CA, int CB, int THREADS>
+// Sum the tiles of each channel in a fixed order; leaves norm[] in shared memory. RAISES: A is read
+// by `upsample`.
+template <int CA, int CB, int THREADS, bool RAISES = false>
 __device__ __forceinline__ void read_norms(Norm* norm, float2* scratch, const float2* a_sums,
                                            int a_tiles, float a_pixels, const float2* b_sums,
                                            int b_tiles, float b_pixels, int image) {
@@ -214,7 +225,7 @@ __device__ __forceinline__ void read_norms(Norm* norm, float2* scratch, const fl
       float2 s = scratch[group * C + c];
       total.x += s.x, total.y += s.y;
     }
-    set_norm(norm, c, total, c < CA ? a_pixels : b_pixels);
+    set_norm(norm, c, total, c < CA ? a_pixels : b_pixels, RAISES && c < CA ? SHARE : 1.f);
   }
   __syncthreads();
 }

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from kscout.core import Observation, Policy
 from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import FILE, Convolution, Features, Input, packed_order
-from kscout.kernels.convolution_backward import ConvolutionBackward, backward_order
+from kscout.kernels.convolution_backward import (
+    Before,
+    ConvolutionBackward,
+    FirstBackward,
+    LastSums,
+    backward_order,
+)
 from kscout.policies.conv import ConvPolicy
 
 _N_FLATTEN_BLOCKS = 4
@@ -72,7 +78,8 @@ class HalfPrecisionConvPolicy(Policy):
         first, *rest = policy.fc_out
         assert isinstance(first, nn.Linear)
         self.dense, self.rest = first, rest
-        self.layers, self.backwards = [], []
+        self.layers: list[Convolution] = []
+        self.backwards: list[ConvolutionBackward] = []
         for number, weight in enumerate(self.weights):
             # The first layer does not pool, so the second reads at its size.
             level = max(0, number - 1)
@@ -80,9 +87,14 @@ class HalfPrecisionConvPolicy(Policy):
             shape = (policy.n_rows >> level, policy.n_cols >> level)
             pools = number > 0
             self.layers.append(Convolution(weight, mode, *shape, pools=pools))
-            sizes = (*weight.shape[:2], *shape)
-            self.backwards.append(ConvolutionBackward(*sizes, pools=pools, device=weight.device))
+            if pools:
+                n_out, n_in = weight.shape[:2]
+                self.backwards.append(ConvolutionBackward(n_out, n_in, *shape, weight.device))
+            else:
+                self.first_backward = FirstBackward(len(weight), *shape, weight.device)
         last = self.layers[-1]
+        n_rows, n_cols = last.shape
+        self.last_sums = LastSums(last.n_out, n_rows // 2, n_cols // 2)
         self.flatten = compile_kernel(FILE, "flatten", *last.shape, last.n_out)
         self.rooms: dict[tuple[int, bool], Room] = {}
         self.kept: Room | None = None
@@ -175,17 +187,16 @@ class HalfPrecisionConvPolicy(Policy):
     ) -> list[Float[Tensor, "out in 3 3"]]:
         """Take a gradient by `room.flat`, scaled, back to the convolutions' weights."""
         features = room.features
-        norms = [layer.norms(out) for layer, out in zip(self.backwards, features, strict=True)]
-        n_rows, n_cols = (size // 2 for size in self.layers[-1].shape)
-        found, flowing = [], gradient.view(len(image), n_rows, n_cols, -1)
-        for number in range(len(self.layers) - 1, -1, -1):
-            layer = self.backwards[number]
-            derivative = layer.to_output(features[number], norms[number], flowing)
-            if number == 0:
-                found.append(layer.to_weight(image, None, derivative))
-                break
-            found.append(layer.to_weight(features[number - 1].read, norms[number - 1], derivative))
-            flowing = layer.to_input(derivative, self.backward_weights[number])
+        steps = [self.first_backward.norm, *(layer.norm for layer in self.backwards)]
+        norms = [step.norms(out) for step, out in zip(steps, features, strict=True)]
+        flow, found = self.last_sums(features[-1], norms[-1], gradient), []
+        for number in range(len(self.layers) - 1, 0, -1):
+            before = Before(features[number - 1].read, norms[number - 1])
+            weight, flow = self.backwards[number - 1](
+                features[number], norms[number], flow, before, self.backward_weights[number]
+            )
+            found.append(weight)
+        found.append(self.first_backward(image, features[0], norms[0], flow))
         return found[::-1]
 
 

@@ -1,0 +1,265 @@
+// Gradients of one 3x3 convolution by its weights and by what it read. Layouts: convolution_backward.cu.
+//
+// As many blocks run as the chip holds; each goes through a range of tiles of all images and fetches
+// the next while it multiplies the present one. `sums` of a gradient are [image][part][channel]; a
+// part is what one warp makes of a tile.
+
+#include "convolution_backward_tiles.cuh"
+
+// The range of tiles that block x goes through.
+struct Range {
+  int item, end;
+  __device__ __forceinline__ Range(int n_items)
+      : item((long long)n_items * blockIdx.x / gridDim.x),
+        end((long long)n_items * (blockIdx.x + 1) / gridDim.x) {}
+};
+
+// Sums over images and pixels of output derivative times input, for CO x CI channels and all taps:
+// [worker][tap][COUT][CIN]. The derivative is made from `values`, the convolution's output,
+// `factors` of its norm and `gradient` by what pooling left, and written for whoever needs it next.
+// `pooled` is what the convolution read, before `norms` and ReLU; its border is minus infinity. Eight
+// warps have 16 x 16 channels each.
+template <int H, int W, int CIN, int COUT, int TH, int TW, int CO, int CI>
+__global__ void __launch_bounds__(256, 2)
+    weight_gradients(const u16* values, const float4* factors, const u16* gradient,
+                     const u16* pooled, const float2* norms, u16* derivative, float* out,
+                     int n_images) {
+  constexpr int D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8, WARPS = CO / 16;
+  constexpr int TILES = H / TH * (W / TW), X_TILE = (TH + 2) * (TW + 2) * X_STRIDE;
+  constexpr int N = TH * TW / 4 * VECTORS, VECTORS_OUT = COUT / 8;
+  static_assert(WARPS * (CI / 16) == 8, "eight warps");
+  static_assert(TW <= 16 && N <= 256, "one strip; a thread has at most eight channels of a window");
+  SHARED_MEMORY(memory);
+  unsigned char* raw = memory + threadIdx.x * 16;  // a thread reads what it has copied itself
+  unsigned char* read = memory + 5 * N * 16;       // two tiles, used in turn
+  unsigned char* tile = read + 2 * X_TILE;         // the derivative
+  float4* factor = (float4*)(tile + TH * TW * D_STRIDE);
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int first_out = blockIdx.y * CO, first_in = blockIdx.z * CI;
+  int own_out = warp % WARPS * 16, own_in = warp / WARPS * 16;
+  int window = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+  int y = window / (TW / 2), x = window % (TW / 2);
+  int c = first_out + vector * 8;
+  Range range(n_images * TILES);
+  auto fetch = [&](int item, unsigned char* to) {
+    long long image = item / TILES;
+    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+    copy_tile<H, W, CIN, TH, TW, CI / 8, 256, OUTSIDE>(
+        to, pooled + image * H * W * CIN + first_in, ty, tx);
+    if (threadIdx.x < N)
+      copy_window<W, COUT, N>(raw, values + image * H * W * COUT + c,
+                              gradient + image * (H / 2) * (W / 2) * COUT + c, ty / 2 + y,
+                              tx / 2 + x);
+  };
+  auto fill = [&](int item) {
+    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+    if (threadIdx.x >= N) return;
+    u32 v[4][4];
+    differentiate_window<VECTORS, N>(v, raw, factor + vector);
+    unsigned char* here = tile + (2 * y * TW + 2 * x) * D_STRIDE + vector * 16;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      *(uint4*)(here + (k / 2 * TW + k % 2) * D_STRIDE) = join(v[k]);
+    if (blockIdx.z > 0) return;
+    long long corner = (long long)(item / TILES) * H * W + (ty + 2 * y) * W + tx + 2 * x;
+    uint4* to = (uint4*)(derivative + corner * COUT + c);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) to[(k / 2 * W + k % 2) * VECTORS_OUT] = join(v[k]);
+  };
+  if (range.item < range.end) fetch(range.item, read);
+  end_copies();
+  float acc[9][2][4] = {};
+  int turn = 0, known = -1;
+  for (int item = range.item; item < range.end; ++item) {
+    int image = item / TILES;
+    if (image != known) read_factors<CO, 256>(factor, factors + image * COUT + first_out);
+    known = image;
+    wait_for_copies<0>();
+    __syncthreads();
+    fill(item);
+    __syncthreads();
+    u32 right = shared_address(read) + turn * X_TILE + own_in * 2;
+    turn ^= 1;
+    if (item + 1 < range.end) fetch(item + 1, read + turn * X_TILE);
+    end_copies();
+    const float2* n = norms + image * CIN + first_in + own_in + lane / 4;
+    uint2 low = norm_pair(__ldg(n)), high = norm_pair(__ldg(n + 8));
+    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, shared_address(tile) + own_out * 2, right, low,
+                                              high);
+  }
+  write_weights<COUT, CIN>(acc, out + (long long)blockIdx.x * 9 * COUT * CIN +
+                                    (first_out + own_out) * CIN + first_in + own_in);
+}
+
+// 3x3 convolution of CIN to COUT channels: from a derivative by a convolution's output to the
+// gradient by what it read, if weights are transposed; packed as for convolution.cu. A block makes
+// tiles of TH x TW pixels and WN x 32 channels with WM x WN warps.
+template <int H, int W, int CIN, int COUT, int TH, int TW, int WM, int WN>
+__global__ void __launch_bounds__(WM* WN * 32, WM* WN > 8 ? 1 : 2)
+    convolve_plain(const u16* derivative, const uint4* weights, const u16* values,
+                   const float2* norms, u16* out, float2* sums, int n_images) {
+  constexpr int THREADS = WM * WN * 32, KC = 16, STRIDE = KC * 2 + 16, STEPS = CIN / KC;
+  constexpr int PART = WN * 32, NT = 4, MT = TH * TW / 16 / WM, TILES = H / TH * (W / TW);
+  constexpr int TILE = (TH + 2) * (TW + 2) * STRIDE, TAP = PART / 16 * 32;
+  constexpr int STAGE = TILE + 9 * TAP * 16;
+  static_assert(MT * WM * 16 == TH * TW && WM % Place<TW, MT>::COLS == 0, "tiling");
+  SHARED_MEMORY(memory);  // two stages, used in turn
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_m = warp % WM, warp_n = warp / WM;
+  int part = blockIdx.y * PART;
+  using P = Place<TW, MT>;
+  P place(warp_m);
+  u32 corner = shared_address(memory) + lane / 16 * 16 +
+               ((place.y + lane % 16 / P::LENGTH) * (TW + 2) + place.x + lane % P::LENGTH) * STRIDE;
+  auto fetch = [&](int item, int step, unsigned char* stage) {
+    long long image = item / TILES;
+    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+    copy_tile<H, W, CIN, TH, TW, KC / 8, THREADS, 0>(
+        stage, derivative + image * H * W * CIN + step * KC, ty, tx);
+    const uint4* from = weights + step * (COUT / 16 * 32) + part * 2;
+#pragma unroll
+    for (int first = 0; first < 9 * TAP; first += THREADS) {
+      int i = first + threadIdx.x;
+      if (i < 9 * TAP)
+        copy_ahead(shared_address(stage + TILE) + i * 16,
+                   from + i / TAP * STEPS * (COUT / 16 * 32) + i % TAP);
+    }
+  };
+  Range range(n_images * TILES);
+  int turn = 0;
+  if (range.item < range.end) fetch(range.item, 0, memory);
+  end_copies();
+  for (int item = range.item; item < range.end; ++item) {
+    float acc[MT][NT][4] = {};
+#pragma unroll 1
+    for (int step = 0; step < STEPS; ++step) {
+      wait_for_copies<0>();
+      __syncthreads();
+      int present = turn * STAGE;
+      bool ends = step + 1 == STEPS;
+      turn ^= 1;
+      if (!ends || item + 1 < range.end)
+        fetch(item + ends, ends ? 0 : step + 1, memory + turn * STAGE);
+      end_copies();
+      const uint4* w = (const uint4*)(memory + present + TILE) + warp_n * NT * 16;
+      multiply_tile<TW, MT, NT, TAP, STRIDE>(acc, corner + present, w);
+    }
+    int image = item / TILES, t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+    int channel = part + warp_n * NT * 8;
+    long long first = ((long long)image * H * W + ty * W + tx) * COUT + channel;
+    write_gradient<W, COUT>(acc, out + first, norms + image * COUT + channel,
+                            sums + ((long long)item * WM + warp_m) * COUT + channel, place,
+                            [&](int y, int x, int c) {
+                              return __ldg((const uint2*)(values + first + (y * W + x) * COUT + c));
+                            });
+  }
+}
+
+// All of that for a convolution of 16 to 32 channels with pooling after it, whose derivative is made
+// on the way in and never written. `pool_gradient` is by its pooled output, `own_values` are its
+// output, `factors` those of its norm; `values` and `norms` are of the layer before, as it read them.
+// Four warps make its `gradient`, four `out`: [worker][tap][32][16], two workers to a block.
+template <int H, int W, int TH, int TW>
+__global__ void __launch_bounds__(256, 2)
+    differentiate_thin(const u16* own_values, const u16* pool_gradient, const float4* factors,
+                       const uint4* weights, const u16* values, const float2* norms, u16* gradient,
+                       float2* sums, float* out, int n_images) {
+  constexpr int COUT = 32, CIN = 16, VECTORS = COUT / 8, TILES = H / TH * (W / TW);
+  constexpr int D_STRIDE = COUT * 2 + 16, X_STRIDE = CIN * 2 + 16, AROUND = (TH + 2) * (TW + 2);
+  // Windows of 2 x 2 pixels that a tile and its border touch.
+  constexpr int COLS = TW / 2 + 2, WINDOWS = (TH / 2 + 2) * COLS;
+  constexpr int RAW = 5 * WINDOWS * COUT * 2, X_TILE = AROUND * X_STRIDE;
+  constexpr int MT = TH * TW / 64, N_WEIGHTS = 9 * COUT * CIN / 8;
+  SHARED_MEMORY(memory);
+  unsigned char* raw = memory;  // pixels 0, 1, 2 and 3 of all windows, then their gradients
+  unsigned char* read = raw + RAW;  // two tiles, used in turn
+  unsigned char* tile = read + 2 * X_TILE;  // the derivative
+  uint4* kept = (uint4*)(tile + AROUND * D_STRIDE);
+  float4* factor = (float4*)(kept + N_WEIGHTS);
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Range range(n_images * TILES);
+
+  auto fetch = [&](int item, unsigned char* to) {
+    long long image = item / TILES;
+    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+    copy_tile<H, W, CIN, TH, TW, CIN / 8, 256, OUTSIDE>(to, values + image * H * W * CIN, ty, tx);
+    const u16* from = own_values + image * H * W * COUT;
+    const u16* above = pool_gradient + image * (H / 2) * (W / 2) * COUT;
+#pragma unroll
+    for (int first = 0; first < WINDOWS * VECTORS; first += 256) {
+      int i = first + threadIdx.x, p = i / VECTORS, c = i % VECTORS * 8;
+      int y = ty / 2 - 1 + p / COLS, x = tx / 2 - 1 + p % COLS;
+      if (i >= WINDOWS * VECTORS || (u32)y >= H / 2 || (u32)x >= W / 2) continue;
+      copy_window<W, COUT, WINDOWS * VECTORS>(raw + i * 16, from + c, above + c, y, x);
+    }
+  };
+  auto fill = [&](int ty, int tx) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < WINDOWS * VECTORS; i += 256) {
+      int p = i / VECTORS, vector = i % VECTORS, wy = p / COLS, wx = p % COLS;
+      bool is_inside = (u32)(ty / 2 - 1 + wy) < H / 2 && (u32)(tx / 2 - 1 + wx) < W / 2;
+      u32 v[4][4] = {};
+      if (is_inside)
+        differentiate_window<VECTORS, WINDOWS * VECTORS>(v, raw + i * 16, factor + vector);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        int row = 2 * wy - 1 + k / 2, col = 2 * wx - 1 + k % 2;
+        if ((u32)row < TH + 2 && (u32)col < TW + 2)
+          *(uint4*)(tile + (row * (TW + 2) + col) * D_STRIDE + vector * 16) = join(v[k]);
+      }
+    }
+  };
+
+  for (int i = threadIdx.x; i < N_WEIGHTS; i += 256)
+    copy_ahead(shared_address(kept + i), weights + i);
+  if (range.item < range.end) fetch(range.item, read);
+  end_copies();
+  using P = Place<TW, MT>;
+  P place(warp % 4);
+  int share = warp / 2 % 2, own_out = warp % 2 * 16;  // rows and channels whose weights a warp makes
+  u32 corner = shared_address(tile) + lane / 16 * 16 +
+               ((place.y + lane % 16 / P::LENGTH) * (TW + 2) + lane % P::LENGTH) * D_STRIDE;
+  u32 left = shared_address(tile) + ((share * (TH / 2) + 1) * (TW + 2) + 1) * D_STRIDE + own_out * 2;
+  int turn = 0, known = -1;
+  // Make a tile's derivative, and return the tile that the convolution read. All warps come here.
+  auto begin = [&](int item) {
+    int image = item / TILES, t = item % TILES;
+    if (image != known) read_factors<COUT, 256>(factor, factors + image * COUT);
+    known = image;
+    wait_for_copies<0>();
+    __syncthreads();
+    fill(t / (W / TW) * TH, t % (W / TW) * TW);
+    __syncthreads();
+    unsigned char* present = read + turn * X_TILE;
+    turn ^= 1;
+    if (item + 1 < range.end) fetch(item + 1, read + turn * X_TILE);
+    end_copies();
+    return present;
+  };
+  if (warp < 4) {
+    for (int item = range.item; item < range.end; ++item) {
+      const unsigned char* present = begin(item);
+      int image = item / TILES, t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+      float acc[MT][2][4] = {};
+#pragma unroll
+      for (int k = 0; k < COUT / 16; ++k)
+        multiply_tile<TW, MT, 2, COUT / 16 * 32, D_STRIDE>(acc, corner + k * 32, kept + k * 32);
+      u16* to = gradient + ((long long)image * H * W + ty * W + tx) * CIN;
+      write_gradient<W, CIN>(acc, to, norms + image * CIN,
+                             sums + ((long long)item * 4 + warp) * CIN, place,
+                             [&](int y, int x, int c) {
+                               return *(const uint2*)(present + c * 2 +
+                                                      ((y + 1) * (TW + 2) + x + 1) * X_STRIDE);
+                             });
+    }
+    return;
+  }
+  float found[9][2][4] = {};
+  for (int item = range.item; item < range.end; ++item) {
+    u32 right = shared_address(begin(item)) + share * (TH / 2) * (TW + 2) * X_STRIDE;
+    const float2* norm = norms + item / TILES * CIN + lane / 4;
+    uint2 low = norm_pair(__ldg(norm)), high = norm_pair(__ldg(norm + 8));
+    correlate<TH / 2, TW, TW + 2, D_STRIDE, X_STRIDE>(found, left, right, low, high);
+  }
+  write_weights<COUT, CIN>(found, out + (long long)(blockIdx.x * 2 + share) * 9 * COUT * CIN +
+                                      own_out * CIN);
+}
