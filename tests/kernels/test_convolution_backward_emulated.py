@@ -6,7 +6,7 @@ from emulated import HAS_COMPILER, emulate, nan
 from torch import Tensor
 from torch.nn import functional as F
 
-from kscout.kernels.convolution_backward import FILE, LAYERS, backward_order
+from kscout.kernels.convolution_backward import FILE, LAYERS, THIN, backward_order
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 
@@ -151,9 +151,13 @@ def test_derivative_goes_back_through_the_convolution(
     torch.testing.assert_close(total, sums_of(values, expected), atol=0.01, rtol=0.01)
 
 
-@pytest.mark.parametrize(("n_rows", "n_cols"), [(16, 32), (8, 8)])
-def test_thin_layer_goes_back_at_once(n_rows: int, n_cols: int, generator: torch.Generator) -> None:
-    n_in, n_out, n_blocks, tile = 16, 32, 3, (min(n_rows, 16), min(n_cols, 16))
+@pytest.mark.parametrize(
+    ("n_rows", "n_cols", "width"), [(16, 32, 32), (8, 8, 8), (8, 96, 32), (12, 80, 80)]
+)
+def test_thin_layer_goes_back_at_once(
+    n_rows: int, n_cols: int, width: int, generator: torch.Generator
+) -> None:
+    n_in, n_out, n_blocks = 16, 32, 3
     source = torch.randn(N_IMAGES, n_in, n_rows, n_cols, generator=generator).half()
     values = coarse((N_IMAGES, n_out, n_rows, n_cols), generator)
     weight = (torch.randn(n_out, n_in, 3, 3, generator=generator) / 30).half().float()
@@ -165,15 +169,15 @@ def test_thin_layer_goes_back_at_once(n_rows: int, n_cols: int, generator: torch
     after.backward(gradient.float())
     F.conv2d(read, weight, padding=1).backward(leaf.grad)
 
-    n_parts = n_rows * n_cols // (tile[0] * tile[1]) * 4
+    n_parts = (n_rows // 4 + 1) * max(n_cols // 16, 1)
     back = nan(N_IMAGES, n_rows, n_cols, n_in, dtype=torch.half)
     sums, found = nan(N_IMAGES, n_parts, n_in, 2), nan(2 * n_blocks, 9, n_out, n_in)
     factors = factors_of(values, gradient, F.max_pool2d(values.float(), 2).half())
     given = [channels_last(values), channels_last(gradient), factors]
     given += [packed_backward(weight.detach()), channels_last(source), norms_of(source)]
-    arguments, grid = (n_rows, n_cols, *tile), (n_blocks, 1, 1)
+    arguments, grid = (n_rows, n_cols, width), (n_blocks, 1, 1)
     given += [back, sums, found]
-    emulate(LAYERS, "differentiate_thin", arguments, grid, 256, [*given, N_IMAGES])
+    emulate(THIN, "differentiate_thin", arguments, grid, 512, [*given, N_IMAGES])
     assert weight.grad is not None and read.grad is not None
     expected = weight.grad.permute(2, 3, 0, 1).reshape(9, n_out, n_in)
     assert (found.sum(0) - expected).norm() < 1e-3 * expected.norm()

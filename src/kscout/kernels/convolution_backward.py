@@ -15,6 +15,7 @@ from kscout.kernels.convolution import Features, packed_order
 
 FILE = "convolution_backward.cu"
 LAYERS = "convolution_backward_layers.cu"
+THIN = "convolution_backward_thin.cu"
 _THREADS = 256
 _AT_ONCE = 2
 """Blocks of the large kernels that one multiprocessor holds."""
@@ -149,13 +150,17 @@ class ConvolutionBackward:
             self._prepare_plain()
 
     def _prepare_thin(self) -> None:
-        """Build what does all at once."""
-        n_rows, n_cols = (min(size, 16) for size in self.shape)
-        self.thin = compile_kernel(LAYERS, "differentiate_thin", *self.shape, n_rows, n_cols)
-        n_around, n_windows = (n_rows + 2) * (n_cols + 2), (n_rows // 2 + 2) * (n_cols // 2 + 2)
-        self.thin_bytes = 5 * 64 * n_windows + n_around * (2 * 48 + 80) + 9 * 32 * 16 * 2 + 32 * 16
+        """Build what does all at once, in strips of an image."""
+        n_rows, n_cols = self.shape
+        # Strips with neighbors read a window beyond each side, and threads have one in a row.
+        width = n_cols if n_cols <= 128 else next(x for x in (96, 64, 32) if n_cols % x == 0)
+        self.thin = compile_kernel(THIN, "differentiate_thin", *self.shape, width)
+        n_products = max(width, 16) // 16
+        # Twelve rows of derivatives and sixteen of what was read, with a border.
+        self.thin_bytes = (16 * n_products + 2) * (12 * 64 + 16 * 32)
         self.thin.set_shared_memory_config(self.thin_bytes)
-        self.thin_parts = 4 * self.shape[0] * self.shape[1] // (n_rows * n_cols)
+        self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * n_products
+        self.thin_blocks = self.n_blocks // _AT_ONCE
 
     def _prepare_weights(self) -> None:
         """Build the sums of products of derivatives and inputs."""
@@ -207,13 +212,14 @@ class ConvolutionBackward:
     def _differentiate_thin(
         self, features: Features, factors: Tensor, flow: Flow, before: Before, weight: Tensor
     ) -> tuple[Tensor, Flow]:
-        found = weight.new_empty(2 * self.n_blocks, 9, self.n_out, self.n_in, dtype=torch.float32)
+        shape = (2 * self.thin_blocks, 9, self.n_out, self.n_in)
+        found = weight.new_empty(shape, dtype=torch.float32)
         back = self._allocate(before, self.thin_parts)
         arguments = [
             *(features.values, flow.gradient, factors, weight, before.values, before.norms),
             *(back.gradient, back.sums, found, len(features.values)),
         ]
-        self.thin((self.n_blocks, 1, 1), (_THREADS, 1, 1), arguments, self.thin_bytes)
+        self.thin((self.thin_blocks, 1, 1), (512, 1, 1), arguments, self.thin_bytes)
         return self._total(found), back
 
     def _to_weight(

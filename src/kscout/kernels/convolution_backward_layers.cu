@@ -6,14 +6,6 @@
 
 #include "convolution_backward_tiles.cuh"
 
-// The range of tiles that block x goes through.
-struct Range {
-  int item, end;
-  __device__ __forceinline__ Range(int n_items)
-      : item((long long)n_items * blockIdx.x / gridDim.x),
-        end((long long)n_items * (blockIdx.x + 1) / gridDim.x) {}
-};
-
 // Sums over images and pixels of output derivative times input, for CO x CI channels and all taps:
 // [worker][tap][COUT][CIN]. The derivative is made from `values`, the convolution's output,
 // `factors` of its norm and `gradient` by what pooling left, and written for whoever needs it next.
@@ -150,116 +142,7 @@ __global__ void __launch_bounds__(WM* WN * 32, WM* WN > 8 ? 1 : 2)
                             sums + ((long long)item * WM + warp_m) * COUT + channel, place,
                             [&](int y, int x, int c) {
                               return __ldg((const uint2*)(values + first + (y * W + x) * COUT + c));
-                            });
+                            },
+                            [](int, int) { return true; });
   }
-}
-
-// All of that for a convolution of 16 to 32 channels with pooling after it, whose derivative is made
-// on the way in and never written. `pool_gradient` is by its pooled output, `own_values` are its
-// output, `factors` those of its norm; `values` and `norms` are of the layer before, as it read them.
-// Four warps make its `gradient`, four `out`: [worker][tap][32][16], two workers to a block.
-template <int H, int W, int TH, int TW>
-__global__ void __launch_bounds__(256, 2)
-    differentiate_thin(const u16* own_values, const u16* pool_gradient, const float4* factors,
-                       const uint4* weights, const u16* values, const float2* norms, u16* gradient,
-                       float2* sums, float* out, int n_images) {
-  constexpr int COUT = 32, CIN = 16, VECTORS = COUT / 8, TILES = H / TH * (W / TW);
-  constexpr int D_STRIDE = COUT * 2 + 16, X_STRIDE = CIN * 2 + 16, AROUND = (TH + 2) * (TW + 2);
-  // Windows of 2 x 2 pixels that a tile and its border touch.
-  constexpr int COLS = TW / 2 + 2, WINDOWS = (TH / 2 + 2) * COLS;
-  constexpr int RAW = 5 * WINDOWS * COUT * 2, X_TILE = AROUND * X_STRIDE;
-  constexpr int MT = TH * TW / 64, N_WEIGHTS = 9 * COUT * CIN / 8;
-  SHARED_MEMORY(memory);
-  unsigned char* raw = memory;  // pixels 0, 1, 2 and 3 of all windows, then their gradients
-  unsigned char* read = raw + RAW;  // two tiles, used in turn
-  unsigned char* tile = read + 2 * X_TILE;  // the derivative
-  uint4* kept = (uint4*)(tile + AROUND * D_STRIDE);
-  float4* factor = (float4*)(kept + N_WEIGHTS);
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  Range range(n_images * TILES);
-
-  auto fetch = [&](int item, unsigned char* to) {
-    long long image = item / TILES;
-    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
-    copy_tile<H, W, CIN, TH, TW, CIN / 8, 256, OUTSIDE>(to, values + image * H * W * CIN, ty, tx);
-    const u16* from = own_values + image * H * W * COUT;
-    const u16* above = pool_gradient + image * (H / 2) * (W / 2) * COUT;
-#pragma unroll
-    for (int first = 0; first < WINDOWS * VECTORS; first += 256) {
-      int i = first + threadIdx.x, p = i / VECTORS, c = i % VECTORS * 8;
-      int y = ty / 2 - 1 + p / COLS, x = tx / 2 - 1 + p % COLS;
-      if (i >= WINDOWS * VECTORS || (u32)y >= H / 2 || (u32)x >= W / 2) continue;
-      copy_window<W, COUT, WINDOWS * VECTORS>(raw + i * 16, from + c, above + c, y, x);
-    }
-  };
-  auto fill = [&](int ty, int tx) {
-#pragma unroll 1
-    for (int i = threadIdx.x; i < WINDOWS * VECTORS; i += 256) {
-      int p = i / VECTORS, vector = i % VECTORS, wy = p / COLS, wx = p % COLS;
-      bool is_inside = (u32)(ty / 2 - 1 + wy) < H / 2 && (u32)(tx / 2 - 1 + wx) < W / 2;
-      u32 v[4][4] = {};
-      if (is_inside)
-        differentiate_window<VECTORS, WINDOWS * VECTORS>(v, raw + i * 16, factor + vector);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        int row = 2 * wy - 1 + k / 2, col = 2 * wx - 1 + k % 2;
-        if ((u32)row < TH + 2 && (u32)col < TW + 2)
-          *(uint4*)(tile + (row * (TW + 2) + col) * D_STRIDE + vector * 16) = join(v[k]);
-      }
-    }
-  };
-
-  for (int i = threadIdx.x; i < N_WEIGHTS; i += 256)
-    copy_ahead(shared_address(kept + i), weights + i);
-  if (range.item < range.end) fetch(range.item, read);
-  end_copies();
-  using P = Place<TW, MT>;
-  P place(warp % 4);
-  int share = warp / 2 % 2, own_out = warp % 2 * 16;  // rows and channels whose weights a warp makes
-  u32 corner = shared_address(tile) + lane / 16 * 16 +
-               ((place.y + lane % 16 / P::LENGTH) * (TW + 2) + lane % P::LENGTH) * D_STRIDE;
-  u32 left = shared_address(tile) + ((share * (TH / 2) + 1) * (TW + 2) + 1) * D_STRIDE + own_out * 2;
-  int turn = 0, known = -1;
-  // Make a tile's derivative, and return the tile that the convolution read. All warps come here.
-  auto begin = [&](int item) {
-    int image = item / TILES, t = item % TILES;
-    if (image != known) read_factors<COUT, 256>(factor, factors + image * COUT);
-    known = image;
-    wait_for_copies<0>();
-    __syncthreads();
-    fill(t / (W / TW) * TH, t % (W / TW) * TW);
-    __syncthreads();
-    unsigned char* present = read + turn * X_TILE;
-    turn ^= 1;
-    if (item + 1 < range.end) fetch(item + 1, read + turn * X_TILE);
-    end_copies();
-    return present;
-  };
-  if (warp < 4) {
-    for (int item = range.item; item < range.end; ++item) {
-      const unsigned char* present = begin(item);
-      int image = item / TILES, t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
-      float acc[MT][2][4] = {};
-#pragma unroll
-      for (int k = 0; k < COUT / 16; ++k)
-        multiply_tile<TW, MT, 2, COUT / 16 * 32, D_STRIDE>(acc, corner + k * 32, kept + k * 32);
-      u16* to = gradient + ((long long)image * H * W + ty * W + tx) * CIN;
-      write_gradient<W, CIN>(acc, to, norms + image * CIN,
-                             sums + ((long long)item * 4 + warp) * CIN, place,
-                             [&](int y, int x, int c) {
-                               return *(const uint2*)(present + c * 2 +
-                                                      ((y + 1) * (TW + 2) + x + 1) * X_STRIDE);
-                             });
-    }
-    return;
-  }
-  float found[9][2][4] = {};
-  for (int item = range.item; item < range.end; ++item) {
-    u32 right = shared_address(begin(item)) + share * (TH / 2) * (TW + 2) * X_STRIDE;
-    const float2* norm = norms + item / TILES * CIN + lane / 4;
-    uint2 low = norm_pair(__ldg(norm)), high = norm_pair(__ldg(norm + 8));
-    correlate<TH / 2, TW, TW + 2, D_STRIDE, X_STRIDE>(found, left, right, low, high);
-  }
-  write_weights<COUT, CIN>(found, out + (long long)(blockIdx.x * 2 + share) * 9 * COUT * CIN +
-                                      own_out * CIN);
 }

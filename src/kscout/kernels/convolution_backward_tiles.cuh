@@ -4,6 +4,14 @@
 
 constexpr u32 OUTSIDE = 0xfc00fc00;  // minus infinity twice: norm and ReLU turn it into zero
 
+// The range of tiles that block x goes through.
+struct Range {
+  int item, end;
+  __device__ __forceinline__ Range(int n_items)
+      : item((long long)n_items * blockIdx.x / gridDim.x),
+        end((long long)n_items * (blockIdx.x + 1) / gridDim.x) {}
+};
+
 __device__ __forceinline__ void split(u32 (&v)[4], uint4 raw) {
   v[0] = raw.x, v[1] = raw.y, v[2] = raw.z, v[3] = raw.w;
 }
@@ -181,8 +189,9 @@ __device__ __forceinline__ void correlate(float (&acc)[9][2][4], u32 derivative,
   }
 }
 
-// Write what `correlate` found: [tap][COUT][CIN]. `out` belongs to the first of the warp's channels.
-template <int COUT, int CIN>
+// Write what a warp found: [tap][COUT][CIN]. `out` belongs to the first of its channels; those of the
+// second products come STEP later.
+template <int COUT, int CIN, int STEP = 8>
 __device__ __forceinline__ void write_weights(const float (&acc)[9][2][4], float* out) {
   int lane = threadIdx.x % 32;
   out += lane / 4 * CIN + lane % 4 * 2;
@@ -190,7 +199,7 @@ __device__ __forceinline__ void write_weights(const float (&acc)[9][2][4], float
   for (int tap = 0; tap < 9; ++tap) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      float* at = out + tap * COUT * CIN + n * 8;
+      float* at = out + tap * COUT * CIN + n * STEP;
       *(float2*)at = make_float2(acc[tap][n][0], acc[tap][n][1]);
       *(float2*)(at + 8 * CIN) = make_float2(acc[tap][n][2], acc[tap][n][3]);
     }
@@ -231,13 +240,14 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[MT][NT][4], u32 tile,
 
 // Write a warp's part of the gradient by what a convolution read, C channels, and the sums that the
 // layer before needs of it: of the gradient that passes its ReLU, and of that times its normalized
-// value. `values(row, col, channel)` are four channels of that layer before its norm. A lane holds
-// four channels side by side. `out`, `norms` and `sums` belong to the tile's first pixel and the
-// warp's first channel.
-template <int W, int C, int TW, int MT, int NT, class Values>
+// value. `values(row, col, channel)` are four channels of that layer before its norm, from which no
+// gradient passes where not `is_inside(row, col)`. A lane holds four channels side by side. `out`,
+// `norms` and `sums` belong to the tile's first pixel and the warp's first channel.
+template <int W, int C, int TW, int MT, int NT, class Values, class Inside>
 __device__ __forceinline__ void write_gradient(const float (&acc)[MT][NT][4], u16* out,
                                                const float2* norms, float2* sums,
-                                               Place<TW, MT> place, Values values) {
+                                               Place<TW, MT> place, Values values,
+                                               Inside is_inside) {
   using P = Place<TW, MT>;
   int lane = threadIdx.x % 32;
 #pragma unroll
@@ -256,8 +266,9 @@ __device__ __forceinline__ void write_gradient(const float (&acc)[MT][NT][4], u1
         const float *a = acc[m][n] + 2 * half, *b = acc[m][n + 1] + 2 * half;
         float g[4] = {bounded(a[0]), bounded(a[1]), bounded(b[0]), bounded(b[1])}, z[4];
         // As one number, because the compiler splits a vector of two in two writes.
-        *(unsigned long long*)(out + (y * W + x) * C + c) =
-            pack(g[0], g[1]) | (unsigned long long)pack(g[2], g[3]) << 32;
+        if (is_inside(y, x))
+          *(unsigned long long*)(out + (y * W + x) * C + c) =
+              pack(g[0], g[1]) | (unsigned long long)pack(g[2], g[3]) << 32;
         uint2 raw = values(y, x, c);
         unpack(raw.x, z[0], z[1]), unpack(raw.y, z[2], z[3]);
 #pragma unroll
