@@ -68,7 +68,7 @@ def weight_gradients(
     own_in = 2048 // own_out
     arguments = (n_rows, n_cols, n_in, n_out, 8, min(n_cols, 16), own_out, own_in)
     grid = (n_workers, n_out // own_out, n_in // own_in)
-    emulate(LAYERS, "weight_gradients", arguments, grid, 256, [*given, N_IMAGES])
+    emulate(LAYERS, "weight_gradients", arguments, grid, 512, [*given, N_IMAGES])
     return found.sum(0), derivative
 
 

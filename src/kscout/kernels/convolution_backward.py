@@ -18,7 +18,9 @@ LAYERS = "convolution_backward_layers.cu"
 THIN = "convolution_backward_thin.cu"
 _THREADS = 256
 _AT_ONCE = 2
-"""Blocks of the large kernels that one multiprocessor holds."""
+"""Blocks of plain convolutions that one multiprocessor holds."""
+_TASKS_THREADS = 512
+"""Threads of kernels whose warps have different tasks: one block fills a multiprocessor."""
 
 
 @final
@@ -140,7 +142,8 @@ class ConvolutionBackward:
         assert n_out == 2 * n_in
         self.n_out, self.n_in, self.shape = n_out, n_in, (n_rows, n_cols)
         self.norm = NormBackward(n_out, n_rows * n_cols)
-        self.n_blocks = _AT_ONCE * _n_processors(device)
+        self.n_processors = _n_processors(device)
+        self.n_blocks = _AT_ONCE * self.n_processors
         self.add_workers = compile_kernel(FILE, "add_workers", n_out, n_in)
         self.is_thin = n_in == 16
         if self.is_thin:
@@ -156,11 +159,10 @@ class ConvolutionBackward:
         width = n_cols if n_cols <= 128 else next(x for x in (96, 64, 32) if n_cols % x == 0)
         self.thin = compile_kernel(THIN, "differentiate_thin", *self.shape, width)
         n_products = max(width, 16) // 16
-        # Twelve rows of derivatives and sixteen of what was read, with a border.
-        self.thin_bytes = (16 * n_products + 2) * (12 * 64 + 16 * 32)
+        # Twelve rows of derivatives and sixteen of what was read, with a border; some weights.
+        self.thin_bytes = (16 * n_products + 2) * (12 * 64 + 16 * 32) + 6 * 32 * 16
         self.thin.set_shared_memory_config(self.thin_bytes)
         self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * n_products
-        self.thin_blocks = self.n_blocks // _AT_ONCE
 
     def _prepare_weights(self) -> None:
         """Build the sums of products of derivatives and inputs."""
@@ -170,8 +172,7 @@ class ConvolutionBackward:
         arguments = (*self.shape, self.n_in, self.n_out, n_rows, n_cols, n_out, n_in)
         self.weights = compile_kernel(LAYERS, "weight_gradients", *arguments)
         n_pixels, n_around = n_rows * n_cols, (n_rows + 2) * (n_cols + 2)
-        n_tiles = 2 * n_around * (n_in * 2 + 16) + n_pixels * (n_out * 2 + 16)
-        self.weights_bytes = n_pixels * 5 // 4 * n_out * 2 + n_tiles + n_out * 16
+        self.weights_bytes = 2 * (n_around * (n_in * 2 + 16) + n_pixels * (n_out * 2 + 16))
         self.weights.set_shared_memory_config(self.weights_bytes)
         self.weights_parts = (self.n_out // n_out, self.n_in // n_in)
 
@@ -212,14 +213,14 @@ class ConvolutionBackward:
     def _differentiate_thin(
         self, features: Features, factors: Tensor, flow: Flow, before: Before, weight: Tensor
     ) -> tuple[Tensor, Flow]:
-        shape = (2 * self.thin_blocks, 9, self.n_out, self.n_in)
+        shape = (2 * self.n_processors, 9, self.n_out, self.n_in)
         found = weight.new_empty(shape, dtype=torch.float32)
         back = self._allocate(before, self.thin_parts)
         arguments = [
             *(features.values, flow.gradient, factors, weight, before.values, before.norms),
             *(back.gradient, back.sums, found, len(features.values)),
         ]
-        self.thin((self.thin_blocks, 1, 1), (512, 1, 1), arguments, self.thin_bytes)
+        self.thin((self.n_processors, 1, 1), (_TASKS_THREADS, 1, 1), arguments, self.thin_bytes)
         return self._total(found), back
 
     def _to_weight(
@@ -227,7 +228,7 @@ class ConvolutionBackward:
     ) -> tuple[Float[Tensor, "out in 3 3"], Float[Tensor, "image row col out"]]:
         """Return the weight's gradient and the derivative by the convolution's output."""
         n_out, n_in = self.weights_parts
-        n_workers = max(1, self.n_blocks // (n_out * n_in))
+        n_workers = max(1, self.n_processors // (n_out * n_in))
         found = torch.empty(n_workers, 9, self.n_out, self.n_in, device=factors.device)
         derivative = torch.empty_like(features.values)
         arguments = [
@@ -235,7 +236,7 @@ class ConvolutionBackward:
             *(derivative, found, len(derivative)),
         ]
         grid = (n_workers, n_out, n_in)
-        self.weights(grid, (_THREADS, 1, 1), arguments, self.weights_bytes)
+        self.weights(grid, (_TASKS_THREADS, 1, 1), arguments, self.weights_bytes)
         return self._total(found), derivative
 
     def _to_input(self, before: Before, derivative: Tensor, weight: Tensor) -> Flow:

@@ -10,75 +10,68 @@
 // [worker][tap][COUT][CIN]. The derivative is made from `values`, the convolution's output,
 // `factors` of its norm and `gradient` by what pooling left, and written for whoever needs it next.
 // `pooled` is what the convolution read, before `norms` and ReLU; its border is minus infinity. Eight
-// warps have 16 x 16 channels each.
+// warps make the next tile's derivative from what they fetched a tile before, while eight multiply
+// the present one, 16 x 16 channels each; they meet once a tile.
 template <int H, int W, int CIN, int COUT, int TH, int TW, int CO, int CI>
-__global__ void __launch_bounds__(256, 2)
+__global__ void __launch_bounds__(512, 1)
     weight_gradients(const u16* values, const float4* factors, const u16* gradient,
                      const u16* pooled, const float2* norms, u16* derivative, float* out,
                      int n_images) {
   constexpr int D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8, WARPS = CO / 16;
   constexpr int TILES = H / TH * (W / TW), X_TILE = (TH + 2) * (TW + 2) * X_STRIDE;
-  constexpr int N = TH * TW / 4 * VECTORS, VECTORS_OUT = COUT / 8;
+  constexpr int D_TILE = TH * TW * D_STRIDE, N = TH * TW / 4 * VECTORS;
   static_assert(WARPS * (CI / 16) == 8, "eight warps");
   static_assert(TW <= 16 && N <= 256, "one strip; a thread has at most eight channels of a window");
   SHARED_MEMORY(memory);
-  unsigned char* raw = memory + threadIdx.x * 16;  // a thread reads what it has copied itself
-  unsigned char* read = memory + 5 * N * 16;       // two tiles, used in turn
-  unsigned char* tile = read + 2 * X_TILE;         // the derivative
-  float4* factor = (float4*)(tile + TH * TW * D_STRIDE);
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int first_out = blockIdx.y * CO, first_in = blockIdx.z * CI;
-  int own_out = warp % WARPS * 16, own_in = warp / WARPS * 16;
-  int window = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
-  int y = window / (TW / 2), x = window % (TW / 2);
-  int c = first_out + vector * 8;
+  unsigned char* tiles = memory + 2 * X_TILE;  // derivatives; of all there are two, used in turn
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 8;
+  int first_out = blockIdx.y * CO, first_in = blockIdx.z * CI, turn = 0;
   Range range(n_images * TILES);
-  auto fetch = [&](int item, unsigned char* to) {
-    long long image = item / TILES;
-    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
-    copy_tile<H, W, CIN, TH, TW, CI / 8, 256, OUTSIDE>(
-        to, pooled + image * H * W * CIN + first_in, ty, tx);
-    if (threadIdx.x < N)
-      copy_window<W, COUT, N>(raw, values + image * H * W * COUT + c,
-                              gradient + image * (H / 2) * (W / 2) * COUT + c, ty / 2 + y,
-                              tx / 2 + x);
-  };
-  auto fill = [&](int item) {
-    int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
-    if (threadIdx.x >= N) return;
-    u32 v[4][4];
-    differentiate_window<VECTORS, N>(v, raw, factor + vector);
-    unsigned char* here = tile + (2 * y * TW + 2 * x) * D_STRIDE + vector * 16;
+  if (threadIdx.x < 256) {
+    int window = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+    int y = window / (TW / 2), x = window % (TW / 2), c = first_out + vector * 8;
+    bool has_window = threadIdx.x < N;
+    Window<H, W, COUT> own;
+    auto fetch = [&](int item) {
+      int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+      if (has_window && item < range.end)
+        own.fetch(values, gradient, factors, item / TILES, ty / 2 + y, tx / 2 + x, c);
+    };
+    fetch(range.item);
+    for (int item = range.item; item < range.end; ++item, turn ^= 1) {
+      long long image = item / TILES;
+      int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
+      copy_tile<H, W, CIN, TH, TW, CI / 8, 256, OUTSIDE>(
+          memory + turn * X_TILE, pooled + image * H * W * CIN + first_in, ty, tx);
+      end_copies();
+      u32 v[4][4];
+      if (has_window) own.differentiate_to(v);
+      fetch(item + 1);
+      unsigned char* here = tiles + turn * D_TILE + (2 * y * TW + 2 * x) * D_STRIDE + vector * 16;
+      u16* to = derivative + (image * H * W + (ty + 2 * y) * W + tx + 2 * x) * COUT + c;
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      *(uint4*)(here + (k / 2 * TW + k % 2) * D_STRIDE) = join(v[k]);
-    if (blockIdx.z > 0) return;
-    long long corner = (long long)(item / TILES) * H * W + (ty + 2 * y) * W + tx + 2 * x;
-    uint4* to = (uint4*)(derivative + corner * COUT + c);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) to[(k / 2 * W + k % 2) * VECTORS_OUT] = join(v[k]);
-  };
-  if (range.item < range.end) fetch(range.item, read);
-  end_copies();
+      for (int k = 0; k < 4; ++k) {
+        if (!has_window) continue;
+        *(uint4*)(here + (k / 2 * TW + k % 2) * D_STRIDE) = join(v[k]);
+        if (blockIdx.z == 0) *(uint4*)(to + (k / 2 * W + k % 2) * COUT) = join(v[k]);
+      }
+      wait_for_copies<0>();
+      __syncthreads();
+    }
+    __syncthreads();
+    return;
+  }
+  int own_out = warp % WARPS * 16, own_in = warp / WARPS * 16;
+  u32 left = shared_address(tiles) + own_out * 2, right = shared_address(memory) + own_in * 2;
   float acc[9][2][4] = {};
-  int turn = 0, known = -1;
-  for (int item = range.item; item < range.end; ++item) {
-    int image = item / TILES;
-    if (image != known) read_factors<CO, 256>(factor, factors + image * COUT + first_out);
-    known = image;
-    wait_for_copies<0>();
-    __syncthreads();
-    fill(item);
-    __syncthreads();
-    u32 right = shared_address(read) + turn * X_TILE + own_in * 2;
-    turn ^= 1;
-    if (item + 1 < range.end) fetch(item + 1, read + turn * X_TILE);
-    end_copies();
-    const float2* n = norms + image * CIN + first_in + own_in + lane / 4;
+  for (int item = range.item; item < range.end; ++item, turn ^= 1) {
+    const float2* n = norms + item / TILES * CIN + first_in + own_in + lane / 4;
     uint2 low = norm_pair(__ldg(n)), high = norm_pair(__ldg(n + 8));
-    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, shared_address(tile) + own_out * 2, right, low,
+    __syncthreads();
+    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, left + turn * D_TILE, right + turn * X_TILE, low,
                                               high);
   }
+  __syncthreads();
   write_weights<COUT, CIN>(acc, out + (long long)blockIdx.x * 9 * COUT * CIN +
                                     (first_out + own_out) * CIN + first_in + own_in);
 }

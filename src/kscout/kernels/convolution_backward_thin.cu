@@ -145,7 +145,8 @@ __device__ __forceinline__ void make_derivatives(unsigned char* memory, const u1
 }
 
 // The task of four warps: the gradient by what the convolution read, and its sums, 16 columns at a
-// time. All weights stay in registers.
+// time. Weights stay in registers, but for those of the third column of taps: without these there is
+// room for what comes after the products.
 template <int H, int W, int TW>
 __device__ __forceinline__ void make_gradient(const unsigned char* memory, const uint4* weights,
                                               const float2* norms, u16* gradient, float2* sums,
@@ -157,10 +158,12 @@ __device__ __forceinline__ void make_gradient(const unsigned char* memory, const
 #pragma unroll
   for (int tap = 0; tap < 9; ++tap)
 #pragma unroll
-    for (int k = 0; k < 2; ++k) w[tap][k] = __ldg(weights + (tap * 2 + k) * 32 + lane);
-  u32 corners[3];
+    for (int k = 0; k < 2; ++k)
+      if (tap % 3 < 2) w[tap][k] = __ldg(weights + (tap * 2 + k) * 32 + lane);
+  u32 corners[3], kept = shared_address(read) + S::X_BYTES + lane * 16;
 #pragma unroll
   for (int dx = 0; dx < 3; ++dx) corners[dx] = place_in_derivatives(lane % 16 + dx, lane / 16);
+  int x_place = place_in_read(lane / 4 + 1, lane / 2 % 2) + lane % 2 * 8;  // of four channels
   for (int number = range.item; number < range.end; ++number) {
     __syncthreads();
     typename S::Step step(number);
@@ -176,6 +179,12 @@ __device__ __forceinline__ void make_gradient(const unsigned char* memory, const
 #pragma unroll
       for (int part = 0; part < 6; ++part) {
         int dx = part / 2, k = part % 2;
+#pragma unroll
+        for (int dy = 0; dy < 3 && dx == 2; ++dy) {
+          u32 v[4];
+          load_matrices(v, kept + (dy * 2 + k) * 512);
+          w[dy * 3 + dx][k] = make_uint4(v[0], v[1], v[2], v[3]);
+        }
         u32 at = (corners[dx] ^ k * 32) + chunk * 16 * S::COUT * 2;
 #pragma unroll
         for (int r = 0; r < S::ROWS + 2; ++r) {
@@ -194,10 +203,11 @@ __device__ __forceinline__ void make_gradient(const unsigned char* memory, const
       int x = chunk * 16;
       long long first = ((long long)step.image * H + step.y - 1) * W + step.x + x;
       // Sums are to take finite values, also beside the image, where no gradient passes.
-      auto values_at = [&](int row, int col, int c) {
+      auto values_at = [&](int row, int col, int) {
         constexpr u32 LOWEST = 0xfbfffbff;
         const unsigned char* from = row ? x_own + (row - 1) * S::X_ROW : x_before;
-        uint2 v = *(const uint2*)(from + place_in_read(x + col + 1, c / 8) + c % 8 * 2);
+        // Eight columns further, vectors have the same order.
+        uint2 v = *(const uint2*)(from + x * 32 + x_place + col / 8 * 256);
         return make_uint2(max2(v.x, LOWEST), max2(v.y, LOWEST));
       };
       write_gradient<W, S::CIN>(
@@ -272,6 +282,16 @@ __device__ __forceinline__ void make_weights(const unsigned char* memory, const 
       acc, out + (long long)(blockIdx.x * 2 + share) * 9 * S::COUT * S::CIN + half * 8);
 }
 
+// Keep weights of the third column of taps as matrices: [row of taps][16 channels][four matrices].
+__device__ __forceinline__ void keep_weights(u32* kept, const uint4* weights) {
+  int i = threadIdx.x, lane = i % 32;
+  if (i >= 6 * 32) return;
+  u32 v[4];
+  split(v, __ldg(weights + ((i / 64 * 3 + 2) * 2 + i / 32 % 2) * 32 + lane));
+#pragma unroll
+  for (int matrix = 0; matrix < 4; ++matrix) kept[i / 32 * 128 + matrix * 32 + lane] = v[matrix];
+}
+
 // `pool_gradient` is by the convolution's pooled output, `own_values` are its output, `factors` those
 // of its norm; `values` and `norms` are of the layer before, as it read them. It leaves `gradient`
 // with its `sums`, a part for 16 columns of a step, and `out`: [worker][tap][32][16], two workers to
@@ -288,6 +308,7 @@ __global__ void __launch_bounds__(512, 1)
     u32 v = i < S::D_BYTES ? 0 : OUTSIDE;
     *(uint4*)(memory + i) = make_uint4(v, v, v, v);
   }
+  keep_weights((u32*)(memory + S::D_BYTES + S::X_BYTES), weights);
   __syncthreads();
   Range range(n_images * (W / TW) * S::STEPS);
   int warp = threadIdx.x / 32;

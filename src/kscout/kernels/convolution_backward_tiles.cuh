@@ -62,22 +62,24 @@ __device__ __forceinline__ void differentiate(u32 (&v)[PIXELS][4], const u32 (&g
                                               const float4* factors) {
 #pragma unroll
   for (int pair = 0; pair < 4; ++pair) {
-    float x[PIXELS][2], g[2];
+    float x[PIXELS][2], g[2], most[2];
+    u32 largest = v[0][pair];
+#pragma unroll
+    for (int k = 1; k < PIXELS; ++k) largest = max2(largest, v[k][pair]);
+    unpack(largest, most[0], most[1]);
     unpack(gradient[pair], g[0], g[1]);
 #pragma unroll
     for (int k = 0; k < PIXELS; ++k) unpack(v[k][pair], x[k][0], x[k][1]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float4 f = factors[(pair * 2 + i) * VECTORS];
-      float most = x[0][i];
-#pragma unroll
-      for (int k = 1; k < PIXELS; ++k) most = fmaxf(most, x[k][i]);
-      float raised = fmaf(most, f.x, f.y) > 0.f ? fmaf(g[i], f.x, f.w) : f.w;
+      float raised = fmaf(most[i], f.x, f.y) > 0.f ? fmaf(g[i], f.x, f.w) : f.w;
+      bool is_open = true;  // none was the largest so far
 #pragma unroll
       for (int k = 0; k < PIXELS; ++k) {
-        bool is_most = x[k][i] == most;
-        x[k][i] = fmaf(x[k][i], f.z, is_most ? raised : f.w);
-        raised = is_most ? f.w : raised;
+        bool is_most = k + 1 == PIXELS || x[k][i] == most[i];
+        x[k][i] = fmaf(x[k][i], f.z, is_open && is_most ? raised : f.w);
+        is_open = is_open && !is_most;
       }
     }
 #pragma unroll
@@ -86,28 +88,33 @@ __device__ __forceinline__ void differentiate(u32 (&v)[PIXELS][4], const u32 (&g
   keep_finite(v);
 }
 
-// The same from shared memory, where pixels and then the gradient lie PITCH vectors apart.
-template <int VECTORS, int PITCH>
-__device__ __forceinline__ void differentiate_window(u32 (&v)[4][4], const unsigned char* raw,
-                                                     const float4* factors) {
-  u32 gradient[4];
+// Eight channels of a window of 2 x 2 pixels, on their way to its derivative: fetched long before.
+template <int H, int W, int C>
+struct Window {
+  uint4 raw[5];  // four pixels and the gradient by the largest
+  float4 factor[8];
+  int known = -1;
+  // Window (y, x) of an image, channels `c` and on.
+  __device__ __forceinline__ void fetch(const u16* values, const u16* gradient,
+                                        const float4* factors, int image, int y, int x, int c) {
+    long long row = (long long)image * (H / 2) + y;
+    const u16* from = values + (2 * row * W + 2 * x) * C + c;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) split(v[k], *(const uint4*)(raw + k * PITCH * 16));
-  split(gradient, *(const uint4*)(raw + 4 * PITCH * 16));
-  differentiate<4, VECTORS>(v, gradient, factors);
-}
-
-// Start to copy eight channels of a window's pixels and its gradient there, from a C-channel image W
-// wide and its pooled gradient.
-template <int W, int C, int PITCH>
-__device__ __forceinline__ void copy_window(unsigned char* raw, const u16* image,
-                                            const u16* gradient, int y, int x) {
-  u32 to = shared_address(raw);
+    for (int k = 0; k < 4; ++k) raw[k] = load8(from + (k / 2 * W + k % 2) * C);
+    raw[4] = load8(gradient + (row * (W / 2) + x) * C + c);
+    if (image == known) return;
+    known = image;
 #pragma unroll
-  for (int k = 0; k < 4; ++k)
-    copy_ahead(to + k * PITCH * 16, image + ((2 * y + k / 2) * W + 2 * x + k % 2) * C);
-  copy_ahead(to + 4 * PITCH * 16, gradient + (y * (W / 2) + x) * C);
-}
+    for (int i = 0; i < 8; ++i) factor[i] = __ldg(factors + (long long)image * C + c + i);
+  }
+  __device__ __forceinline__ void differentiate_to(u32 (&v)[4][4]) const {
+    u32 above[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) split(v[k], raw[k]);
+    split(above, raw[4]);
+    differentiate<4, 1>(v, above, factor);
+  }
+};
 
 // Start to copy VECTORS x 8 channels of a tile and its border from a C-channel H x W image. Pixels
 // lie VECTORS x 16 + 16 bytes apart, so that eight of them hit different banks. A thread stays in
@@ -266,9 +273,8 @@ __device__ __forceinline__ void write_gradient(const float (&acc)[MT][NT][4], u1
         const float *a = acc[m][n] + 2 * half, *b = acc[m][n + 1] + 2 * half;
         float g[4] = {bounded(a[0]), bounded(a[1]), bounded(b[0]), bounded(b[1])}, z[4];
         // As one number, because the compiler splits a vector of two in two writes.
-        if (is_inside(y, x))
-          *(unsigned long long*)(out + (y * W + x) * C + c) =
-              pack(g[0], g[1]) | (unsigned long long)pack(g[2], g[3]) << 32;
+        unsigned long long both = pack(g[0], g[1]) | (unsigned long long)pack(g[2], g[3]) << 32;
+        if (is_inside(y, x)) *(unsigned long long*)(out + (y * W + x) * C + c) = both;
         uint2 raw = values(y, x, c);
         unpack(raw.x, z[0], z[1]), unpack(raw.y, z[2], z[3]);
 #pragma unroll
