@@ -11,16 +11,16 @@
 // `factors` of its norm and `gradient` by what pooling left, and written for whoever needs it next.
 // `pooled` is what the convolution read, before `norms` and ReLU; its border is minus infinity. Eight
 // warps make the next tile's derivative from what they fetched a tile before, while eight multiply
-// the present one, 16 x 16 channels each; they meet once a tile.
+// the present one, 32 x 8 channels each; they meet once a tile.
 template <int H, int W, int CIN, int COUT, int TH, int TW, int CO, int CI>
 __global__ void __launch_bounds__(512, 1)
     weight_gradients(const u16* values, const float4* factors, const u16* gradient,
                      const u16* pooled, const float2* norms, u16* derivative, float* out,
                      int n_images) {
-  constexpr int D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8, WARPS = CO / 16;
+  constexpr int D_STRIDE = CO * 2 + 16, X_STRIDE = CI * 2 + 16, VECTORS = CO / 8, WARPS = CO / 32;
   constexpr int TILES = H / TH * (W / TW), X_TILE = (TH + 2) * (TW + 2) * X_STRIDE;
   constexpr int D_TILE = TH * TW * D_STRIDE, N = TH * TW / 4 * VECTORS;
-  static_assert(WARPS * (CI / 16) == 8, "eight warps");
+  static_assert(WARPS * (CI / 8) == 8, "eight warps");
   static_assert(TW <= 16 && N <= 256, "one strip; a thread has at most eight channels of a window");
   SHARED_MEMORY(memory);
   unsigned char* tiles = memory + 2 * X_TILE;  // derivatives; of all there are two, used in turn
@@ -61,15 +61,14 @@ __global__ void __launch_bounds__(512, 1)
     __syncthreads();
     return;
   }
-  int own_out = warp % WARPS * 16, own_in = warp / WARPS * 16;
+  int own_out = warp % WARPS * 32, own_in = warp / WARPS * 8;
   u32 left = shared_address(tiles) + own_out * 2, right = shared_address(memory) + own_in * 2;
   float acc[9][2][4] = {};
   for (int item = range.item; item < range.end; ++item, turn ^= 1) {
     const float2* n = norms + item / TILES * CIN + first_in + own_in + lane / 4;
-    uint2 low = norm_pair(__ldg(n)), high = norm_pair(__ldg(n + 8));
+    uint2 norm = norm_pair(__ldg(n));
     __syncthreads();
-    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, left + turn * D_TILE, right + turn * X_TILE, low,
-                                              high);
+    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, left + turn * D_TILE, right + turn * X_TILE, norm);
   }
   __syncthreads();
   write_weights<COUT, CIN>(acc, out + (long long)blockIdx.x * 9 * COUT * CIN +

@@ -278,7 +278,7 @@ __device__ __forceinline__ void make_weights(const unsigned char* memory, const 
     }
   }
   __syncthreads();
-  write_weights<S::COUT, S::CIN, 16 * S::CIN>(
+  write_weights<S::COUT, S::CIN>(
       acc, out + (long long)(blockIdx.x * 2 + share) * 9 * S::COUT * S::CIN + half * 8);
 }
 

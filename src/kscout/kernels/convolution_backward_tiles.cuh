@@ -161,54 +161,61 @@ __device__ __forceinline__ uint2 norm_pair(float2 norm) {
   return make_uint2(rounded * 0x10001u, shift * 0x10001u);
 }
 
-// Add the products of 16 channels of a derivative and 16 of what the convolution read, for all taps,
-// over TH rows of a tile, 16 columns wide or TW. Both addresses are of the first pixel without
-// border's upper left; pixels of the derivative lie D_PITCH to a row and D_STRIDE bytes apart.
-// Norms are of channels lane / 4 and that plus 8. Each row is read once for the taps that use it.
+// Add the products of 32 channels of a derivative and eight of what the convolution read, for all
+// taps, over TH rows of a tile, 16 columns wide or TW. Both addresses are of the first pixel without
+// border's upper left; pixels of the derivative lie D_PITCH to a row and D_STRIDE bytes apart. The
+// norm is of channel lane / 4. Each row is read once for the taps that use it.
 template <int TH, int TW, int D_PITCH, int D_STRIDE, int X_STRIDE>
 __device__ __forceinline__ void correlate(float (&acc)[9][2][4], u32 derivative, u32 read,
-                                          uint2 low, uint2 high) {
-  constexpr int LENGTH = TW < 16 ? TW : 16, ROWS = 16 / LENGTH;
+                                          uint2 norm) {
+  constexpr int LENGTH = TW < 16 ? TW : 16, ROWS = 16 / LENGTH, X_ROW = (TW + 2) * X_STRIDE;
   static_assert(TH % ROWS == 0, "tiling");
-  // Rows of the matrices that a lane names are pixels: see load_transposed.
+  // Rows of the matrices that a lane names are pixels: see load_transposed. Of what was read, a load
+  // brings two taps: the first two of a row, or the third of a row and of the next.
   int lane = threadIdx.x % 32, out = lane % 8 + lane / 16 * 8, in = lane % 16;
   derivative += (out / LENGTH * D_PITCH + out % LENGTH) * D_STRIDE + lane / 8 % 2 * 16;
-  read += (in / LENGTH * (TW + 2) + in % LENGTH) * X_STRIDE + lane / 16 * 16;
-  u32 left[TH / ROWS][4];
+  u32 first_two = read + in / LENGTH * X_ROW + (in % LENGTH + lane / 16) * X_STRIDE;
+  u32 third = read + (in / LENGTH + lane / 16) * X_ROW + (in % LENGTH + 2) * X_STRIDE;
+  u32 left[TH / ROWS][2][4];
 #pragma unroll
-  for (int r = 0; r + ROWS <= TH + 2; ++r) {
-    if (r % ROWS == 0 && r < TH)
-      load_transposed(left[r / ROWS], derivative + r * D_PITCH * D_STRIDE);
+  for (int first = 0; first + ROWS <= TH + 2; first += 2) {
+    u32 taps[3][4];
+    load_transposed(taps[0], first_two + first * X_ROW);
+    load_transposed(taps[1], third + first * X_ROW);
+    load_transposed(taps[2], first_two + (first + 1) * X_ROW);
 #pragma unroll
-    for (int dx = 0; dx < 3; ++dx) {
-      u32 right[4];
-      load_transposed(right, read + (r * (TW + 2) + dx) * X_STRIDE);
-      right[0] = fma_relu2(right[0], low.x, low.y), right[1] = fma_relu2(right[1], low.x, low.y);
-      right[2] = fma_relu2(right[2], high.x, high.y), right[3] = fma_relu2(right[3], high.x, high.y);
+    for (int i = 0; i < 12; ++i) taps[i / 4][i % 4] = fma_relu2(taps[i / 4][i % 4], norm.x, norm.y);
 #pragma unroll
-      for (int dy = 0; dy < 3; ++dy) {
-        int y = r - dy;
+    for (int below = 0; below < 2; ++below) {
+      int r = first + below;
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+        if (r % ROWS == 0 && r < TH)
+          load_transposed(left[r / ROWS][m], derivative + r * D_PITCH * D_STRIDE + m * 32);
+#pragma unroll
+      for (int tap = 0; tap < 9; ++tap) {
+        int y = r - tap / 3, dx = tap % 3;
         if (y < 0 || y % ROWS || y >= TH) continue;
-        multiply(acc[dy * 3 + dx][0], left[y / ROWS], right[0], right[1]);
-        multiply(acc[dy * 3 + dx][1], left[y / ROWS], right[2], right[3]);
+        const u32* right = dx == 2 ? taps[1] + 2 * below : taps[2 * below] + 2 * dx;
+        multiply(acc[tap][0], left[y / ROWS][0], right[0], right[1]);
+        multiply(acc[tap][1], left[y / ROWS][1], right[0], right[1]);
       }
     }
   }
 }
 
-// Write what a warp found: [tap][COUT][CIN]. `out` belongs to the first of its channels; those of the
-// second products come STEP later.
-template <int COUT, int CIN, int STEP = 8>
+// Write what a warp found: [tap][COUT][CIN]. `out` belongs to the first of its channels.
+template <int COUT, int CIN>
 __device__ __forceinline__ void write_weights(const float (&acc)[9][2][4], float* out) {
   int lane = threadIdx.x % 32;
   out += lane / 4 * CIN + lane % 4 * 2;
 #pragma unroll
   for (int tap = 0; tap < 9; ++tap) {
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      float* at = out + tap * COUT * CIN + n * STEP;
-      *(float2*)at = make_float2(acc[tap][n][0], acc[tap][n][1]);
-      *(float2*)(at + 8 * CIN) = make_float2(acc[tap][n][2], acc[tap][n][3]);
+    for (int m = 0; m < 2; ++m) {
+      float* at = out + tap * COUT * CIN + m * 16 * CIN;
+      *(float2*)at = make_float2(acc[tap][m][0], acc[tap][m][1]);
+      *(float2*)(at + 8 * CIN) = make_float2(acc[tap][m][2], acc[tap][m][3]);
     }
   }
 }
