@@ -32,10 +32,12 @@ __global__ void __launch_bounds__(512, 1)
     int y = window / (TW / 2), x = window % (TW / 2), c = first_out + vector * 8;
     bool has_window = threadIdx.x < N;
     Window<H, W, COUT> own;
+    Factors<COUT> own_factors;
     auto fetch = [&](int item) {
       int t = item % TILES, ty = t / (W / TW) * TH, tx = t % (W / TW) * TW;
-      if (has_window && item < range.end)
-        own.fetch(values, gradient, factors, item / TILES, ty / 2 + y, tx / 2 + x, c);
+      if (!has_window || item >= range.end) return;
+      own.fetch(values, gradient, item / TILES, ty / 2 + y, tx / 2 + x, c);
+      own_factors.fetch(factors, item / TILES, c);
     };
     fetch(range.item);
     for (int item = range.item; item < range.end; ++item, turn ^= 1) {
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(512, 1)
           memory + turn * X_TILE, pooled + image * H * W * CIN + first_in, ty, tx);
       end_copies();
       u32 v[4][4];
-      if (has_window) own.differentiate_to(v);
+      if (has_window) own.differentiate_to(v, own_factors);
       fetch(item + 1);
       unsigned char* here = tiles + turn * D_TILE + (2 * y * TW + 2 * x) * D_STRIDE + vector * 16;
       u16* to = derivative + (image * H * W + (ty + 2 * y) * W + tx + 2 * x) * COUT + c;

@@ -34,7 +34,7 @@ struct Strips {
     }
   };
 
-  // Where the six rows of a step lie: the last two of the step before, then its own.
+  // Where a step's rows lie; products read its own and the last two of the step before.
   static __device__ __forceinline__ u32 own_rows(u32 first, int number, int n_steps, int row) {
     return first + (number + 1) % n_steps * ROWS * row;
   }
@@ -80,24 +80,20 @@ __device__ __forceinline__ void make_derivatives(unsigned char* memory, const u1
   using Step = typename S::Step;
   unsigned char* read = memory + S::D_BYTES;
   int thread = threadIdx.x % S::MAKERS, window = thread / 4 - S::HAS_NEIGHBORS;
-  int vector = thread % 4, c = vector * 8, known = -1;
+  int vector = thread % 4, c = vector * 8;
   bool has_window = window < TW / 2 + S::HAS_NEIGHBORS;
   int left = place_in_derivatives(2 * window + 1, vector);
   int right = place_in_derivatives(2 * window + 2, vector);
   bool has_left = window >= 0, has_right = window < TW / 2;
-  uint4 raw[2][5];  // four pixels and the gradient by the largest
-  float4 factor[8];
+  Window<H, W, S::COUT> own[2];
+  Factors<S::COUT> own_factors;
   auto is_inside = [&](Step step) {
     return step.has_rows && has_window && (u32)(step.x + 2 * window) < W;
   };
   auto fetch = [&](Step step, int below) {
-    if (!is_inside(step)) return;
-    long long y = (long long)step.image * (H / 2) + step.y / 2 + below;
-    int x = step.x / 2 + window;
-    const u16* from = own_values + (2 * y * W + 2 * x) * S::COUT + c;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) raw[below][k] = load8(from + (k / 2 * W + k % 2) * S::COUT);
-    raw[below][4] = load8(pool_gradient + (y * (W / 2) + x) * S::COUT + c);
+    if (is_inside(step))
+      own[below].fetch(own_values, pool_gradient, step.image, step.y / 2 + below,
+                       step.x / 2 + window, c);
   };
   auto make = [&](int number) {
     Step step(number), next(number + 1);
@@ -106,21 +102,12 @@ __device__ __forceinline__ void make_derivatives(unsigned char* memory, const u1
       copy_rows<S, H, W, TW>(read + S::own_rows(0, number + 1, S::X_STEPS, S::X_ROW), values, next,
                              thread);
     end_copies();
-    if (step.has_rows && step.image != known) {
-      known = step.image;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) factor[i] = __ldg(factors + known * S::COUT + c + i);
-    }
+    if (step.has_rows) own_factors.fetch(factors, step.image, c);
     unsigned char* rows = memory + S::own_rows(0, number, S::D_STEPS, S::D_ROW);
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
-      u32 v[4][4] = {}, gradient[4];
-      if (is_inside(step)) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) split(v[k], raw[below][k]);
-        split(gradient, raw[below][4]);
-        differentiate<4, 1>(v, gradient, factor);
-      }
+      u32 v[4][4] = {};
+      if (is_inside(step)) own[below].differentiate_to(v, own_factors);
       if (goes_on) fetch(next, below);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

@@ -88,31 +88,37 @@ __device__ __forceinline__ void differentiate(u32 (&v)[PIXELS][4], const u32 (&g
   keep_finite(v);
 }
 
-// Eight channels of a window of 2 x 2 pixels, on their way to its derivative: fetched long before.
+// Factors of eight channels from `c` on, kept until the image changes.
+template <int C>
+struct Factors {
+  float4 own[8];
+  int known = -1;
+  __device__ __forceinline__ void fetch(const float4* factors, int image, int c) {
+    if (image == known) return;
+    known = image;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) own[i] = __ldg(factors + (long long)image * C + c + i);
+  }
+};
+
+// The same channels of a window of 2 x 2 pixels, fetched long before they become its derivative.
 template <int H, int W, int C>
 struct Window {
   uint4 raw[5];  // four pixels and the gradient by the largest
-  float4 factor[8];
-  int known = -1;
-  // Window (y, x) of an image, channels `c` and on.
-  __device__ __forceinline__ void fetch(const u16* values, const u16* gradient,
-                                        const float4* factors, int image, int y, int x, int c) {
+  __device__ __forceinline__ void fetch(const u16* values, const u16* gradient, int image, int y,
+                                        int x, int c) {
     long long row = (long long)image * (H / 2) + y;
     const u16* from = values + (2 * row * W + 2 * x) * C + c;
 #pragma unroll
     for (int k = 0; k < 4; ++k) raw[k] = load8(from + (k / 2 * W + k % 2) * C);
     raw[4] = load8(gradient + (row * (W / 2) + x) * C + c);
-    if (image == known) return;
-    known = image;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) factor[i] = __ldg(factors + (long long)image * C + c + i);
   }
-  __device__ __forceinline__ void differentiate_to(u32 (&v)[4][4]) const {
+  __device__ __forceinline__ void differentiate_to(u32 (&v)[4][4], const Factors<C>& factors) const {
     u32 above[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) split(v[k], raw[k]);
     split(above, raw[4]);
-    differentiate<4, 1>(v, above, factor);
+    differentiate<4, 1>(v, above, factors.own);
   }
 };
 
