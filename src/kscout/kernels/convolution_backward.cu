@@ -10,7 +10,8 @@
 //   finish_sums     from these to the factors of that derivative;
 //   then, in convolution_backward_layers.cu, back through pooling, ReLU and norm to the derivative by
 //   the convolution's output, its correlation with what the convolution read, and back through the
-//   convolution to the layer before's gradient;
+//   convolution to the layer before's gradient; for the widest layer of fewest channels all of that
+//   at once, in convolution_backward_thin.cu;
 //   add_workers     the sum of what blocks found of a weight's gradient;
 //   first_weight_gradients   for the first layer, which reads images and pools nothing.
 // Sums are added in a fixed order.

@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(512, 1)
     const float2* n = norms + item / TILES * CIN + first_in + own_in + lane / 4;
     uint2 norm = norm_pair(__ldg(n));
     __syncthreads();
-    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, left + turn * D_TILE, right + turn * X_TILE, norm);
+    correlate<TH, TW, TW, D_STRIDE, X_STRIDE>(acc, left + turn * D_TILE, right + turn * X_TILE,
+                                              norm);
   }
   __syncthreads();
   write_weights<COUT, CIN>(acc, out + (long long)blockIdx.x * 9 * COUT * CIN +

@@ -177,7 +177,8 @@ __device__ __forceinline__ void correlate(float (&acc)[9][2][4], u32 derivative,
   constexpr int LENGTH = TW < 16 ? TW : 16, ROWS = 16 / LENGTH, X_ROW = (TW + 2) * X_STRIDE;
   static_assert(TH % ROWS == 0, "tiling");
   // Rows of the matrices that a lane names are pixels: see load_transposed. Of what was read, a load
-  // brings two taps: the first two of a row, or the third of a row and of the next.
+  // brings two taps: the first two of a row, or the third of a row and of the next. Where rows are
+  // short, the last loads pass the tile's end; nothing uses what they bring.
   int lane = threadIdx.x % 32, out = lane % 8 + lane / 16 * 8, in = lane % 16;
   derivative += (out / LENGTH * D_PITCH + out % LENGTH) * D_STRIDE + lane / 8 % 2 * 16;
   u32 first_two = read + in / LENGTH * X_ROW + (in % LENGTH + lane / 16) * X_STRIDE;
