@@ -12,10 +12,12 @@ from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTra
 from kscout.core import Observation, Protocol
 from kscout.data.knee_phantom import draw_knee_volume
 from kscout.data.slices import SliceSet
+from kscout.evaluation.trajectories import AcquisitionPlan, _in_precision_of, trajectories
 from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
 from kscout.policies import POLICIES
+from kscout.policies import load as load_policy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
 from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
@@ -268,3 +270,21 @@ def test_graphed_training_equals_eager_training(golden: Golden) -> None:
         weights.append([p.detach().clone() for p in policy.parameters()])
     for a, b in zip(*weights, strict=True):
         torch.testing.assert_close(a, b, atol=5e-5, rtol=0)
+
+
+def test_policies_are_evaluated_in_16_bit_with_the_scores_of_32() -> None:
+    images = torch.from_numpy(draw_knee_volume(seed=78, volume=0, n_slices=8, size=128).images)
+    slices = SliceSet.from_images(images, ("a",) * len(images)).to("cuda")
+    policy = load_policy("knee-base-greedy")
+    plan = AcquisitionPlan(n_initial=16, horizon=16)
+    means = {}
+    for precision in ("fp32", "fp16"):
+        unet = with_precision(
+            load("knee-unet"), precision, n_rows=128, n_cols=128, device=slices.device
+        )
+        ((_, found),) = trajectories(policy, slices, unet, plan)
+        means[precision] = found.ssim.mean(dim=(0, 1)).cpu()
+        assert isinstance(_in_precision_of(unet, policy), HalfPrecisionConvPolicy) == (
+            precision == "fp16"
+        )
+    assert (means["fp16"] - means["fp32"]).abs().max() < SSIM_TOLERANCE

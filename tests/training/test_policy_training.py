@@ -10,6 +10,7 @@ import pytest
 import torch
 from training_stores import blob_store
 
+from kscout.cli.train_policy import folders_of, vary
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
 from kscout.core import Observation
 from kscout.data.store import Store
@@ -93,6 +94,27 @@ def test_seeds_in_lockstep_equal_single_runs(store: Store, tmp_path: Path, metho
         alone, together = weights(tmp_path / out.name), weights(out)
         for key in alone:
             torch.testing.assert_close(together[key], alone[key], atol=1e-5, rtol=0)
+
+
+def test_gammas_in_lockstep_equal_single_runs(store: Store, tmp_path: Path) -> None:
+    configs = vary(with_training(method="ngreedy"), [0.5, 1.0], [3, 4])
+    names = folders_of(configs)
+    assert names == ["gamma-0.5/seed-3", "gamma-0.5/seed-4", "gamma-1.0/seed-3", "gamma-1.0/seed-4"]
+    outs = [tmp_path / "together" / name for name in names]
+    train_policies(configs, store, "zero-filled", outs, device="cpu")
+    for config, out, name in zip(configs, outs, names, strict=True):
+        train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
+        alone, together = weights(tmp_path / name), weights(out)
+        for key in alone:
+            torch.testing.assert_close(together[key], alone[key], atol=1e-5, rtol=0)
+    assert not torch.equal(weights(outs[0])["fc_out.0.weight"], weights(outs[2])["fc_out.0.weight"])
+
+
+def test_a_single_policy_needs_no_folder_below_the_run() -> None:
+    assert folders_of(vary(SMALL, [1.0], [7])) == [""]
+    assert folders_of(vary(SMALL, [0.5, 1.0], [7])) == ["gamma-0.5", "gamma-1.0"]
+    with pytest.raises(ConfigError, match="names one value twice"):
+        vary(SMALL, [1.0, 1.0], [7])
 
 
 def test_lockstep_refuses_settings_that_want_other_batches(store: Store, tmp_path: Path) -> None:

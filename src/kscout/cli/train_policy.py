@@ -1,6 +1,7 @@
 """`kscout train policy`."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,12 @@ def train_policy(
     ],
     out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
     method: Annotated[str, typer.Option(help="Estimator: greedy or ngreedy.")] = "greedy",
-    gamma: Annotated[float | None, typer.Option(help="Discount of ngreedy (paper: 1).")] = None,
+    gamma: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Discount of ngreedy (paper: 1); several train in lockstep, into OUT/gamma-G."
+        ),
+    ] = None,
     preset: Annotated[
         str, typer.Option(help="knee-base, knee-long, brain-base or brain-long.")
     ] = "knee-base",
@@ -75,7 +81,7 @@ def train_policy(
         "policy.name": policy,
         "acquisition.n_initial": n_initial,
         "acquisition.horizon": steps,
-        "training.gamma": gamma,
+        "training.gamma": gamma[0] if gamma else None,
         "training.n_epochs": epochs,
         "training.batch_size": batch_size,
         "training.n_trajectories": trajectories,
@@ -85,9 +91,8 @@ def train_policy(
         "training.convolution": convolution,
     }
     base = resolve_policy(method, preset, config, settings or [], flags)
-    numbers = range(seed, seed + seeds)
-    configs = [with_settings(base, [f"training.seed={number}"]) for number in numbers]
-    outs = [out] if seeds == 1 else [out / f"seed-{number}" for number in numbers]
+    configs = vary(base, gamma or [base.training.gamma], range(seed, seed + seeds))
+    outs = [out / name for name in folders_of(configs)]
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         runs = train_policies(
             configs, Store.open(data), reconstructor, outs, device=device, on_step=on_step
@@ -115,6 +120,24 @@ def resolve_policy(
         config = read_config(PolicyConfig, file, config)
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
     return with_settings(config, [*settings, *given])
+
+
+def vary(base: PolicyConfig, gammas: Sequence[float], seeds: Sequence[int]) -> list[PolicyConfig]:
+    """Return the settings of every gamma with every seed."""
+    if len(set(gammas)) < len(gammas):
+        raise ConfigError(f"--gamma names one value twice: {list(gammas)}; give each once")
+    return [
+        with_settings(base, [f"training.gamma={gamma}", f"training.seed={seed}"])
+        for gamma in gammas
+        for seed in seeds
+    ]
+
+
+def folders_of(configs: Sequence[PolicyConfig]) -> list[str]:
+    """Name each policy's folder below the run's by what differs; a single one needs none."""
+    values = [{"gamma": x.training.gamma, "seed": x.training.seed} for x in configs]
+    differing = [key for key in ("gamma", "seed") if len({value[key] for value in values}) > 1]
+    return ["/".join(f"{key}-{value[key]}" for key in differing) for value in values]
 
 
 def _tell(answer: dict[str, Any], protocol: str, as_json: bool) -> None:

@@ -11,6 +11,8 @@ from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
 from kscout.core import PROTOCOLS, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, unknown_name
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
+from kscout.reconstruction.precision import HalfPrecisionUNet
 
 
 @final
@@ -57,7 +59,8 @@ def trajectories(
     """
     check_fits(policy, slices, plan)
     device = slices.device
-    policy, reconstructor = policy.to(device).eval(), reconstructor.to(device).eval()
+    reconstructor = reconstructor.to(device).eval()
+    policy = _in_precision_of(reconstructor, policy.to(device).eval())
     is_drawn = policy.is_stochastic and not plan.is_argmax
     # One draw for the whole split, looked up by position: batches and subsets change nothing.
     n_positions = int(slices.position.max()) + 1
@@ -80,6 +83,13 @@ def trajectories(
                 keep_images=keep_images,
             ),
         )
+
+
+def _in_precision_of(reconstructor: Reconstructor, policy: Policy) -> Policy:
+    """Return a policy that looks at 16-bit images through 16-bit kernels, as in its training."""
+    if isinstance(reconstructor, HalfPrecisionUNet) and can_fuse_policy(policy):
+        return HalfPrecisionConvPolicy(policy)
+    return policy
 
 
 def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
