@@ -54,7 +54,10 @@ def test_the_graph_has_the_gradients_that_are_compared(engine: Engine) -> None:
     assert gradient_cosine(copy, batch.policy) > 0.999
 
 
-def test_the_plain_implementation_has_nearly_the_same_gradients(engine: Engine) -> None:
+def test_the_plain_implementation_has_nearly_the_same_gradients() -> None:
+    # The size that the U-Net was trained for: at 64 pixels gains are five times as large, and so
+    # is what 16 bit changes in them.
+    engine = Engine.build(128, 4, torch.device("cuda"))
     found = compare_with_plain(engine, horizon=3, q=8)
     assert found["columns_equal"] is None
     assert found["arithmetic"] == "fp16 fused"
