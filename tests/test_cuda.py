@@ -12,7 +12,7 @@ from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTra
 from kscout.core import Observation, Protocol
 from kscout.data.knee_phantom import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.evaluation.trajectories import AcquisitionPlan, _in_precision_of, trajectories
+from kscout.evaluation.trajectories import AcquisitionPlan, in_precision_of, trajectories
 from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
@@ -284,7 +284,7 @@ def test_policies_are_evaluated_in_16_bit_with_the_scores_of_32() -> None:
         )
         ((_, found),) = trajectories(policy, slices, unet, plan)
         means[precision] = found.ssim.mean(dim=(0, 1)).cpu()
-        assert isinstance(_in_precision_of(unet, policy), HalfPrecisionConvPolicy) == (
+        assert isinstance(in_precision_of(unet, policy), HalfPrecisionConvPolicy) == (
             precision == "fp16"
         )
     assert (means["fp16"] - means["fp32"]).abs().max() < SSIM_TOLERANCE

@@ -1,38 +1,38 @@
 """`kscout analyze`: the paper's analyses. Each writes CSV, JSON and a figure to a folder."""
 
 import json
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from kscout.cli.evaluate import Overwrite, ProtocolName, answer_console, evaluation_progress
+from kscout.cli.analysis_options import (
+    AsJson,
+    BatchSize,
+    Data,
+    Device,
+    Limit,
+    NInitial,
+    Out,
+    Policies,
+    Protocol,
+    Reconstructor,
+    Results,
+    Runs,
+    Seeds,
+    Split,
+    Steps,
+    claim,
+    subject_setting,
+    tell,
+)
+from kscout.cli.evaluate import Overwrite, ProtocolName, evaluation_progress
 
 app = typer.Typer(no_args_is_help=True)
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
-Policies = Annotated[
-    list[str], typer.Argument(metavar="POLICY...", help="Run folders, weights files or names.")
-]
-Results = Annotated[
-    list[Path], typer.Argument(metavar="RESULTS...", help="Folders that `evaluate` wrote.")
-]
-Out = Annotated[Path, typer.Option(help="Folder for tables and figures.")]
-Data = Annotated[Path, typer.Option(help="Store of slices.")]
-Reconstructor = Annotated[str, typer.Option(help="As for `evaluate`.")]
-Split = Annotated[str, typer.Option(help="train, val or test.")]
-NInitial = Annotated[int | None, typer.Option(help="Columns at the start. [default: the runs']")]
-Steps = Annotated[int | None, typer.Option(help="Columns to acquire. [default: the runs']")]
-Seeds = Annotated[list[int] | None, typer.Option("--seed", help="Of the draws. [default: 0]")]
-Protocol = Annotated[ProtocolName, typer.Option(help="paper or blind.")]
-Limit = Annotated[int | None, typer.Option(help="Only so many slices, spread over the split.")]
-BatchSize = Annotated[int, typer.Option(help="Slices at once.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
+TOLD = 0.02
+"""Columns overlooked in fewer states are in the table's files alone."""
 
 
 @app.command()
@@ -70,12 +70,12 @@ def policy(
     from kscout.evaluation.tables import write_table
 
     if results is not None:
-        request = _claim(
+        request = claim(
             "average_policy", out, overwrite, policies=policies, results=results, seed=seed
         )
         found = averages_of_results(results, policies, seed=seed[0] if seed else None)
     else:
-        setting = _setting(
+        setting = subject_setting(
             data,
             reconstructor,
             split=split,
@@ -87,12 +87,12 @@ def policy(
             batch_size=batch_size,
             device=device,
         )
-        request = _claim("average_policy", out, overwrite, policies=policies, setting=setting)
+        request = claim("average_policy", out, overwrite, policies=policies, setting=setting)
         found = averages_of_runs(policies, setting)
     rows = average_policy_rows(found)
     write_table(out, "average_policy", rows, request)
     save_average_policies(out, found)
-    _tell(rows, out, "average_policy", as_json, head=0)
+    tell(rows, out, "average_policy", as_json, head=0)
 
 
 @app.command()
@@ -122,7 +122,7 @@ def entropy(
     from kscout.evaluation.subjects import open_subjects
     from kscout.evaluation.tables import write_table
 
-    setting = _setting(
+    setting = subject_setting(
         data,
         reconstructor,
         split=split,
@@ -134,7 +134,7 @@ def entropy(
         batch_size=batch_size,
         device=device,
     )
-    request = _claim("entropies", out, overwrite, policies=policies, setting=setting)
+    request = claim("entropies", out, overwrite, policies=policies, setting=setting)
     subjects = open_subjects(policies, setting)
     with evaluation_progress() as on_step:
         found = entropies_by_policy(
@@ -143,7 +143,59 @@ def entropy(
     rows = entropy_rows(found)
     write_table(out, "entropies", rows, request)
     save_entropies(out, rows)
-    _tell(rows, out, "entropies", as_json)
+    tell(rows, out, "entropies", as_json)
+
+
+@app.command()
+def overlooked(
+    policies: Policies,
+    data: Data,
+    reconstructor: Reconstructor,
+    out: Out,
+    split: Split = "test",
+    n_initial: NInitial = None,
+    steps: Steps = None,
+    seed: Seeds = None,
+    rare: Annotated[
+        float, typer.Option(help="A column with less than this probability is overlooked.")
+    ] = 1e-4,
+    limit: Limit = 64,
+    batch_size: BatchSize = 16,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Columns that would help most and that a policy hardly ever draws.
+
+    A training that only tries what its policy draws cannot learn their worth: validation stands
+    still until one is drawn by chance. Every column is tried at every step, as by the oracle.
+
+    Example: kscout analyze overlooked runs/greedy/epoch-0001.safetensors runs/greedy --data
+    stores/knee --reconstructor runs/unet --out analyses
+    """
+    from kscout.evaluation.overlooked import overlooked_by_policy, overlooked_rows
+    from kscout.evaluation.subjects import open_subjects
+    from kscout.evaluation.tables import write_table
+
+    setting = subject_setting(
+        data,
+        reconstructor,
+        split=split,
+        n_initial=n_initial,
+        horizon=steps,
+        seeds=seed,
+        n_trajectories=1,
+        limit=limit,
+        batch_size=batch_size,
+        device=device,
+    )
+    request = claim("overlooked", out, overwrite, policies=policies, setting=setting, rare=rare)
+    subjects = open_subjects(policies, setting)
+    with evaluation_progress() as on_step:
+        found = overlooked_by_policy(subjects, rare=rare, on_step=on_step)
+    rows = overlooked_rows(found)
+    write_table(out, "overlooked", rows, request)
+    tell([row for row in rows if row["overlooked"] > TOLD], out, "overlooked", as_json)
 
 
 @app.command()
@@ -180,11 +232,11 @@ def snr(
 
     source = NoiseSource(data, reconstructor, split, limit, device)
     setting = NoiseSetting(trajectories, batch_size, passes, seed, protocol.value)
-    request = _claim("snr", out, overwrite, runs=runs, epochs=epoch, source=source, setting=setting)
+    request = claim("snr", out, overwrite, runs=runs, epochs=epoch, source=source, setting=setting)
     rows = measure_runs(runs, source, setting, out=out, epochs=epoch, on_step=_tell_pass)
     write_table(out, "snr", rows, request)
     save_snr(out, rows, formula)
-    _tell(rows, out, "snr", as_json)
+    tell(rows, out, "snr", as_json)
 
 
 @app.command()
@@ -196,10 +248,10 @@ def cost(runs: Runs, out: Out, overwrite: Overwrite = False, as_json: AsJson = F
     from kscout.evaluation.cost import cost_table
     from kscout.evaluation.tables import write_table
 
-    request = _claim("cost", out, overwrite, runs=runs)
+    request = claim("cost", out, overwrite, runs=runs)
     rows = cost_table(runs)
     write_table(out, "cost", rows, request)
-    _tell(rows, out, "cost", as_json)
+    tell(rows, out, "cost", as_json)
 
 
 @app.command()
@@ -212,12 +264,12 @@ def curves(runs: Runs, out: Out, overwrite: Overwrite = False, as_json: AsJson =
     from kscout.evaluation.curves import curve_rows, learning_curves
     from kscout.evaluation.tables import write_table
 
-    request = _claim("curves", out, overwrite, runs=runs)
+    request = claim("curves", out, overwrite, runs=runs)
     found = learning_curves(runs)
     rows = curve_rows(found)
     write_table(out, "curves", rows, request)
     save_learning_curves(out, found)
-    _tell(rows, out, "curves", as_json, head=0)
+    tell(rows, out, "curves", as_json, head=0)
 
 
 @app.command()
@@ -232,11 +284,11 @@ def gammas(
     from kscout.evaluation.ranking import gamma_table, read_summary
     from kscout.evaluation.tables import write_table
 
-    request = _claim("gammas", out, overwrite, results=results)
+    request = claim("gammas", out, overwrite, results=results)
     rows = gamma_table([read_summary(path) for path in results])
     write_table(out, "gammas", rows, request)
     save_gammas(out, rows)
-    _tell(rows, out, "gammas", as_json)
+    tell(rows, out, "gammas", as_json)
 
 
 @app.command()
@@ -272,7 +324,7 @@ def examples(
     from kscout.evaluation.subjects import open_subjects
     from kscout.evaluation.tables import write_table
 
-    setting = _setting(
+    setting = subject_setting(
         data,
         reconstructor,
         split=split,
@@ -282,7 +334,7 @@ def examples(
         protocol=protocol.value,
         device=device,
     )
-    request = _claim("examples", out, overwrite, policies=policies, slices=slice_, setting=setting)
+    request = claim("examples", out, overwrite, policies=policies, slices=slice_, setting=setting)
     subjects = open_subjects(policies, setting)
     chosen = choose_slices(subjects.slices, slice_ or ["0"])
     found = reconstruction_examples(
@@ -292,7 +344,7 @@ def examples(
     rows = example_rows(found)
     write_table(out, "examples", rows, request)
     save_example_pictures(out, found)
-    _tell(rows, out, "examples", as_json)
+    tell(rows, out, "examples", as_json)
 
 
 @app.command()
@@ -309,7 +361,7 @@ def ranking(
     from kscout.evaluation.tables import write_csv
     from kscout.files import write_json
 
-    request = _claim("ranking", out, overwrite, results=results)
+    request = claim("ranking", out, overwrite, results=results)
     found = {path.resolve().name: rank_policies(read_summary(path)) for path in results}
     rows = [{"results": name, **row} for name, one in found.items() for row in one["rows"]]
     write_csv(out / "ranking.csv", rows)
@@ -319,38 +371,7 @@ def ranking(
     if as_json:
         typer.echo(json.dumps(found))
     else:
-        _tell(rows, out, "ranking", as_json=False)
-
-
-def _claim(name: str, out: Path, overwrite: bool, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return what a table is asked for; refuse a folder that holds one of other settings."""
-    from kscout.evaluation.requests import as_request, check_table
-
-    flat: dict[str, Any] = {}
-    for key, value in options.items():
-        if is_dataclass(value) and not isinstance(value, type):
-            flat |= asdict(value)
-        else:
-            flat[key] = value
-    # How many slices are worked on at once decides a gradient, and no other table.
-    free = {"device"} if name == "snr" else {"device", "batch_size"}
-    request = as_request({key: value for key, value in flat.items() if key not in free})
-    if not overwrite:
-        check_table(out, name, request)
-    return request
-
-
-def _setting(data: Path | None, reconstructor: str | None, **options: Any) -> Any:  # noqa: ANN401
-    """Return a `SubjectSetting`; what is None keeps its default."""
-    from kscout.errors import ConfigError
-    from kscout.evaluation.subjects import SubjectSetting
-
-    if data is None or reconstructor is None:
-        raise ConfigError("policies are run on slices; give --data and --reconstructor")
-    given = {key: value for key, value in options.items() if value is not None}
-    if "seeds" in given:
-        given["seeds"] = tuple(given["seeds"])
-    return SubjectSetting(data=data, reconstructor=reconstructor, **given)
+        tell(rows, out, "ranking", as_json=False)
 
 
 def _tell_pass(record: dict[str, Any]) -> None:
@@ -358,29 +379,3 @@ def _tell_pass(record: dict[str, Any]) -> None:
         Console(stderr=True).print(
             f"{record['run']}: epoch {record['epoch']}, pass {record['pass'] + 1}", highlight=False
         )
-
-
-def _tell(
-    rows: list[dict[str, Any]], out: Path, name: str, as_json: bool, head: int | None = None
-) -> None:
-    """Print the table (or its first rows), or JSON."""
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    console = answer_console()
-    shown = rows[:head]
-    if shown:
-        table = Table(box=SIMPLE_HEAD)
-        for key in shown[0]:
-            table.add_column(key.replace("_", " "), overflow="fold")
-        for row in shown:
-            table.add_row(*(_cell(value) for value in row.values()))
-        console.print(table)
-    text = f"wrote {out}/{name}.csv and .json, {len(rows)} rows"
-    console.print(text, highlight=False, soft_wrap=True)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -60,7 +60,7 @@ def trajectories(
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
-    policy = _in_precision_of(reconstructor, policy.to(device).eval())
+    policy = in_precision_of(reconstructor, policy.to(device).eval())
     is_drawn = policy.is_stochastic and not plan.is_argmax
     # One draw for the whole split, looked up by position: batches and subsets change nothing.
     n_positions = int(slices.position.max()) + 1
@@ -85,7 +85,7 @@ def trajectories(
         )
 
 
-def _in_precision_of(reconstructor: Reconstructor, policy: Policy) -> Policy:
+def in_precision_of(reconstructor: Reconstructor, policy: Policy) -> Policy:
     """Return a policy that looks at 16-bit images through 16-bit kernels, as in its training."""
     if isinstance(reconstructor, HalfPrecisionUNet) and can_fuse_policy(policy):
         return HalfPrecisionConvPolicy(policy)

@@ -1,0 +1,171 @@
+"""Which columns a policy overlooks: they would raise SSIM most, and it hardly ever draws them.
+
+Both estimators learn from the columns that the policy draws. One that it has ruled out early gives
+no gradient any more, however much it is worth.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.acquisition.choose import choose_columns, column_log_probabilities
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import action_uniforms
+from kscout.core import Policy, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.evaluation.subjects import Subjects
+from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, in_precision_of
+from kscout.policies.oracle import TIE
+
+
+@final
+@dataclass
+class Tally:
+    """Sums over states, of which there is one per slice and step."""
+
+    n_states: int
+    n_best: Float[Tensor, " col"]
+    """States in which no column is worth more."""
+    n_overlooked: Float[Tensor, " col"]
+    """Those of them in which the policy hardly ever draws it."""
+    gain: Float[Tensor, " col"]
+    """What measuring it next adds to SSIM, over the overlooked ones."""
+    forgone: Float[Tensor, " col"]
+    """By how much that exceeds what the policy can expect of its draw."""
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.n_states + other.n_states,
+            self.n_best + other.n_best,
+            self.n_overlooked + other.n_overlooked,
+            self.gain + other.gain,
+            self.forgone + other.forgone,
+        )
+
+
+def tally_states(
+    gains: Float[Tensor, "state col"], probabilities: Float[Tensor, "state col"], rare: float
+) -> Tally:
+    """Count the columns that are best, and those of them that are overlooked.
+
+    Args:
+        gains: SSIM that each column adds; -inf where it cannot be measured.
+        probabilities: the policy's, zero there.
+        rare: a probability below this counts as hardly ever.
+    """
+    gain = gains.double().amax(dim=-1)
+    # Mirrored columns may be worth the same: the first stands for them, and drawing any will do.
+    is_best = gains >= gain[:, None] - TIE
+    best = is_best.to(torch.int8).argmax(dim=-1)
+    expected = (probabilities.double() * gains.double().clamp_min(-1)).sum(dim=-1)
+    is_rare = (probabilities * is_best).sum(dim=-1) < rare
+    n_cols = gains.shape[-1]
+
+    def by_column(values: Tensor) -> Tensor:
+        total = torch.zeros(n_cols, dtype=torch.float64, device=values.device)
+        return total.index_add(0, best, values.double()).cpu()
+
+    return Tally(
+        len(gains),
+        by_column(torch.ones_like(gain)),
+        by_column(is_rare),
+        by_column(is_rare * gain),
+        by_column(is_rare * (gain - expected)),
+    )
+
+
+@torch.no_grad()
+def tally_policy(
+    policy: Policy,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    plan: AcquisitionPlan,
+    *,
+    rare: float,
+) -> Tally:
+    """Run a stochastic policy once over each slice, and try every column at every step."""
+    if not policy.is_stochastic:
+        raise ConfigError(
+            f"{type(policy).__name__} draws nothing, so it overlooks nothing by chance; "
+            "give a stochastic policy, such as a trained one"
+        )
+    check_fits(policy, slices, plan)
+    device = slices.device
+    reconstructor = reconstructor.to(device).eval()
+    policy = in_precision_of(reconstructor, policy.to(device).eval())
+    uniforms = action_uniforms(int(slices.position.max()) + 1, 1, plan.horizon, plan.seed)
+    total = None
+    for batch in slices.batches(plan.batch_size):
+        simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
+        state, own = simulator.start(plan.n_initial), uniforms.to(device)[batch.index, 0]
+        for step in range(plan.horizon):
+            scores, blocked = simulator.scores(policy, state), simulator.blocked(state)
+            gains = simulator.score_every_column(state) - state.score[:, None]
+            probabilities = column_log_probabilities(scores, blocked).exp()
+            found = tally_states(gains, probabilities, rare)
+            total = found if total is None else total + found
+            state = simulator.acquire(state, choose_columns(policy, scores, blocked, own[:, step]))
+    if total is None:
+        raise ConfigError("nothing is overlooked in no step; raise the number of steps")
+    return total
+
+
+def overlooked_by_policy(
+    subjects: Subjects, *, rare: float, on_step: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Tally]:
+    """Return the tally of each policy, over all its seeds.
+
+    Args:
+        subjects: policies, slices, reconstruction and plan.
+        rare: a probability below this counts as hardly ever.
+        on_step: called after each entrant with `policy`, `seed`, `done` and `total` slices.
+    """
+    if not 0 < rare < 1:
+        raise ConfigError(f"rare is {rare}; it is a probability above 0 and below 1")
+    found: dict[str, Tally] = {}
+    n_slices = len(subjects.slices)
+    for name, entrants in subjects.by_name.items():
+        for entrant in entrants:
+            own = replace(subjects.plan, seed=entrant.draw_seed)
+            one = tally_policy(
+                entrant.policy, subjects.slices, subjects.reconstructor, own, rare=rare
+            )
+            found[name] = found[name] + one if name in found else one
+            if on_step is not None:
+                whole = {"done": n_slices, "total": n_slices}
+                on_step({"policy": name, "seed": entrant.seed, **whole})
+    return found
+
+
+def overlooked_rows(found: dict[str, Tally]) -> list[dict[str, Any]]:
+    """Return a row per policy for all columns together, then one for each column that is best.
+
+    `best` and `overlooked` are shares of states; `gain` and `forgone` means over overlooked ones.
+    """
+    rows = []
+    for name, tally in found.items():
+        order = tally.n_overlooked.argsort(descending=True, stable=True).tolist()
+        rows.append(_row(name, "any", tally, order))
+        rows += [_row(name, column, tally, [column]) for column in order if tally.n_best[column]]
+    return rows
+
+
+def _row(name: str, label: int | str, tally: Tally, columns: list[int]) -> dict[str, Any]:
+    n_overlooked = float(tally.n_overlooked[columns].sum())
+    means = {
+        key: float(getattr(tally, key)[columns].sum()) / n_overlooked if n_overlooked else None
+        for key in ("gain", "forgone")
+    }
+    return {
+        "policy": name,
+        "column": label,
+        "best": float(tally.n_best[columns].sum()) / tally.n_states,
+        "overlooked": n_overlooked / tally.n_states,
+        **means,
+        "n_states": tally.n_states,
+    }

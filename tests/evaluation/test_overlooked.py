@@ -1,0 +1,101 @@
+"""Overlooked columns: counted by hand, and found where a policy rules out what is best."""
+
+from typing import final
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.core import Observation, Policy
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.evaluation.overlooked import overlooked_rows, tally_policy, tally_states
+from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.metrics import ssim
+from kscout.physics.fourier import ifft2c
+from kscout.physics.sampling import center_mask
+from kscout.policies import build
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+PLAN = AcquisitionPlan(n_initial=3, horizon=1, n_trajectories=1, batch_size=3)
+
+
+@final
+class Avoids(Policy):
+    """Draws any column but one and its mirror image, which it all but rules out."""
+
+    def __init__(self, column: int | None) -> None:
+        super().__init__()
+        self.column = column
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        scores = torch.zeros(seen.mask.shape)
+        if self.column is not None:
+            scores[:, [self.column, 12 - self.column]] = -30
+        return scores
+
+
+def test_three_states_by_hand() -> None:
+    out = -torch.inf
+    gains = torch.tensor([[0.1, 0.4, 0.2, out], [0.3, 0.1, out, 0.2], [out, 0.5, 0.1, 0.1]])
+    probabilities = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.5, 0.5, 0, 0], [0, 0.005, 0.995, 0]])
+    found = overlooked_rows({"some": tally_states(gains, probabilities, rare=0.01)})
+    by_column = {row["column"]: row for row in found}
+    assert list(by_column) == ["any", 1, 0]
+    assert by_column["any"]["best"] == pytest.approx(1)
+    assert by_column["any"]["overlooked"] == by_column[1]["overlooked"] == pytest.approx(2 / 3)
+    assert by_column[1]["gain"] == pytest.approx((0.4 + 0.5) / 2)
+    expected = (0.4 - 0.15) + (0.5 - 0.005 * 0.5 - 0.995 * 0.1)
+    assert by_column[1]["forgone"] == pytest.approx(expected / 2)
+    assert (by_column[0]["overlooked"], by_column[0]["gain"]) == (0, None)
+
+
+def test_of_columns_worth_the_same_drawing_one_is_enough() -> None:
+    gains = torch.tensor([[0.1, 0.4, 0.4 - 1e-8, 0.0]])
+    for other, n_overlooked in ((0.9, 0), (0.0, 1)):
+        probabilities = torch.tensor([[1 - other, 0, other, 0]])
+        found = tally_states(gains, probabilities, rare=0.01)
+        assert found.n_best.tolist() == [0, 1, 0, 0]
+        assert found.n_overlooked.tolist() == [0, n_overlooked, 0, 0]
+
+
+def _best_columns(slices: SliceSet) -> list[int]:
+    """Try every column of every slice by a transform of its own; of mirrored ones the first."""
+    start, found = center_mask(slices.n_cols, 3), []
+    whole = slices.batch(torch.arange(len(slices)))
+    for number in range(len(slices)):
+        scores = torch.full((slices.n_cols,), -torch.inf)
+        for column in (~start).nonzero()[:, 0].tolist():
+            mask = start.clone()
+            mask[column] = True
+            image = ifft2c(whole.kspace[number, 0] * mask).abs()
+            image = (image - image.mean()) / (image.std() + 1e-11)
+            image = image.clamp(-6, 6) * whole.target_std[number] + whole.target_mean[number]
+            scores[column] = ssim(
+                image[None], whole.target[number][None], data_range=whole.data_range[number][None]
+            )
+        found.append(int((scores >= scores.max() - 1e-6).nonzero()[0, 0]))
+    return found
+
+
+def test_a_column_that_is_ruled_out_is_overlooked_where_it_is_best(test_slices: SliceSet) -> None:
+    best = _best_columns(test_slices)
+    column = max(best, key=best.count)
+    tally = tally_policy(Avoids(column), test_slices, ZeroFilled(), PLAN, rare=1e-4)
+    assert tally.n_states == len(test_slices)
+    assert tally.n_best.tolist() == [best.count(x) for x in range(test_slices.n_cols)]
+    assert tally.n_overlooked.sum() == tally.n_overlooked[column] == best.count(column)
+
+
+def test_nothing_is_overlooked_by_a_policy_that_tries_everything(test_slices: SliceSet) -> None:
+    plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, batch_size=3)
+    tally = tally_policy(Avoids(None), test_slices, ZeroFilled(), plan, rare=1e-4)
+    assert tally.n_states == 4 * len(test_slices)
+    assert tally.n_best.sum() == tally.n_states and not tally.n_overlooked.any()
+
+
+def test_a_policy_that_draws_nothing_is_refused(test_slices: SliceSet) -> None:
+    policy = build("center-out", n_cols=13, n_initial=3, horizon=1)
+    with pytest.raises(ConfigError, match="draws nothing"):
+        tally_policy(policy, test_slices, ZeroFilled(), PLAN, rare=1e-4)
