@@ -18,7 +18,7 @@ class WeightsError(KScoutError):
 
 
 class RunError(KScoutError):
-    """A run folder is missing, incomplete or belongs to another run."""
+    """A run failed on its way, or its folder is missing, incomplete or another run's."""
 
 
 def unknown_name(kind: str, name: str, choices: list[str]) -> ConfigError:

@@ -17,7 +17,7 @@ from kscout.data import head_download
 from kscout.data.head_download import HeadSource, download_heads
 from kscout.data.heads import Head, draw_head_volume, load_heads, split_heads
 from kscout.data.make import make_volumes
-from kscout.errors import ConfigError, DataError
+from kscout.errors import ConfigError, DataError, RunError
 
 
 def ball(shape: tuple[int, int, int], level: float = 90.0) -> np.ndarray:
@@ -207,7 +207,7 @@ def test_a_dead_worker_is_reported_and_nothing_is_left_running() -> None:
     next(drawn)
     for child in multiprocessing.active_children():
         os.kill(child.pid or 0, signal.SIGKILL)
-    with pytest.raises(DataError, match="worker process died"):
+    with pytest.raises(RunError, match="worker process died"):
         list(drawn)
     assert not multiprocessing.active_children()
 

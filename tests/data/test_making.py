@@ -10,7 +10,7 @@ import torch
 
 from kscout.data.making import PAPER_SLICES, MakeSettings, make_store, paper_settings
 from kscout.data.store import Store
-from kscout.errors import ConfigError, DataError
+from kscout.errors import ConfigError, DataError, RunError
 
 SMALL = {"kind": "knee", "slices": 3, "size": 64, "workers": 1}
 
@@ -53,21 +53,26 @@ def test_paper_settings_add_up_to_the_papers_slices(kind: str) -> None:
         assert (n_volumes - 1) * settings.slices < total <= n_volumes * settings.slices
 
 
-def test_an_interrupted_making_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "stop", [KeyboardInterrupt(), RunError("a worker process died")], ids=["interrupt", "dead"]
+)
+def test_a_making_that_was_stopped_goes_on_to_the_same_bytes(
+    tmp_path: Path, stop: BaseException
+) -> None:
     whole = make(tmp_path / "a" / "store", 2, 1, 0, totals=(5, 2, 0))
     settings = MakeSettings(volumes=(2, 1, 0), totals=(5, 2, 0), **SMALL)  # type: ignore[arg-type]
 
-    def interrupt_after(n_volumes: int) -> Callable[[int, int, str], None]:
+    def stop_after(n_volumes: int) -> Callable[[int, int, str], None]:
         def on_volume(done: int, total: int, name: str) -> None:
             assert total == 3
             if done == n_volumes:
-                raise KeyboardInterrupt
+                raise stop
 
         return on_volume
 
     for n_volumes in (1, 2):
-        with pytest.raises(KeyboardInterrupt):
-            make_store(tmp_path / "b" / "store", settings, interrupt_after(n_volumes))
+        with pytest.raises(type(stop)):
+            make_store(tmp_path / "b" / "store", settings, stop_after(n_volumes))
         with pytest.raises(DataError, match="unfinished"):
             Store.open(tmp_path / "b" / "store")
     assert content(make_store(tmp_path / "b" / "store", settings)) == content(whole)

@@ -21,7 +21,7 @@ from kscout.data.drawing import Volume
 from kscout.data.heads import Head, draw_head_volume
 from kscout.data.knee_phantom import VARIANTS, Variant, draw_knee_volume
 from kscout.data.scanner import check_request
-from kscout.errors import ConfigError, DataError, unknown_name
+from kscout.errors import ConfigError, RunError, unknown_name
 
 KINDS = ("knee", "brain", "heads")
 
@@ -152,10 +152,10 @@ def _draw_in_parallel(
                 task, future = waiting.popleft()
                 yield task.name, _fetch(task, str(folder), future.result())
         except BrokenProcessPool as error:
-            raise DataError(
+            raise RunError(
                 f"a worker process died while {task.name if task else 'volumes'} was being drawn, "
-                f"perhaps for want of memory; use fewer than {workers} workers, and call from a "
-                "script guarded by `if __name__ == '__main__'`"
+                f"perhaps for want of memory; run it again with fewer than {workers} workers and "
+                "it goes on; in a script, guard the call by `if __name__ == '__main__'`"
             ) from error
 
 

@@ -24,7 +24,7 @@ from kscout.data.store import (
     checksum,
     unfinished_path,
 )
-from kscout.errors import DataError, KScoutError
+from kscout.errors import ConfigError, DataError
 from kscout.files import write_json
 
 _JOURNAL = "journal.jsonl"
@@ -74,7 +74,7 @@ class StoreWriter:
         trace: TracebackType | None,
     ) -> None:
         """Discard what bad input spoiled; keep what an interruption left, to go on with it."""
-        if isinstance(error, KScoutError):
+        if isinstance(error, DataError | ConfigError):
             self.discard()
         self.close()
 
