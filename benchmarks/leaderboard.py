@@ -1,184 +1,177 @@
-"""Enter evaluations into benchmarks/leaderboard.json, one record per store, horizon and method.
+"""Enter an evaluation into benchmarks/leaderboard.json, one record per store, horizon and method.
 
-Several summaries of one acquisition may be given at once, because oracles are slow and evaluated
-apart from the trained policies; each must compare with `fixed`. Records of the same store, horizon
-and method are replaced, all others stay:
+All records of a store and horizon come from one evaluation, so that their scores may stand side by
+side: entering another one replaces them all.
 
-    python benchmarks/leaderboard.py --store knee-paper-size --horizon knee-base \
-        --data stores/knee --reconstructor knee-unet \
-        --source greedy=knee-base-greedy --source greedy-last-argmax=runs/greedy \
-        results/base/summary.json results/greedy/summary.json \
-        greedy-last=results/greedy-argmax/summary.json
+    python benchmarks/leaderboard.py results/base/summary.json --store knee-paper-size \
+        --horizon knee-base --data stores/knee --reconstructor knee-unet \
+        --rename zoo=knee-base-greedy --source greedy=runs/five/seed-0 \
+        --source greedy=runs/five/seed-1
 
-A trained policy that took its best column at each step is entered as METHOD-argmax.
+A method's `--source` is what its command names as the policy, once per seed; a policy that is
+known to kscout by the method's name needs none.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kscout.errors import ConfigError
-from kscout.evaluation.summary import gap_closed
 from kscout.files import write_json
 
 LEADERBOARD = Path(__file__).with_name("leaderboard.json")
 REFERENCE = "fixed"
-SHARED = (
-    *("store_fingerprint", "split", "n_cols", "n_initial", "steps", "limit", "n_slices"),
-    *("protocol", "metric_convention", "reconstructor_fingerprint"),
-)
-"""What summaries have in common where their scores may stand side by side."""
 
 Record = dict[str, Any]
 
 
 def records_of(
-    summaries: Sequence[Record],
+    summary: Record,
     *,
-    names: dict[str, str],
+    store: str,
+    horizon: str,
     data: str,
     reconstructor: str,
-    sources: dict[str, str],
-    entered_before: Sequence[Record] = (),
+    sources: Mapping[str, Sequence[str]],
 ) -> list[Record]:
     """Return the records of all methods, best first.
 
     Args:
-        summaries: contents of `summary.json`.
-        names: store and horizon.
+        summary: contents of `summary.json`.
+        store: its name on the leaderboard.
+        horizon: the acquisition's name on the leaderboard.
         data: the store as the commands name it.
         reconstructor: the reconstruction as the commands name it.
-        sources: by method, what the commands name as its policy, where that is not the method.
-        entered_before: the leaderboard; oracles that no summary holds are taken from it.
+        sources: by method, what the commands name as its policies, one per seed.
     """
-    _check_same_acquisition(summaries)
-    means = {
-        record["method"]: record["ssim_mean"]
-        for record in entered_before
-        if all(record[key] == value for key, value in names.items())
-    }
-    means |= {
-        entry["policy"]: entry["final"]["ssim"]["mean"]
-        for summary in summaries
-        for entry in summary["policies"]
-    }
-    found: dict[str, Record] = {}
-    for summary in summaries:
-        against = {entry["policy"]: entry for entry in summary["comparisons"]}
-        for entry in summary["policies"]:
-            method = _method(entry, summary)
-            ssim = entry["final"]["ssim"]
-            if method in found:
-                # Every summary holds the reference, and it is the same one in all.
-                if method != REFERENCE or ssim["mean"] != found[method]["ssim_mean"]:
-                    raise ConfigError(f"summaries hold two {method!r}; name one METHOD=SUMMARY")
-                continue
-            compared = against.get(entry["policy"])
-            found[method] = {
-                **names,
+    _check_whole(summary)
+    against = {entry["policy"]: entry for entry in summary["comparisons"]}
+    found = []
+    for entry in summary["policies"]:
+        method, ssim = entry["policy"], entry["final"]["ssim"]
+        compared = against.get(method)
+        found.append(
+            {
+                "store": store,
+                "horizon": horizon,
                 "method": method,
                 "n_seeds": entry["n_seeds"],
                 "ssim_mean": ssim["mean"],
                 "ssim_std": ssim["std"],
-                "gap_closed": gap_closed(ssim["mean"], means.get("na-oracle"), means.get("oracle")),
+                "gap_closed": entry["gap_closed"],
                 "difference_to_fixed": compared["difference"] if compared else 0.0,
                 "interval": compared["interval"] if compared else None,
-                "command": _command(summary, data, reconstructor, sources.get(method, method)),
+                "command": _command(
+                    summary,
+                    places=(data, reconstructor, f"results/{horizon}/{method}"),
+                    policies=_policies(entry, sources.get(method, ())),
+                ),
             }
-    return sorted(found.values(), key=lambda record: -record["ssim_mean"])
+        )
+    return sorted(found, key=lambda record: -record["ssim_mean"])
 
 
-def _method(entry: Record, summary: Record) -> str:
-    is_argmax = summary["is_argmax"] and entry["training"] is not None
-    return f"{entry['policy']}-argmax" if is_argmax else entry["policy"]
+def _check_whole(summary: Record) -> None:
+    if summary["reference"] != REFERENCE:
+        raise ConfigError(
+            f"the summary compares with {summary['reference']!r}; evaluate with "
+            f"--reference {REFERENCE}"
+        )
+    if summary["limit"] is not None:
+        raise ConfigError(
+            f"the summary is of {summary['limit']} slices; evaluate without --limit, "
+            "because a leaderboard is of whole test sets"
+        )
 
 
-def _check_same_acquisition(summaries: Sequence[Record]) -> None:
-    for summary in summaries:
-        for key in SHARED:
-            if summary[key] != summaries[0][key]:
-                raise ConfigError(
-                    f"summaries differ in {key}: {summaries[0][key]!r} and {summary[key]!r}; "
-                    "enter them in two calls"
-                )
-        if summary["reference"] != REFERENCE:
-            raise ConfigError(
-                f"a summary compares with {summary['reference']!r}; evaluate with "
-                f"--reference {REFERENCE}"
-            )
+def _policies(entry: Record, sources: Sequence[str]) -> list[str]:
+    """Return what a command names to evaluate one method, labeled where the name would differ."""
+    method, n_seeds = entry["policy"], entry["n_seeds"]
+    if entry["training"] is not None and len(sources or [method]) != n_seeds:
+        raise ConfigError(
+            f"{method!r} has {n_seeds} seeds; name {n_seeds} policies with --source {method}=POLICY"
+        )
+    return [f"{method}={source}" for source in sources] or [method]
 
 
-def _command(summary: Record, data: str, reconstructor: str, policy: str) -> str:
-    """Return what evaluates one policy as this summary did."""
-    policies = list(dict.fromkeys([policy, REFERENCE]))
+def _command(summary: Record, *, places: tuple[str, str, str], policies: Sequence[str]) -> str:
+    """Return what evaluates one method as this summary did."""
+    data, reconstructor, out = places
     n_trajectories = max(entry["n_trajectories"] for entry in summary["policies"])
     words = [
         "kscout evaluate",
         *(f"--data {data}", f"--reconstructor {reconstructor}", f"--split {summary['split']}"),
         *(f"--n-initial {summary['n_initial']}", f"--steps {summary['steps']}"),
-        *(f"--policy {one}" for one in policies),
+        *(f"--policy {one}" for one in dict.fromkeys([*policies, REFERENCE])),
         "--argmax" if summary["is_argmax"] else f"--trajectories {n_trajectories}",
         *(f"--seed {seed}" for seed in summary["draw_seeds"]),
-        *(f"--protocol {summary['protocol']}", f"--reference {REFERENCE}", "--out OUT"),
+        *(f"--protocol {summary['protocol']}", f"--reference {REFERENCE}"),
+        f"--out {out}",
     ]
     return " ".join(words)
 
 
 def entered(records: Sequence[Record], new: Sequence[Record]) -> list[Record]:
-    """Return old and new records, new ones in place of old ones of the same key."""
-    keys = {_key(record) for record in new}
-    kept = [record for record in records if _key(record) not in keys]
+    """Return old and new records; new ones drive out all old ones of their store and horizon."""
+    places = {_place(record) for record in new}
+    kept = [record for record in records if _place(record) not in places]
     # Stable: records of one horizon stay best first.
-    by_score = sorted([*kept, *new], key=lambda record: -record["ssim_mean"])
-    return sorted(by_score, key=lambda record: (record["store"], record["horizon"]))
+    return sorted([*kept, *new], key=_place)
 
 
-def _key(record: Record) -> tuple[str, str, str]:
-    return record["store"], record["horizon"], record["method"]
+def _place(record: Record) -> tuple[str, str]:
+    return record["store"], record["horizon"]
 
 
-def read_summary(text: str) -> Record:
-    """Read `PATH`, or `METHOD=PATH` to rename the one trained policy in it."""
-    name, equals, after = text.partition("=")
-    is_named = bool(equals) and not Path(text).exists()
-    summary: Record = json.loads(Path(after if is_named else text).read_text(encoding="utf-8"))
-    if not is_named:
-        return summary
-    trained = [entry for entry in summary["policies"] if entry["training"] is not None]
-    if len(trained) != 1:
-        raise ConfigError(f"{after} holds {len(trained)} trained policies; only one can be {name}")
-    old = trained[0]["policy"]
-    for entry in (*summary["policies"], *summary["comparisons"]):
-        if entry["policy"] == old:
-            entry["policy"] = name
-    return summary
+def with_names(summary: Record, names: Mapping[str, str], left_out: Collection[str] = ()) -> Record:
+    """Return a summary under other names of its policies, and without some of them."""
+    known = {entry["policy"] for entry in summary["policies"]}
+    if unknown := sorted({*names, *left_out} - known):
+        raise ConfigError(f"the summary has no {', '.join(unknown)}; it has {sorted(known)}")
+    renamed = {name: names.get(name, name) for name in known - set(left_out)}
+    if len(set(renamed.values())) < len(renamed):
+        raise ConfigError(f"two methods would be called the same: {sorted(renamed.values())}")
+    return summary | {
+        part: [
+            entry | {"policy": renamed[entry["policy"]]}
+            for entry in summary[part]
+            if entry["policy"] in renamed
+        ]
+        for part in ("policies", "comparisons")
+    }
 
 
 def main() -> None:
-    """Enter the given summaries and print the leaderboard."""
+    """Enter the given summary and print its records."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("summaries", nargs="+", metavar="[METHOD=]SUMMARY")
+    parser.add_argument("summary", type=Path)
     for name in ("store", "horizon", "data", "reconstructor"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--rename", action="append", default=[], metavar="POLICY=METHOD")
+    parser.add_argument("--leave-out", action="append", default=[], metavar="POLICY")
     parser.add_argument("--source", action="append", default=[], metavar="METHOD=POLICY")
     parser.add_argument("--out", type=Path, default=LEADERBOARD)
     wanted = parser.parse_args()
-    old = json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.is_file() else []
+    sources: dict[str, list[str]] = {}
+    for method, source in (text.split("=", 1) for text in wanted.source):
+        sources.setdefault(method, []).append(source)
+    summary = json.loads(wanted.summary.read_text(encoding="utf-8"))
+    names = dict(text.split("=", 1) for text in wanted.rename)
     new = records_of(
-        [read_summary(text) for text in wanted.summaries],
-        names={"store": wanted.store, "horizon": wanted.horizon},
+        with_names(summary, names, wanted.leave_out),
+        store=wanted.store,
+        horizon=wanted.horizon,
         data=wanted.data,
         reconstructor=wanted.reconstructor,
-        sources=dict(text.split("=", 1) for text in wanted.source),
-        entered_before=old,
+        sources=sources,
     )
-    records = entered(old, new)
-    write_json(wanted.out, records)
-    print(json.dumps(records, indent=2))
+    old = json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.is_file() else []
+    write_json(wanted.out, entered(old, new))
+    print(json.dumps(new, indent=2))
 
 
 if __name__ == "__main__":

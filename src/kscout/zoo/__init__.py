@@ -16,6 +16,9 @@ ZOO: dict[str, str] = {
     "knee-base-fixed": "policy",
     "knee-long-greedy": "policy",
     "knee-long-fixed": "policy",
+    "heads-unet": "reconstructor",
+    "heads-base-greedy": "policy",
+    "heads-base-fixed": "policy",
 }
 """What each entry is. Weights lie in NAME.safetensors, the card in NAME.md."""
 
