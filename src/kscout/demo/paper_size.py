@@ -23,9 +23,9 @@ class ZooPolicy:
     """Weights of the zoo and the acquisition that they were trained for."""
 
     title: str
-    """What tables call it, and its method in benchmarks/leaderboard.json."""
+    """What tables call it."""
     weights: str
-    """Its name in the zoo."""
+    """Its name in the zoo, and on benchmarks/leaderboard.json, unless it goes by `title` there."""
     n_initial: int
     horizon: int
 
