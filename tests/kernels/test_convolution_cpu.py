@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -122,6 +123,20 @@ def test_threads_change_no_bit(library: ctypes.CDLL, generator: torch.Generator)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("file", ["convolution_cpu.c", "ssim_cpu.c"])
+@pytest.mark.parametrize("target", ["x86-64", "haswell", "skylake-avx512"])
+def test_sources_compile_for_narrower_and_wider_vectors(
+    file: str, target: str, tmp_path: Path
+) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None or platform.machine() != "x86_64":
+        pytest.skip("names of CPUs are those of gcc on x86")
+    source = Path(native.__file__).with_name(file)
+    command = [compiler, *native._FLAGS, f"-march={target}", "-o", str(tmp_path / "made.so")]
+    # Elsewhere a source that does not compile is no error, and tests of kernels are skipped.
+    subprocess.run([*command, str(source), "-lm"], check=True)
 
 
 def test_other_numbers_of_channels_are_left_to_torch() -> None:
