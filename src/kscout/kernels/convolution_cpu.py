@@ -176,10 +176,11 @@ def normalize_backward(
     normalized: Normalized,
     *,
     pools: bool,
+    in_place: bool = False,
 ) -> Float[Tensor, "batch row col channel"]:
-    """Return the gradient of `normalize`'s input."""
+    """Return the gradient of `normalize`'s input, where asked in the memory of that input."""
     n, n_rows, n_cols, n_channels = pixels.shape
-    gradient, found = gradient.contiguous(), torch.empty_like(pixels)
+    gradient, found = gradient.contiguous(), pixels if in_place else torch.empty_like(pixels)
     output, scale, shift = normalized
 
     def run(begin: int, end: int) -> None:

@@ -99,10 +99,17 @@ def pass_backward(
     weight: Float[Tensor, "out_channel channel 3 3"],
     passed: Passed,
     gradient: Float[Tensor, "batch out_row out_col out_channel"],
+    *,
+    in_place: bool = False,
 ) -> tuple[Float[Tensor, "batch row col channel"] | None, Tensor]:
-    """Return the gradients of a layer's input (of an image none) and of its weights."""
+    """Return the gradients of a layer's input (of an image none) and of its weights.
+
+    Where `in_place`, what was convolved is overwritten: new memory costs as much as the norm.
+    """
     is_first = features.ndim == 3
-    gradient = compiled.normalize_backward(library, gradient, *passed, pools=not is_first)
+    gradient = compiled.normalize_backward(
+        library, gradient, *passed, pools=not is_first, in_place=in_place
+    )
     if is_first:
         return None, compiled.first_weight_gradient(library, features, gradient)
     weights = compiled.weight_gradient(library, features, gradient)

@@ -94,7 +94,10 @@ class KeptConvPolicy(Policy):
     def recall(
         self, image: Float[Tensor, "batch row col"], begin: int
     ) -> Float[Tensor, "batch col"]:
-        """Score images that were kept, with gradients; the first of them was kept as `begin`."""
+        """Score images that were kept, with gradients; the first of them was kept as `begin`.
+
+        Going back overwrites what was kept, so each image can be recalled once.
+        """
         assert self.kept is not None and begin + len(image) <= self.n_kept
         own = (self.dense.weight, self.dense.bias, *self.weights, *self.biases)
         kept = self.kept.part(begin, begin + len(image))
@@ -132,8 +135,9 @@ class KeptConvPolicy(Policy):
         flow = gradient.unflatten(1, (n_channels, n_rows, n_cols)).permute(0, 2, 3, 1)
         found = []
         for number in range(len(self.weights) - 1, -1, -1):
+            layer, weight = kept.layers[number], self.weights[number]
             before, weights = pass_backward(
-                kept.library, inputs[number], self.weights[number], kept.layers[number], flow
+                kept.library, inputs[number], weight, layer, flow, in_place=True
             )
             found.append(weights)
             flow = flow if before is None else before
