@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -85,21 +86,23 @@ def test_norm_with_pooling_and_its_gradient(
     exact = features.double().requires_grad_()
     expected = F.instance_norm(exact).relu()
     expected = F.max_pool2d(expected, 2) if pools else expected
-    found, scale, shift = compiled.normalize(library, last(features), pools=pools)
-    close(first(found), expected.detach(), tolerance=1e-4)
+    found = compiled.normalize(library, last(features), pools=pools)
+    close(first(found.output), expected.detach(), tolerance=1e-4)
     gradient = torch.randn(expected.shape, generator=generator)
     (wanted,) = torch.autograd.grad(expected, exact, gradient.double())
-    arguments = (last(gradient), found, last(features), scale, shift)
-    close(
-        first(compiled.normalize_backward(library, *arguments, pools=pools)), wanted, tolerance=1e-4
-    )
+    pixels = last(features)
+    arguments = (last(gradient), pixels, found)
+    back = compiled.normalize_backward(library, *arguments, pools=pools)
+    close(first(back), wanted, tolerance=1e-4)
+    compiled.normalize_backward(library, *arguments, pools=pools, in_place=True)
+    assert torch.equal(pixels, back)
 
 
 def test_equal_pixels_share_no_gradient(library: ctypes.CDLL) -> None:
     pixels = torch.zeros(1, 4, 4, 16)
     pixels[:, :2] = 1.0
-    found, scale, shift = compiled.normalize(library, pixels, pools=True)
-    arguments = (torch.ones_like(found), found, pixels, scale, shift)
+    found = compiled.normalize(library, pixels, pools=True)
+    arguments = (torch.ones_like(found.output), pixels, found)
     gradient = compiled.normalize_backward(library, *arguments, pools=True)[0, :2]
     # The first of four equal pixels takes it all, as in torch.
     assert (gradient[0, 0] > gradient[0, 1]).all() and torch.equal(gradient[0, 1], gradient[1, 0])
@@ -122,6 +125,20 @@ def test_threads_change_no_bit(library: ctypes.CDLL, generator: torch.Generator)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("file", ["convolution_cpu.c", "ssim_cpu.c"])
+@pytest.mark.parametrize("target", ["x86-64", "haswell", "skylake-avx512"])
+def test_sources_compile_for_narrower_and_wider_vectors(
+    file: str, target: str, tmp_path: Path
+) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None or platform.machine() != "x86_64":
+        pytest.skip("names of CPUs are those of gcc on x86")
+    source = Path(native.__file__).with_name(file)
+    command = [compiler, *native._FLAGS, f"-march={target}", "-o", str(tmp_path / "made.so")]
+    # Elsewhere a source that does not compile is no error, and tests of kernels are skipped.
+    subprocess.run([*command, str(source), "-lm"], check=True)
 
 
 def test_other_numbers_of_channels_are_left_to_torch() -> None:

@@ -10,9 +10,13 @@ from golden_numbers import Golden
 from kscout.acquisition.episode import Simulator
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.kernels.convolution_cpu import compiled_convolutions
 from kscout.metrics import ssim
 from kscout.policies import POLICIES
+from kscout.policies.conv import ConvPolicy
+from kscout.policies.conv_kept import KeptConvPolicy
 from kscout.reconstruction import RECONSTRUCTORS
+from kscout.training import policy_gradient
 from kscout.training.policy_gradient import (
     Estimate,
     greedy_gradients,
@@ -286,6 +290,42 @@ def test_greedy_gradients_step_by_step_equal_those_computed_at_the_end(
     parameters = [p for policy in policies for p in policy.parameters()]
     for parameter, expected in zip(parameters, gradients, strict=True):
         torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["greedy", "non-greedy"])
+@pytest.mark.parametrize("limit", [0, 2**28])
+def test_gradients_of_kept_features_are_the_policies_own(
+    method: str, limit: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiled_convolutions(16) is None:
+        pytest.skip("this machine has no C compiler that knows it")
+    # With no memory to keep features in, they are computed as without.
+    monkeypatch.setattr(policy_gradient, "_BYTES_KEPT_ON_CPU", limit)
+    simulator, uniforms = tiny_simulator(generator, 6), torch.rand(6, 3, 4, generator=generator)
+    policies: list[ConvPolicy] = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        policies.append(ConvPolicy(n_cols=16, n_channels=16, n_blocks=1, n_hidden=8))
+
+    def learn(learned: list[Policy]) -> tuple[Estimate, list[Tensor | None]]:
+        setting = {"n_initial": 2, "uniforms": uniforms}
+        if method == "greedy":
+            followed = torch.tensor([[0, 3], [2, 1], [1, 1]])
+            found = greedy_gradients(learned, simulator, **setting, followed=followed)
+        else:
+            found = non_greedy_gradients(learned, simulator, **setting, gammas=[0.5, 1.0])
+        gradients = [p.grad for policy in policies for p in policy.parameters()]
+        for policy in policies:
+            policy.zero_grad()
+        return found, gradients
+
+    views = [KeptConvPolicy(policy) for policy in policies]
+    (kept, found), (own, expected) = learn(list(views)), learn(list(policies))
+    assert all((view.kept is not None) == (limit > 0) for view in views)
+    assert torch.equal(kept.columns, own.columns)
+    torch.testing.assert_close(kept.losses, own.losses)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["greedy", "non-greedy"])

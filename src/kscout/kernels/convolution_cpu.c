@@ -67,7 +67,7 @@ void weigh_first(const float *image, const float *gradient, float *to, long n, l
 
 /* Images whose features go through a level together: enough tiles for the products. */
 static long images_at_once(long n, long n_rows, long n_cols) {
-    long tiles = ((n_rows + 3) / 4) * ((n_cols + 3) / 4), some = LARGEST_BLOCK / tiles;
+    long tiles = ((n_rows + 3) / 4) * ((n_cols + 3) / 4), some = BLOCK / tiles;
     return some < 1 ? 1 : some < n ? some : n;
 }
 
@@ -153,9 +153,9 @@ long unet_scratch(long n, long n_rows, long n_cols, long n_channels, long n_pool
         long rows = n_rows >> level, cols = n_cols >> level, size = rows * cols;
         /* Down, pooled to a quarter, and up again; each with scale and shift. */
         total += 3 * n * (size + 2) * c;
-        long tiles = POSITIONS * (SMALLEST_BLOCK * 3 * c + 32);
+        /* Twice the channels in and as many out, or less. */
         long work = images_at_once(n, rows, cols) * 2 * (size + 1) * c + cols * c +
-                    (tiles > WORK_FLOATS ? tiles : WORK_FLOATS + 32 * POSITIONS);
+                    POSITIONS * (STRIDE(2 * c, BLOCK) + STRIDE(c, BLOCK));
         largest = work > largest ? work : largest;
         c = level + 1 < n_pools ? 2 * c : c;
     }

@@ -5,6 +5,7 @@ Winograd's transform of 3x3 weights is linear and small: torch makes it, once fo
 
 import ctypes
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -52,24 +53,17 @@ def transform_weights(
     return _transform(weight.dtype) @ packed
 
 
-def restore_weights(
-    transformed: Float[Tensor, "36 channel out_channel"],
-) -> Float[Tensor, "out_channel channel 3 3"]:
-    """Apply the adjoint of the transform: from a gradient of the transformed to one of weights."""
-    _, n_in, n_out = transformed.shape
-    flat = _transform(transformed.dtype).T @ transformed.flatten(1)
-    return flat.view(3, 3, n_in, n_out).permute(3, 2, 0, 1)
-
-
 def convolve(
     library: ctypes.CDLL,
     pixels: Float[Tensor, "batch row col channel"],
     weights: Float[Tensor, "36 packed"],
+    to: Float[Tensor, "batch row col out_channel"] | None = None,
 ) -> Float[Tensor, "batch row col out_channel"]:
-    """Convolve with transformed 3x3 weights, zeros outside the image."""
+    """Convolve with transformed 3x3 weights, zeros outside the image; write `to` where given."""
     n, n_rows, n_cols, n_in = pixels.shape
     n_out = weights.shape[1] // n_in
-    pixels, found = pixels.contiguous(), pixels.new_empty(n, n_rows, n_cols, n_out)
+    pixels = pixels.contiguous()
+    found = pixels.new_empty(n, n_rows, n_cols, n_out) if to is None else to
     size = count(library.convolve_scratch, n_in, n_out)
 
     def run(begin: int, end: int) -> None:
@@ -89,7 +83,7 @@ def weight_gradient(
     n, n_rows, n_cols, n_in = pixels.shape
     n_out = gradient.shape[-1]
     pixels, gradient = pixels.contiguous(), gradient.contiguous()
-    found = pixels.new_empty(36, n_in, n_out)
+    found = pixels.new_empty(n_out, n_in, 3, 3)
     size = count(library.weigh_scratch, n_in, n_out)
 
     def run(begin: int, end: int) -> None:
@@ -98,18 +92,20 @@ def weight_gradient(
         call(library.weigh, pixels, gradient, found, scratch(size), *shape)
 
     over_parts(n_out // LANES, run)
-    return restore_weights(found)
+    return found
 
 
 def convolve_first(
     library: ctypes.CDLL,
     image: Float[Tensor, "batch row col"],
     weight: Float[Tensor, "out_channel 1 3 3"],
+    to: Float[Tensor, "batch row col out_channel"] | None = None,
 ) -> Float[Tensor, "batch row col out_channel"]:
-    """Convolve images of one channel."""
+    """Convolve images of one channel; write `to` where given."""
     n, n_rows, n_cols = image.shape
     weights = weight.detach().flatten(1).T.contiguous()
-    image, found = image.contiguous(), image.new_empty(n, n_rows, n_cols, len(weight))
+    image = image.contiguous()
+    found = image.new_empty(n, n_rows, n_cols, len(weight)) if to is None else to
 
     def run(begin: int, end: int) -> None:
         shape = (end - begin, n_rows, n_cols, len(weight))
@@ -137,41 +133,55 @@ def first_weight_gradient(
     return found.sum(dim=0).T.reshape(n_out, 1, 3, 3)
 
 
+class Normalized(NamedTuple):
+    """What instance norm, ReLU and pooling gave, and what they need for going back."""
+
+    output: Float[Tensor, "batch out_row out_col channel"]
+    scale: Float[Tensor, "batch channel"]
+    shift: Float[Tensor, "batch channel"]
+
+    @classmethod
+    def empty(cls, pixels: Float[Tensor, "batch row col channel"], *, pools: bool) -> "Normalized":
+        """Reserve the memory for features like these."""
+        n, n_rows, n_cols, n_channels = pixels.shape
+        step = 2 if pools else 1
+        output = pixels.new_empty(n, n_rows // step, n_cols // step, n_channels)
+        return cls(output, *pixels.new_empty(2, n, n_channels))
+
+
 def normalize(
-    library: ctypes.CDLL, pixels: Float[Tensor, "batch row col channel"], *, pools: bool
-) -> tuple[
-    Float[Tensor, "batch out_row out_col channel"],
-    Float[Tensor, "batch channel"],
-    Float[Tensor, "batch channel"],
-]:
-    """Apply instance norm, ReLU and, where asked, 2x2 max pooling; also return scale and shift."""
+    library: ctypes.CDLL,
+    pixels: Float[Tensor, "batch row col channel"],
+    *,
+    pools: bool,
+    to: Normalized | None = None,
+) -> Normalized:
+    """Apply instance norm, ReLU and, where asked, 2x2 max pooling; write `to` where given."""
     n, n_rows, n_cols, n_channels = pixels.shape
-    step = 2 if pools else 1
-    found = pixels.new_empty(n, n_rows // step, n_cols // step, n_channels)
-    scale, shift = pixels.new_empty(2, n, n_channels)
+    found = Normalized.empty(pixels, pools=pools) if to is None else to
 
     def run(begin: int, end: int) -> None:
-        tensors = (x[begin] for x in (pixels, found, scale, shift))
+        tensors = (x[begin] for x in (pixels, *found))
         shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
         call(library.normalize_forward, *tensors, *shape)
 
     over_parts(n, run)
-    return found, scale, shift
+    return found
 
 
 def normalize_backward(
     library: ctypes.CDLL,
     gradient: Float[Tensor, "batch out_row out_col channel"],
-    output: Float[Tensor, "batch out_row out_col channel"],
     pixels: Float[Tensor, "batch row col channel"],
-    scale: Float[Tensor, "batch channel"],
-    shift: Float[Tensor, "batch channel"],
+    normalized: Normalized,
     *,
     pools: bool,
+    in_place: bool = False,
 ) -> Float[Tensor, "batch row col channel"]:
-    """Return the gradient of `normalize`'s input."""
+    """Return the gradient of `normalize`'s input, where asked in the memory of that input."""
     n, n_rows, n_cols, n_channels = pixels.shape
-    gradient, found = gradient.contiguous(), torch.empty_like(pixels)
+    gradient, found = gradient.contiguous(), pixels if in_place else torch.empty_like(pixels)
+    output, scale, shift = normalized
 
     def run(begin: int, end: int) -> None:
         tensors = (x[begin] for x in (gradient, output, pixels, scale, shift, found))

@@ -15,10 +15,15 @@
 #define N_TILES 6
 #define N_VECTORS 2
 #define N_INPUTS 4
-#else
+#elif defined(__aarch64__)
 #define LANES 4
 #define N_TILES 6
 #define N_VECTORS 4
+#define N_INPUTS 4
+#else
+#define LANES 4
+#define N_TILES 6
+#define N_VECTORS 2
 #define N_INPUTS 4
 #endif
 
@@ -47,6 +52,9 @@ INLINE vec larger(vec a, vec b) {
 }
 
 INLINE float sum_lanes(vec x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x);
+#endif
     float parts[LANES];
     store(parts, x);
     for (int width = LANES / 2; width; width /= 2)

@@ -4,11 +4,9 @@ of 144, and 4x4 outputs come back. */
 
 #define POSITIONS 36
 
-/* Floats of transformed tiles that are worked on at once: near the second-level cache. With fewer
-tiles the weights, read again for each block, would cost more than the tiles. */
-#define WORK_FLOATS 262144
-#define SMALLEST_BLOCK 48
-#define LARGEST_BLOCK 96
+/* Tiles that are transformed and multiplied at once. With fewer, reading the weights again for each
+block costs more than tiles that leave the second-level cache. A multiple of N_TILES. */
+#define BLOCK 96
 
 /* Weights are stored [position][output / 32][input][32 outputs]; left outputs come last. */
 #define PANEL 32
@@ -88,11 +86,11 @@ INLINE void write_tile(const float *from, long position_stride, float *pixels, l
     }
 }
 
-/* N_TILES rows of 16-channel groups times a matrix: n_groups * 16 inputs, 16 * width outputs. */
+/* A few tiles, at most N_TILES, times a matrix: n_groups * LANES inputs, LANES * width outputs. */
 INLINE void multiply(const float *v, long v_stride, const float *u, long u_stride, float *m,
-                     long m_stride, long n_groups, const int width) {
+                     long m_stride, long n_groups, const int width, const int n_tiles) {
     vec sums[N_TILES][N_VECTORS];
-    for (int t = 0; t < N_TILES; t++)
+    for (int t = 0; t < n_tiles; t++)
         for (int w = 0; w < width; w++) sums[t][w] = zeros();
     for (long group = 0; group < n_groups; group++) {
         const float *tiles = v + group * v_stride;
@@ -101,12 +99,28 @@ INLINE void multiply(const float *v, long v_stride, const float *u, long u_strid
             vec weights[N_VECTORS];
             for (int w = 0; w < width; w++) weights[w] = load(u + LANES * w);
             u += u_stride;
-            for (int t = 0; t < N_TILES; t++)
+            for (int t = 0; t < n_tiles; t++)
                 for (int w = 0; w < width; w++) sums[t][w] += tiles[t * LANES + k] * weights[w];
         }
     }
-    for (int t = 0; t < N_TILES; t++)
+    for (int t = 0; t < n_tiles; t++)
         for (int w = 0; w < width; w++) store(m + w * m_stride + t * LANES, sums[t][w]);
+}
+
+/* All tiles of one position times LANES * width outputs; what is left over as a third, or more. */
+INLINE void multiply_tiles(const float *v, const float *u, long u_stride, float *m, long row,
+                           long n_groups, long n_tiles, const int width) {
+    long t = 0;
+    for (; t + N_TILES <= n_tiles; t += N_TILES)
+        multiply(v + t * LANES, row, u, u_stride, m + t * LANES, row, n_groups, width, N_TILES);
+    long left = n_tiles - t;
+    if (left > 2 * N_TILES / 3)
+        multiply(v + t * LANES, row, u, u_stride, m + t * LANES, row, n_groups, width, N_TILES);
+    else if (left > N_TILES / 3)
+        multiply(v + t * LANES, row, u, u_stride, m + t * LANES, row, n_groups, width,
+                 2 * N_TILES / 3);
+    else if (left)
+        multiply(v + t * LANES, row, u, u_stride, m + t * LANES, row, n_groups, width, N_TILES / 3);
 }
 
 static void multiply_positions(const float *v, const float *u, float *m, long n_tiles, long n_in,
@@ -119,28 +133,19 @@ static void multiply_positions(const float *v, const float *u, float *m, long n_
             long begin = out / PANEL * PANEL, panel = n_out - begin < PANEL ? n_out - begin : PANEL;
             int width = begin + panel - out >= N_VECTORS * LANES ? N_VECTORS : 1;
             const float *weights = up + begin * n_in + (out - begin);
-            for (long t = 0; t < n_tiles; t += N_TILES) {
-                const float *tiles = vp + t * LANES;
-                float *to = mp + out / LANES * row + t * LANES;
-                if (width == N_VECTORS)
-                    multiply(tiles, row, weights, panel, to, row, groups_in, N_VECTORS);
-                else
-                    multiply(tiles, row, weights, panel, to, row, groups_in, 1);
-            }
+            float *to = mp + out / LANES * row;
+            if (width == N_VECTORS)
+                multiply_tiles(vp, weights, panel, to, row, groups_in, n_tiles, N_VECTORS);
+            else
+                multiply_tiles(vp, weights, panel, to, row, groups_in, n_tiles, 1);
             out += width * LANES;
         }
     }
 }
 
-static long tiles_at_once(long n_in, long n_out) {
-    long block = WORK_FLOATS / (POSITIONS * (n_in + n_out)) / N_TILES * N_TILES;
-    return block < SMALLEST_BLOCK ? SMALLEST_BLOCK : block > LARGEST_BLOCK ? LARGEST_BLOCK : block;
-}
-
 /* Floats of scratch that `convolve` needs. */
 long convolve_scratch(long n_in, long n_out) {
-    long block = tiles_at_once(n_in, n_out);
-    return POSITIONS * (STRIDE(n_in, block) + STRIDE(n_out, block) + 32);
+    return POSITIONS * (STRIDE(n_in, BLOCK) + STRIDE(n_out, BLOCK));
 }
 
 static void read_features(Features in, long image, long n_rows, long n_cols, long row, long col,
@@ -173,9 +178,9 @@ static void convolve_features(Features a, Features b, long n, long n_rows, long 
                               const float *u, float *out, float *scratch) {
     long n_in = a.n_channels + b.n_channels;
     long down = (n_rows + 3) / 4, across = (n_cols + 3) / 4, total = n * down * across;
-    long block = tiles_at_once(n_in, n_out), n_blocks = (total + block - 1) / block;
+    long n_blocks = (total + BLOCK - 1) / BLOCK;
     /* Blocks of equal size. */
-    block = ((total + n_blocks - 1) / n_blocks + N_TILES - 1) / N_TILES * N_TILES;
+    long block = ((total + n_blocks - 1) / n_blocks + N_TILES - 1) / N_TILES * N_TILES;
     long row = block * LANES;
     long in_stride = STRIDE(n_in, block), out_stride = STRIDE(n_out, block);
     float *v = scratch, *m = scratch + POSITIONS * in_stride;

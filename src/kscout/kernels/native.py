@@ -30,9 +30,12 @@ from kscout.kernels import read_source
 
 log = logging.getLogger(__name__)
 
-_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-w")
-_FOR_THIS_MACHINE = ("-march=native", "-mcpu=native")
-"""Compilers differ in which of the two they take; without either, code is slower than torch's."""
+_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-w", "-fno-schedule-insns")
+"""On ARM, GCC moves loads ahead until sums no longer fit the registers; elsewhere it does not."""
+_IS_ARM = platform.machine() in ("aarch64", "arm64")
+_FOR_THIS_MACHINE = ("-march=native", "-mcpu=native")[:: -1 if _IS_ARM else 1]
+"""Compilers differ in which of the two they take; without either, code is slower than torch's. On
+ARM the second one also chooses the order of instructions."""
 _LIMIT_S = 120
 
 _is_enabled = True

@@ -9,7 +9,7 @@ convolution's. Where the machine has a C compiler and `compiled_kernels` are all
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -54,8 +54,72 @@ def _mean(pixels: Float[Tensor, "batch row col channel"]) -> Float[Tensor, "batc
     return pixels.mean(dim=2, keepdim=True).mean(dim=1, keepdim=True)
 
 
+class Passed(NamedTuple):
+    """What a compiled layer computed: convolved, then normalized, and pooled but for the first."""
+
+    convolved: Float[Tensor, "batch row col channel"]
+    normalized: compiled.Normalized
+
+    @classmethod
+    def empty(cls, n: int, n_rows: int, n_cols: int, n_channels: int, *, pools: bool) -> "Passed":
+        """Reserve the memory for n images."""
+        convolved = torch.empty(n, n_rows, n_cols, n_channels)
+        return cls(convolved, compiled.Normalized.empty(convolved, pools=pools))
+
+    def part(self, begin: int, end: int) -> "Passed":
+        """Return what belongs to some of the images."""
+        normalized = compiled.Normalized(*(x[begin:end] for x in self.normalized))
+        return Passed(self.convolved[begin:end], normalized)
+
+
+def pass_forward(
+    library: ctypes.CDLL,
+    features: Float[Tensor, "batch row col *channel"],
+    weights: Float[Tensor, "..."],
+    to: Passed | None = None,
+) -> Passed:
+    """Run one layer: a 3x3 convolution, instance norm and ReLU, and all but the first then pool.
+
+    Args:
+        library: the compiled functions.
+        features: images for the first layer, else features with channels last.
+        weights: the first layer's as they are, else packed.
+        to: where to write.
+    """
+    is_first = features.ndim == 3
+    convolve = compiled.convolve_first if is_first else compiled.convolve
+    convolved = convolve(library, features, weights, None if to is None else to.convolved)
+    own = None if to is None else to.normalized
+    return Passed(convolved, compiled.normalize(library, convolved, pools=not is_first, to=own))
+
+
+def pass_backward(
+    library: ctypes.CDLL,
+    features: Float[Tensor, "batch row col *channel"],
+    weight: Float[Tensor, "out_channel channel 3 3"],
+    passed: Passed,
+    gradient: Float[Tensor, "batch out_row out_col out_channel"],
+    *,
+    in_place: bool = False,
+) -> tuple[Float[Tensor, "batch row col channel"] | None, Tensor]:
+    """Return the gradients of a layer's input (of an image none) and of its weights.
+
+    Where `in_place`, what was convolved is overwritten: new memory costs as much as the norm.
+    """
+    is_first = features.ndim == 3
+    gradient = compiled.normalize_backward(
+        library, gradient, *passed, pools=not is_first, in_place=in_place
+    )
+    if is_first:
+        return None, compiled.first_weight_gradient(library, features, gradient)
+    weights = compiled.weight_gradient(library, features, gradient)
+    # Backwards a convolution is one with mirrored weights, inputs and outputs exchanged.
+    mirrored = compiled.transform_weights(weight.flip(2, 3).transpose(0, 1))
+    return compiled.convolve(library, gradient, mirrored), weights
+
+
 class CompiledLayer(torch.autograd.Function):
-    """A 3x3 convolution, instance norm and ReLU; all but the first layer, of an image, then pool.
+    """One layer of compiled kernels.
 
     A bias is taken away by the norm, so it neither counts nor gets a gradient but zero.
     """
@@ -68,35 +132,25 @@ class CompiledLayer(torch.autograd.Function):
         bias: Float[Tensor, " out_channel"],
         library: ctypes.CDLL,
     ) -> Float[Tensor, "batch out_row out_col out_channel"]:
-        is_first = features.ndim == 3
-        convolved = (
-            compiled.convolve_first(library, features, weight)
-            if is_first
-            else compiled.convolve(library, features, compiled.transform_weights(weight))
-        )
-        found, scale, shift = compiled.normalize(library, convolved, pools=not is_first)
+        passed = pass_forward(library, features, packed(weight))
         ctx.library = library
-        ctx.save_for_backward(features, weight, bias, convolved, found, scale, shift)
-        return found
+        ctx.save_for_backward(features, weight, bias, passed.convolved, *passed.normalized)
+        return passed.normalized.output
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401 - torch's context
         *gradients: Float[Tensor, "batch out_row out_col out_channel"],
     ) -> tuple[Tensor | None, Tensor, Tensor, None]:
-        features, weight, bias, convolved, found, scale, shift = ctx.saved_tensors
-        is_first = features.ndim == 3
-        gradient = compiled.normalize_backward(
-            ctx.library, gradients[0], found, convolved, scale, shift, pools=not is_first
-        )
-        no_bias = torch.zeros_like(bias)
-        if is_first:
-            weights = compiled.first_weight_gradient(ctx.library, features, gradient)
-            return None, weights, no_bias, None
-        weights = compiled.weight_gradient(ctx.library, features, gradient)
-        # Backwards a convolution is one with mirrored weights, inputs and outputs exchanged.
-        mirrored = compiled.transform_weights(weight.flip(2, 3).transpose(0, 1))
-        return compiled.convolve(ctx.library, gradient, mirrored), weights, no_bias, None
+        features, weight, bias, convolved, *normalized = ctx.saved_tensors
+        passed = Passed(convolved, compiled.Normalized(*normalized))
+        found = pass_backward(ctx.library, features, weight, passed, gradients[0])
+        return *found, torch.zeros_like(bias), None
+
+
+def packed(weight: Float[Tensor, "out_channel channel 3 3"]) -> Float[Tensor, "..."]:
+    """Return weights as `pass_forward` takes them."""
+    return weight.detach() if weight.shape[1] == 1 else compiled.transform_weights(weight)
 
 
 def _run_compiled(

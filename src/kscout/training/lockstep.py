@@ -19,6 +19,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.policies.conv_fused import can_fuse_policy as fuses
+from kscout.policies.conv_kept import KeptConvPolicy, can_keep_policy
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import (
@@ -39,6 +40,11 @@ def _in_half_precision(policy: Policy, compiles: bool) -> Policy:
     if fuses(policy):
         return HalfPrecisionConvPolicy(policy)
     return MixedPrecision(policy, compiles=compiles)
+
+
+def _kept(policy: Policy) -> Policy:
+    """Return a view of a policy that keeps its features on a CPU, where it can."""
+    return KeptConvPolicy(policy) if can_keep_policy(policy) else policy
 
 
 class Draws(NamedTuple):
@@ -81,7 +87,7 @@ class Lockstep:
         precision = configs[0].training.precision
         is_fast = slices.device.type == "cuda" and precision != "fp32"
         compiles = configs[0].training.compile
-        self.learned = [_in_half_precision(x, compiles) if is_fast else x for x in policies]
+        self.learned = [_in_half_precision(x, compiles) if is_fast else _kept(x) for x in policies]
         self.slices, self.reconstructor = slices, reconstructor
         training = configs[0].training
         if training.batch_size < n_processes():

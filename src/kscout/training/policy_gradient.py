@@ -28,6 +28,7 @@ from kscout.acquisition.episode import Simulator, State
 from kscout.core import Observation, Policy
 from kscout.kernels import count_on
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.policies.conv_kept import KeptConvPolicy
 from kscout.training.streams import side_by_side
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
@@ -37,7 +38,13 @@ N_KEPT_ON_CPU = 64
 """Images whose graph may be kept on a CPU from the choice of columns until rewards are known."""
 
 _MEMORY_KEPT = 0.5
-"""Share of a device's memory that features may take from the choice until the gradients."""
+"""Share of a GPU's memory that features may take from the choice until the gradients."""
+
+_BYTES_KEPT_ON_CPU = 2**28
+"""The same on a CPU. With more images than that, nothing is gained by waiting for the last."""
+
+_KEEPING = (HalfPrecisionConvPolicy, KeptConvPolicy)
+"""Policies that can keep their features."""
 
 
 def greedy_loss(
@@ -117,13 +124,14 @@ def greedy_gradients(
         n_at_once: images per policy whose gradients are computed together.
     """
     state = simulator.start(n_initial)
-    _keep_features(policies, len(state) * uniforms.shape[1])
+    is_kept = _keep_features(policies, len(state) * uniforms.shape[1])
     visited: list[Transition] = []
     before, after = [], []
     # What is made for all steps at once costs a GPU no more than for one.
     draws = uniforms.transpose(0, 1).contiguous()
     choices = followed.repeat_interleave(len(state) // len(policies), dim=1)
-    keeps = n_at_once is None and _is_on_cpu(state) and len(state) <= N_KEPT_ON_CPU
+    is_small = n_at_once is None and len(state) <= N_KEPT_ON_CPU
+    keeps = is_small and _is_on_cpu(state) and not is_kept
     for step in range(uniforms.shape[1]):
         given = None if replay is None else replay[step]
         with torch.set_grad_enabled(keeps):
@@ -282,7 +290,7 @@ def _add_gradients(
             for image, mask, step, blocked, columns, _, weight in zip(
                 *(x.split(limit) for x in joined), strict=True
             ):
-                if isinstance(policy, HalfPrecisionConvPolicy) and policy.kept is not None:
+                if isinstance(policy, _KEEPING) and policy.kept is not None:
                     scores = policy.recall(image, begin)
                 else:
                     scores = policy(Observation(image=image, mask=mask, step=step))
@@ -301,13 +309,24 @@ def _backward(
     (log_probs.gather(-1, columns) * weights).sum().backward()
 
 
-def _keep_features(policies: Sequence[Policy], n_states: int) -> None:
-    """Have policies that can do so keep what they compute for so many states of all policies."""
+def _keep_features(policies: Sequence[Policy], n_states: int) -> bool:
+    """Have policies that can do so keep what they compute for so many states of all policies.
+
+    Returns:
+        Whether all of them do.
+    """
+    n_own = n_states // len(policies)
     for policy in policies:
-        if isinstance(policy, HalfPrecisionConvPolicy):
-            n_own = n_states // len(policies)
-            if len(policies) * policy.n_bytes_kept(n_own) <= _MEMORY_KEPT * _device_memory():
+        if isinstance(policy, _KEEPING):
+            policy.kept = None
+            if len(policies) * policy.n_bytes_kept(n_own) <= _memory_for(policy):
                 policy.keep(n_own)
+    return all(isinstance(policy, _KEEPING) and policy.kept is not None for policy in policies)
+
+
+def _memory_for(policy: Policy) -> int:
+    is_on_cpu = isinstance(policy, KeptConvPolicy)
+    return _BYTES_KEPT_ON_CPU if is_on_cpu else int(_MEMORY_KEPT * _device_memory())
 
 
 @cache
