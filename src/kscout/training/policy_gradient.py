@@ -41,7 +41,7 @@ _MEMORY_KEPT = 0.5
 """Share of a GPU's memory that features may take from the choice until the gradients."""
 
 _BYTES_KEPT_ON_CPU = 2**28
-"""The same on a CPU. With more images than that, nothing is gained by waiting for the last."""
+"""The same on a CPU, greedy only. With more images, nothing is gained by waiting for the last."""
 
 _KEEPING = (HalfPrecisionConvPolicy, KeptConvPolicy)
 """Policies that can keep their features."""
@@ -124,7 +124,8 @@ def greedy_gradients(
         n_at_once: images per policy whose gradients are computed together.
     """
     state = simulator.start(n_initial)
-    is_kept = _keep_features(policies, len(state) * uniforms.shape[1])
+    n_states = len(state) * uniforms.shape[1]
+    is_kept = _keep_features(policies, n_states, bytes_on_cpu=_BYTES_KEPT_ON_CPU)
     visited: list[Transition] = []
     before, after = [], []
     # What is made for all steps at once costs a GPU no more than for one.
@@ -189,7 +190,8 @@ def non_greedy_gradients(
     """
     n_slices, horizon, q = uniforms.shape
     state = simulator.start(n_initial)
-    _keep_features(policies, n_slices * (1 + q * (horizon - 1)))
+    # q trajectories would soon fill a CPU's share, and memory must not grow with the horizon there.
+    _keep_features(policies, n_slices * (1 + q * (horizon - 1)), bytes_on_cpu=0)
     visited: list[Transition] = []
     scores = [state.score[:, None].expand(-1, q)]
     draws = uniforms.transpose(0, 1).contiguous()
@@ -309,7 +311,7 @@ def _backward(
     (log_probs.gather(-1, columns) * weights).sum().backward()
 
 
-def _keep_features(policies: Sequence[Policy], n_states: int) -> bool:
+def _keep_features(policies: Sequence[Policy], n_states: int, *, bytes_on_cpu: int) -> bool:
     """Have policies that can do so keep what they compute for so many states of all policies.
 
     Returns:
@@ -319,14 +321,11 @@ def _keep_features(policies: Sequence[Policy], n_states: int) -> bool:
     for policy in policies:
         if isinstance(policy, _KEEPING):
             policy.kept = None
-            if len(policies) * policy.n_bytes_kept(n_own) <= _memory_for(policy):
+            on_cpu = isinstance(policy, KeptConvPolicy)
+            limit = bytes_on_cpu if on_cpu else int(_MEMORY_KEPT * _device_memory())
+            if len(policies) * policy.n_bytes_kept(n_own) <= limit:
                 policy.keep(n_own)
     return all(isinstance(policy, _KEEPING) and policy.kept is not None for policy in policies)
-
-
-def _memory_for(policy: Policy) -> int:
-    is_on_cpu = isinstance(policy, KeptConvPolicy)
-    return _BYTES_KEPT_ON_CPU if is_on_cpu else int(_MEMORY_KEPT * _device_memory())
 
 
 @cache
