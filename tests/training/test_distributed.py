@@ -94,12 +94,14 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     words += " --convolution native --set reconstructor.n_pools=2"
     for name, launcher in (("one", []), ("two", ["-m", *torchrun])):
         command = [sys.executable, *launcher, str(script), *words.split()]
-        subprocess.run(
+        done = subprocess.run(
             [*command, "--out", str(tmp_path / name)],
-            check=True,
+            check=False,
             capture_output=True,
+            text=True,
             env={"PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "PATH": ""},
         )
+        assert done.returncode == 0, done.stderr
     for n_batch in (5, 1):
         gradient = torch.load(tmp_path / f"gradient-{n_batch}.pt", weights_only=True)
         # Written last by the two processes: the mean over the whole batch of (i + j)^2.
