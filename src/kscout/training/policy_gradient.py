@@ -10,8 +10,8 @@ in equal consecutive parts, and all reconstructions are made together. Randomnes
 numbers, never as a generator, so that the same function runs eagerly or inside a CUDA graph.
 
 Parameters do not change within a batch, so columns are chosen first, without a graph, and the
-gradients are computed at the end, from what the policies saw. Only the greedy estimator on a CPU
-takes each step's gradients at once, where nothing is computed twice.
+gradients are computed at the end, from what the policies saw or from features that they kept. Only
+the greedy estimator on a CPU, where none are kept, takes each step's gradients at once.
 """
 
 from collections.abc import Sequence
@@ -132,22 +132,22 @@ def greedy_gradients(
     draws = uniforms.transpose(0, 1).contiguous()
     choices = followed.repeat_interleave(len(state) // len(policies), dim=1)
     is_small = n_at_once is None and len(state) <= N_KEPT_ON_CPU
-    keeps = is_small and _is_on_cpu(state) and not is_kept
+    goes_back_at_once = is_small and _is_on_cpu(state) and not is_kept
     for step in range(uniforms.shape[1]):
         given = None if replay is None else replay[step]
-        with torch.set_grad_enabled(keeps):
+        with torch.set_grad_enabled(goes_back_at_once):
             logits = _score(policies, state)
         visited.append(_choose(logits.detach(), simulator, state, draws[step], given))
         branches = simulator.branch(state, visited[-1].columns)
         before.append(state.score)
         after.append(branches.score)
-        if keeps:
+        if goes_back_at_once:
             weight = _greedy_weights(after[-1] - before[-1][:, None], len(policies))
             _backward(logits, visited[-1].blocked, visited[-1].columns, weight)
         state = branches.follow(choices[step])
     reward = torch.stack(after) - torch.stack(before)[..., None]
     weights = _greedy_weights(reward, len(policies))
-    if not keeps:
+    if not goes_back_at_once:
         _add_gradients(policies, visited, list(weights), n_at_once)
     return _estimate(visited, reward, weights, state, len(policies))
 
