@@ -15,7 +15,8 @@ def scores_from(policy: ConvPolicy, image: Tensor, outputs: list[Tensor]) -> Ten
     layers = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
     for number, (layer, values) in enumerate(zip(layers, outputs, strict=True)):
         own = F.conv2d(features, layer.weight, padding=1)
-        own = own + (values.float().permute(0, 3, 1, 2) - own).detach()
+        given = values[..., : len(layer.weight)]  # more channels, where the kernels add some
+        own = own + (given.float().permute(0, 3, 1, 2) - own).detach()
         features = F.instance_norm(own).relu()
         features = F.max_pool2d(features, 2) if number else features
     return policy.fc_out(features.flatten(start_dim=1))

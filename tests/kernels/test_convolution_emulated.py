@@ -12,7 +12,7 @@ from kscout.kernels.convolution import FILE, Division, packed_order
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 
-MODES = {"same": 0, "pool": 1, "up": 2, "pooled": 3}
+MODES = {"same": 0, "up": 1, "pooled": 2}
 
 
 def pack_weight(weight: Tensor) -> Tensor:
@@ -95,7 +95,6 @@ def convolve(
         ("same", (16, 16), 48, 0, 48),  # channels that 32 do not divide
         ("same", (8, 8), 16, 0, 32),  # two rows of pixels in one product
         ("same", (8, 4), 16, 0, 16),  # four rows of pixels in one product
-        ("pool", (8, 16), 32, 0, 16),
         ("pooled", (8, 16), 32, 0, 16),
         ("up", (16, 32), 16, 0, 16),
         ("up", (4, 16), 32, 16, 32),
@@ -112,7 +111,7 @@ def test_convolution_reads_finishes_the_norm_and_convolves(
     out, sums, _ = convolve(main, skip, weight, mode, shape)
 
     features = activated(main[:-1])
-    if mode.startswith("pool"):
+    if mode == "pooled":
         features = F.max_pool2d(features, 2)
     if mode == "up":
         features = F.interpolate(features, scale_factor=2, mode="bilinear")

@@ -13,7 +13,8 @@ from torch import Tensor
 from kscout.kernels import compile_kernel
 
 FILE = "convolution.cu"
-_MODES = {"same": 0, "pool": 1, "up": 2, "pooled": 3}
+LAST = "convolution_last.cu"
+_MODES = {"same": 0, "up": 1, "pooled": 2}
 
 
 _DEPTH = 16
@@ -180,8 +181,8 @@ class Convolution:
 
     Args:
         weight: [out, in, 3, 3]; one input channel makes a first layer, which reads images.
-        mode: size of what is read: `same`, `pool` (twice) or `up` (half). `pooled` does what
-            `pool` does, but reads the maxima that a convolution with `pools` has left.
+        mode: what is read: values of the `same` size, of half the size (`up`), or the maxima that
+            a convolution of twice the size with `pools` has left (`pooled`).
         n_rows: rows of the output.
         n_cols: columns of the output.
         n_skip: input channels that come from a second tensor of the output's size.

@@ -5,7 +5,7 @@
 
 #include "device.cuh"
 
-enum Mode { SAME = 0, POOL = 1, UP = 2, POOLED = 3 };  // POOLED: pooled by whoever wrote it
+enum Mode { SAME = 0, UP = 1, POOLED = 2 };  // POOLED: by whoever wrote it
 
 constexpr int KC = 16;                     // channels of a tile: the depth of one product
 constexpr int VECTORS = KC / 8;            // 16-byte vectors of a pixel in a tile
@@ -114,39 +114,6 @@ __device__ __forceinline__ void copy_tile(unsigned char* tile, const u16* image,
         copy_ahead(to + k * Own::PITCH, from + k * W * C);
       else
         *(uint4*)(own.to + k * Own::PITCH) = outside8();
-    }
-  }
-}
-
-// The same from an image of twice the size, 2x2 pooled: the norm's scale is positive, so the
-// maximum may be taken before it.
-template <int H, int W, int C, int TH, int TW, int THREADS>
-__device__ __forceinline__ void pool_tile(unsigned char* tile, const u16* image, int ty, int tx) {
-  using Own = Column<H, W, TH, TW, THREADS>;
-  constexpr int PIXEL_ROW = 2 * W * C, AHEAD = 2;
-#pragma unroll
-  for (int number = 0; number < Own::N; ++number) {
-    Own own(number, tile, ty, tx);
-    if (own.row >= Own::ROWS || own.lies_beside()) continue;
-    const u16* from = image + 2 * own.y * PIXEL_ROW + 2 * own.x * C + own.part * 8;
-#pragma unroll
-    for (int first = 0; first < Own::ROWS; first += Own::STEP * AHEAD) {
-      uint4 v[AHEAD][4];
-#pragma unroll
-      for (int i = 0; i < AHEAD; ++i) {
-        int k = first + i * Own::STEP;
-        bool loads = k < Own::ROWS && own.has(k) && own.is_inside(k);
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          v[i][j] = loads ? load8(from + (2 * k + j / 2) * PIXEL_ROW + j % 2 * C) : outside8();
-      }
-#pragma unroll
-      for (int i = 0; i < AHEAD; ++i) {
-        int k = first + i * Own::STEP;
-        if (k < Own::ROWS && own.has(k))
-          *(uint4*)(own.to + k * Own::PITCH) =
-              max8(max8(v[i][0], v[i][1]), max8(v[i][2], v[i][3]));
-      }
     }
   }
 }

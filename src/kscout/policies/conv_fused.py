@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kscout.core import Observation, Policy
 from kscout.kernels import compile_kernel
-from kscout.kernels.convolution import FILE, Convolution, Features, Input, packed_order
+from kscout.kernels.convolution import LAST, Convolution, Features, Input, packed_order
 from kscout.kernels.convolution_backward import (
     Before,
     ConvolutionBackward,
@@ -25,6 +25,10 @@ from kscout.kernels.convolution_backward import (
 from kscout.policies.conv import ConvPolicy
 
 _N_FLATTEN_BLOCKS = 4
+
+_FEWEST = 16
+"""Channels that one product of the kernels takes. A network with fewer in its first layer runs with
+as many more, whose weights are zero: they stay zero through norms and change nothing."""
 
 _LARGEST = 256.0
 """To about this the largest gradient by the first dense layer's output is scaled. Its products with
@@ -75,6 +79,7 @@ class HalfPrecisionConvPolicy(Policy):
         convolutions = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
         self.weights: list[Tensor] = [layer.weight for layer in convolutions]
         self.biases: list[Tensor] = [x.bias for x in convolutions if x.bias is not None]
+        self.widening = _widening(policy)
         first, *rest = policy.fc_out
         assert isinstance(first, nn.Linear)
         self.dense, self.rest = first, rest
@@ -86,35 +91,43 @@ class HalfPrecisionConvPolicy(Policy):
             mode = "pooled" if number > 1 else "same"
             shape = (policy.n_rows >> level, policy.n_cols >> level)
             pools = number > 0
-            self.layers.append(Convolution(weight, mode, *shape, pools=pools))
+            n_out, n_in = self._widths(weight)
+            wide = weight.new_zeros(n_out, n_in, 3, 3)
+            self.layers.append(Convolution(wide, mode, *shape, pools=pools))
             if pools:
-                n_out, n_in = weight.shape[:2]
                 self.backwards.append(ConvolutionBackward(n_out, n_in, *shape, weight.device))
             else:
-                self.first_backward = FirstBackward(len(weight), *shape, weight.device)
+                self.first_backward = FirstBackward(n_out, *shape, weight.device)
         last = self.layers[-1]
         n_rows, n_cols = last.shape
         self.last_sums = LastSums(last.n_out, n_rows // 2, n_cols // 2)
-        self.flatten = compile_kernel(FILE, "flatten", *last.shape, last.n_out)
+        self.flatten = compile_kernel(LAST, "flatten", *last.shape, last.n_out)
         self.rooms: dict[tuple[int, bool], Room] = {}
         self.kept: Room | None = None
         self.n_kept = 0
         self._share_weights()
 
+    def _widths(self, weight: Float[Tensor, "out in 3 3"]) -> tuple[int, int]:
+        """Return a convolution's output and input channels, those that stay zero among them."""
+        n_out, n_in = weight.shape[:2]
+        return n_out * self.widening, n_in * self.widening if n_in > 1 else 1
+
     def _share_weights(self) -> None:
         """Keep all packed weights, forward and backward, in one tensor, made by one gather."""
         orders, begin = [], 1
         for weight in self.weights:
-            n_out, n_in = weight.shape[:2]
-            pair = [packed_order(n_out, n_in)]
+            n_out, n_in = self._widths(weight)
+            places = _wide_places(weight, n_out, n_in, begin)
+            orders.append(places[packed_order(n_out, n_in)])
             if n_in > 1:
-                pair.append(backward_order(n_out, n_in))
-            orders += [torch.where(order > 0, order + begin - 1, 0) for order in pair]
+                orders.append(places[backward_order(n_out, n_in)])
             begin += weight.numel()
         device = self.weights[0].device
         self.order = torch.cat([order.reshape(-1) for order in orders]).to(device)
         self.packed = torch.empty(len(self.order), dtype=torch.half, device=device)
-        self.packed_dense = torch.empty(self.dense.weight.shape, dtype=torch.half, device=device)
+        n_hidden, n_flat = self.dense.weight.shape
+        shape = (n_hidden, n_flat * self.widening)
+        self.packed_dense = torch.zeros(shape, dtype=torch.half, device=device)
         self.zero = torch.zeros(1, device=device)
         parts = iter(self.packed.split([order.numel() for order in orders]))
         self.backward_weights: list[Tensor] = []
@@ -128,9 +141,9 @@ class HalfPrecisionConvPolicy(Policy):
         """Take the network's present weights, and forget what was kept."""
         flat = torch.cat([self.zero, *(weight.reshape(-1) for weight in self.weights)])
         self.packed.copy_(flat[self.order])
-        n_channels = self.layers[-1].n_out
-        by_channel = self.dense.weight.unflatten(1, (n_channels, -1)).transpose(1, 2)
-        self.packed_dense.view(by_channel.shape).copy_(by_channel)
+        n_wide, n_own = self.layers[-1].n_out, self.layers[-1].n_out // self.widening
+        by_channel = self.dense.weight.unflatten(1, (n_own, -1)).transpose(1, 2)
+        self.packed_dense.unflatten(1, (-1, n_wide))[..., :n_own].copy_(by_channel)
         self.kept = None
 
     def keep(self, n_images: int) -> None:
@@ -140,7 +153,7 @@ class HalfPrecisionConvPolicy(Policy):
     def n_bytes_kept(self, n_images: int) -> int:
         """Return how much memory `keep` takes."""
         per_image = sum(5 * x.n_out * x.shape[0] * x.shape[1] // 2 for x in self.layers)
-        return _room_size(n_images) * (per_image + 2 * self.dense.in_features)
+        return _room_size(n_images) * (per_image + 2 * self.packed_dense.shape[1])
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         image = seen.image.contiguous()
@@ -197,7 +210,8 @@ class HalfPrecisionConvPolicy(Policy):
             )
             found.append(weight)
         found.append(self.first_backward(image, features[0], norms[0], flow))
-        return found[::-1]
+        own = (weight.shape for weight in self.weights)
+        return [x[: size[0], : size[1]] for x, size in zip(found[::-1], own, strict=True)]
 
 
 class _FirstDense(torch.autograd.Function):
@@ -227,12 +241,12 @@ class _FirstDense(torch.autograd.Function):
         scale = torch.exp2((_LARGEST / largest).log2().floor())
         small = (gradient * scale).half()
         dense = torch.mm(small.T, room.flat, out_dtype=torch.float32)
-        n_out = view.layers[-1].n_out
-        by_channel = dense.unflatten(1, (-1, n_out)).transpose(1, 2)
+        n_wide = view.layers[-1].n_out
+        own = dense.unflatten(1, (-1, n_wide))[..., : n_wide // view.widening]
         found = view.weight_gradients(image, room, small @ view.packed_dense)
         return (
             *(None, None, None),
-            (by_channel / scale).reshape(dense.shape),
+            (own.transpose(1, 2) / scale).reshape(view.dense.weight.shape),
             gradient.sum(dim=0),
             *((weight / scale).contiguous() for weight in found),
             *(torch.zeros_like(bias) for bias in view.biases),
@@ -244,15 +258,34 @@ def _room_size(n_images: int) -> int:
     return 1 << (n_images - 1).bit_length()
 
 
+def _widening(policy: ConvPolicy) -> int:
+    """Return how many times the channels are that the kernels compute."""
+    return max(1, _FEWEST // policy.n_channels)
+
+
+def _wide_places(
+    weight: Float[Tensor, "out in 3 3"], n_out: int, n_in: int, begin: int
+) -> Int[Tensor, " place"]:
+    """Return where each weight of a wider convolution lies; its weights count from 1, 0 is none.
+
+    Those that the narrower one has count from `begin`; the others are none.
+    """
+    places = torch.zeros(n_out, n_in, 3, 3, dtype=torch.int64)
+    own = torch.arange(begin, begin + weight.numel()).view(weight.shape)
+    places[: len(weight), : weight.shape[1]] = own
+    return torch.cat([places.new_zeros(1), places.reshape(-1)])
+
+
 def can_fuse_policy(policy: Policy) -> TypeGuard[ConvPolicy]:
     """Say whether the kernels exist for this network."""
     if not isinstance(policy, ConvPolicy):
         return False
-    n_channels, n_blocks = policy.n_channels, policy.n_blocks
+    n_channels, n_blocks = policy.n_channels * _widening(policy), policy.n_blocks
     sides = [side >> level for side in (policy.n_rows, policy.n_cols) for level in range(n_blocks)]
     return (
         n_blocks >= 1
-        and 16 <= n_channels <= 128
+        and policy.n_channels >= _FEWEST // 2
+        and n_channels <= 128
         and n_channels & (n_channels - 1) == 0
         and n_channels << n_blocks <= 1024
         and policy.n_rows % 2**n_blocks == policy.n_cols % 2**n_blocks == 0

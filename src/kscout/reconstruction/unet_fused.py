@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kscout.kernels import compile_kernel
-from kscout.kernels.convolution import FILE, Convolution, Features, Input
+from kscout.kernels.convolution import LAST, Convolution, Features, Input
 from kscout.reconstruction.unet import UNetNetwork
 
 
@@ -35,7 +35,7 @@ class FusedUNet:
         self.final = combined_weight(network.conv2)
         n_channels = len(self.final) - 1
         n_each = max(1, 64 // n_channels)  # pixels of a thread: as many as registers hold
-        self.combine = compile_kernel(FILE, "combine", n_rows, n_cols, n_channels, n_each)
+        self.combine = compile_kernel(LAST, "combine", n_rows, n_cols, n_channels, n_each)
         self.n_combine_blocks = -(-n_rows * n_cols // (256 * n_each))
         self.buffers: dict[int, list[Features]] = {}
 
