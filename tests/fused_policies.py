@@ -6,10 +6,17 @@ from torch.nn import functional as F
 from kscout.policies.conv import ConvPolicy
 
 
-def scores_from(policy: ConvPolicy, image: Tensor, outputs: list[Tensor]) -> Tensor:
-    """Run the network in 32 bit, but go on from a fused pass's outputs of each convolution.
+def scores_from(policy: ConvPolicy, image: Tensor, outputs: list[Tensor], dense: Tensor) -> Tensor:
+    """Run the network in 32 bit, but go on from a fused pass's outputs.
 
-    So both take the same maxima of 2x2 pixels: rounding moves some, and with each a gradient.
+    So both take the same maxima of 2x2 pixels, and the same hidden units are on: rounding moves
+    some, and with each a gradient.
+
+    Args:
+        policy: the network.
+        image: what it sees.
+        outputs: of each convolution, channels last.
+        dense: of the first dense layer.
     """
     features = image[:, None]
     layers = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
@@ -19,4 +26,5 @@ def scores_from(policy: ConvPolicy, image: Tensor, outputs: list[Tensor]) -> Ten
         own = own + (given.float().permute(0, 3, 1, 2) - own).detach()
         features = F.instance_norm(own).relu()
         features = F.max_pool2d(features, 2) if number else features
-    return policy.fc_out(features.flatten(start_dim=1))
+    own = policy.fc_out[0](features.flatten(start_dim=1))
+    return policy.fc_out[1:](own + (dense - own).detach())

@@ -224,9 +224,11 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
         fused(seen)
     assert fused.kept is not None
     outputs = [features.values.clone() for features in fused.kept.features]
+    flat, weights = fused.kept.flat[:n_images], fused.packed_dense.T
+    dense = torch.mm(flat, weights, out_dtype=torch.float32) + fused.dense.bias
     found = []
     for scores in (
-        scores_from(policy, image, outputs),
+        scores_from(policy, image, outputs, dense),
         policy(seen),
         fused(seen),
         fused.recall(image, 0),

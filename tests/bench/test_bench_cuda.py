@@ -89,7 +89,7 @@ def test_memory_and_scaling_are_measured_in_one_process() -> None:
     steps = {"n_slices": (2, 8), "size": (64, 256)}
     found = measure_scaling(device, base=(64, Workload(2, 2, 4)), steps=steps)
     policies = {record["size"]: record["policy"] for record in found["scaling"]}
-    assert policies == {64: "HalfPrecisionConvPolicy", 256: "MixedPrecision"}
+    assert policies == {64: "HalfPrecisionConvPolicy", 256: "HalfPrecisionConvPolicy"}
     assert all(record["peak_bytes"] > 0 for record in found["scaling"])
 
 

@@ -51,8 +51,10 @@ def test_fused_policy_has_the_gradients_of_the_network(
         expected = policy(seen)
         assert (fused(seen) - expected).abs().max() < 2e-2 * expected.std()
     outputs = [features.values.clone() for features in fused.kept.features]
+    flat, weights = fused.kept.flat[:n_images], fused.packed_dense.T
+    dense = torch.mm(flat, weights, out_dtype=torch.float32) + fused.dense.bias
     found = []
-    for scores in (scores_from(policy, image, outputs), fused(seen), fused.recall(image, 0)):
+    for scores in (scores_from(policy, image, outputs, dense), fused(seen), fused.recall(image, 0)):
         policy.zero_grad()
         (scores.log_softmax(-1) * weight).sum().backward()
         found.append({name: p.grad for name, p in policy.named_parameters() if p.grad is not None})
