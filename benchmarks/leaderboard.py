@@ -1,7 +1,9 @@
 """Enter an evaluation into benchmarks/leaderboard.json, one record per store, horizon and method.
 
 All records of a store and horizon come from one evaluation, so that their scores may stand side by
-side: entering another one replaces them all.
+side: entering another one replaces them all. With --join its methods join those that are there, if
+it scored the fixed order, and any oracle, exactly as they were: on the same images, by the same
+arithmetic.
 
     python benchmarks/leaderboard.py results/base/summary.json --store knee-paper-size \
         --horizon knee-base --data stores/knee --reconstructor knee-unet \
@@ -19,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from kscout.errors import ConfigError
+from kscout.evaluation.summary import gap_closed
 from kscout.files import write_json
 
 LEADERBOARD = Path(__file__).with_name("leaderboard.json")
 REFERENCE = "fixed"
+BOUNDS = ("na-oracle", "oracle")
 
 Record = dict[str, Any]
 
@@ -121,6 +125,28 @@ def entered(records: Sequence[Record], new: Sequence[Record]) -> list[Record]:
     return sorted([*kept, *new], key=_place)
 
 
+def joined(records: Sequence[Record], new: Sequence[Record]) -> list[Record]:
+    """Return new records of one store and horizon and, best first, those that it has besides."""
+    methods = {record["method"] for record in new}
+    place = _place(new[0])
+    own = {record["method"]: record for record in records if _place(record) == place}
+    if REFERENCE not in own:
+        raise ConfigError(f"no evaluation of {place} is there to join; enter it without --join")
+    for record in new:
+        name, ssim = record["method"], record["ssim_mean"]
+        is_fitted_alike = name in (REFERENCE, *BOUNDS)
+        if is_fitted_alike and name in own and own[name]["ssim_mean"] != ssim:
+            raise ConfigError(
+                f"{name!r} scores {ssim} here and {own[name]['ssim_mean']} on the leaderboard; "
+                "evaluate all methods together and enter them without --join"
+            )
+    kept = [record for method, record in own.items() if method not in methods]
+    ssim = {record["method"]: record["ssim_mean"] for record in [*kept, *new]}
+    low, high = (ssim.get(name) for name in BOUNDS)
+    added = [record | {"gap_closed": gap_closed(record["ssim_mean"], low, high)} for record in new]
+    return sorted([*kept, *added], key=lambda record: -record["ssim_mean"])
+
+
 def _place(record: Record) -> tuple[str, str]:
     return record["store"], record["horizon"]
 
@@ -154,6 +180,7 @@ def main() -> None:
     parser.add_argument("--rename", action="append", default=[], metavar="POLICY=METHOD")
     parser.add_argument("--leave-out", action="append", default=[], metavar="POLICY")
     parser.add_argument("--source", action="append", default=[], metavar="METHOD=POLICY")
+    parser.add_argument("--join", action="store_true")
     parser.add_argument("--out", type=Path, default=LEADERBOARD)
     wanted = parser.parse_args()
     sources: dict[str, list[str]] = {}
@@ -170,7 +197,7 @@ def main() -> None:
         sources=sources,
     )
     old = json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.is_file() else []
-    write_json(wanted.out, entered(old, new))
+    write_json(wanted.out, entered(old, joined(old, new) if wanted.join else new))
     print(json.dumps(new, indent=2))
 
 

@@ -158,3 +158,24 @@ def test_another_evaluation_drives_out_all_records_of_its_horizon(script: Module
     ]
     new = [{"store": "s", "horizon": "h", "method": "mine", "ssim_mean": 0.2}]
     assert script.entered(old, new) == [old[3], new[0], old[2]]
+
+
+def test_an_evaluation_joins_where_the_fixed_order_scored_the_same(script: ModuleType) -> None:
+    place = {"store": "s", "horizon": "h"}
+    old = [
+        {**place, "method": "oracle", "ssim_mean": 0.9, "gap_closed": 1.0},
+        {**place, "method": "na-oracle", "ssim_mean": 0.7, "gap_closed": 0.0},
+        {**place, "method": "fixed", "ssim_mean": 0.6, "gap_closed": -0.5},
+    ]
+    new = [
+        {**place, "method": "mine", "ssim_mean": 0.75, "gap_closed": None},
+        {**place, "method": "fixed", "ssim_mean": 0.6, "gap_closed": None},
+    ]
+    found = script.joined(old, new)
+    assert [record["method"] for record in found] == ["oracle", "mine", "na-oracle", "fixed"]
+    assert [record["gap_closed"] for record in found] == pytest.approx([1, 0.25, 0, -0.5])
+    moved = [new[0], new[1] | {"ssim_mean": 0.6001}]
+    with pytest.raises(ConfigError, match=r"'fixed' scores 0\.6001 here"):
+        script.joined(old, moved)
+    with pytest.raises(ConfigError, match="without --join"):
+        script.joined([record | {"horizon": "k"} for record in old], new)

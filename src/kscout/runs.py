@@ -201,8 +201,9 @@ class RunRecord:
         return self.done is not None
 
 
-def read_run(path: Path) -> RunRecord:
+def read_run(path: Path | str) -> RunRecord:
     """Read a run folder, finished or not."""
+    path = Path(path)
     if not (path / CONFIG).is_file():
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
     done = path / DONE

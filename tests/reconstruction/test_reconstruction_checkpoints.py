@@ -92,7 +92,7 @@ def test_fastmri_checkpoints_load_in_every_layout(tmp_path: Path, layout: str) -
 
 def test_content_decides_and_not_the_name(tmp_path: Path) -> None:
     unet, fastmri = UNet(n_channels=2, n_pools=1), FastMRIUNet(n_channels=2, n_pools=1)
-    save(tmp_path / "ours.pt", unet)
+    save(str(tmp_path / "ours.pt"), unet)
     torch.save(fastmri.network.state_dict(), tmp_path / "theirs.safetensors")
     assert same_state(load(tmp_path / "ours.pt"), unet)
     assert same_state(load(tmp_path / "theirs.safetensors"), fastmri)

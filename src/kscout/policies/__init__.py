@@ -68,7 +68,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
     return read_policy(zoo_path(path) or Path(path), POLICIES).to(device).eval()
 
 
-def save(path: Path, policy: Policy, *, extra: dict[str, Any] | None = None) -> None:
+def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = None) -> None:
     """Write a policy to a .safetensors file that `load` reads.
 
     Args:
@@ -76,7 +76,7 @@ def save(path: Path, policy: Policy, *, extra: dict[str, Any] | None = None) -> 
         policy: of a class in `POLICIES`.
         extra: JSON values that say where it comes from.
     """
-    save_policy(path, policy, table=POLICIES, extra=extra)
+    save_policy(Path(path), policy, table=POLICIES, extra=extra)
 
 
 __all__ = ["POLICIES", "build", "load", "save"]

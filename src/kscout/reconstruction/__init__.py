@@ -37,7 +37,9 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstruct
     return load_reconstructor(path, table=RECONSTRUCTORS, device=device)
 
 
-def save(path: Path, reconstructor: Reconstructor, *, extra: dict[str, Any] | None = None) -> None:
+def save(
+    path: Path | str, reconstructor: Reconstructor, *, extra: dict[str, Any] | None = None
+) -> None:
     """Write a reconstructor to a .safetensors file that `load` reads.
 
     Args:
@@ -45,7 +47,7 @@ def save(path: Path, reconstructor: Reconstructor, *, extra: dict[str, Any] | No
         reconstructor: of a class in `RECONSTRUCTORS`.
         extra: JSON values that say where it comes from.
     """
-    save_reconstructor(path, reconstructor, table=RECONSTRUCTORS, extra=extra)
+    save_reconstructor(Path(path), reconstructor, table=RECONSTRUCTORS, extra=extra)
 
 
 __all__ = ["RECONSTRUCTORS", "is_learnable", "load", "save"]
