@@ -40,12 +40,25 @@ class Kept:
 
 
 @final
-class KeptConvPolicy(Policy):
-    """A view of a `ConvPolicy` on a CPU; without compiled kernels it is the policy itself."""
+class Room:
+    """Memory for what is kept. It stays: the system would zero new one page by page."""
 
-    def __init__(self, policy: ConvPolicy) -> None:
+    def __init__(self) -> None:
+        self.taken: tuple[list[Passed], Tensor, Tensor] | None = None
+
+
+@final
+class KeptConvPolicy(Policy):
+    """A view of a `ConvPolicy` on a CPU; without compiled kernels it is the policy itself.
+
+    Args:
+        policy: the network.
+        room: shared by policies of one shape that keep features one after the other, not at once.
+    """
+
+    def __init__(self, policy: ConvPolicy, room: Room | None = None) -> None:
         super().__init__()
-        self.policy = policy
+        self.policy, self.room = policy, room or Room()
         convolutions = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
         self.weights: list[Tensor] = [layer.weight for layer in convolutions]
         self.biases: list[Tensor] = [x.bias for x in convolutions if x.bias is not None]
@@ -54,7 +67,6 @@ class KeptConvPolicy(Policy):
         self.dense, self.rest = first, rest
         self.kept: Kept | None = None
         self.n_kept = 0
-        self._room: tuple[list[Passed], Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def keep(self, n_images: int) -> None:
@@ -63,11 +75,11 @@ class KeptConvPolicy(Policy):
         library = compiled_convolutions(*(len(weight) for weight in self.weights))
         if library is None or self.dense.weight.dtype != torch.float32:
             return
-        # The memory stays: the system would zero new one page by page.
-        if self._room is None or len(self._room[-1]) < n_images:
-            self._room = self._reserve(n_images)
+        taken = self.room.taken
+        if taken is None or len(taken[-1]) < n_images:
+            taken = self.room.taken = self._reserve(n_images)
         weights = [packed(weight) for weight in self.weights]
-        self.kept = Kept(library, weights, *self._room)
+        self.kept = Kept(library, weights, *taken)
 
     def n_bytes_kept(self, n_images: int) -> int:
         """Return how much memory `keep` takes."""

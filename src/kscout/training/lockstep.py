@@ -1,7 +1,8 @@
 """One pass of policies over the training slices: draws, gradients and optimizer steps.
 
 Every draw of an epoch is made before it, keyed by seed, purpose, epoch and slice, and moves to the
-device in one go. On CUDA a whole batch, from the first column to the last, is one graph.
+device in one go. On CUDA a whole batch, from the first column to the last, is one graph, and all
+policies' images are reconstructed together; on a CPU the policies take turns.
 """
 
 import math
@@ -19,7 +20,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.policies.conv_fused import can_fuse_policy as fuses
-from kscout.policies.conv_kept import KeptConvPolicy, can_keep_policy
+from kscout.policies.conv_kept import KeptConvPolicy, Room, can_keep_policy
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import (
@@ -42,9 +43,9 @@ def _in_half_precision(policy: Policy, compiles: bool) -> Policy:
     return MixedPrecision(policy, compiles=compiles)
 
 
-def _kept(policy: Policy) -> Policy:
+def _kept(policy: Policy, room: Room) -> Policy:
     """Return a view of a policy that keeps its features on a CPU, where it can."""
-    return KeptConvPolicy(policy) if can_keep_policy(policy) else policy
+    return KeptConvPolicy(policy, room) if can_keep_policy(policy) else policy
 
 
 class Draws(NamedTuple):
@@ -87,7 +88,10 @@ class Lockstep:
         precision = configs[0].training.precision
         is_fast = slices.device.type == "cuda" and precision != "fp32"
         compiles = configs[0].training.compile
-        self.learned = [_in_half_precision(x, compiles) if is_fast else _kept(x) for x in policies]
+        room = Room()
+        self.learned = [
+            _in_half_precision(x, compiles) if is_fast else _kept(x, room) for x in policies
+        ]
         self.slices, self.reconstructor = slices, reconstructor
         training = configs[0].training
         if training.batch_size < n_processes():
@@ -166,6 +170,19 @@ class Lockstep:
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, " policy"]:
         """Leave the gradients of a batch in the policies; return mean final scores."""
+        n_policies = len(self.policies)
+        if self.slices.device.type == "cuda":
+            return self._estimate(slice(n_policies), inputs)
+        # A CPU gains nothing by more images at once, and its caches hold what one policy needs.
+        index, uniforms, followed = inputs
+        parts = zip(
+            index.chunk(n_policies), uniforms.chunk(n_policies), followed.split(1, -1), strict=True
+        )
+        scores = [self._estimate(slice(at, at + 1), part) for at, part in enumerate(parts)]
+        return torch.cat(scores)
+
+    def _estimate(self, own: slice, inputs: Sequence[Tensor]) -> Float[Tensor, " policy"]:
+        """Do so for some of the policies and their part of the batch."""
         index, uniforms, followed = inputs
         training, setting = self.configs[0].training, self.configs[0].acquisition
         batch = self.slices.batch(index)
@@ -173,16 +190,16 @@ class Lockstep:
         simulator = Simulator(batch, self.reconstructor, protocol=training.protocol)
         if training.method == "greedy":
             return greedy_gradients(
-                self.learned,
+                self.learned[own],
                 simulator,
                 n_initial=setting.n_initial,
                 uniforms=uniforms,
                 followed=followed,
             ).final_score
         return non_greedy_gradients(
-            self.learned,
+            self.learned[own],
             simulator,
             n_initial=setting.n_initial,
             uniforms=uniforms,
-            gammas=[config.training.gamma for config in self.configs],
+            gammas=[config.training.gamma for config in self.configs[own]],
         ).final_score
