@@ -3,7 +3,7 @@
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.core import Observation, Policy
@@ -27,15 +27,21 @@ class MixedPrecision(Policy):
         self.n_compiled = 0
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        n = len(seen.image)
+        n, step = len(seen.image), seen.step
+        if isinstance(step, int):
+            # One kind of argument: a number would be compiled in.
+            step = torch.full((n,), step, device=seen.image.device)
         if torch.is_grad_enabled() and self.n_compiled == 0:
             self.n_compiled = n
         uses_compiled = self.compiled is not None and n == self.n_compiled
         score = self.compiled if uses_compiled and self.compiled is not None else self._score
         with torch.autocast("cuda", torch.bfloat16):
-            return score(seen.image, seen.mask)
+            return score(seen.image, seen.mask, step)
 
     def _score(
-        self, image: Float[Tensor, "batch row col"], mask: Bool[Tensor, "batch col"]
+        self,
+        image: Float[Tensor, "batch row col"],
+        mask: Bool[Tensor, "batch col"],
+        step: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch col"]:
-        return self.policy(Observation(image=image, mask=mask))
+        return self.policy(Observation(image=image, mask=mask, step=step))
