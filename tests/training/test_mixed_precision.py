@@ -1,0 +1,38 @@
+"""A policy in mixed precision sees what the policy itself would see."""
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kscout.core import Observation, Policy
+from kscout.training.mixed_precision import MixedPrecision
+
+
+class Attentive(Policy):
+    """Scores by everything that an observation holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        step = torch.as_tensor(seen.step).expand(len(seen.image))[:, None]
+        return self.weight * (seen.image.sum(dim=1) + 10 * step - seen.mask.float())
+
+
+# Without a GPU torch says that it goes on in 32 bit, which suits this test.
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("step", [3, torch.tensor([3, 0])])
+def test_scores_and_gradients_come_from_image_mask_and_step(
+    step: int | Tensor, generator: torch.Generator
+) -> None:
+    image = torch.rand(2, 5, 7, generator=generator)
+    mask = torch.rand(2, 7, generator=generator) < 0.5
+    seen = Observation(image=image, mask=mask, step=step)
+    policy = Attentive()
+    expected = policy(seen)
+    found = MixedPrecision(policy, compiles=False)(seen)
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert policy.weight.grad == pytest.approx(float(expected.detach().sum()), rel=1e-5)
