@@ -1,7 +1,7 @@
 """Run a policy from the start to its budget: a `Trajectory`."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import SupportsIndex, final
 
 import torch
 from jaxtyping import Float, Int
@@ -31,7 +31,7 @@ class Trajectory:
 
 
 def action_uniforms(
-    n_slices: int, n_trajectories: int, horizon: int, *key: int | str
+    n_slices: int, n_trajectories: int, horizon: int, *key: SupportsIndex | str
 ) -> Float[Tensor, "slice trajectory step"]:
     """Return the numbers in [0, 1) that decide every draw of an evaluation, keyed by `key`."""
     generator = keyed_generator("actions", *key)
