@@ -1,6 +1,7 @@
 """A policy's training is repeatable, survives a kill, and is the same alone, together or shared."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from kscout.cli.train_policy import folders_of, vary
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, RunError
 from kscout.policies import POLICIES, load
 from kscout.runs import read_run
 from kscout.training.lockstep import draw_epoch
@@ -131,6 +132,18 @@ def test_policies_without_weights_are_refused(store: Store, tmp_path: Path) -> N
 
 
 @final
+class Broken(nn.Module):
+    """Adds a number, and has a gradient that is none."""
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (x - x).sqrt() + self.offset
+
+
+@final
 class Learned(Policy):
     """A user's policy: takes the sizes of the acquisition, and a layer between two others."""
 
@@ -141,6 +154,8 @@ class Learned(Policy):
             "ReLU": nn.ReLU(),
             "Dropout": nn.Dropout(0.1),
             "BatchNorm1d": nn.BatchNorm1d(n_cols),
+            "Broken": Broken(math.nan),
+            "BrokenBack": Broken(0.0),
             "GRU": nn.GRU(n_cols, n_cols, num_layers=2, dropout=0.1),
         }
         self.layers = nn.Sequential(
@@ -171,6 +186,27 @@ def test_a_policy_whose_scores_differ_between_passes_is_refused(
     with pytest.raises(ConfigError, match=f"has a {layer} at 'layers.1', and gradients must"):
         train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("layer", "error", "words"),
+    [
+        ("Broken", ConfigError, "the policy left no column to choose: its scores are NaN"),
+        ("BrokenBack", RunError, "the weights of epoch 1 are not finite"),
+    ],
+)
+def test_scores_and_gradients_that_are_not_finite_end_a_training(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layer: str,
+    error: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setitem(POLICIES, "learned", Learned)
+    config = replace(with_training(batch_size=11), policy=Component("learned", {"layer": layer}))
+    with pytest.raises(error, match=words):
+        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
 
 
 def test_draws_of_a_slice_do_not_depend_on_batch_size() -> None:
