@@ -1,7 +1,9 @@
 """Shapes and types in signatures are checked while the tests run."""
 
 import importlib.util
+from collections.abc import Iterator
 
+import jaxtyping
 import pytest
 
 if importlib.util.find_spec("beartype") is not None:
@@ -24,3 +26,11 @@ def golden() -> Golden:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Switch the checks of types off, as they are for users, whose mistakes must be told."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kscout.config import (
@@ -13,6 +14,7 @@ from kscout.config import (
     AcquisitionSetting,
     Component,
     PolicyConfig,
+    PolicyTraining,
     ReconstructorConfig,
     dump_config,
     from_table,
@@ -36,6 +38,30 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 )
 def test_settings_survive_toml(config: ReconstructorConfig | PolicyConfig) -> None:
     assert from_table(type(config), tomllib.loads(dump_config(config))) == config
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numpy_numbers_become_settings_that_toml_knows() -> None:
+    config = PolicyConfig(
+        Component("conv", {"n_channels": np.int64(5), "order": np.arange(3), "flag": np.True_}),
+        AcquisitionSetting(n_initial=np.int32(3)),
+        PolicyTraining(gamma=np.linspace(0, 1, 5)[1], seed=np.int64(7), keep_epochs=np.arange(2)),
+    )
+    plain = PolicyConfig(
+        Component("conv", {"n_channels": 5, "order": [0, 1, 2], "flag": True}),
+        AcquisitionSetting(n_initial=3),
+        PolicyTraining(gamma=0.25, seed=7, keep_epochs=(0, 1)),
+    )
+    assert dump_config(config) == dump_config(plain)
+    assert from_table(PolicyConfig, tomllib.loads(dump_config(config))) == plain
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_settings_made_in_python_are_told_where_toml_could_not_hold_them() -> None:
+    with pytest.raises(ConfigError, match="order is a dict; give a number"):
+        Component("fixed", {"order": {}})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="unknown method 'Greedy'; choose one of: greedy, ngre"):
+        PolicyTraining(method="Greedy")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*-unet.toml")), ids=lambda p: p.stem)

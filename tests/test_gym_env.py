@@ -148,6 +148,29 @@ def test_a_reset_may_name_its_slices(slices: SliceSet) -> None:
         AcquisitionEnv(slices, **SETTINGS).reset(options={"row": 7})
 
 
+def test_a_seed_may_be_a_number_of_numpy(slices: SliceSet) -> None:
+    many, one = AcquisitionVectorEnv(2, slices, **SETTINGS), AcquisitionEnv(slices, **SETTINGS)
+    expected = many.reset(seed=3)[0]["image"]
+    for seed in (np.int64(3), [3, 4], np.array([3, 4])):
+        assert np.array_equal(many.reset(seed=seed)[0]["image"], expected)
+    assert np.array_equal(one.reset(seed=np.int64(3))[0]["image"], expected[0])
+
+
+def test_as_many_seeds_and_rows_as_environments_are_needed(slices: SliceSet) -> None:
+    many = AcquisitionVectorEnv(2, slices, **SETTINGS)
+    for rows in ([1], [1, 2, 3]):
+        with pytest.raises(ConfigError, match=f"{len(rows)} rows were given for 2 environments"):
+            many.reset(options={"rows": rows})
+    with pytest.raises(ConfigError, match="1 seeds were given for 2 environments; give one each"):
+        many.reset(seed=[5])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_unknown_protocol_is_refused_before_an_episode(slices: SliceSet) -> None:
+    with pytest.raises(ConfigError, match="unknown protocol 'Paper'"):
+        AcquisitionEnv(slices, protocol="Paper", **SETTINGS)
+
+
 def test_maskable_ppo_trains_on_legal_columns_only(generator: torch.Generator) -> None:
     contrib = pytest.importorskip("sb3_contrib")
     images = torch.rand(5, 16, 16, generator=generator).cumsum(dim=-1)

@@ -127,6 +127,22 @@ def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path: Path) -> N
         read_run(tmp_path)
 
 
+def test_a_run_killed_before_its_settings_were_written_begins_anew(tmp_path: Path) -> None:
+    open_run(tmp_path / "run").close()
+    (tmp_path / "run" / "config.toml").unlink()
+    later = replace(CONFIG, training=replace(CONFIG.training, seed=8))
+    open_run(tmp_path / "run", later, store="def").close()
+    found = read_run(tmp_path / "run")
+    assert found.config["training"]["seed"] == found.provenance["seed"] == 8
+    assert found.provenance["inputs"] == {"store": "def"}
+
+
+def test_the_folder_may_be_a_string(tmp_path: Path) -> None:
+    where = str(tmp_path / "run")
+    with Run.create_or_resume(where, CONFIG, inputs={}, device="cpu") as run:
+        assert run.weights_path.parent == tmp_path / "run"
+
+
 def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     with pytest.raises(RunError, match="in use by another process"):

@@ -229,3 +229,32 @@ def test_an_argument_that_is_not_kept_is_named() -> None:
 
     with pytest.raises(WeightsError, match=r"set self\.width in __init__"):
         constructor_arguments(Component(width=3))
+
+
+def test_arguments_that_may_also_be_given_by_place_are_recorded() -> None:
+    class Component(nn.Module):
+        def __init__(self, temperature: float = 1.0) -> None:
+            super().__init__()
+            self.temperature = temperature
+
+    assert constructor_arguments(Component(5.0)) == {"temperature": 5.0}
+    assert constructor_arguments(nn.Module()) == {}
+
+
+def test_arguments_without_a_keyword_cannot_be_saved() -> None:
+    class AnyNumber(nn.Module):
+        def __init__(self, *widths: int) -> None:
+            super().__init__()
+
+    class AnyName(nn.Module):
+        def __init__(self, **widths: int) -> None:
+            super().__init__()
+
+    class ByPlace(nn.Module):
+        def __init__(self, width: int, /) -> None:
+            super().__init__()
+            self.width = width
+
+    for component in (AnyNumber(3), AnyName(width=3), ByPlace(3)):
+        with pytest.raises(WeightsError, match="which no keyword fills; name each argument"):
+            constructor_arguments(component)

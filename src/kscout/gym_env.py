@@ -9,6 +9,7 @@ An episode acquires one slice: an action measures a column, its reward is the ga
 episode ends after `horizon` columns. Nothing else in kscout needs Gymnasium.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -17,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from kscout.acquisition.episode import Simulator, State, check_budget
+from kscout.acquisition.episode import Simulator, State, check_budget, check_protocol
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -69,6 +70,7 @@ class _Scanner:
         horizon: int,
         protocol: Protocol,
     ) -> None:
+        check_protocol(protocol)
         self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
         if not len(self.slices) or horizon < 1:
             raise ConfigError(
@@ -187,9 +189,9 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         return self._scanner.legal()[0]
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | np.integer | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Arrays, dict[str, Any]]:
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else int(seed))
         given = (options or {}).get("row")
         drawn = int(self.np_random.integers(len(self._scanner.slices)))
         self._scanner.begin([drawn if given is None else int(given)])
@@ -254,15 +256,28 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         return self._scanner.legal()
 
     def reset(
-        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | np.integer | Sequence[int | np.integer | None] | Array | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[Arrays, dict[str, Any]]:
+        if isinstance(seed, int | np.integer):
+            seed = [int(seed) + i for i in range(self.num_envs)]
         if seed is not None:
-            seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-            self._generators = [gymnasium.utils.seeding.np_random(one)[0] for one in seeds]
+            self._check_count("seeds", list(seed))
+            self._generators = [_seeded(one) for one in seed]
         n_slices = len(self._scanner.slices)
         drawn = [int(rng.integers(n_slices)) for rng in self._generators]
-        self._scanner.begin(list((options or {}).get("rows", drawn)))
+        rows = [int(row) for row in (options or {}).get("rows", drawn)]
+        self._check_count("rows", rows)
+        self._scanner.begin(rows)
         return self._scanner.observe(), self._facts()
+
+    def _check_count(self, name: str, given: Sequence[object]) -> None:
+        if len(given) != self.num_envs:
+            raise ConfigError(
+                f"{len(given)} {name} were given for {self.num_envs} environments; give one each"
+            )
 
     def step(self, actions: Array) -> tuple[Arrays, Array, Array, Array, dict[str, Any]]:
         never = np.zeros(self.num_envs, dtype=np.bool_)
@@ -279,6 +294,10 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         # Gymnasium's convention: `_name` says which environments gave a value.
         given = {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in facts}
         return {**facts, **given}
+
+
+def _seeded(seed: int | np.integer | None) -> np.random.Generator:
+    return gymnasium.utils.seeding.np_random(None if seed is None else int(seed))[0]
 
 
 def register() -> None:

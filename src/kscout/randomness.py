@@ -6,11 +6,26 @@ device in one go.
 """
 
 import hashlib
+import operator
+from typing import SupportsIndex
 
 import torch
 
+from kscout.errors import ConfigError
 
-def keyed_generator(*key: int | str) -> torch.Generator:
-    """Return a CPU generator that depends on the key alone."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
+
+def keyed_generator(*key: SupportsIndex | str) -> torch.Generator:
+    """Return a CPU generator that depends on the key alone, whatever type its numbers have."""
+    digest = hashlib.sha256(repr(tuple(_plain(part) for part in key)).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def _plain(part: SupportsIndex | str) -> int | str:
+    if isinstance(part, str):
+        return str(part)
+    try:
+        return int(operator.index(part))
+    except TypeError as error:
+        raise ConfigError(
+            f"{part!r} cannot key random draws; give seeds as whole numbers, e.g. 0"
+        ) from error

@@ -73,7 +73,7 @@ class Run:
     @classmethod
     def create_or_resume(
         cls,
-        path: Path,
+        path: str | Path,
         config: Config,
         *,
         inputs: Mapping[str, str],
@@ -90,18 +90,20 @@ class Run:
             device: the device in words, e.g. `cpu` or the name of a GPU.
             command: the command line; that of this process where not given.
         """
+        path = Path(path)
         path.mkdir(parents=True, exist_ok=True)
         lock = _lock_folder(path)
         try:
-            if (path / CONFIG).exists():
+            is_begun = (path / CONFIG).exists()
+            if is_begun:
                 _check_same_config(path, config)
-            elif any(not name.name.startswith(".") for name in path.iterdir()):
+            elif any(not x.name.startswith(".") and x.name != PROVENANCE for x in path.iterdir()):
                 raise RunError(
                     f"{path} is not empty and not a run folder (no {CONFIG}); name another --out"
                 )
             for leftover in path.glob(".*.part"):
                 leftover.unlink()
-            if (path / PROVENANCE).exists():
+            if is_begun and (path / PROVENANCE).exists():
                 provenance = _read_json(path / PROVENANCE)
                 _check_same_inputs(path, provenance, inputs)
                 if provenance["device"] != device:
@@ -112,8 +114,9 @@ class Run:
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
                 write_json(path / PROVENANCE, provenance)
-            # Last, so that a folder with settings is one whose provenance is known.
-            if not (path / CONFIG).exists():
+            # Last, so that a folder with settings is one whose provenance is known; a provenance
+            # without settings is of a run that was killed before it began, and replaced.
+            if not is_begun:
                 write_text(path / CONFIG, dump_config(config))
         except BaseException:
             os.close(lock)

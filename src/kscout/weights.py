@@ -48,16 +48,22 @@ class Weights:
 
 def constructor_arguments(component: nn.Module) -> dict[str, Any]:
     """Return the arguments that rebuild a component, which keeps each under the same name."""
-    names = [
-        name
-        for name, parameter in inspect.signature(type(component).__init__).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+    kind = type(component)
+    # A class without a constructor has that of nn.Module, which takes nothing but says otherwise.
+    has_own = kind.__init__ is not nn.Module.__init__
+    parameters = list(inspect.signature(kind).parameters.values()) if has_own else []
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise WeightsError(
+                f"{kind.__name__} cannot be saved: its constructor takes '{parameter}', which no "
+                "keyword fills; name each argument, and keep it under that name"
+            )
+    names = [parameter.name for parameter in parameters]
     try:
         return {name: getattr(component, name) for name in names}
     except AttributeError as error:
         raise WeightsError(
-            f"{type(component).__name__} cannot be saved: its constructor takes {error.name!r} "
+            f"{kind.__name__} cannot be saved: its constructor takes {error.name!r} "
             f"but the object does not keep it; set self.{error.name} in __init__"
         ) from error
 

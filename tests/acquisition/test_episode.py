@@ -212,3 +212,9 @@ def test_branches_of_several_states_share_masks_and_keep_their_places(batch: Sli
     followed = branches.follow(torch.tensor([0, 1, 1, 0, 1, 0]))
     assert followed.n_per_slice == 2
     assert torch.equal(followed.mask, every.mask.view(6, 2, -1)[range(6), [0, 1, 1, 0, 1, 0]])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_unknown_protocol_is_refused(batch: SliceBatch) -> None:
+    with pytest.raises(ConfigError, match="unknown protocol 'Paper'; choose one of: blind, paper"):
+        engine(batch, protocol="Paper")

@@ -1,13 +1,16 @@
 """Trajectories add up: masks only grow, draws are keyed, oracles are greedy."""
 
-from typing import Any
+import math
+from typing import Any, final
 
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
-from kscout.core import Policy
+from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr, ssim
@@ -135,3 +138,40 @@ def test_a_replay_that_measures_twice_is_refused(slices: SliceSet, columns: list
     replay = torch.tensor([[columns, [0, 1, 2]]])
     with pytest.raises(ConfigError, match="1 of 2 replayed trajectories"):
         run(slices, Random(), [0], horizon=3, replay=replay)
+
+
+@final
+class Broken(Policy):
+    """Gives one score to the columns up to some number, another to the rest."""
+
+    def __init__(self, *, low: float, high: float, until: int) -> None:
+        super().__init__()
+        self.low, self.high, self.until = low, high, until
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        scores = torch.full(seen.mask.shape, self.high)
+        scores[:, : self.until] = self.low
+        return scores
+
+
+@pytest.mark.parametrize("is_drawn", [False, True])
+@pytest.mark.parametrize(
+    ("low", "high"), [(math.nan, 0.0), (math.nan, math.nan), (1.0, -math.inf), (1.0, -1e9)]
+)
+def test_scores_that_allow_no_choice_are_told(
+    slices: SliceSet, low: float, high: float, is_drawn: bool
+) -> None:
+    policy = Broken(low=low, high=high, until=2)
+    if not is_drawn and not math.isnan(low):
+        # The best of equals, however low, is still a choice.
+        assert run(slices, policy, [0]).columns.tolist() == [[[0, 1, 2, 3, 4, 5]]]
+        return
+    uniforms = draws() if is_drawn else None
+    with pytest.raises(ConfigError, match="Broken left no column to choose: its scores are NaN"):
+        run(slices, policy, list(range(N_SLICES)), uniforms=uniforms)
+
+
+def test_infinite_scores_leave_a_choice_while_finite_ones_are_left(slices: SliceSet) -> None:
+    policy = Broken(low=-math.inf, high=0.0, until=2)
+    found = run(slices, policy, list(range(N_SLICES)), uniforms=draws())
+    assert found.columns.min() >= 2

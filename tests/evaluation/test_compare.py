@@ -342,3 +342,8 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
     found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
     assert "was trained for 2 + 9 columns" in found.summary["note"]
     assert "runs here with 3 + 4" in found.summary["note"]
+
+
+def test_the_folder_may_be_a_string(test_slices: SliceSet, tmp_path: Path) -> None:
+    evaluate(["center-out"], test_slices, ZeroFilled(), _setting(), out=str(tmp_path / "out"))
+    assert (tmp_path / "out" / "summary.json").is_file()

@@ -1,21 +1,25 @@
 """A policy's training is repeatable, survives a kill, and is the same alone, together or shared."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import final
 
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 from training_stores import blob_store
 
 from kscout.cli.train_policy import folders_of, vary
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
-from kscout.core import Observation
+from kscout.core import Observation, Policy
 from kscout.data.store import Store
-from kscout.errors import ConfigError
-from kscout.policies import load
+from kscout.errors import ConfigError, RunError
+from kscout.policies import POLICIES, load
 from kscout.runs import read_run
 from kscout.training.lockstep import draw_epoch
 from kscout.training.policy import train_policies, train_policy
@@ -124,6 +128,84 @@ def test_lockstep_refuses_settings_that_want_other_batches(store: Store, tmp_pat
 def test_policies_without_weights_are_refused(store: Store, tmp_path: Path) -> None:
     config = replace(SMALL, policy=Component("center-out"))
     with pytest.raises(ConfigError, match="nothing to train"):
+        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+
+
+@final
+class Broken(nn.Module):
+    """Adds a number, and has a gradient that is none."""
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (x - x).sqrt() + self.offset
+
+
+@final
+class Learned(Policy):
+    """A user's policy: takes the sizes of the acquisition, and a layer between two others."""
+
+    def __init__(self, *, n_cols: int, n_initial: int, horizon: int, layer: str = "ReLU") -> None:
+        super().__init__()
+        self.n_cols, self.n_initial, self.horizon, self.layer = n_cols, n_initial, horizon, layer
+        between = {
+            "ReLU": nn.ReLU(),
+            "Dropout": nn.Dropout(0.1),
+            "BatchNorm1d": nn.BatchNorm1d(n_cols),
+            "Broken": Broken(math.nan),
+            "BrokenBack": Broken(0.0),
+            "GRU": nn.GRU(n_cols, n_cols, num_layers=2, dropout=0.1),
+        }
+        self.layers = nn.Sequential(
+            nn.Linear(n_cols, n_cols), between[layer], nn.Dropout(0.0), nn.Linear(n_cols, n_cols)
+        )
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        return self.layers(seen.image.mean(dim=-2))
+
+
+def test_a_policy_is_handed_the_sizes_that_it_takes_and_the_folder_may_be_a_string(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POLICIES, "learned", Learned)
+    config = replace(SMALL, policy=Component("learned"))
+    run = train_policy(config, store, "zero-filled", str(tmp_path / "run"), device="cpu")
+    policy = load(run.path)
+    assert isinstance(policy, Learned)
+    assert (policy.n_cols, policy.n_initial, policy.horizon) == (16, 2, 3)
+
+
+@pytest.mark.parametrize("layer", ["Dropout", "BatchNorm1d", "GRU"])
+def test_a_policy_whose_scores_differ_between_passes_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    monkeypatch.setitem(POLICIES, "learned", Learned)
+    config = replace(SMALL, policy=Component("learned", {"layer": layer}))
+    with pytest.raises(ConfigError, match=f"has a {layer} at 'layers.1', and gradients must"):
+        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("layer", "error", "words"),
+    [
+        ("Broken", ConfigError, "the policy left no column to choose: its scores are NaN"),
+        ("BrokenBack", RunError, "the weights of epoch 1 are not finite"),
+    ],
+)
+def test_scores_and_gradients_that_are_not_finite_end_a_training(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layer: str,
+    error: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setitem(POLICIES, "learned", Learned)
+    config = replace(with_training(batch_size=11), policy=Component("learned", {"layer": layer}))
+    with pytest.raises(error, match=words):
         train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.core import Policy
+from kscout.errors import ConfigError
 from kscout.kernels.choosing import choose
 
 MEASURED_LOGIT = -1e7
@@ -69,20 +70,43 @@ def draw_unmeasured(
         return Drawn(*choose(scores, mask, selectable, owner, uniforms))
     blocked = mask | ~selectable[owner]
     log_probabilities = column_log_probabilities(scores.float(), blocked)
-    columns = draw_columns(log_probabilities, uniforms)
+    columns = _or_blocked(draw_columns(log_probabilities, uniforms), blocked)
+    check_chosen(blocked.gather(-1, columns).any(), "the policy")
     return Drawn(blocked, columns, log_probabilities.gather(-1, columns))
 
 
 def best_columns(
     scores: Float[Tensor, "*lead col"], blocked: Bool[Tensor, "*lead col"]
 ) -> Int[Tensor, "*lead"]:
-    """Return the column with the highest score among those left; ties go to the lowest column."""
+    """Return the column with the highest score among those left; ties go to the lowest column.
+
+    Where a score is not a number, a blocked column is returned.
+    """
     # CUDA's argmax promises no order among equals, so the tie is broken by hand.
     masked = scores.masked_fill(blocked, -torch.inf)
     is_best = (masked == masked.amax(dim=-1, keepdim=True)) & ~blocked
     n_cols = scores.shape[-1]
     columns = torch.arange(n_cols, device=scores.device)
-    return torch.where(is_best, columns, n_cols).amin(dim=-1).clamp(max=n_cols - 1)
+    best = torch.where(is_best, columns, n_cols).amin(dim=-1, keepdim=True)
+    return _or_blocked(best, blocked)[..., 0]
+
+
+def _or_blocked(
+    columns: Int[Tensor, "*lead draw"], blocked: Bool[Tensor, "*lead col"]
+) -> Int[Tensor, "*lead draw"]:
+    """Return a blocked column where none was found: no choice shall pass for one."""
+    first = blocked.to(torch.int8).argmax(dim=-1, keepdim=True)
+    return torch.where(columns < blocked.shape[-1], columns, first)
+
+
+def check_chosen(is_any_blocked: Bool[Tensor, ""], whose: str) -> None:
+    """Refuse choices of blocked columns: adding one again would spoil the image unseen."""
+    if is_any_blocked:
+        raise ConfigError(
+            f"{whose} left no column to choose: its scores are NaN, infinite or below "
+            f"{MEASURED_LOGIT:.0e}; return finite scores for all columns, and lower the learning "
+            "rate if it was training"
+        )
 
 
 def choose_columns(
@@ -91,8 +115,12 @@ def choose_columns(
     blocked: Bool[Tensor, "batch col"],
     uniforms: Float[Tensor, " batch"] | None,
 ) -> Int[Tensor, " batch"]:
-    """Choose one column per image: drawn with `uniforms`, or the best where they are None."""
+    """Choose one column per image: drawn with `uniforms`, or the best where they are None.
+
+    Where the scores allow no choice, a blocked column is returned, which `check_chosen` refuses
+    when the device is asked.
+    """
     if uniforms is None or not policy.is_stochastic:
         return best_columns(scores, blocked)
     log_probabilities = column_log_probabilities(scores, blocked)
-    return draw_columns(log_probabilities, uniforms[:, None])[:, 0]
+    return _or_blocked(draw_columns(log_probabilities, uniforms[:, None]), blocked)[:, 0]

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.core import (
+    PROTOCOLS,
     MagnitudeReconstructor,
     Observation,
     Policy,
@@ -24,7 +25,7 @@ from kscout.core import (
     SliceBatch,
     Truth,
 )
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, unknown_name
 from kscout.kernels.choosing import follow, list_distinct
 from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Measured, Pairs, measure_columns
@@ -88,6 +89,7 @@ class Simulator:
         protocol: Protocol = "paper",
         memory_limit: int | None = None,
     ) -> None:
+        check_protocol(protocol)
         self.batch, self.reconstructor, self.protocol = batch, reconstructor, protocol
         device = batch.kspace.device
         self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
@@ -335,6 +337,12 @@ def _memory_limit(device: torch.device) -> int:
     if device.type != "cuda":
         return limit
     return min(limit, torch.cuda.get_device_properties(device).total_memory // 4)
+
+
+def check_protocol(protocol: str) -> None:
+    """Refuse a protocol that there is not: every word but `paper` would act as `blind`."""
+    if protocol not in PROTOCOLS:
+        raise unknown_name("protocol", protocol, list(PROTOCOLS))
 
 
 def protocol_note(reconstructor: Reconstructor, protocol: Protocol) -> str | None:

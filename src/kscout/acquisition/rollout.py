@@ -1,13 +1,13 @@
 """Run a policy from the start to its budget: a `Trajectory`."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import SupportsIndex, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kscout.acquisition.choose import choose_columns, column_log_probabilities
+from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
 from kscout.acquisition.episode import Simulator, State, check_budget
 from kscout.core import Policy
 from kscout.errors import ConfigError
@@ -31,7 +31,7 @@ class Trajectory:
 
 
 def action_uniforms(
-    n_slices: int, n_trajectories: int, horizon: int, *key: int | str
+    n_slices: int, n_trajectories: int, horizon: int, *key: SupportsIndex | str
 ) -> Float[Tensor, "slice trajectory step"]:
     """Return the numbers in [0, 1) that decide every draw of an evaluation, keyed by `key`."""
     generator = keyed_generator("actions", *key)
@@ -70,6 +70,7 @@ def rollout(
     n_trajectories = 1 if given is None else given.shape[1]
     state = simulator.start(n_initial, n_trajectories=n_trajectories)
     columns, moments, probabilities = [], [_measure(simulator, state, keep_images)], []
+    is_any_blocked = torch.zeros((), dtype=torch.bool, device=state.mask.device)
     for step in range(horizon):
         scores = simulator.scores(policy, state)
         blocked = simulator.blocked(state)
@@ -80,9 +81,12 @@ def rollout(
             chosen = choose_columns(policy, scores, blocked, at_step)
         if keep_probabilities:
             probabilities.append(column_log_probabilities(scores, blocked).exp())
+        is_any_blocked |= blocked.gather(-1, chosen[:, None]).any()
         state = simulator.acquire(state, chosen)
         columns.append(chosen)
         moments.append(_measure(simulator, state, keep_images))
+    # Asked once: no step waits for the device.
+    check_chosen(is_any_blocked, type(policy).__name__)
     return _assemble(columns, moments, probabilities, n_trajectories)
 
 

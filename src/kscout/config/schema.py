@@ -5,10 +5,12 @@ arguments, checked where it is built.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, final
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, final, get_args, get_origin, get_type_hints
 
-from kscout.errors import ConfigError
+import numpy as np
+
+from kscout.errors import ConfigError, unknown_name
 
 Protocol = Literal["paper", "blind"]
 Precision = Literal["fp32", "bf16"]
@@ -16,6 +18,31 @@ FrozenPrecision = Literal["auto", "fp32", "fp16"]
 Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
 Method = Literal["greedy", "ngreedy"]
 Argument = bool | int | float | str | list[int] | list[float] | list[str]
+
+
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - what a caller gave
+    """Return a setting as TOML and JSON know it: NumPy's numbers become Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(
+        f"{name} is a {type(value).__name__}; give a number, a string, true or false, or a list"
+    )
+
+
+def _make_plain(settings: object) -> None:
+    """Do so for every field that is set; refuse a word that is none of a field's choices."""
+    types = get_type_hints(type(settings))
+    for item in fields(settings):  # type: ignore[arg-type]
+        if (given := getattr(settings, item.name)) is None:
+            continue
+        value = _plain(item.name, given)
+        if get_origin(types[item.name]) is Literal and value not in get_args(types[item.name]):
+            raise unknown_name(item.name, value, list(get_args(types[item.name])))
+        object.__setattr__(settings, item.name, tuple(value) if isinstance(value, list) else value)
 
 
 def _at_least(settings: object, least: int, *names: str) -> None:
@@ -40,6 +67,10 @@ class Component:
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     """Keyword arguments; in TOML they stand beside the name."""
 
+    def __post_init__(self) -> None:
+        arguments = {key: _plain(key, value) for key, value in self.arguments.items()}
+        object.__setattr__(self, "arguments", arguments)
+
 
 @final
 @dataclass(frozen=True)
@@ -54,6 +85,7 @@ class AcquisitionSetting:
     """Pixels along each side that the setting is meant for; not given: any (paper: 128, 256)."""
 
     def __post_init__(self) -> None:
+        _make_plain(self)
         _at_least(self, 1, "n_initial", "horizon")
         if self.size is not None and self.budget > self.size:
             raise ConfigError(
@@ -98,6 +130,7 @@ class ReconstructorTraining:
     """Keys initial weights, order of slices and masks."""
 
     def __post_init__(self) -> None:
+        _make_plain(self)
         _at_least(self, 1, "n_epochs", "batch_size")
         _above_zero(self, "learning_rate", "decay_factor")
         if len(self.accelerations) != len(self.center_fractions) or not self.accelerations:
@@ -146,6 +179,7 @@ class PolicyTraining:
     """Keys initial weights, order of slices and actions."""
 
     def __post_init__(self) -> None:
+        _make_plain(self)
         _at_least(self, 1, "n_epochs", "batch_size")
         _at_least(self, 2, "n_trajectories")
         _above_zero(self, "learning_rate", "decay_factor")

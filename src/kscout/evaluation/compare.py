@@ -110,7 +110,7 @@ def evaluate(
     setting: EvaluationSetting,
     *,
     train: SliceSet | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
     on_step: OnStep | None = None,
 ) -> Evaluation:
     """Run policies over one split with one reconstruction, and compare them.
@@ -127,6 +127,7 @@ def evaluate(
     """
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
+    out = None if out is None else Path(out)
     setting = replace(setting, device=str(resolve_device(setting.device)))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
     loaded = (

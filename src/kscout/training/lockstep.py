@@ -17,7 +17,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import PolicyConfig, learning_rate_at
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, RunError
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.policies.conv_fused import can_fuse_policy as fuses
 from kscout.policies.conv_kept import KeptConvPolicy, Room, can_keep_policy
@@ -126,6 +126,12 @@ class Lockstep:
             begin = step * training.batch_size
             total += self._step(draws, step, slice(begin, begin + training.batch_size))
             on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
+        # Scores that are not numbers draw columns on CUDA all the same; weights show them later.
+        if not torch.stack([p.isfinite().all() for p in self.parameters]).all():
+            raise RunError(
+                f"the weights of epoch {epoch} are not finite; lower the learning rate, or see "
+                "that the policy's scores and their gradients are finite"
+            )
         mean = sum_over_processes(total) / len(slices)
         return [float(value) for value in mean.cpu()]
 

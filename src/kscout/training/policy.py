@@ -16,6 +16,8 @@ from typing import Any, final
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from kscout.acquisition.episode import Simulator, check_budget, protocol_note
 from kscout.acquisition.rollout import action_uniforms, rollout
@@ -51,7 +53,7 @@ def train_policy(
     config: PolicyConfig,
     store: Store,
     reconstructor: str | Path,
-    out: Path,
+    out: str | Path,
     *,
     device: str = "auto",
     on_step: OnStep = lambda _: None,
@@ -65,7 +67,7 @@ def train_policies(
     configs: Sequence[PolicyConfig],
     store: Store,
     reconstructor: str | Path,
-    outs: Sequence[Path],
+    outs: Sequence[str | Path],
     *,
     device: str = "auto",
     on_step: OnStep = lambda _: None,
@@ -100,7 +102,11 @@ def train_policies(
                 seed=config.training.seed,
                 n_cols=slices.n_cols,
                 n_rows=slices.images.shape[-2],
+                n_initial=setting.n_initial,
+                horizon=setting.horizon,
             )
+            # Before the folder is made: a policy that cannot be trained leaves nothing behind.
+            _check_trainable(config.policy.name, policy)
             run = None
             if is_main():
                 words = describe_device(place)
@@ -132,11 +138,6 @@ class Learner:
     def resume(cls, config: PolicyConfig, policy: Policy, run: Run | None) -> "Learner":
         """Start a policy's training, or put it back to its last whole epoch."""
         parameters = list(policy.parameters())
-        if not parameters:
-            raise ConfigError(
-                f"policy {config.policy.name!r} has nothing to train; "
-                "use a learnable one, e.g. policy.name = 'conv'"
-            )
         optimizer = torch.optim.Adam(parameters, fused=parameters[0].device.type == "cuda")
         learner = cls(config, policy, optimizer, run)
         learner.is_finished = from_main(run is not None and run.is_finished)
@@ -282,6 +283,28 @@ def _validation_ssim(
             )
             total += found.ssim[:, 0, -1].sum()
     return float(sum_over_processes(total)) / len(slices)
+
+
+def _check_trainable(name: str, policy: Policy) -> None:
+    """Refuse a policy without weights, and one whose scores are others each time it looks."""
+    if not list(policy.parameters()):
+        raise ConfigError(
+            f"policy {name!r} has nothing to train; use a learnable one, e.g. policy.name = 'conv'"
+        )
+    for path, module in policy.named_modules():
+        if isinstance(module, _BatchNorm) or _dropout(module) > 0:
+            raise ConfigError(
+                f"policy {name!r} has a {type(module).__name__} at {path!r}, and "
+                "gradients must belong to the network that drew the columns: set dropout to 0, "
+                "and normalize each image alone, e.g. by InstanceNorm2d or GroupNorm"
+            )
+
+
+def _dropout(module: nn.Module) -> float:
+    """Return the share of features that a module drops at random while it trains."""
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        return module.dropout
+    return module.p if isinstance(module, _DropoutNd) else 0.0
 
 
 def _check_alike(configs: Sequence[PolicyConfig]) -> None:

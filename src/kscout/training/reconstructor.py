@@ -55,7 +55,7 @@ class Best(NamedTuple):
 def train_reconstructor(
     config: ReconstructorConfig,
     store: Store,
-    out: Path,
+    out: str | Path,
     *,
     device: str = "auto",
     on_step: OnStep = lambda _: None,
