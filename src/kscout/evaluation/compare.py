@@ -75,7 +75,7 @@ class EvaluationSetting:
 
     @property
     def draw_seeds(self) -> tuple[int, ...]:
-        return self.seeds or (self.plan.seed,)
+        return tuple(int(seed) for seed in self.seeds or (self.plan.seed,))
 
 
 @final

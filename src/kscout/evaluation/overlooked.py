@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout.acquisition.choose import choose_columns, column_log_probabilities
+from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms
 from kscout.core import Policy, Reconstructor
@@ -109,7 +109,9 @@ def tally_policy(
             probabilities = column_log_probabilities(scores, blocked).exp()
             found = tally_states(gains, probabilities, rare)
             total = found if total is None else total + found
-            state = simulator.acquire(state, choose_columns(policy, scores, blocked, own[:, step]))
+            chosen = choose_columns(policy, scores, blocked, own[:, step])
+            check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
+            state = simulator.acquire(state, chosen)
     if total is None:
         raise ConfigError("nothing is overlooked in no step; raise the number of steps")
     return total
