@@ -72,6 +72,8 @@ class ImportSettings:
             raise ConfigError(f"--sample-rate {self.sample_rate} is not above 0 and up to 1")
         if not 0 <= self.held_out < 1:
             raise ConfigError(f"--held-out {self.held_out} is not from 0 to below 1")
+        if self.splits is not None and self.test_from_train:
+            raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
