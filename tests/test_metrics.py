@@ -95,6 +95,15 @@ def test_nmse_of_doubled_image_is_one(generator: torch.Generator) -> None:
     torch.testing.assert_close(nmse(2 * target, target), torch.ones(3, 2))
 
 
+def test_an_empty_image_of_an_empty_target_has_no_error(generator: torch.Generator) -> None:
+    image, target = (x.clone() for x in images(generator))
+    image[1, 0] = target[1, 0] = target[2, 1] = 0
+    found = nmse(image, target)
+    assert found[1, 0] == 0
+    assert found[2, 1] == torch.inf
+    assert found.isfinite().sum() == 5
+
+
 def test_ssim_is_differentiable(generator: torch.Generator) -> None:
     image, target = images(generator)
     image = image[:1, :1].double().requires_grad_()

@@ -1,6 +1,7 @@
 """Files that appear whole: written aside, flushed to disk, then renamed into place."""
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -36,5 +37,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Write a JSON file whole, keys in the order given, readable by people."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Write a JSON file whole, keys in the order given, readable by people.
+
+    NaN and infinities, for which JSON has no word, become null.
+    """
+    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with None for every number in it that is NaN or infinite."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,8 +5,9 @@
 | `paper` | 11x11 Gaussian window (sigma 1.5), zero padded, mean over all pixels, biased covariance | image clamped to [0, 10], both divided by `data_range`, 1e-8 added to the error |
 | `fastmri` | 7x7 uniform window, 3-pixel border left out, unbiased covariance | `data_range` squared over the error |
 
-NMSE is the squared error over the target's energy in both. Scores of different conventions must
-not be compared: the window alone moves SSIM by .01, the choice of `data_range` by up to .15.
+NMSE is the squared error over the target's energy in both, and 0 for an empty image of an empty
+target. Scores of different conventions must not be compared: the window alone moves SSIM by .01,
+the choice of `data_range` by up to .15.
 """  # noqa: E501 - a table row is one line
 
 import ctypes
@@ -234,9 +235,11 @@ def nmse(
     data_range: Tensor | float | None = None,
     convention: str = "paper",
 ) -> Float[Tensor, "*lead"]:
-    """Return the squared error of each image over its target's energy.
+    """Return the squared error of each image over its target's energy; no error is 0 of anything.
 
     `data_range` is taken, and not needed, so that the three metrics are called alike.
     """
     _check_convention(convention)
-    return (image - target).square().sum(dim=(-2, -1)) / target.square().sum(dim=(-2, -1))
+    error = (image - target).square().sum(dim=(-2, -1))
+    # An empty target has no energy: without this, one such slice makes a split's mean NaN.
+    return (error / target.square().sum(dim=(-2, -1))).masked_fill(error == 0, 0.0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from small_campaign import TABLE, PlanOf
 
+from kscout.campaign import store_recipes
 from kscout.campaign.grid import (
     BASELINES,
     UNTRAINED_RECONSTRUCTIONS,
@@ -19,7 +20,9 @@ from kscout.campaign.grid import (
 )
 from kscout.campaign.plan import INDEX, Plan, make_plan
 from kscout.campaign.sources import store_fingerprint
+from kscout.cli import data
 from kscout.config import PolicyConfig, from_table, read_config
+from kscout.data import knee_phantom
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
@@ -172,7 +175,50 @@ def test_runs_keep_their_names_when_a_given_store_is_gone(plan_of: PlanOf, tmp_p
         ({"training": {"n_epoch": 3}}, "did you mean 'n_epochs'"),
         ({"training": {"seed": 3}}, "which the grid sets"),
         ({"evaluation": {"policies": ["best"]}}, "unknown policy 'best'"),
-        ({"evaluation": {"trajectories": "8"}}, "expected int"),
+        ({"evaluation": {"trajectories": "8"}}, "trajectories is '8'; expected a whole number"),
+        ({"evaluation": {"seeds": 3}}, r"evaluation\.seeds is 3; expected a list of whole"),
+        (
+            {"evaluation": {"policies": "random"}},
+            r"evaluation\.policies is 'random'; expected a list",
+        ),
+        ({"evaluation": {"split": "tset"}}, r"evaluation\.split is 'tset'; expected one of: train"),
+        ({"grid": {"gammas": 0.9}}, r"grid\.gammas is 0\.9; expected a list of numbers"),
+        ({"grid": {"gammas": ["a"]}}, r"grid\.gammas is \['a'\]; expected a list of numbers"),
+        ({"grid": {"methods": 3}}, r"grid\.methods is 3; expected a list of strings"),
+        ({"grid": {"stores": [[3]]}}, r"grid\.stores is \[\[3\]\]; expected a list of different"),
+        (
+            {"training": {"greedy": 3}},
+            r"training\.greedy is 3; expected a section \[training.greedy",
+        ),
+        ({"stores": {"k": {"path": 3}}}, r"stores\.k\.path is 3; expected a string"),
+        (
+            {"stores": {"k": {"make": "elbow"}}},
+            r"stores\.k\.make is 'elbow'; expected one of: knee",
+        ),
+        (
+            {"stores": {"k": {"make": "knee", "size": "64"}}},
+            r"stores\.k\.size is '64'; expected a wh",
+        ),
+        ({"stores": {"k": {"make": "knee", "volumes": [2]}}}, r"volumes is \[2\]; expected three"),
+        (
+            {"stores": {"k": {"make": "knee", "paper": True, "slices": 2}}},
+            "slices, which paper decides",
+        ),
+        ({"stores": {"k": {"import": "a", "splits": "b", "held_out": 0}}}, "which splits decides"),
+        (
+            {"reconstructions": {"unet": {"path": 3}}},
+            r"reconstructions\.unet\.path is 3; expected a",
+        ),
+        (
+            {"reconstructions": {"unet": {"training": 3}}},
+            r"section \[reconstructions\.unet\.training",
+        ),
+        (
+            {"horizons": {"long": {"n_initial": 0, "steps": 5}}},
+            r"\[horizons\.long\] n_initial is 0",
+        ),
+        ({"analyses": {"snr": {"seeds": 0}}}, r"analyses\.snr\.seeds is 0; expected a list"),
+        ({"policy": {"kernel": 3, "name": 3}}, r"\[policy\] has no name"),
         ({"analyses": {"entrop": True}}, "unknown analysis 'entrop'"),
         ({"analyses": {"snr": {"methods": ["ngreedy-0.5"]}}}, "this campaign trains: greedy"),
         ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),
@@ -188,10 +234,31 @@ def test_what_is_wrong_in_the_file_is_told(
         plan_of(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"protocol": "bling"}, "protocol is 'bling'; expected one of: paper, blind"),
+        ({"name": 3}, "name is 3; expected a string"),
+        ({"policy": 3}, r"policy is 3; expected a section \[policy\]"),
+        ({"evaluation": 3}, r"evaluation is 3; expected a section \[evaluation\]"),
+    ],
+)
+def test_what_is_wrong_outside_sections_is_told(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_grid("small", {**TABLE, **changes})
+
+
 def test_names_that_need_no_run_are_those_of_the_registries() -> None:
     assert set(BASELINES) == set(POLICIES)
     untrained = {name for name, one in RECONSTRUCTORS.items() if not is_learnable(one())}
     assert set(UNTRAINED_RECONSTRUCTIONS) == untrained
+
+
+def test_choices_of_a_store_are_those_of_the_commands() -> None:
+    assert tuple(data.Kind) == store_recipes.KINDS
+    assert tuple(data.Preset) == store_recipes.PRESETS
+    assert tuple(data.Plane) == store_recipes.PLANES
+    assert knee_phantom.VARIANTS == store_recipes.VARIANTS
 
 
 def test_planning_does_not_wait_for_torch() -> None:

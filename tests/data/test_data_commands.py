@@ -17,7 +17,7 @@ from kscout.data.describe import describe
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.montage import montage
 from kscout.data.store import Store
-from kscout.errors import DataError
+from kscout.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -66,6 +66,13 @@ def test_options_override_a_preset(source: Path, tmp_path: Path) -> None:
     call("import", source, "--out", tmp_path / "store", *options)
     settings = Store.open(tmp_path / "store").manifest.recipe["settings"]
     assert (settings["size"], settings["center_volume"], settings["sample_rate"]) == (48, True, 1)
+
+
+def test_text_files_and_draws_exclude_each_other(source: Path, tmp_path: Path) -> None:
+    arguments = ("import", source, "--out", tmp_path / "store", "--splits", tmp_path)
+    for option in (("--held-out", 0.2), ("--test-from-train",)):
+        with pytest.raises(ConfigError, match=f"--splits names .*; drop it or {option[0]}"):
+            call(*arguments, *option)
 
 
 @pytest.fixture
@@ -122,6 +129,24 @@ def test_make_writes_a_store(tmp_path: Path) -> None:
     answer = json.loads(call("make", "brain", "--out", tmp_path / "store", *options, "--json"))
     assert answer["splits"] == {"train": 4, "val": 2, "test": 2}
     assert Store.open(tmp_path / "store").split("train").images.shape == (4, 64, 64)
+
+
+@pytest.mark.parametrize("option", [("--volumes", "1,1,1"), ("--slices", 1)])
+def test_the_papers_numbers_admit_no_others(tmp_path: Path, option: tuple[str, object]) -> None:
+    with pytest.raises(ConfigError, match=f"--paper decides {option[0]}; drop one"):
+        call("make", "knee", "--paper", *option, "--out", tmp_path / "store")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_the_system_refuses_is_one_line(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    for out, named in (("folder", "folder"), ("file/a.png", "file")):
+        command = [sys.executable, "-m", "kscout", "data", "show", str(store.path), "--out"]
+        done = subprocess.run([*command, str(tmp_path / out)], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"error: {tmp_path / named}: ")
+        assert done.stderr.count("\n") == 1
 
 
 def test_heads_take_several_files_after_one_option(tmp_path: Path) -> None:

@@ -167,6 +167,62 @@ def test_bad_volumes_stop_with_one_sentence_or_are_left_out(tmp_path: Path, faul
     assert sentence in left_out["reason"]
 
 
+def test_slices_of_nothing_but_zeros_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    images = IMAGES.copy()
+    images[0] = images[3, 2:9, 2:9] = 0  # Of the last one, only the frame is cut away.
+    damage(lambda p: write_volume(p, images), source / "singlecoil_val" / "file1.h5")
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    assert np.array_equal(store.split("val").images.numpy(), IMAGES[1:3, 2:9, 2:9])
+    assert store.split("val").slices == (1, 2)
+    assert store.manifest.splits == {"train": 4, "val": 2, "test": 4}
+    assert store.manifest.warnings == ("left out 2 slices that hold nothing but zeros",)
+    assert store.manifest.warnings[0] in caplog.text
+
+
+def interrupted(source: Path, out: Path, settings: ImportSettings, n_volumes: int) -> None:
+    def on_volume(done: int, total: int, name: str) -> None:
+        if done == n_volumes:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_folder(source, out, settings, on_volume)
+
+
+def test_an_interrupted_import_may_go_on_with_bad_input_skipped(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=3, val=1, test=1)
+    write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
+    skipping = ImportSettings(size=7, skip_bad=True)
+    whole = import_folder(source, tmp_path / "a" / "store", skipping)
+    out = tmp_path / "b" / "store"
+    interrupted(source, out, SETTINGS, 1)
+    again = import_folder(source, out, skipping)
+    assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
+        f.name: f.read_bytes() for f in whole.path.iterdir()
+    }
+
+
+def test_what_was_left_out_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=3, val=1, test=1)
+    write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
+    skipping, out = ImportSettings(size=7, skip_bad=True), tmp_path / "store"
+    interrupted(source, out, skipping, 3)
+    with pytest.raises(DataError, match=r"has left out singlecoil_train/file1\.h5; go on with"):
+        import_folder(source, out, SETTINGS)
+    import_folder(source, out, skipping)
+    with pytest.raises(DataError, match="exists already"):
+        import_folder(source, out, SETTINGS)
+
+
+def test_a_store_without_bad_input_is_done_with_and_without_skipping(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    again = import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+    assert again.fingerprint == store.fingerprint
+
+
 def test_the_middle_of_images_that_are_not_square_is_kept_where_it_fits(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     damage(lambda p: write_volume(p, IMAGES[:, :, :9]), source / "singlecoil_val" / "file1.h5")
@@ -258,6 +314,8 @@ importing.import_folder(source, out, importing.ImportSettings(size=7, skip_bad=T
 def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path, moment: str) -> None:
     source = write_layout(tmp_path / "knee", train=4, val=1, test=2)
     write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
+    half = np.concatenate([0 * IMAGES[:1], IMAGES])
+    write_volume(source / "singlecoil_train" / "file0.h5", half)
     settings = ImportSettings(size=7, skip_bad=True)
     whole = import_folder(source, tmp_path / "a" / "store", settings)
     out = tmp_path / "b" / "store"

@@ -84,3 +84,11 @@ def test_volumes_are_chosen_by_name(generator: torch.Generator) -> None:
 def test_one_name_per_image_is_required() -> None:
     with pytest.raises(DataError, match="3 images with 2 volume names"):
         SliceSet.from_images(torch.rand(3, 4, 4), ["a", "b"])
+
+
+def test_a_volume_that_shows_nothing_is_refused() -> None:
+    images = torch.rand(3, 4, 5)
+    images[1:] = 0
+    SliceSet.from_images(images, ["a", "a", "a"])
+    with pytest.raises(DataError, match="volume 'b' has no pixel above 0"):
+        SliceSet.from_images(images, ["a", "b", "b"])

@@ -1,5 +1,6 @@
 """Volumes of every format come out as slices, the right way round and in the right order."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,39 @@ def test_arrays_that_are_no_images_are_named(
     (tmp_path / "a.npy").write_bytes(b"nonsense")
     with pytest.raises(DataError, match=r"a\.npy cannot be read"):
         read_numpy(tmp_path / "a.npy")
+
+
+def damaged_archive(path: Path, how: str) -> None:
+    np.savez_compressed(path, images=np.linspace(0, 1, 4000).reshape(10, 20, 20))
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "overwritten":
+        content[200:300] = bytes(range(100))
+        path.write_bytes(content)
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("images.txt", "no array")
+
+
+@pytest.mark.parametrize("how", ["truncated", "overwritten", "no array"])
+def test_a_damaged_archive_is_named_and_can_be_skipped(tmp_path: Path, how: str) -> None:
+    source = tmp_path / "stacks"
+    source.mkdir()
+    for name in "abc":
+        np.save(source / f"{name}.npy", STACK[:, :, :9])
+    damaged_archive(source / "bad.npz", how)
+    with pytest.raises(DataError, match=r"bad\.npz (cannot be read|holds \|S8)"):
+        import_folder(source, tmp_path / "store", ImportSettings())
+    store = import_folder(source, tmp_path / "store", ImportSettings(skip_bad=True))
+    assert [entry["source"] for entry in store.manifest.left_out] == ["bad.npz"]
+
+
+def test_an_archive_called_npy_is_an_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=STACK[:, :, :9])
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    store = import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
+    assert store.manifest.splits == {"train": 3}
 
 
 def test_volumes_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:

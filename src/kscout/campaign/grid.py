@@ -3,13 +3,31 @@
 Nothing in this folder imports torch: a campaign only plans, starts commands and looks at files.
 """
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final, get_args
 
+from kscout.campaign.store_recipes import StoreRecipe, parse_store
+from kscout.campaign.values import (
+    FLAG,
+    NUMBERS,
+    PLACES,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    WHOLE_OR_WHOLES,
+    WHOLES,
+    Kind,
+    Table,
+    check_keys,
+    check_values,
+    different_names,
+    known,
+    one_of,
+    section,
+)
 from kscout.config import (
     ACQUISITIONS,
     POLICY_TRAININGS,
@@ -18,11 +36,9 @@ from kscout.config import (
     PolicyConfig,
     ReconstructorConfig,
     from_table,
-    to_table,
 )
+from kscout.config.schema import Protocol
 from kscout.errors import ConfigError, unknown_name
-
-Table = dict[str, Any]
 
 UNTRAINED_RECONSTRUCTIONS = ("zero-filled", "total-variation")
 """Reconstructions that a name determines; a test holds them to the registry."""
@@ -39,35 +55,29 @@ BASELINES = (
     "conv",
 )
 """Policies that need no training run; a test holds them to the registry."""
-ANALYSES: dict[str, tuple[str, ...]] = {
-    "policy": ("policies",),
-    "entropy": ("split", "trajectories", "limit", "methods", "seeds"),
-    "snr": ("split", "epoch", "trajectories", "batch_size", "passes", "limit", "methods", "seeds"),
-    "cost": ("methods", "seeds"),
-    "curves": ("methods", "seeds"),
-    "gammas": (),
-    "examples": ("policies", "slice", "split", "methods", "seeds"),
-    "ranking": (),
+_SPLIT = one_of("train", "val", "test")
+_RUNS: dict[str, Kind] = {"methods": TEXTS, "seeds": WHOLES}
+ANALYSES: dict[str, Mapping[str, Kind]] = {
+    "policy": {"policies": TEXTS},
+    "entropy": {"split": _SPLIT, "trajectories": WHOLE, "limit": WHOLE, **_RUNS},
+    "snr": {
+        **{"split": _SPLIT, "epoch": WHOLE_OR_WHOLES, "trajectories": WHOLE, "batch_size": WHOLE},
+        **{"passes": WHOLE, "limit": WHOLE, **_RUNS},
+    },
+    "cost": _RUNS,
+    "curves": _RUNS,
+    "gammas": {},
+    "examples": {"policies": TEXTS, "slice": PLACES, "split": _SPLIT, **_RUNS},
+    "ranking": {},
 }
 """Analyses by name, each with the options that its table in the file may hold."""
 
-_MAKE = ("make", "volumes", "slices", "size", "seed", "variant", "paper", "source", "download")
-_IMPORT = (
-    *("import", "preset", "size", "pad", "center_volume", "sample_rate", "acquisition", "splits"),
-    *("held_out", "seed", "test_from_train", "key", "plane", "skip_bad"),
-)
+_EVALUATION: dict[str, Kind] = {
+    **{"policies": TEXTS, "trajectories": WHOLE, "split": _SPLIT, "reference": TEXT},
+    **{"seeds": WHOLES, "limit": WHOLE, "fixed_slices": WHOLE, "argmax": FLAG},
+}
+_PROTOCOL = one_of(*get_args(Protocol))
 _GRID_TRAINING = ("method", "gamma", "seed", "protocol")
-
-
-@final
-@dataclass(frozen=True)
-class StoreRecipe:
-    """A store of slices: one that is there, or how it is made."""
-
-    name: str
-    how: Literal["path", "make", "import"]
-    settings: Table
-    """`path` and `hint`, or the options of `data make` and `data import`."""
 
 
 @final
@@ -136,56 +146,40 @@ def read_grid(path: Path) -> Grid:
 def parse_grid(name: str, table: Table) -> Grid:
     """Build the grid of a parsed document."""
     sections = ("stores", "reconstructions", "horizons", "policy", "training")
-    _check_keys(table, ("name", "protocol", "grid", *sections, "evaluation", "analyses"), "")
-    grid = _section(table, "grid")
+    check_keys(table, ("name", "protocol", "grid", *sections, "evaluation", "analyses"), "")
+    grid = section(table, "grid")
     keys = ("stores", "reconstructions", "horizons", "methods", "gammas", "seeds")
-    _check_keys(grid, keys, "grid")
+    check_keys(grid, keys, "grid")
     protocol = table.get("protocol", "paper")
-    every_store = {key: _store(key, value) for key, value in _section(table, "stores").items()}
-    recipes = _section(table, "reconstructions")
+    _PROTOCOL.check(protocol, "protocol")
+    TEXT.check(table.get("name", name), "name")
+    every_store = {key: parse_store(key, value) for key, value in section(table, "stores").items()}
+    recipes = section(table, "reconstructions")
     reconstructions = tuple(
         _reconstruction(one, recipes.get(one), protocol, every_store)
-        for one in _names(grid, "reconstructions", list(recipes))
+        for one in different_names(grid, "reconstructions", list(recipes))
     )
     learned_from = {one.store for one in reconstructions}
-    stores = _names(grid, "stores", [key for key in every_store if key not in learned_from])
-    seeds = _numbers(grid, "seeds", [0])
-    evaluation = _evaluation(table["evaluation"], seeds) if "evaluation" in table else None
-    analyses = _analyses(_section(table, "analyses"), evaluation)
+    stores = different_names(
+        grid, "stores", [key for key in every_store if key not in learned_from]
+    )
+    WHOLES.check(grid.get("seeds", [0]), "grid.seeds")
+    seeds = tuple(dict.fromkeys(grid.get("seeds", [0])))
+    chosen = section(table, "evaluation")
+    evaluation = _evaluation(chosen, seeds) if "evaluation" in table else None
+    analyses = _analyses(section(table, "analyses"), evaluation)
     return Grid(
         name=table.get("name", name),
-        stores=tuple(_known("store", one, every_store) for one in stores),
+        stores=tuple(known("store", one, every_store) for one in stores),
         training_stores=every_store,
         reconstructions=reconstructions,
-        horizons=_horizons(grid, _section(table, "horizons")),
+        horizons=_horizons(grid, section(table, "horizons")),
         policies=_policies(grid, table, protocol, seeds),
         seeds=seeds,
         protocol=protocol,
         evaluation=evaluation,
         analyses=analyses,
     )
-
-
-def _store(name: str, table: Table) -> StoreRecipe:
-    where = f"stores.{name}"
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} is {table!r}; expected a section [{where}]")
-    kinds: dict[Literal["path", "make", "import"], tuple[str, ...]] = {
-        "path": ("path", "hint"),
-        "make": _MAKE,
-        "import": _IMPORT,
-    }
-    found = [how for how in kinds if how in table]
-    if len(found) != 1:
-        raise ConfigError(
-            f"[{where}] says {' and '.join(found) or 'nothing'}; "
-            "say one of: path (a store), make (knee, brain, heads), import (a folder)"
-        )
-    _check_keys(table, kinds[found[0]], where)
-    settings = dict(table)
-    if isinstance(table.get("volumes"), list):
-        settings["volumes"] = ",".join(str(count) for count in table["volumes"])
-    return StoreRecipe(name, found[0], settings)
 
 
 def _reconstruction(
@@ -199,74 +193,71 @@ def _reconstruction(
                 f"{', '.join(UNTRAINED_RECONSTRUCTIONS)}"
             )
         return Reconstruction(name, given=name)
-    _check_keys(table, ("path", "preset", "store", "reconstructor", "training"), where)
+    check_keys(table, ("path", "preset", "store", "reconstructor", "training"), where)
     if "path" in table:
-        _check_keys(table, ("path",), where)
+        check_values(table, {"path": TEXT}, where)
         return Reconstruction(name, given=table["path"])
     if "store" in table:
-        _known("store", table["store"], stores)
-    preset = _known("preset", table.get("preset", "paper-unet"), RECONSTRUCTOR_TRAININGS)
+        known("store", table["store"], stores)
+    preset = known("preset", table.get("preset", "paper-unet"), RECONSTRUCTOR_TRAININGS)
     changes: Table = {key: value for key, value in table.items() if key not in ("preset", "store")}
-    changes["training"] = {"protocol": protocol, **changes.get("training", {})}
+    changes["training"] = {"protocol": protocol, **section(table, "training", where)}
     config = _settings(ReconstructorConfig(training=preset), changes, where)
     return Reconstruction(name, config=config, store=table.get("store"))
 
 
 def _horizons(grid: Table, sections: Table) -> dict[str, AcquisitionSetting]:
     found = {}
-    for name in _names(grid, "horizons", list(sections)):
+    for name in different_names(grid, "horizons", list(sections)):
         if name not in sections:
-            found[name] = _known("horizon", name, ACQUISITIONS)
+            found[name] = known("horizon", name, ACQUISITIONS)
             continue
         table, where = sections[name], f"horizons.{name}"
-        _check_keys(table, ("n_initial", "steps"), where)
+        check_keys(table, ("n_initial", "steps"), where)
         missing = [key for key in ("n_initial", "steps") if type(table.get(key)) is not int]
         if missing:
             raise ConfigError(f"[{where}] needs {' and '.join(missing)}, whole numbers")
-        found[name] = AcquisitionSetting(n_initial=table["n_initial"], horizon=table["steps"])
+        try:
+            found[name] = AcquisitionSetting(n_initial=table["n_initial"], horizon=table["steps"])
+        except ConfigError as error:
+            raise ConfigError(f"[{where}] {error}") from error
     return found
 
 
 def _policies(
     grid: Table, table: Table, protocol: str, seeds: Iterable[int]
 ) -> tuple[PolicyConfig, ...]:
-    methods = list(grid.get("methods", []))
+    methods, gammas = grid.get("methods", []), grid.get("gammas", [1.0])
+    TEXTS.check(methods, "grid.methods")
+    NUMBERS.check(gammas, "grid.gammas")
     for method in methods:
-        _known("method", method, POLICY_TRAININGS)
+        known("method", method, POLICY_TRAININGS)
     if not methods and ("gammas" in grid or "training" in table or "policy" in table):
         raise ConfigError("no policy is trained: grid.methods is empty; list greedy, ngreedy")
-    training = _section(table, "training")
+    training = section(table, "training")
     common = {key: value for key, value in training.items() if key not in POLICY_TRAININGS}
     found = []
     for method in methods:
-        own = {**common, **training.get(method, {})}
+        own = {**common, **section(training, method, "training")}
         if taken := [key for key in own if key in _GRID_TRAINING]:
             raise ConfigError(f"[training] sets {taken[0]}, which the grid sets; move it there")
-        gammas: tuple[float, ...] = (1.0,)
-        if method == "ngreedy":
-            gammas = tuple(float(gamma) for gamma in grid.get("gammas", [1.0]))
-        for gamma in gammas:
+        for gamma in gammas if method == "ngreedy" else (1.0,):
             for seed in seeds:
-                of_grid = {"gamma": gamma, "seed": seed, "protocol": protocol}
+                of_grid = {"gamma": float(gamma), "seed": seed, "protocol": protocol}
                 changes: Table = {"training": {**own, **of_grid}}
                 if "policy" in table:
-                    changes["policy"] = {"name": "conv", **table["policy"]}
+                    changes["policy"] = {"name": "conv", **section(table, "policy")}
                 base = PolicyConfig(training=POLICY_TRAININGS[method])
                 found.append(_settings(base, changes, ""))
     return tuple(found)
 
 
 def _evaluation(table: Table, seeds: tuple[int, ...]) -> Evaluation:
-    default = Evaluation()
-    _check_keys(table, (*to_table(default), "reference", "limit"), "evaluation")
-    policies = tuple(table.get("policies", default.policies))
+    check_values(table, _EVALUATION, "evaluation")
+    policies = tuple(table.get("policies", Evaluation.policies))
     for policy in policies:
         if policy not in BASELINES and not Path(policy.rpartition("=")[2]).exists():
             raise unknown_name("policy", policy, [*BASELINES, "a run folder", "LABEL=PATH"])
-    for key, value in table.items():
-        expected = type(getattr(default, key, None) or ("" if key == "reference" else 0))
-        if key not in ("policies", "seeds") and type(value) is not expected:
-            raise ConfigError(f"evaluation.{key} is {value!r}; expected {expected.__name__}")
     own = {**table, "policies": policies, "seeds": tuple(table.get("seeds", seeds))}
     return Evaluation(**own)
 
@@ -274,11 +265,11 @@ def _evaluation(table: Table, seeds: tuple[int, ...]) -> Evaluation:
 def _analyses(table: Table, evaluation: Evaluation | None) -> dict[str, Table]:
     found: dict[str, Table] = {}
     for name, options in table.items():
-        allowed = _known("analysis", name, ANALYSES)
+        allowed = known("analysis", name, ANALYSES)
         if options is False:
             continue
         found[name] = {} if options is True else options
-        _check_keys(found[name], allowed, f"analyses.{name}")
+        check_values(found[name], allowed, f"analyses.{name}")
         if evaluation is None and name in ("policy", "gammas", "ranking"):
             raise ConfigError(f"analysis {name!r} reads an evaluation; add [evaluation]")
     return found
@@ -289,43 +280,3 @@ def _settings(base: Any, changes: Table, where: str) -> Any:  # noqa: ANN401 - s
         return from_table(type(base), changes, base)
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}" if where else str(error)) from error
-
-
-def _section(table: Table, name: str) -> Table:
-    value = table.get(name, {})
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name} is {value!r}; expected a section [{name}]")
-    return value
-
-
-def _names(grid: Table, key: str, default: list[str]) -> list[str]:
-    names = grid.get(key, default)
-    if not isinstance(names, list) or not names or len(set(names)) < len(names):
-        raise ConfigError(f"grid.{key} is {names!r}; expected a list of different names")
-    return names
-
-
-def _numbers(grid: Table, key: str, default: list[int]) -> tuple[int, ...]:
-    numbers = grid.get(key, default)
-    if not numbers or any(type(one) is not int for one in numbers):
-        raise ConfigError(f"grid.{key} is {numbers!r}; expected a list of whole numbers")
-    return tuple(dict.fromkeys(numbers))
-
-
-def _known(kind: str, name: str, table: Mapping[str, Any]) -> Any:  # noqa: ANN401 - its values
-    if name not in table:
-        raise unknown_name(kind, name, list(table))
-    return table[name]
-
-
-def _check_keys(table: Any, allowed: Iterable[str], where: str) -> None:  # noqa: ANN401 - TOML
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} is {table!r}; expected a section [{where}]")
-    names = list(dict.fromkeys(allowed))
-    for key in table:
-        if key not in names:
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            full = f"{where}.{key}".lstrip(".")
-            choices = ", ".join(names) or "none"
-            raise ConfigError(f"unknown setting {full!r}{hint}; choose one of: {choices}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import final
 
 from kscout.campaign.analyses import analysis_nodes, ranking_node
-from kscout.campaign.grid import Grid, Reconstruction, StoreRecipe
+from kscout.campaign.grid import Grid, Reconstruction
 from kscout.campaign.nodes import (
     Node,
     Setting,
@@ -26,6 +26,7 @@ from kscout.campaign.sources import (
     given_store,
     weights_file,
 )
+from kscout.campaign.store_recipes import StoreRecipe
 from kscout.config import AcquisitionSetting, PolicyConfig, dump_config, to_table
 from kscout.errors import ConfigError, DataError
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kscout.campaign.grid import UNTRAINED_RECONSTRUCTIONS, Reconstruction, StoreRecipe
+from kscout.campaign.grid import UNTRAINED_RECONSTRUCTIONS, Reconstruction
 from kscout.campaign.nodes import Source, address
+from kscout.campaign.store_recipes import StoreRecipe
 from kscout.errors import DataError
 from kscout.zoo import zoo_path
 

@@ -48,7 +48,17 @@ def main() -> None:
         if stop.code == INTERRUPTED:
             Console(stderr=True).print("interrupted; type the same command again to go on")
         raise
-    except KScoutError as error:
-        sentence = f"[bold red]error:[/] {escape(str(error))}"
+    except (KScoutError, OSError) as error:
+        told = _told(error) if isinstance(error, OSError) else str(error)
+        sentence = f"[bold red]error:[/] {escape(told)}"
         Console(stderr=True).print(sentence, highlight=False, soft_wrap=True)
         sys.exit(1)
+
+
+def _told(error: OSError) -> str:
+    """Name the file and what the system says of it."""
+    # A rename names two files, and the first is one that kscout wrote aside.
+    file = error.filename if error.filename2 is None else error.filename2
+    if file is None or error.strerror is None:
+        return str(error) or type(error).__name__
+    return f"{file}: {error.strerror}"

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kscout.errors import ConfigError
+
 app = typer.Typer(no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -90,6 +92,8 @@ def import_(
     from kscout.data.describe import summarize
     from kscout.data.importing import PRESETS, ImportSettings, import_folder
 
+    if splits is not None and held_out is not None:
+        raise ConfigError("--splits names the volumes of every split; drop it or --held-out")
     options: dict[str, Any] = {"size": size, "pad": pad, "center_volume": center_volume}
     options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
@@ -109,9 +113,12 @@ def make(
         list[Path] | None, typer.Argument(hidden=True, help="Further files of --source.")
     ] = None,
     volumes: Annotated[
-        str, typer.Option(metavar="TRAIN,VAL,TEST", help="Number of volumes per split.")
-    ] = "40,10,10",
-    slices: Annotated[int, typer.Option(help="Slices per volume.")] = 16,
+        str | None,
+        typer.Option(
+            metavar="TRAIN,VAL,TEST", help="Number of volumes per split. (default: 40,10,10)"
+        ),
+    ] = None,
+    slices: Annotated[int | None, typer.Option(help="Slices per volume. (default: 16)")] = None,
     size: Annotated[int | None, typer.Option(help="64 to 320 pixels. (default: 128/256)")] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same images.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0 for one per core.")] = 0,
@@ -139,11 +146,14 @@ def make(
     options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
     sources = (*(source or ()), *(more or ()))
     options |= {"sources": sources, "download": download, "size": size}
+    if volumes is not None:
+        options["volumes"] = MakeSettings.parse_counts(volumes)
+    if slices is not None:
+        options["slices"] = slices
     if paper:
         settings = paper_settings(kind.value, **options)
     else:
-        counts = MakeSettings.parse_counts(volumes)
-        settings = MakeSettings(kind=kind.value, volumes=counts, slices=slices, **options)
+        settings = MakeSettings(kind=kind.value, **options)
     with _progress("making") as on_volume:
         store = make_store(out, settings, on_volume)
     _print_summary(summarize(store), as_json)

@@ -109,7 +109,9 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, float, float]]:
         raise DataError(f"no head volume at {path}; give a NIfTI or .npy file")
     if path.suffix == ".npy":
         try:
-            return np.load(path, allow_pickle=False), (1.0, 1.0, 1.0)
+            with path.open("rb") as file:
+                # Unlike numpy.load, this takes no archive for an array.
+                return np.lib.format.read_array(file, allow_pickle=False), (1.0, 1.0, 1.0)
         except ValueError as error:
             raise DataError(f"{path} is not a readable .npy array: {error}") from error
     if not path.name.endswith((".nii", ".nii.gz")):

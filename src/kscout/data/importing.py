@@ -72,6 +72,8 @@ class ImportSettings:
             raise ConfigError(f"--sample-rate {self.sample_rate} is not above 0 and up to 1")
         if not 0 <= self.held_out < 1:
             raise ConfigError(f"--held-out {self.held_out} is not from 0 to below 1")
+        if self.splits is not None and self.test_from_train:
+            raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -100,7 +102,7 @@ def import_folder(
             if not writer.has_left_out(name):
                 writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
-        warnings = assignment.doubles() + _single_images(assignment)
+        warnings = assignment.doubles() + _single_images(assignment) + _blanks(writer.n_blank)
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings)
@@ -186,9 +188,16 @@ def _single_images(assignment: Assignment) -> list[str]:
 
 def _is_single(path: Path) -> bool:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False).ndim == 2
+        return np.lib.format.open_memmap(path, mode="r").ndim == 2
     except (OSError, EOFError, ValueError):
         return False  # It cannot be read, and has been left out.
+
+
+def _blanks(n_blank: int) -> list[str]:
+    if not n_blank:
+        return []
+    told = "1 slice that holds" if n_blank == 1 else f"{n_blank} slices that hold"
+    return [f"left out {told} nothing but zeros"]
 
 
 def _import_one(
@@ -198,8 +207,15 @@ def _import_one(
         images, acquisition = read_volume(volume, key=settings.key, plane=settings.plane)
         if settings.acquisition in (None, acquisition):
             kept, numbers = prepare_images(images, volume.path, settings)
+            shown = np.flatnonzero(kept.any(axis=(1, 2))).tolist()
             writer.append(
-                split, volume.name, kept, slices=numbers, source=origin, acquisition=acquisition
+                split,
+                volume.name,
+                kept if len(shown) == len(kept) else kept[shown],
+                slices=[numbers[index] for index in shown],
+                source=origin,
+                acquisition=acquisition,
+                n_blank=len(kept) - len(shown),
             )
         return acquisition
     except DataError as error:

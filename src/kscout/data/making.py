@@ -78,6 +78,8 @@ def paper_settings(kind: str, **options: Any) -> MakeSettings:  # noqa: ANN401 -
     """Return the settings that give exactly the paper's numbers of slices."""
     if kind not in PAPER_SLICES:
         raise unknown_name("image set of the paper", kind, list(PAPER_SLICES))
+    if taken := [name for name in ("volumes", "slices") if name in options]:
+        raise ConfigError(f"--paper decides --{taken[0]}; drop one of the two")
     totals, per_volume = PAPER_SLICES[kind], _PAPER_PER_VOLUME[kind]
     train, val, test = (math.ceil(total / per_volume) for total in totals)
     return MakeSettings(

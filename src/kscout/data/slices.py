@@ -1,6 +1,6 @@
 """Slices of one matrix size, resident in memory or on a device, handed out in batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -72,6 +72,7 @@ class SliceSet:
             peaks[volume] = max(peak, peaks.get(volume, peak))
             numbers.append(counts.get(volume, 0))
             counts[volume] = numbers[-1] + 1
+        _check_peaks(peaks)
         return cls(
             images=images,
             data_range=images.new_tensor([peaks[volume] for volume in volumes]),
@@ -150,6 +151,15 @@ def slice_peaks(images: Float[Tensor, "slice row col"]) -> Float[Tensor, " slice
         denormalize(*normalize(chunk)).amax(dim=(-2, -1)) for chunk in torch.split(images, 256)
     ]
     return torch.cat(chunks)
+
+
+def _check_peaks(peaks: Mapping[str, float]) -> None:
+    for volume, peak in peaks.items():
+        if not peak > 0:
+            raise DataError(
+                f"volume {volume!r} has no pixel above 0 (its peak is {peak:g}), so that nothing "
+                "scales its scores; leave it out"
+            )
 
 
 def _check_lengths(n_images: int, n_volumes: int, n_slices: int | None) -> None:

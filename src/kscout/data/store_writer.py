@@ -55,6 +55,7 @@ class StoreWriter:
         self._records: dict[tuple[str, str], VolumeRecord] = {}
         self._n_slices: Counter[tuple[str, tuple[int, int]]] = Counter()
         self._left_out: dict[str, str] = {}
+        self.n_blank = 0
         self._folder.mkdir(parents=True, exist_ok=True)
         self._journal = (self._folder / _JOURNAL).open("a+b")
         try:
@@ -103,8 +104,20 @@ class StoreWriter:
         slices: Sequence[int] | None = None,
         source: str = "",
         acquisition: str = "",
+        n_blank: int = 0,
     ) -> None:
-        """Add the slices of one volume; they are on disk when this returns."""
+        """Add the slices of one volume; they are on disk when this returns.
+
+        Args:
+            split: train, val or test.
+            volume: its name in the split.
+            images: the slices that are kept.
+            slices: their numbers in the source; counted from 0 where not given.
+            source: the file, or the generator, that they come from.
+            acquisition: its contrast.
+            n_blank: how many slices were left out because they show nothing; `self.n_blank`
+                counts those of all volumes.
+        """
         if self.holds(split, volume):
             raise DataError(
                 f"volume {volume!r} comes twice in split {split!r}; rename one of the files"
@@ -122,8 +135,8 @@ class StoreWriter:
             selectable=(0, n_cols),
         )
         self._write_pixels(record, images)
-        self._write_line({"volume": asdict(record)})
-        self._remember(record)
+        self._write_line({"volume": asdict(record), "n_blank": n_blank})
+        self._remember(record, n_blank)
 
     def leave_out(self, source: str, reason: str) -> None:
         """Record that a source could not be used."""
@@ -178,18 +191,24 @@ class StoreWriter:
             self._write_line({"recipe": self.recipe})
             return
         head, *entries = [json.loads(line) for line in lines]
-        if head["recipe"] != self.recipe:
+        if not _is_alike(head["recipe"], self.recipe):
             raise DataError(
                 f"{self.path} was begun with other settings and is unfinished; run that command "
                 f"again, or delete {self._folder} to start afresh"
             )
         for entry in entries:
             if "volume" in entry:
-                self._remember(VolumeRecord.from_json(entry["volume"]))
+                self._remember(VolumeRecord.from_json(entry["volume"]), entry.get("n_blank", 0))
             else:
                 self._left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
+        if self._left_out and _refuses_bad(self.recipe):
+            raise DataError(
+                f"{self.path} is unfinished and has left out {next(iter(self._left_out))}; go on "
+                f"with --skip-bad, or delete {self._folder} to start afresh"
+            )
 
-    def _remember(self, record: VolumeRecord) -> None:
+    def _remember(self, record: VolumeRecord, n_blank: int) -> None:
+        self.n_blank += n_blank
         self._records[record.split, record.volume] = record
         self._n_slices[record.split, record.size] += len(record.slices)
 
@@ -232,7 +251,23 @@ def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
     if not (path / MANIFEST).is_file():
         return None
     store = Store.open(path)
-    return store if store.manifest.recipe == json.loads(json.dumps(recipe)) else None
+    recipe = json.loads(json.dumps(recipe))
+    lacks = bool(store.manifest.left_out) and _refuses_bad(recipe)
+    return store if _is_alike(store.manifest.recipe, recipe) and not lacks else None
+
+
+def _refuses_bad(recipe: dict[str, Any]) -> bool:
+    return recipe.get("settings", {}).get("skip_bad") is False
+
+
+def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Say whether two recipes store the same of good input: --skip-bad is only about the rest."""
+    return _deciding(one) == _deciding(other)
+
+
+def _deciding(recipe: dict[str, Any]) -> dict[str, Any]:
+    settings = recipe.get("settings", {})
+    return {**recipe, "settings": {k: v for k, v in settings.items() if k != "skip_bad"}}
 
 
 def _array_file(split: str, size: tuple[int, int]) -> str:

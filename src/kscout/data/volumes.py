@@ -1,5 +1,7 @@
 """Finding volumes in a folder and reading them, whatever their format."""
 
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +26,12 @@ SUFFIXES: dict[str, Format] = {
     ".npy": "numpy",
     ".npz": "numpy",
 }
+
+# What numpy and zipfile raise on a damaged `.npy` or `.npz`; an unknown compression is the last.
+_UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError),
+)
 
 
 @final
@@ -88,10 +96,11 @@ def read_numpy(path: Path, key: str | None = None) -> Float32[np.ndarray, "slice
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
-                stack = loaded[_only_key(path, key, loaded.files)]
+                # A member that is no array comes out as bytes.
+                stack = np.asarray(loaded[_only_key(path, key, loaded.files)])
         else:
             stack = loaded
-    except (OSError, EOFError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         raise DataError(
             f"{path} cannot be read as NumPy arrays ({error}); save it again with numpy.save, or "
             "leave it out with --skip-bad"
