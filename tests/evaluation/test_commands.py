@@ -39,8 +39,8 @@ def runs(tmp_path: Path) -> list[Path]:
     return [_run(tmp_path / f"ngreedy-seed{seed}", seed) for seed in (0, 1)]
 
 
-def _run(path: Path, seed: int) -> Path:
-    path.mkdir()
+def _run(path: Path, seed: int, horizon: int = 4) -> Path:
+    path.mkdir(parents=True)
     torch.manual_seed(seed)
     policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
     for name in ("weights", "epoch-0001", "epoch-0010"):
@@ -52,7 +52,7 @@ def _run(path: Path, seed: int) -> Path:
             arguments=constructor_arguments(policy),
         )
     (path / "config.toml").write_text(
-        'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 4\n'
+        f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = {horizon}\n'
         f'[training]\nmethod = "ngreedy"\ngamma = 0.9\nseed = {seed}\nn_trajectories = 8\n'
     )
     (path / "provenance.json").write_text('{"device": "cpu"}')
@@ -161,6 +161,16 @@ def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> 
     before = record.read_text()
     _call(*command)
     assert record.read_text() == before
+
+
+def test_ratios_of_two_horizons_are_told_apart(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
+    out, other = tmp_path / "analyses", _run(tmp_path / "long" / "ngreedy-seed0", 0, horizon=6)
+    command = ("analyze", "snr", runs[0], other, *_on_data(store, out), "--trajectories", 2)
+    _call(*command, "--batch-size", 2, "--passes", 2, "--epoch", 1)
+    assert [row["policy"] for row in _outputs(out, "snr")] == ["ngreedy, 3+4", "ngreedy, 3+6"]
+    assert len(list(out.glob("snr-*.jsonl"))) == 2
 
 
 def test_analyses_of_runs(tmp_path: Path, runs: list[Path]) -> None:
