@@ -5,17 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation
+from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
 
 from kscout.acquisition.rollout import Trajectory
 from kscout.evaluation.adaptivity import entropies, entropy_rows
 from kscout.evaluation.average_policy import AveragePolicy, average_policy_rows
+from kscout.evaluation.cost import cost_table
+from kscout.evaluation.curves import curve_rows, learning_curves
 from kscout.evaluation.examples import Example, save_examples
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
 from kscout.evaluation.ranking import gamma_table
 from kscout.evaluation.results import writing_results
 from kscout.evaluation.tables import write_table
-from kscout.report.build import build_report
+from kscout.report.build import build_report, write_report
 from kscout.report.page import Drawing, drawings_of
 from kscout.report.tables import Measured, Table, to_csv
 
@@ -121,3 +123,23 @@ def test_tables_of_other_programs_are_passed_over(tmp_path: Path) -> None:
     (folder / "other.json").write_text(json.dumps([{"a": 1}]))
     titles = [section.title for section in build_report([tmp_path]).sections]
     assert titles == ["Scores", "SSIM by step", "SSIM and PSNR"]
+
+
+def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:
+    for horizon in ("16+2", "4+3"):
+        folder = write_analyses(tmp_path / horizon)
+        run = write_run(tmp_path / "runs" / horizon / "greedy")
+        write_table(folder, "cost", cost_table([run]))
+        write_table(folder, "curves", curve_rows(learning_curves([run])))
+    report = build_report([tmp_path / "16+2", tmp_path / "4+3"])
+    blocks = [*report.tables, *drawings_of(report.sections)]
+    names = [f"{type(block).__name__} {block.name}" for block in blocks]
+    assert len(set(names)) == len(names) == 2 * (3 + 6)
+    assert all(block.name.startswith(("16-2-", "4-3-")) for block in blocks)
+    assert {"What training took: 16+2", "What training took: 4+3"} < {
+        table.title for table in report.tables
+    }
+    captions = [drawing.caption for drawing in drawings_of(report.sections)]
+    assert all(caption.startswith(("16+2. ", "4+3. ")) for caption in captions)
+    paths = write_report(report, tmp_path / "r.csv", form="csv")
+    assert len(set(paths)) == 6

@@ -44,7 +44,8 @@ class Found:
     acquisitions: tuple[Acquisition, ...]
     analyses: tuple[tuple[str, list[dict[str, Any]]], ...]
     """Folder's label and rows of the tables that `kscout analyze` wrote."""
-    examples: tuple[Example, ...]
+    examples: tuple[tuple[str, list[Example]], ...]
+    """Folder's label and what `kscout analyze examples` wrote there."""
     provenance: dict[str, Facts]
 
 
@@ -71,7 +72,11 @@ def search(paths: Sequence[Path]) -> Found:
         analyses=tuple(
             (label, rows) for folder, label in folders.items() for rows in _tables(folder)
         ),
-        examples=tuple(example for folder in folders for example in _examples(folder)),
+        examples=tuple(
+            (label, examples)
+            for folder, label in folders.items()
+            if (examples := _examples(folder))
+        ),
         provenance=_provenance(folders, evaluations, runs),
     )
     if not (
