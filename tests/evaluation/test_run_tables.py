@@ -171,6 +171,36 @@ def test_gammas_are_sorted_with_greedy_first() -> None:
         gamma_table([_summary(("random", False, 0.5, 20.0, None))])
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "told"),
+    [
+        ({"protocol": "paper"}, {"protocol": "blind"}, r"protocol \(paper, blind\)"),
+        ({"split": "val"}, {"split": "test"}, r"split \(val, test\)"),
+        ({"limit": None}, {"limit": 5}, r"limit \(not set, 5\)"),
+        (
+            {"store": "knee", "store_fingerprint": "ab"},
+            {"store": "knee", "store_fingerprint": "cd"},
+            r"store \(ab, cd\)",
+        ),
+        ({"reconstructor": "unet"}, {"reconstructor": "zero-filled"}, "reconstructor"),
+    ],
+)
+def test_gammas_of_other_conditions_are_refused(
+    here: dict[str, Any], there: dict[str, Any], told: str
+) -> None:
+    summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
+    with pytest.raises(DataError, match=f"differ in {told}"):
+        gamma_table([{**summary, **here}, {**summary, **there}])
+
+
+def test_gammas_of_one_reconstructor_under_two_names_are_one_table() -> None:
+    summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
+    same = {**summary, "reconstructor_fingerprint": "ab"}
+    long = {**same, "reconstructor": "runs/unet", "steps": 9}
+    rows = gamma_table([{**same, "reconstructor": "/runs/unet"}, long])
+    assert [row["steps"] for row in rows] == [5, 9]
+
+
 def test_summary_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"policies": [{}]}')
     with pytest.raises(DataError, match="not the summary"):

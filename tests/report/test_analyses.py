@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
 
@@ -63,15 +64,18 @@ def test_every_analysis_has_its_section(tmp_path: Path) -> None:
     assert names == {"average-policy", "entropies", "gradient-snr", "discount", "examples"}
 
 
-def tables_at(folder: Path, n_cols: int) -> dict[str, Table]:
+def tables_at(folder: Path, n_cols: int, protocol: str = "paper") -> dict[str, Table]:
     """The tables of analyses beside an evaluation of 16 + 16 columns."""
     write_analyses(folder / "analyses", n_initial=16, steps=16)
-    write_evaluation(folder / "base", n_cols=n_cols, n_initial=16, steps=16)
+    write_evaluation(folder / "base", n_cols=n_cols, n_initial=16, steps=16, protocol=protocol)
     return {table.name: table for table in build_report([folder]).tables}
 
 
-def test_the_papers_columns_stand_beside_its_size_and_budget_only(tmp_path: Path) -> None:
-    other = tables_at(tmp_path / "other", n_cols=96)
+@pytest.mark.parametrize(("n_cols", "protocol"), [(96, "paper"), (128, "blind")])
+def test_the_papers_columns_stand_beside_its_size_and_protocol_only(
+    tmp_path: Path, n_cols: int, protocol: str
+) -> None:
+    other = tables_at(tmp_path / "other", n_cols, protocol)
     same = tables_at(tmp_path / "same", n_cols=128)
     for name in ("policies", "gradient-snr", "discount"):
         assert any(column.is_paper for column in same[name].columns), name

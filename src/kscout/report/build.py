@@ -36,7 +36,6 @@ from kscout.report.page import (
     tables_of,
     write_page,
 )
-from kscout.report.paper_numbers import same_setting
 from kscout.report.player import acquisition_player
 from kscout.report.style import LineStyle
 from kscout.report.tables import EXTENSIONS, FORMATS, Table, write
@@ -102,7 +101,7 @@ def _paper_settings(evaluations: Sequence[Evaluation]) -> dict[tuple[int, int], 
     """Return the paper's settings by start and steps, None where an evaluation's is not its."""
     settings: dict[tuple[int, int], str | None] = {}
     for one in evaluations:
-        setting = same_setting(one.n_cols, one.n_initial, one.steps)
+        setting = one.paper_setting
         name = setting.name if setting else None
         key = (one.n_initial or 0, one.steps)
         settings[key] = name if settings.get(key, name) == name else None
