@@ -126,6 +126,30 @@ def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> N
     assert len(_outputs(out, "average_policy")) == 2 * 4 * 13
 
 
+def test_rankings_of_folders_of_one_name_are_told_apart(store: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name / "results" for name in "ab"]
+    for folder, policy in zip(folders, ("random", "center-out"), strict=True):
+        _evaluate(store, folder, *_policies(policy, "oracle"))
+    found = json.loads(_call("analyze", "ranking", *folders, "--out", tmp_path, "--json"))
+    assert list(found) == ["a/results", "b/results"]
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "ranking-a-results.png",
+        "ranking-b-results.png",
+    }
+
+
+def test_options_without_effect_on_results_are_refused(store: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    _evaluate(store, results, *_policies("random"))
+    command = ("analyze", "policy", "random", "--results", results, "--out", tmp_path / "out")
+    with pytest.raises(ConfigError, match="--data, --steps, --split, --limit would have no effect"):
+        _call(*command, "--data", store, "--split", "test", "--steps", 4, "--limit", 1)
+    with pytest.raises(ConfigError, match="--seed names 2"):
+        _call(*command, "--seed", 0, "--seed", 1)
+    assert not (tmp_path / "out").exists()
+    _call(*command, "--seed", 0, "--overwrite", "--json")
+
+
 def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path]) -> None:
     out = tmp_path / "analyses"
     _call("analyze", "policy", runs[0], *_on_data(store, out))
@@ -161,6 +185,15 @@ def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> 
     before = record.read_text()
     _call(*command)
     assert record.read_text() == before
+
+
+def test_unknown_formula_is_refused_before_the_first_pass(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
+    out = tmp_path / "analyses"
+    with pytest.raises(SystemExit, match="2"):
+        _call("analyze", "snr", runs[0], *_on_data(store, out), "--formula", "Paper")
+    assert not out.exists()
 
 
 def test_ratios_of_two_horizons_are_told_apart(

@@ -54,7 +54,7 @@ def search(paths: Sequence[Path]) -> Found:
     for path in paths:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder; name run, evaluation or analysis folders")
-    folders = _labels(_folders(paths))
+    folders = folder_labels(_folders(paths))
     evaluations = {
         label: read_evaluation(folder, label)
         for folder, label in folders.items()
@@ -105,7 +105,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(inner)
 
 
-def _labels(folders: Sequence[Path]) -> dict[Path, str]:
+def folder_labels(folders: Sequence[Path]) -> dict[Path, str]:
     """Name folders by as few of their last parts as tell them apart."""
     labels = {}
     for folder in folders:
@@ -201,4 +201,4 @@ def _flat(record: Mapping[str, Any]) -> Facts:
     return flat
 
 
-__all__ = ["Found", "search"]
+__all__ = ["Found", "folder_labels", "search"]
