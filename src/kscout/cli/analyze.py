@@ -46,13 +46,17 @@ def policy(
     results: Annotated[
         Path | None, typer.Option(help="Take columns from this evaluation; runs nothing.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="train, val or test. [default: test]")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, val or test; test where not given.")
+    ] = None,
     n_initial: NInitial = None,
     steps: Steps = None,
     seed: Seeds = None,
     limit: Limit = None,
-    batch_size: Annotated[int | None, typer.Option(help="Slices at once. [default: 16]")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda. [default: auto]")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Slices at once; 16 where not given.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto (where not given), cpu or cuda.")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
