@@ -39,8 +39,8 @@ def runs(tmp_path: Path) -> list[Path]:
     return [_run(tmp_path / f"ngreedy-seed{seed}", seed) for seed in (0, 1)]
 
 
-def _run(path: Path, seed: int) -> Path:
-    path.mkdir()
+def _run(path: Path, seed: int, horizon: int = 4) -> Path:
+    path.mkdir(parents=True)
     torch.manual_seed(seed)
     policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
     for name in ("weights", "epoch-0001", "epoch-0010"):
@@ -52,7 +52,7 @@ def _run(path: Path, seed: int) -> Path:
             arguments=constructor_arguments(policy),
         )
     (path / "config.toml").write_text(
-        'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 4\n'
+        f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = {horizon}\n'
         f'[training]\nmethod = "ngreedy"\ngamma = 0.9\nseed = {seed}\nn_trajectories = 8\n'
     )
     (path / "provenance.json").write_text('{"device": "cpu"}')
@@ -126,6 +126,30 @@ def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> N
     assert len(_outputs(out, "average_policy")) == 2 * 4 * 13
 
 
+def test_rankings_of_folders_of_one_name_are_told_apart(store: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name / "results" for name in "ab"]
+    for folder, policy in zip(folders, ("random", "center-out"), strict=True):
+        _evaluate(store, folder, *_policies(policy, "oracle"))
+    found = json.loads(_call("analyze", "ranking", *folders, "--out", tmp_path, "--json"))
+    assert list(found) == ["a/results", "b/results"]
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        "ranking-a-results.png",
+        "ranking-b-results.png",
+    }
+
+
+def test_options_without_effect_on_results_are_refused(store: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    _evaluate(store, results, *_policies("random"))
+    command = ("analyze", "policy", "random", "--results", results, "--out", tmp_path / "out")
+    with pytest.raises(ConfigError, match="--data, --steps, --split, --limit would have no effect"):
+        _call(*command, "--data", store, "--split", "test", "--steps", 4, "--limit", 1)
+    with pytest.raises(ConfigError, match="--seed names 2"):
+        _call(*command, "--seed", 0, "--seed", 1)
+    assert not (tmp_path / "out").exists()
+    _call(*command, "--seed", 0, "--overwrite", "--json")
+
+
 def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path]) -> None:
     out = tmp_path / "analyses"
     _call("analyze", "policy", runs[0], *_on_data(store, out))
@@ -161,6 +185,25 @@ def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> 
     before = record.read_text()
     _call(*command)
     assert record.read_text() == before
+
+
+def test_unknown_formula_is_refused_before_the_first_pass(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
+    out = tmp_path / "analyses"
+    with pytest.raises(SystemExit, match="2"):
+        _call("analyze", "snr", runs[0], *_on_data(store, out), "--formula", "Paper")
+    assert not out.exists()
+
+
+def test_ratios_of_two_horizons_are_told_apart(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
+    out, other = tmp_path / "analyses", _run(tmp_path / "long" / "ngreedy-seed0", 0, horizon=6)
+    command = ("analyze", "snr", runs[0], other, *_on_data(store, out), "--trajectories", 2)
+    _call(*command, "--batch-size", 2, "--passes", 2, "--epoch", 1)
+    assert [row["policy"] for row in _outputs(out, "snr")] == ["ngreedy, 3+4", "ngreedy, 3+6"]
+    assert len(list(out.glob("snr-*.jsonl"))) == 2
 
 
 def test_analyses_of_runs(tmp_path: Path, runs: list[Path]) -> None:

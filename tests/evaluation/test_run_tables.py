@@ -12,16 +12,26 @@ from kscout.errors import DataError, RunError
 from kscout.evaluation.cost import cost_table
 from kscout.evaluation.curves import curve_rows, learning_curves
 from kscout.evaluation.ranking import gamma_table, kendall_tau, rank_policies, read_summary
+from kscout.evaluation.run_names import named_runs
 from kscout.evaluation.tables import write_table
 
 
-def _run(path: Path, seed: int, lines: list[dict[str, Any]], is_done: bool = True) -> Path:
+def _run(
+    path: Path,
+    seed: int,
+    lines: list[dict[str, Any]],
+    is_done: bool = True,
+    *,
+    horizon: int = 5,
+    store: str = "ab",
+) -> Path:
     path.mkdir(parents=True)
     (path / "config.toml").write_text(
-        f'kind = "policy"\n[acquisition]\nn_initial = 4\nhorizon = 5\n'
+        f'kind = "policy"\n[acquisition]\nn_initial = 4\nhorizon = {horizon}\n'
         f'[training]\nmethod = "greedy"\nseed = {seed}\nn_trajectories = 8\n'
     )
-    (path / "provenance.json").write_text('{"device": "cpu"}')
+    provenance = {"device": "cpu", "inputs": {"store": store}}
+    (path / "provenance.json").write_text(json.dumps(provenance))
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if is_done:
         (path / "done.json").write_text("{}")
@@ -46,6 +56,38 @@ def test_curves_are_means_over_seeds_of_epochs_that_all_reached(tmp_path: Path) 
     assert val.std == pytest.approx([0.2 / 2**0.5])
     row = curve_rows([val])[0]
     assert (row["epoch"], row["n_seeds"]) == (1, 2)
+
+
+def test_runs_of_other_settings_are_no_seeds_of_a_method(tmp_path: Path) -> None:
+    runs = [
+        _run(tmp_path / f"{horizon}" / f"greedy-seed{seed}", seed, [line], horizon=horizon)
+        for horizon, line in ((5, _line(1, 0.7, 0.7)), (9, _line(1, 0.3, 0.3)))
+        for seed in (0, 1)
+    ]
+    rows = curve_rows(learning_curves(runs))
+    assert [(row["policy"], row["mean"], row["n_seeds"]) for row in rows[::2]] == [
+        ("greedy, 4+5", 0.7, 2),
+        ("greedy, 4+9", 0.3, 2),
+    ]
+    assert [row["policy"] for row in cost_table(runs)] == ["greedy, 4+5", "greedy, 4+9"]
+
+
+def test_names_of_runs_tell_as_little_as_tells_them_apart(tmp_path: Path) -> None:
+    folders = {
+        "a/greedy-seed0": {"seed": 0},
+        "a/greedy-seed1": {"seed": 1, "horizon": 9},
+        "b/greedy-seed1": {"seed": 1, "horizon": 9, "store": "0123456789"},
+        "c/greedy-seed0": {"seed": 0},
+        "c/other": {"seed": 0},
+    }
+    runs = [_run(tmp_path / path, lines=[], **more) for path, more in folders.items()]
+    assert [name for name, _ in named_runs(runs)] == [
+        "greedy, 4+5, store ab, run 1",
+        "greedy, 4+9, store ab, run 1",
+        "greedy, 4+9, store 01234567, run 1",
+        "greedy, 4+5, store ab, run 2",
+        "other",
+    ]
 
 
 def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
@@ -127,6 +169,36 @@ def test_gammas_are_sorted_with_greedy_first() -> None:
     ]
     with pytest.raises(DataError, match="no policy"):
         gamma_table([_summary(("random", False, 0.5, 20.0, None))])
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "told"),
+    [
+        ({"protocol": "paper"}, {"protocol": "blind"}, r"protocol \(paper, blind\)"),
+        ({"split": "val"}, {"split": "test"}, r"split \(val, test\)"),
+        ({"limit": None}, {"limit": 5}, r"limit \(not set, 5\)"),
+        (
+            {"store": "knee", "store_fingerprint": "ab"},
+            {"store": "knee", "store_fingerprint": "cd"},
+            r"store \(ab, cd\)",
+        ),
+        ({"reconstructor": "unet"}, {"reconstructor": "zero-filled"}, "reconstructor"),
+    ],
+)
+def test_gammas_of_other_conditions_are_refused(
+    here: dict[str, Any], there: dict[str, Any], told: str
+) -> None:
+    summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
+    with pytest.raises(DataError, match=f"differ in {told}"):
+        gamma_table([{**summary, **here}, {**summary, **there}])
+
+
+def test_gammas_of_one_reconstructor_under_two_names_are_one_table() -> None:
+    summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
+    same = {**summary, "reconstructor_fingerprint": "ab"}
+    long = {**same, "reconstructor": "runs/unet", "steps": 9}
+    rows = gamma_table([{**same, "reconstructor": "/runs/unet"}, long])
+    assert [row["steps"] for row in rows] == [5, 9]
 
 
 def test_summary_that_is_none_is_refused(tmp_path: Path) -> None:

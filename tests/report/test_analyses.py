@@ -4,18 +4,21 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
-from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation
+from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
 
 from kscout.acquisition.rollout import Trajectory
 from kscout.evaluation.adaptivity import entropies, entropy_rows
 from kscout.evaluation.average_policy import AveragePolicy, average_policy_rows
+from kscout.evaluation.cost import cost_table
+from kscout.evaluation.curves import curve_rows, learning_curves
 from kscout.evaluation.examples import Example, save_examples
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
 from kscout.evaluation.ranking import gamma_table
 from kscout.evaluation.results import writing_results
 from kscout.evaluation.tables import write_table
-from kscout.report.build import build_report
+from kscout.report.build import build_report, write_report
 from kscout.report.page import Drawing, drawings_of
 from kscout.report.tables import Measured, Table, to_csv
 
@@ -61,15 +64,18 @@ def test_every_analysis_has_its_section(tmp_path: Path) -> None:
     assert names == {"average-policy", "entropies", "gradient-snr", "discount", "examples"}
 
 
-def tables_at(folder: Path, n_cols: int) -> dict[str, Table]:
+def tables_at(folder: Path, n_cols: int, protocol: str = "paper") -> dict[str, Table]:
     """The tables of analyses beside an evaluation of 16 + 16 columns."""
     write_analyses(folder / "analyses", n_initial=16, steps=16)
-    write_evaluation(folder / "base", n_cols=n_cols, n_initial=16, steps=16)
+    write_evaluation(folder / "base", n_cols=n_cols, n_initial=16, steps=16, protocol=protocol)
     return {table.name: table for table in build_report([folder]).tables}
 
 
-def test_the_papers_columns_stand_beside_its_size_and_budget_only(tmp_path: Path) -> None:
-    other = tables_at(tmp_path / "other", n_cols=96)
+@pytest.mark.parametrize(("n_cols", "protocol"), [(96, "paper"), (128, "blind")])
+def test_the_papers_columns_stand_beside_its_size_and_protocol_only(
+    tmp_path: Path, n_cols: int, protocol: str
+) -> None:
+    other = tables_at(tmp_path / "other", n_cols, protocol)
     same = tables_at(tmp_path / "same", n_cols=128)
     for name in ("policies", "gradient-snr", "discount"):
         assert any(column.is_paper for column in same[name].columns), name
@@ -121,3 +127,23 @@ def test_tables_of_other_programs_are_passed_over(tmp_path: Path) -> None:
     (folder / "other.json").write_text(json.dumps([{"a": 1}]))
     titles = [section.title for section in build_report([tmp_path]).sections]
     assert titles == ["Scores", "SSIM by step", "SSIM and PSNR"]
+
+
+def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:
+    for horizon in ("16+2", "4+3"):
+        folder = write_analyses(tmp_path / horizon)
+        run = write_run(tmp_path / "runs" / horizon / "greedy")
+        write_table(folder, "cost", cost_table([run]))
+        write_table(folder, "curves", curve_rows(learning_curves([run])))
+    report = build_report([tmp_path / "16+2", tmp_path / "4+3"])
+    blocks = [*report.tables, *drawings_of(report.sections)]
+    names = [f"{type(block).__name__} {block.name}" for block in blocks]
+    assert len(set(names)) == len(names) == 2 * (3 + 6)
+    assert all(block.name.startswith(("16-2-", "4-3-")) for block in blocks)
+    assert {"What training took: 16+2", "What training took: 4+3"} < {
+        table.title for table in report.tables
+    }
+    captions = [drawing.caption for drawing in drawings_of(report.sections)]
+    assert all(caption.startswith(("16+2. ", "4+3. ")) for caption in captions)
+    paths = write_report(report, tmp_path / "r.csv", form="csv")
+    assert len(set(paths)) == 6

@@ -66,7 +66,18 @@ def test_the_papers_numbers_stand_beside_an_evaluation_of_its_size(tmp_path: Pat
     assert [column.name for column in overview.columns if column.is_paper] == [
         "paper: knee, base horizon"
     ]
-    assert "of the same size and budget only" in overview.note
+    assert "of the same size, budget and protocol only" in overview.note
+
+
+def test_the_papers_numbers_stand_beside_its_protocol_only(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_evaluation(
+            tmp_path / name, n_cols=128, n_initial=16, steps=16, protocol="blind", store=name
+        )
+    for folder in (tmp_path, tmp_path / "one"):
+        for table in build_report([folder]).tables:
+            assert not any(column.is_paper for column in table.columns)
+            assert "under protocol paper" in table.note
 
 
 def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ def save_learning_curves(out: Path, found: Sequence[LearningCurve]) -> None:
 
 def save_gammas(out: Path, rows: Sequence[Row]) -> None:
     """Draw the final SSIM against gamma, one figure per horizon; nothing where no gamma is."""
-    horizons = list(dict.fromkeys(row["steps"] for row in rows))
-    for steps in horizons:
-        own = [row for row in rows if row["steps"] == steps]
+    horizons = list(dict.fromkeys((row["n_initial"], row["steps"]) for row in rows))
+    for n_initial, steps in horizons:
+        own = [row for row in rows if (row["n_initial"], row["steps"]) == (n_initial, steps)]
         discounted = [row for row in own if row["gamma"] is not None]
         if not discounted:
             continue
@@ -113,7 +113,7 @@ def save_gammas(out: Path, rows: Sequence[Row]) -> None:
             None if None in stds else _array(stds),
             greedy=greedy[0] if greedy else None,
         )
-        save_figure(figure, out, "gammas" if len(horizons) == 1 else f"gammas-{steps}-steps")
+        save_figure(figure, out, "gammas" if len(horizons) == 1 else f"gammas-{n_initial}+{steps}")
 
 
 def save_example_pictures(out: Path, found: Sequence[Example]) -> None:
@@ -141,5 +141,5 @@ def save_rankings(out: Path, found: Mapping[str, dict[str, Any]]) -> None:
             _array([row["psnr"] for row in rows]),
             oracles=[row["policy"] for row in rows if row["is_oracle"]],
         )
-        name = "ranking" if len(found) == 1 else f"ranking-{label}"
+        name = "ranking" if len(found) == 1 else f"ranking-{label.replace('/', '-')}"
         save_figure(figure, out, name)

@@ -1,7 +1,9 @@
 """What the commands of `kscout analyze` share: options, refusing to overwrite, printing."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +32,35 @@ Limit = Annotated[int | None, typer.Option(help="Only so many slices, spread ove
 BatchSize = Annotated[int, typer.Option(help="Slices at once.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
+
+
+class Formula(StrEnum):
+    """How a gradient's signal-to-noise ratio is computed."""
+
+    PAPER = "paper"
+    REFERENCE = "reference"
+
+
+def refuse_without_effect(seeds: Sequence[int] | None, **options: object) -> None:
+    """Refuse what results on disk cannot be asked for, rather than ignore it.
+
+    Args:
+        seeds: those that were given.
+        options: all that has no effect on results; None where not given.
+    """
+    from kscout.errors import ConfigError
+
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)} would have no effect: --results reads an evaluation and runs "
+            "nothing; leave out one or the other"
+        )
+    if seeds is not None and len(seeds) > 1:
+        raise ConfigError(
+            f"--results shows one seed of each policy, and --seed names {len(seeds)}; give one, or "
+            "none for the best"
+        )
 
 
 def claim(name: str, out: Path, overwrite: bool, **options: Any) -> dict[str, Any]:  # noqa: ANN401

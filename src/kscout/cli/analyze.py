@@ -12,6 +12,7 @@ from kscout.cli.analysis_options import (
     BatchSize,
     Data,
     Device,
+    Formula,
     Limit,
     NInitial,
     Out,
@@ -24,6 +25,7 @@ from kscout.cli.analysis_options import (
     Split,
     Steps,
     claim,
+    refuse_without_effect,
     subject_setting,
     tell,
 )
@@ -44,13 +46,17 @@ def policy(
     results: Annotated[
         Path | None, typer.Option(help="Take columns from this evaluation; runs nothing.")
     ] = None,
-    split: Split = "test",
+    split: Annotated[
+        str | None, typer.Option(help="train, val or test; test where not given.")
+    ] = None,
     n_initial: NInitial = None,
     steps: Steps = None,
     seed: Seeds = None,
     limit: Limit = None,
-    batch_size: BatchSize = 16,
-    device: Device = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(help="Slices at once; 16 where not given.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto (where not given), cpu or cuda.")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,23 +75,22 @@ def policy(
     )
     from kscout.evaluation.tables import write_table
 
+    options = {
+        "split": split,
+        "n_initial": n_initial,
+        "limit": limit,
+        "batch_size": batch_size,
+        "device": device,
+    }
     if results is not None:
+        refuse_without_effect(seed, data=data, reconstructor=reconstructor, steps=steps, **options)
         request = claim(
             "average_policy", out, overwrite, policies=policies, results=results, seed=seed
         )
         found = averages_of_results(results, policies, seed=seed[0] if seed else None)
     else:
         setting = subject_setting(
-            data,
-            reconstructor,
-            split=split,
-            n_initial=n_initial,
-            horizon=steps,
-            seeds=seed,
-            n_trajectories=1,
-            limit=limit,
-            batch_size=batch_size,
-            device=device,
+            data, reconstructor, horizon=steps, seeds=seed, n_trajectories=1, **options
         )
         request = claim("average_policy", out, overwrite, policies=policies, setting=setting)
         found = averages_of_runs(policies, setting)
@@ -213,9 +218,9 @@ def snr(
     passes: Annotated[int, typer.Option(help="Passes over the data (paper: 3).")] = 3,
     seed: Annotated[int, typer.Option(help="Of order and draws.")] = 0,
     protocol: Protocol = ProtocolName.PAPER,
-    formula: Annotated[str, typer.Option(help="Drawn: paper or reference. Both are written.")] = (
-        "paper"
-    ),
+    formula: Annotated[
+        Formula, typer.Option(help="The one that is drawn; both are written.")
+    ] = Formula.PAPER,
     limit: Limit = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
@@ -235,7 +240,7 @@ def snr(
     request = claim("snr", out, overwrite, runs=runs, epochs=epoch, source=source, setting=setting)
     rows = measure_runs(runs, source, setting, out=out, epochs=epoch, on_step=_tell_pass)
     write_table(out, "snr", rows, request)
-    save_snr(out, rows, formula)
+    save_snr(out, rows, formula.value)
     tell(rows, out, "snr", as_json)
 
 
@@ -360,9 +365,11 @@ def ranking(
     from kscout.evaluation.requests import keep_request
     from kscout.evaluation.tables import write_csv
     from kscout.files import write_json
+    from kscout.report.folders import folder_labels
 
     request = claim("ranking", out, overwrite, results=results)
-    found = {path.resolve().name: rank_policies(read_summary(path)) for path in results}
+    labels = folder_labels([path.resolve() for path in results])
+    found = {label: rank_policies(read_summary(path)) for path, label in labels.items()}
     rows = [{"results": name, **row} for name, one in found.items() for row in one["rows"]]
     write_csv(out / "ranking.csv", rows)
     write_json(out / "ranking.json", found)

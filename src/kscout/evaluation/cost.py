@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kscout.evaluation.curves import grouped_runs
+from kscout.evaluation.run_names import grouped_runs
 from kscout.runs import RunRecord
 
 

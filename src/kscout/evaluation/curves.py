@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from kscout.errors import RunError
-from kscout.evaluation.entrants import run_label
-from kscout.runs import RunRecord, read_run
+from kscout.evaluation.run_names import grouped_runs
+from kscout.runs import RunRecord
 
 SERIES = ("train_ssim", "val_ssim")
 """Keys of `metrics.jsonl`; reconstructors have the second alone."""
@@ -53,19 +53,6 @@ def learning_curves(runs: Sequence[Path]) -> list[LearningCurve]:
     if not curves:
         raise RunError(f"{runs[0]} has logged no epoch yet; wait for its first one")
     return curves
-
-
-def grouped_runs(runs: Sequence[Path]) -> dict[str, list[RunRecord]]:
-    """Read run folders, grouped under the name that tables call them, by seed."""
-    if not runs:
-        raise RunError("no run folder was given; name at least one")
-    groups: dict[str, list[RunRecord]] = {}
-    for path in runs:
-        groups.setdefault(run_label(path), []).append(read_run(path))
-    return {
-        name: sorted(records, key=lambda record: record.config["training"]["seed"])
-        for name, records in groups.items()
-    }
 
 
 def _series(record: RunRecord, key: str) -> dict[int, float]:

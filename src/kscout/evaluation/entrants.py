@@ -178,16 +178,19 @@ def check_distinct(entrants: Sequence[Entrant]) -> None:
             )
         seen.add((entrant.name, entrant.seed))
         before = first.setdefault(entrant.name, entrant)
-        if _without_seed(before.config) != _without_seed(entrant.config):
+        if _settings(before) != _settings(entrant):
             raise ConfigError(
                 f"the runs called {entrant.name!r} with seeds {before.seed} and {entrant.seed} "
                 "have other settings too; tell them apart as LABEL=PATH"
             )
 
 
-def _without_seed(config: dict[str, Any] | None) -> dict[str, Any] | None:
-    if config is None:
-        return None
+def _settings(entrant: Entrant) -> dict[str, Any] | None:
+    return None if entrant.config is None else without_seed(entrant.config)
+
+
+def without_seed(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that seeds of one method share."""
     training = {key: value for key, value in config["training"].items() if key != "seed"}
     return {**config, "training": training}
 

@@ -1,6 +1,7 @@
 """Gradient noise of a trained policy: its kept checkpoints, its own estimator, its last layer."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import RunError
-from kscout.evaluation.entrants import run_label
 from kscout.evaluation.gradient_noise import (
     BATCH_SIZE,
     N_PASSES,
@@ -26,6 +26,7 @@ from kscout.evaluation.gradient_noise import (
     noise_table,
 )
 from kscout.evaluation.orders import fingerprint_slices
+from kscout.evaluation.run_names import named_runs
 from kscout.evaluation.trajectories import spread_subset
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
@@ -140,19 +141,19 @@ def measure_runs(
     slices = spread_subset(Store.open(source.data).split(source.split), source.limit).to(device)
     reconstructor = reconstruction.load(source.reconstructor, device=device)
     rows = []
-    for run in runs:
-        name, seed = run_label(run), int(read_run(run).config["training"]["seed"])
+    for name, run in named_runs(runs):
+        seed = int(run.config["training"]["seed"])
 
         def told(record: dict[str, Any], name: str = name) -> None:
             if on_step is not None:
                 on_step({"run": name, **record})
 
         records = measure_run(
-            run,
+            run.path,
             slices,
             reconstructor,
             setting,
-            record=out / f"snr-{name.replace('/', '-')}-seed{seed}.jsonl",
+            record=out / f"snr-{re.sub('[/, ]+', '-', name)}-seed{seed}.jsonl",
             epochs=epochs,
             on_step=told,
         )

@@ -12,6 +12,17 @@ from kscout.evaluation.summary import SUMMARY
 
 Table = dict[str, Any]
 
+_CONDITIONS = {
+    "store": ("store_fingerprint", "store"),
+    "split": ("split",),
+    "limit": ("limit",),
+    "size": ("n_cols",),
+    "reconstructor": ("reconstructor_fingerprint", "reconstructor"),
+    "protocol": ("protocol",),
+    "argmax": ("is_argmax",),
+}
+"""What scores depend on beside the policy and its budget: keys of a summary, the surest first."""
+
 
 def read_summary(path: Path) -> Table:
     """Read `summary.json`, given the file or its folder."""
@@ -74,8 +85,10 @@ def kendall_tau(rows: Sequence[Table]) -> float | None:
 def gamma_table(summaries: Sequence[Table]) -> list[Table]:
     """Return final scores of learned policies by method and gamma, greedy first.
 
-    A policy's method and gamma are those that its run was trained with.
+    A policy's method and gamma are those that its run was trained with. Evaluations may differ in
+    start and steps, which rows tell, and in nothing else that changes scores.
     """
+    _check_comparable(summaries)
     rows = []
     for summary in summaries:
         for entry in summary["policies"]:
@@ -96,3 +109,22 @@ def gamma_table(summaries: Sequence[Table]) -> list[Table]:
     return sorted(
         rows, key=lambda row: (row["steps"] or 0, -1 if row["gamma"] is None else row["gamma"])
     )
+
+
+def _check_comparable(summaries: Sequence[Table]) -> None:
+    """Refuse evaluations whose scores differ for reasons that no row would tell."""
+    for name, keys in _CONDITIONS.items():
+        # A fingerprint tells more than a name, which may be typed in several ways.
+        known = (key for key in keys if all(one.get(key) is not None for one in summaries))
+        key = next(known, keys[-1])
+        if len({str(one.get(key)) for one in summaries}) > 1:
+            named = dict.fromkeys(_words(one.get(keys[-1])) for one in summaries)
+            told = named if len(named) > 1 else dict.fromkeys(_words(one[key]) for one in summaries)
+            raise DataError(
+                f"these evaluations differ in {name} ({', '.join(told)}), so that their scores do "
+                "not belong in one table; analyze them one by one"
+            )
+
+
+def _words(value: object) -> str:
+    return "not set" if value is None else str(value)

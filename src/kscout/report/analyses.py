@@ -1,13 +1,13 @@
 """Sections from what `kscout analyze` wrote: tables of rows, recognized by their columns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
 
 from kscout.report.figures import Curve, draw_entropies, draw_gammas, draw_snr
-from kscout.report.page import Block, Drawing, Section
+from kscout.report.page import Block, Drawing, link_name
 from kscout.report.paper_numbers import (
     ARXIV,
     GAMMAS,
@@ -51,8 +51,6 @@ class Context:
     styles: Mapping[str, LineStyle]
     settings: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
     """The paper's setting by start and number of steps, as evaluations tell; None for none."""
-    stem: str = ""
-    """Put before the names of figures and tables, where a page has several of a kind."""
 
     @property
     def setting(self) -> str | None:
@@ -65,7 +63,7 @@ class Context:
         return self.styles if names <= set(self.styles) else None
 
 
-def average_policy_blocks(rows: Rows, context: Context) -> list[Block]:
+def average_policy_blocks(rows: Rows, _context: Context) -> list[Block]:
     """Draw average policies (columns policy, step, column, sampled)."""
     pictures = {}
     for name in dict.fromkeys(str(row["policy"]) for row in rows):
@@ -75,17 +73,17 @@ def average_policy_blocks(rows: Rows, context: Context) -> list[Block]:
         for row in own:
             picture[int(row["step"]) - 1, int(row["column"])] = float(row["sampled"])
         pictures[name] = picture
-    return draw_policies(pictures, context)
+    return draw_policies(pictures)
 
 
-def draw_policies(pictures: Mapping[str, Any], context: Context) -> list[Block]:
+def draw_policies(pictures: Mapping[str, Any]) -> list[Block]:
     """Draw average policies [step, col] by name, a few side by side."""
     names = list(pictures)
     blocks: list[Block] = []
     for place in range(0, len(names), _N_PANELS):
         shown = {name: pictures[name] for name in names[place : place + _N_PANELS]}
         suffix = f"-{place // _N_PANELS + 1}" if place else ""
-        name = f"{context.stem}average-policy{suffix}"
+        name = f"average-policy{suffix}"
         # Tables hold 1 for start columns at every step, which is white already.
         figure = draw_average_policy(shown, start_columns=())
         blocks.append(Drawing(figure, name, _AVERAGE_CAPTION, is_wide=len(shown) > 1))
@@ -108,7 +106,7 @@ def entropy_blocks(rows: Rows, context: Context) -> list[Block]:
     names = {curve.name for curves in panels.values() for curve in curves}
     shown = {title: curves for title, curves in panels.items() if curves}
     figure = draw_entropies(shown, styles=context.looks_of(names))
-    return [Drawing(figure, f"{context.stem}entropies", _ENTROPY_CAPTION, is_wide=True)]
+    return [Drawing(figure, "entropies", _ENTROPY_CAPTION, is_wide=True)]
 
 
 def _column(rows: Rows, key: str) -> Any:  # noqa: ANN401 - an array or None
@@ -144,7 +142,7 @@ def snr_blocks(rows: Rows, context: Context) -> list[Block]:
             else NOT_SHOWN
         )
     )
-    name = f"{context.stem}gradient-snr"
+    name = "gradient-snr"
     table = Table("Gradient signal-to-noise ratio", tuple(columns), tuple(lines), note, name)
     if len(epochs) < 2:
         return [table]
@@ -191,7 +189,7 @@ def gamma_blocks(rows: Rows, context: Context) -> list[Block]:
     blocks: list[Block] = []
     for n_initial, steps in horizons:
         own = [row for row in rows if (row["n_initial"], row["steps"]) == (n_initial, steps)]
-        name = f"{context.stem}discount" + (f"-{n_initial}-{steps}" if len(horizons) > 1 else "")
+        name = f"discount-{n_initial}-{steps}" if len(horizons) > 1 else "discount"
         setting = context.settings.get((n_initial, steps))
         table = _gamma_table(own, setting, name, f"start {n_initial}, {steps} steps")
         blocks += [*_gamma_drawing(own, name), table]
@@ -251,13 +249,13 @@ def _measured(value: int | float | None, spread: int | float | None) -> Measured
     return Measured(float(value), None if spread is None else float(spread))
 
 
-def example_blocks(examples: Sequence[Example], *, stem: str = "") -> list[Block]:
+def example_blocks(examples: Sequence[Example]) -> list[Block]:
     """Draw reconstruction examples: mask, reconstruction, target, absolute difference."""
     caption = (
         "Reconstructions at the end of the acquisition: measured columns, reconstruction, target "
         "and absolute difference; differences share one scale."
     )
-    return [Drawing(draw_examples(examples), f"{stem}examples", caption, is_wide=True)]
+    return [Drawing(draw_examples(examples), "examples", caption, is_wide=True)]
 
 
 def curve_blocks(rows: Rows, context: Context) -> list[Block]:
@@ -270,29 +268,56 @@ def cost_blocks(rows: Rows, _context: Context) -> list[Block]:
     return [cost_rows_table(rows)]
 
 
-KINDS: tuple[tuple[frozenset[str], str, Callable[[Rows, Context], list[Block]]], ...] = (
-    (frozenset({"policy", "step", "column", "sampled"}), "Average policy", average_policy_blocks),
-    (frozenset({"policy", "step", "marginal"}), "Adaptivity", entropy_blocks),
-    (frozenset({"epoch", "snr_paper"}), "Gradient noise", snr_blocks),
-    (frozenset({"gamma", "ssim_mean", "psnr_mean"}), "Discount", gamma_blocks),
-    (frozenset({"policy", "series", "epoch", "mean"}), TRAINING, curve_blocks),
-    (frozenset({"policy", "time_s", "peak_memory_mib"}), TRAINING, cost_blocks),
+@final
+@dataclass(frozen=True)
+class Kind:
+    """One of the tables that `kscout analyze` writes."""
+
+    title: str
+    """The section that it belongs to."""
+    needed: frozenset[str]
+    """Columns that tell it from others."""
+    blocks: Callable[[Rows, Context], list[Block]]
+
+
+KINDS = (
+    Kind(
+        "Average policy",
+        frozenset({"policy", "step", "column", "sampled"}),
+        average_policy_blocks,
+    ),
+    Kind("Adaptivity", frozenset({"policy", "step", "marginal"}), entropy_blocks),
+    Kind("Gradient noise", frozenset({"epoch", "snr_paper"}), snr_blocks),
+    Kind("Discount", frozenset({"gamma", "ssim_mean", "psnr_mean"}), gamma_blocks),
+    Kind(TRAINING, frozenset({"policy", "series", "epoch", "mean"}), curve_blocks),
+    Kind(TRAINING, frozenset({"policy", "time_s", "peak_memory_mib"}), cost_blocks),
 )
 
 
-def analysis_section(rows: Rows, context: Context) -> Section | None:
-    """Return the section for a table of `kscout analyze`, None for one that is not known."""
+def kind_of(rows: Rows) -> Kind | None:
+    """Return what a table is by its columns, None for one that is not known."""
     keys = set(rows[0]) if rows else set()
-    for needed, title, build in KINDS:
-        if needed <= keys:
-            return Section(title, tuple(build(rows, context)))
-    return None
+    return next((kind for kind in KINDS if kind.needed <= keys), None)
+
+
+def labeled(blocks: Sequence[Block], label: str) -> list[Block]:
+    """Name figures and tables after their folder, where a page has several of a kind."""
+    stem, found = link_name(label), []
+    for block in blocks:
+        if isinstance(block, Drawing):
+            caption = f"{label}. {block.caption}"
+            block = replace(block, name=f"{stem}-{block.name}", caption=caption)
+        elif isinstance(block, Table):
+            block = replace(block, name=f"{stem}-{block.name}", title=f"{block.title}: {label}")
+        found.append(block)
+    return found
 
 
 __all__ = [
     "TRAINING",
     "Context",
-    "analysis_section",
     "draw_policies",
     "example_blocks",
+    "kind_of",
+    "labeled",
 ]

@@ -1,7 +1,7 @@
 """From folders to a report: what `kscout report` calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -12,9 +12,10 @@ from kscout.files import write_text
 from kscout.report.analyses import (
     TRAINING,
     Context,
-    analysis_section,
     draw_policies,
     example_blocks,
+    kind_of,
+    labeled,
 )
 from kscout.report.evaluations import (
     Evaluation,
@@ -31,12 +32,10 @@ from kscout.report.page import (
     Front,
     Section,
     Widget,
-    link_name,
     save_figures,
     tables_of,
     write_page,
 )
-from kscout.report.paper_numbers import same_setting
 from kscout.report.player import acquisition_player
 from kscout.report.style import LineStyle
 from kscout.report.tables import EXTENSIONS, FORMATS, Table, write
@@ -82,16 +81,19 @@ def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sectio
     """Return the paper's analyses: from tables of `kscout analyze`, or results themselves."""
     context = Context(styles, settings=_paper_settings(found.evaluations))
     parts: dict[str, list[Block]] = {}
-    for index, (label, rows) in enumerate(found.analyses):
-        is_first = all(set(rows[0]) != set(other[0]) for _, other in found.analyses[:index])
-        stem = "" if is_first else f"{link_name(label)}-"
-        section = analysis_section(rows, replace(context, stem=stem))
-        if section is not None:
-            parts.setdefault(section.title, []).extend(section.blocks)
+    kinds = [kind_of(rows) for _, rows in found.analyses]
+    for kind, (label, rows) in zip(kinds, found.analyses, strict=True):
+        if kind is None:
+            continue
+        blocks = kind.blocks(rows, context)
+        own = parts.setdefault(kind.title, [])
+        own += labeled(blocks, label) if kinds.count(kind) > 1 else blocks
     if "Average policy" not in parts:
-        parts["Average policy"] = average_policies_of(found.evaluations, styles)
-    if found.examples:
-        parts["Examples"] = example_blocks(found.examples)
+        parts["Average policy"] = average_policies_of(found.evaluations)
+    for label, examples in found.examples:
+        blocks = example_blocks(examples)
+        own = parts.setdefault("Examples", [])
+        own += labeled(blocks, label) if len(found.examples) > 1 else blocks
     return [Section(title, tuple(blocks)) for title, blocks in parts.items() if blocks]
 
 
@@ -99,16 +101,14 @@ def _paper_settings(evaluations: Sequence[Evaluation]) -> dict[tuple[int, int], 
     """Return the paper's settings by start and steps, None where an evaluation's is not its."""
     settings: dict[tuple[int, int], str | None] = {}
     for one in evaluations:
-        setting = same_setting(one.n_cols, one.n_initial, one.steps)
+        setting = one.paper_setting
         name = setting.name if setting else None
         key = (one.n_initial or 0, one.steps)
         settings[key] = name if settings.get(key, name) == name else None
     return settings
 
 
-def average_policies_of(
-    evaluations: Sequence[Evaluation], styles: dict[str, LineStyle]
-) -> list[Block]:
+def average_policies_of(evaluations: Sequence[Evaluation]) -> list[Block]:
     """Draw what trained policies measured in evaluations, from their long tables."""
     blocks: list[Block] = []
     for evaluation in evaluations:
@@ -123,8 +123,8 @@ def average_policies_of(
             for policy in evaluation.policies
             if paper_method(policy) in _TRAINED
         }
-        stem = f"{link_name(evaluation.label)}-" if len(evaluations) > 1 else ""
-        blocks += draw_policies(pictures, Context(styles, stem=stem))
+        drawn = draw_policies(pictures)
+        blocks += labeled(drawn, evaluation.label) if len(evaluations) > 1 else drawn
     return blocks
 
 

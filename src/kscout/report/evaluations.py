@@ -11,7 +11,14 @@ import numpy as np
 from kscout.errors import DataError
 from kscout.report.figures import Curve, draw_ranking, draw_ssim_by_step, styles_of
 from kscout.report.page import Block, Drawing, Prose, Section, link_name
-from kscout.report.paper_numbers import ARXIV, NOT_SHOWN, SSIM, method_of, same_setting
+from kscout.report.paper_numbers import (
+    ARXIV,
+    NOT_SHOWN,
+    SSIM,
+    PaperSetting,
+    method_of,
+    same_setting,
+)
 from kscout.report.style import LineStyle
 from kscout.report.tables import Column, Measured, Row, Table
 
@@ -57,6 +64,13 @@ class Evaluation:
     def protocol(self) -> str:
         return str(self.summary.get("protocol", "not recorded"))
 
+    @property
+    def paper_setting(self) -> PaperSetting | None:
+        """The setting of the paper whose scores are comparable: same size, budget and protocol."""
+        if self.protocol != "paper":
+            return None
+        return same_setting(self.n_cols, self.n_initial, self.steps)
+
     def comparison(self, name: str) -> dict[str, Any] | None:
         """Return the paired comparison of a policy with the reference."""
         found = [c for c in self.summary.get("comparisons") or [] if c["policy"] == name]
@@ -95,9 +109,10 @@ def read_evaluation(folder: Path, label: str | None = None) -> Evaluation:
 def policy_table(evaluation: Evaluation, *, name: str = "policies") -> Table:
     """Return final scores of all policies and the paired comparison.
 
-    The paper's SSIM stands beside where image size, start and number of steps are the paper's.
+    The paper's SSIM stands beside where image size, start, number of steps and protocol are the
+    paper's.
     """
-    setting = same_setting(evaluation.n_cols, evaluation.n_initial, evaluation.steps)
+    setting = evaluation.paper_setting
     reference = evaluation.summary.get("reference")
     n_seeds = max(int(policy.get("n_seeds", 1)) for policy in evaluation.policies)
     columns = (
@@ -236,7 +251,7 @@ def overview_table(evaluations: Sequence[Evaluation]) -> Table:
             policies.setdefault(policy["policy"], policy)
     columns = [Column("policy")]
     columns += [Column(f"{one.label} ({one.protocol})", best="max") for one in evaluations]
-    found = [same_setting(one.n_cols, one.n_initial, one.steps) for one in evaluations]
+    found = [one.paper_setting for one in evaluations]
     settings = [setting for setting in dict.fromkeys(found) if setting is not None]
     columns += [Column(f"paper: {setting.title}", is_paper=True) for setting in settings]
     rows = []
@@ -247,7 +262,7 @@ def overview_table(evaluations: Sequence[Evaluation]) -> Table:
     paper = (
         f"Columns of the paper are printed in {ARXIV} on fastMRI data, and are not our measurements"
         + (
-            "; they belong to evaluations of the same size and budget only."
+            "; they belong to evaluations of the same size, budget and protocol only."
             if None in found
             else "."
         )

@@ -44,7 +44,8 @@ class Found:
     acquisitions: tuple[Acquisition, ...]
     analyses: tuple[tuple[str, list[dict[str, Any]]], ...]
     """Folder's label and rows of the tables that `kscout analyze` wrote."""
-    examples: tuple[Example, ...]
+    examples: tuple[tuple[str, list[Example]], ...]
+    """Folder's label and what `kscout analyze examples` wrote there."""
     provenance: dict[str, Facts]
 
 
@@ -53,7 +54,7 @@ def search(paths: Sequence[Path]) -> Found:
     for path in paths:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder; name run, evaluation or analysis folders")
-    folders = _labels(_folders(paths))
+    folders = folder_labels(_folders(paths))
     evaluations = {
         label: read_evaluation(folder, label)
         for folder, label in folders.items()
@@ -71,7 +72,11 @@ def search(paths: Sequence[Path]) -> Found:
         analyses=tuple(
             (label, rows) for folder, label in folders.items() for rows in _tables(folder)
         ),
-        examples=tuple(example for folder in folders for example in _examples(folder)),
+        examples=tuple(
+            (label, examples)
+            for folder, label in folders.items()
+            if (examples := _examples(folder))
+        ),
         provenance=_provenance(folders, evaluations, runs),
     )
     if not (
@@ -100,7 +105,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(inner)
 
 
-def _labels(folders: Sequence[Path]) -> dict[Path, str]:
+def folder_labels(folders: Sequence[Path]) -> dict[Path, str]:
     """Name folders by as few of their last parts as tell them apart."""
     labels = {}
     for folder in folders:
@@ -196,4 +201,4 @@ def _flat(record: Mapping[str, Any]) -> Facts:
     return flat
 
 
-__all__ = ["Found", "search"]
+__all__ = ["Found", "folder_labels", "search"]

@@ -43,9 +43,9 @@ NOT_SHOWN = (
         f"{setting.n_initial} + {setting.steps} of {setting.n_cols} columns"
         for setting in SETTINGS.values()
     )
-    + "."
+    + ", under protocol paper."
 )
-"""The footnote of a table whose size, start or number of steps is not one of the paper's."""
+"""The footnote of a table whose size, budget or protocol is not one of the paper's."""
 
 SSIM: dict[str, dict[str, Spread]] = {
     "knee-base": {
