@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kscout.cli.evaluate import ProtocolName, answer_console
+from kscout.files import finite
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
 Policies = Annotated[
@@ -99,7 +100,7 @@ def tell(
 ) -> None:
     """Print the table (or its first rows), or JSON."""
     if as_json:
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps(finite(rows)))
         return
     console = answer_console()
     shown = rows[:head]

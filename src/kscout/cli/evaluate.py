@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kscout.files import finite
+
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
 ]
@@ -105,7 +107,7 @@ def evaluate(
     with evaluation_progress() as on_step:
         found = run_evaluation(policy, data, reconstructor, setting, out=out, on_step=on_step)
     if as_json:
-        typer.echo(json.dumps(found.summary))
+        typer.echo(json.dumps(finite(found.summary)))
     else:
         console = answer_console()
         console.print(summary_table(found.summary))
