@@ -117,10 +117,11 @@ def _tell_what(runs: Sequence[ZooRun]) -> str:
     weights = ", ".join(one.weights for run in runs for one in run.budget.policies)
     return (
         f"Nothing was trained for this section. The U-Net and the policies come with kscout, "
-        f"trained on 6959 procedural slices of {SIZE}×{SIZE} pixels, the paper's number and size "
-        f"({UNET}, {weights}; see docs/zoo.md). Here they run on {summary['n_slices']} slices of "
-        f"{summary['n_volumes']} knees of their own test set, which no training saw. Trained "
-        f"policies take their best column at each step; protocol {summary['protocol']}."
+        f"trained on procedural slices of {SIZE}×{SIZE} pixels, 6959 as in the paper or, where "
+        f"the card says so, more ({UNET}, {weights}; see docs/zoo.md). Here they run on "
+        f"{summary['n_slices']} slices of {summary['n_volumes']} knees of the paper-size test "
+        f"set, which no training saw. Trained policies take their best column at each step; "
+        f"protocol {summary['protocol']}."
     )
 
 
