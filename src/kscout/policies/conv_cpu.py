@@ -133,7 +133,7 @@ class CompiledLayer(torch.autograd.Function):
         library: ctypes.CDLL,
     ) -> Float[Tensor, "batch out_row out_col out_channel"]:
         passed = pass_forward(library, features, packed(weight))
-        ctx.library = library
+        ctx.kernels = library
         ctx.save_for_backward(features, weight, bias, passed.convolved, *passed.normalized)
         return passed.normalized.output
 
@@ -144,7 +144,7 @@ class CompiledLayer(torch.autograd.Function):
     ) -> tuple[Tensor | None, Tensor, Tensor, None]:
         features, weight, bias, convolved, *normalized = ctx.saved_tensors
         passed = Passed(convolved, compiled.Normalized(*normalized))
-        found = pass_backward(ctx.library, features, weight, passed, gradients[0])
+        found = pass_backward(ctx.kernels, features, weight, passed, gradients[0])
         return *found, torch.zeros_like(bias), None
 
 

@@ -23,7 +23,7 @@ from kscout.policies.conv_cpu import Passed, packed, pass_backward, pass_forward
 class Kept:
     """What the network computed for some images, and the weights that it computed with."""
 
-    library: ctypes.CDLL
+    kernels: ctypes.CDLL
     weights: list[Tensor]
     """Of the convolutions, packed."""
     layers: list[Passed]
@@ -36,7 +36,7 @@ class Kept:
         """Return what belongs to some of the images."""
         layers = [layer.part(begin, end) for layer in self.layers]
         rest = self.flat[begin:end], self.hidden[begin:end]
-        return Kept(self.library, self.weights, layers, *rest)
+        return Kept(self.kernels, self.weights, layers, *rest)
 
 
 @final
@@ -96,7 +96,7 @@ class KeptConvPolicy(Policy):
         own = self.kept.part(begin, self.n_kept)
         features = seen.image
         for weights, layer in zip(own.weights, own.layers, strict=True):
-            features = pass_forward(own.library, features, weights, layer).normalized.output
+            features = pass_forward(own.kernels, features, weights, layer).normalized.output
         own.flat.unflatten(1, (features.shape[-1], *features.shape[1:3])).copy_(
             features.permute(0, 3, 1, 2)
         )
@@ -149,7 +149,7 @@ class KeptConvPolicy(Policy):
         for number in range(len(self.weights) - 1, -1, -1):
             layer, weight = kept.layers[number], self.weights[number]
             before, weights = pass_backward(
-                kept.library, inputs[number], weight, layer, flow, in_place=True
+                kept.kernels, inputs[number], weight, layer, flow, in_place=True
             )
             found.append(weights)
             flow = flow if before is None else before
