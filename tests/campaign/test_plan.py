@@ -153,6 +153,21 @@ def test_a_given_store_is_known_by_its_content(plan_of: PlanOf, tmp_path: Path) 
     assert not set(other.nodes) & set(first.nodes)
 
 
+def test_policies_of_the_zoo_are_evaluated_and_known_by_their_weights(
+    plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {"policies": ["random", "zoo=knee-base-greedy"]}
+    before = plan_of(evaluation=wanted)
+    for node in before.of_kind("evaluation"):
+        assert "zoo=knee-base-greedy" in node.command
+    newer = tmp_path / "newer.safetensors"
+    newer.write_bytes(b"other weights")
+    monkeypatch.setattr("kscout.campaign.plan.zoo_path", lambda _: newer)
+    after = plan_of(evaluation=wanted)
+    assert not set(keys(after, "evaluation")) & set(keys(before, "evaluation"))
+    assert keys(after, "policy") == keys(before, "policy")
+
+
 def test_runs_keep_their_names_when_a_given_store_is_gone(plan_of: PlanOf, tmp_path: Path) -> None:
     write_store(tmp_path / "one", 0.5)
     before = plan_of(stores={"knee": {"path": "one"}})

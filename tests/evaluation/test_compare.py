@@ -17,6 +17,7 @@ from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.entrants import run_label
 from kscout.evaluation.results import read_scores
 from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
@@ -347,3 +348,29 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
 def test_the_folder_may_be_a_string(test_slices: SliceSet, tmp_path: Path) -> None:
     evaluate(["center-out"], test_slices, ZeroFilled(), _setting(), out=str(tmp_path / "out"))
     assert (tmp_path / "out" / "summary.json").is_file()
+
+
+class Guess(Policy):
+    """A network of a user's own, not trained yet."""
+
+    def __init__(self, *, n_cols: int) -> None:
+        super().__init__()
+        self.scores = torch.nn.Parameter(3 * torch.randn(n_cols))
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        return self.scores.expand(len(seen.image), -1)
+
+
+def test_networks_by_name_are_untrained_and_repeat_themselves(
+    test_slices: SliceSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POLICIES, "guess", Guess)
+    first, again = (
+        evaluate(["guess", "random"], test_slices, ZeroFilled(), _setting(seeds=(0, 4)))
+        for _ in range(2)
+    )
+    assert first.summary["policies"][0]["policy"] == "untrained guess"
+    scores = {(one.policy, one.seed): one.values for one in first.scores}
+    for one in again.scores:
+        assert np.array_equal(one.values, scores[one.policy, one.seed])
+    assert not np.array_equal(scores["untrained guess", 0], scores["untrained guess", 4])

@@ -39,6 +39,7 @@ from kscout.config import (
 )
 from kscout.config.schema import Protocol
 from kscout.errors import ConfigError, unknown_name
+from kscout.zoo import zoo_names, zoo_path
 
 UNTRAINED_RECONSTRUCTIONS = ("zero-filled", "total-variation")
 """Reconstructions that a name determines; a test holds them to the registry."""
@@ -256,8 +257,10 @@ def _evaluation(table: Table, seeds: tuple[int, ...]) -> Evaluation:
     check_values(table, _EVALUATION, "evaluation")
     policies = tuple(table.get("policies", Evaluation.policies))
     for policy in policies:
-        if policy not in BASELINES and not Path(policy.rpartition("=")[2]).exists():
-            raise unknown_name("policy", policy, [*BASELINES, "a run folder", "LABEL=PATH"])
+        given = policy.rpartition("=")[2]
+        if policy not in BASELINES and zoo_path(given) is None and not Path(given).exists():
+            known_ones = [*BASELINES, *zoo_names("policy"), "a run folder", "LABEL=PATH"]
+            raise unknown_name("policy", policy, known_ones)
     own = {**table, "policies": policies, "seeds": tuple(table.get("seeds", seeds))}
     return Evaluation(**own)
 

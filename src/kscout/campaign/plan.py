@@ -29,6 +29,7 @@ from kscout.campaign.sources import (
 from kscout.campaign.store_recipes import StoreRecipe
 from kscout.config import AcquisitionSetting, PolicyConfig, dump_config, to_table
 from kscout.errors import ConfigError, DataError
+from kscout.zoo import zoo_path
 
 INDEX = "campaign.json"
 SETTINGS = "settings.toml"
@@ -243,8 +244,8 @@ def _evaluation(root: Path, grid: Grid, setting: Setting, policies: Sequence[Nod
 
 def _content(policy: str) -> str | None:
     """Return a hash of the weights that a given policy stands for, None for a plain name."""
-    path = Path(policy.rpartition("=")[2])
-    file = weights_file(path)
+    given = policy.rpartition("=")[2]
+    file = zoo_path(given) or weights_file(Path(given))
     return file_fingerprint(file) if file.is_file() else None
 
 

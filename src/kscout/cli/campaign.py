@@ -36,7 +36,9 @@ def run(
     out: Out = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Runs at a time; 0: one by one, without dask. [default: GPUs or cores]"),
+        typer.Option(
+            min=0, help="Runs at a time; 0: one by one, without dask. [default: GPUs or cores]"
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, for every run.")] = "auto",
     scheduler: Annotated[

@@ -13,6 +13,7 @@ from kscout.cli.progress import speaks_for_all, training_progress
 from kscout.config import (
     ACQUISITIONS,
     POLICY_TRAININGS,
+    AcquisitionSetting,
     PolicyConfig,
     read_config,
     with_settings,
@@ -27,7 +28,10 @@ def train_policy(
         typer.Option(help="Run folder, weights file, zoo name, zero-filled or total-variation."),
     ],
     out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
-    method: Annotated[str, typer.Option(help="Estimator: greedy or ngreedy.")] = "greedy",
+    method: Annotated[
+        str | None,
+        typer.Option(help="Estimator: greedy (where not given) or ngreedy."),
+    ] = None,
     gamma: Annotated[
         list[float] | None,
         typer.Option(
@@ -47,9 +51,11 @@ def train_policy(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
     trajectories: Annotated[int | None, typer.Option(help="Draws q (paper: 8).")] = None,
-    seed: Annotated[int, typer.Option(help="Keys weights, order and actions.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Keys weights, order and actions; 0 where nothing says.")
+    ] = None,
     seeds: Annotated[
-        int, typer.Option(help="Train this many seeds in lockstep, into OUT/seed-N.")
+        int, typer.Option(min=1, help="Train this many seeds in lockstep, into OUT/seed-N.")
     ] = 1,
     protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,
@@ -79,9 +85,11 @@ def train_policy(
 
     flags = {
         "policy.name": policy,
+        "training.method": method,
         "acquisition.n_initial": n_initial,
         "acquisition.horizon": steps,
         "training.gamma": gamma[0] if gamma else None,
+        "training.seed": seed,
         "training.n_epochs": epochs,
         "training.batch_size": batch_size,
         "training.n_trajectories": trajectories,
@@ -90,8 +98,9 @@ def train_policy(
         "training.compile": None if compile_ is None else str(compile_).lower(),
         "training.convolution": convolution,
     }
-    base = resolve_policy(method, preset, config, settings or [], flags)
-    configs = vary(base, gamma or [base.training.gamma], range(seed, seed + seeds))
+    base = resolve_policy(preset, config, settings or [], flags)
+    first = base.training.seed
+    configs = vary(base, gamma or [base.training.gamma], range(first, first + seeds))
     outs = [out / name for name in folders_of(configs)]
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         runs = train_policies(
@@ -103,23 +112,36 @@ def train_policy(
 
 
 def resolve_policy(
-    method: str, preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
 ) -> PolicyConfig:
     """Lay file, assignments and flags over the presets, the later ones winning."""
-    if method not in POLICY_TRAININGS:
-        raise unknown_name("method", method, list(POLICY_TRAININGS))
     if preset not in ACQUISITIONS:
         raise unknown_name("preset", preset, list(ACQUISITIONS))
-    if method == "greedy" and flags["training.gamma"] is not None:
-        raise ConfigError("the greedy estimator has no gamma; use --method ngreedy with --gamma")
-    config = PolicyConfig(acquisition=ACQUISITIONS[preset], training=POLICY_TRAININGS[method])
-    if flags["acquisition.n_initial"] is not None or flags["acquisition.horizon"] is not None:
-        # Other numbers of columns than the preset's are meant for other sizes too.
-        config = replace(config, acquisition=replace(config.acquisition, size=None))
-    if file is not None:
-        config = read_config(PolicyConfig, file, config)
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    return with_settings(config, [*settings, *given])
+
+    def laid_over(config: PolicyConfig) -> PolicyConfig:
+        if file is not None:
+            config = read_config(PolicyConfig, file, config)
+        return with_settings(config, [*settings, *given])
+
+    # First over two others than the preset, to learn which training is meant, and whether the
+    # user names numbers of columns: those are meant for other sizes than the preset's, too.
+    one, two = (
+        laid_over(PolicyConfig(acquisition=AcquisitionSetting(n_initial=n, horizon=n)))
+        for n in (1, 2)
+    )
+    names_columns = (
+        one.acquisition.n_initial == two.acquisition.n_initial
+        or one.acquisition.horizon == two.acquisition.horizon
+    )
+    acquisition = ACQUISITIONS[preset]
+    if names_columns:
+        acquisition = replace(acquisition, size=None)
+    training = POLICY_TRAININGS[one.training.method]
+    config = laid_over(PolicyConfig(acquisition=acquisition, training=training))
+    if config.training.method == "greedy" and flags["training.gamma"] is not None:
+        raise ConfigError("the greedy estimator has no gamma; use --method ngreedy with --gamma")
+    return config
 
 
 def vary(base: PolicyConfig, gammas: Sequence[float], seeds: Sequence[int]) -> list[PolicyConfig]:

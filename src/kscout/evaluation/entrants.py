@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -83,12 +83,11 @@ def resolve(
         order = (orders or {})[text]
         fitted = FixedOrder if text == "fixed" else NaOracle
         return [Entrant(text, seeds[0], fitted(n_cols=sizes.n_cols, order=order), seeds[0])]
-    if text == UNTRAINED:
-        return [Entrant("untrained", seed, _untrained(sizes, seed), seed) for seed in seeds]
     if text in policies.POLICIES:
-        policy = policies.build(
-            text, n_cols=sizes.n_cols, n_initial=sizes.n_initial, horizon=sizes.horizon
-        )
+        policy = _built(text, sizes, seeds[0])
+        if any(True for _ in policy.parameters()):
+            name = "untrained" if text == UNTRAINED else f"untrained {text}"
+            return [Entrant(name, seed, _built(text, sizes, seed), seed) for seed in seeds]
         return [Entrant(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
     label, equals, name = text.partition("=")
     if equals and name in policies.POLICIES and name not in FITTED and not Path(text).exists():
@@ -104,10 +103,9 @@ def _seeds_of(policy: Policy, seeds: Sequence[int]) -> Sequence[int]:
     return seeds if policy.is_stochastic else seeds[:1]
 
 
-def _untrained(sizes: Sizes, seed: int) -> Policy:
-    """Return the network as training with this seed finds it."""
-    component = Component(UNTRAINED)
-    return make_policy(component, seed=seed, n_cols=sizes.n_cols, n_rows=sizes.n_rows)
+def _built(name: str, sizes: Sizes, seed: int) -> Policy:
+    """Return a policy by name; a network has the weights that training with this seed finds."""
+    return make_policy(Component(name), seed=seed, **asdict(sizes))
 
 
 def _loaded(wanted: str | Path, draw_seed: int) -> Entrant:

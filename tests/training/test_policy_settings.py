@@ -1,0 +1,56 @@
+"""`kscout train policy`: flags win over --set, --set over the file, the file over the presets."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kscout.cli.train_policy import resolve_policy
+from kscout.config import PolicyConfig
+from kscout.errors import ConfigError, KScoutError
+
+NOTHING: dict[str, Any] = {"training.gamma": None}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "settings.toml"
+
+
+def resolve(
+    file: Path | None = None, *settings: str, preset: str = "knee-base", **flags: Any
+) -> PolicyConfig:
+    own = {f"training.{key}": value for key, value in flags.items()}
+    return resolve_policy(preset, file, list(settings), NOTHING | own)
+
+
+def test_a_seed_of_file_or_assignment_is_kept_unless_a_flag_names_another(file: Path) -> None:
+    file.write_text("[training]\nseed = 7\n")
+    assert resolve().training.seed == 0
+    assert resolve(file).training.seed == 7
+    assert resolve(file, "training.seed=3").training.seed == 3
+    assert resolve(file, "training.seed=3", seed=5).training.seed == 5
+
+
+def test_the_method_that_is_meant_brings_its_own_step_sizes(file: Path) -> None:
+    file.write_text('[training]\nmethod = "ngreedy"\n')
+    assert resolve().training.decay_epochs == (40,)
+    assert resolve(file).training.decay_epochs == (10, 20, 30, 40)
+    assert resolve(file, gamma=0.9).training.gamma == 0.9
+    assert resolve(file, method="greedy").training.method == "greedy"
+    file.write_text('[training]\nmethod = "greedy"\n')
+    found = resolve(file, method="ngreedy", gamma=0.9).training
+    assert (found.method, found.gamma, found.decay_factor) == ("ngreedy", 0.9, 0.5)
+    with pytest.raises(ConfigError, match="greedy estimator has no gamma"):
+        resolve(file, gamma=0.9)
+    with pytest.raises(KScoutError, match="Greedy"):
+        resolve(method="Greedy")
+
+
+def test_numbers_of_columns_free_the_setting_from_the_presets_size(file: Path) -> None:
+    assert resolve(preset="brain-base").acquisition.size == 256
+    file.write_text("[acquisition]\nn_initial = 100\nhorizon = 60\n")
+    found = resolve(file).acquisition
+    assert (found.n_initial, found.horizon, found.size) == (100, 60, None)
+    assert resolve(None, "acquisition.n_initial=16").acquisition.size is None
+    assert resolve(file, "acquisition.size=320").acquisition.size == 320
