@@ -46,7 +46,7 @@ def main() -> None:
         app()
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
-            Console(stderr=True).print("interrupted; type the same command again")
+            Console(stderr=True).print("interrupted; type the same command again to go on")
         raise
     except (KScoutError, OSError) as error:
         told = _told(error) if isinstance(error, OSError) else str(error)

@@ -2,9 +2,9 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -25,9 +25,10 @@ from kscout.evaluation.entrants import (
     conditions_note,
     resolve,
 )
-from kscout.evaluation.orders import ORDERS, fitted_order
+from kscout.evaluation.orders import ORDERS, fingerprint_slices, fitted_order
+from kscout.evaluation.parts import PARTS, Parts
 from kscout.evaluation.requests import Request, as_request, check_request
-from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores, writing_results
+from kscout.evaluation.results import METRICS, RESULTS, Scores
 from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
 from kscout.evaluation.trajectories import (
     AcquisitionPlan,
@@ -121,7 +122,8 @@ def evaluate(
         reconstructor: one, or what `kscout.reconstruction.load` takes.
         setting: how they are run.
         train: slices that `fixed` is fitted on; the store's training split where not given.
-        out: folder to write `results.csv` and `summary.json` to.
+        out: folder to write `results.csv` and `summary.json` to; called again after a kill, it
+            goes on with the policies that were not finished.
         on_step: called after each batch with `policy`, `seed`, `done` and `total` slices, and
             after each fitted column with `fitting`, `done` and `total` columns.
     """
@@ -154,27 +156,37 @@ def evaluate(
     said = list(dict.fromkeys(note for note in notes if note is not None))
     for note in said:
         logging.getLogger(__name__).warning(note)
-    with _writer(out) as writer:
-        scores = [_run(entrant, job, writer) for entrant in entrants]
-        summary = {
-            **_head(job, source, reconstructor),
-            "request": request_of(policies, data, reconstructor, setting),
-            "reconstructor_fingerprint": fingerprint(loaded),
-            "note": "; ".join(said) or None,
-            **summarize(
-                scores,
-                oracles={entrant.name for entrant in entrants if entrant.is_oracle},
-                reference=reference,
-            ),
-        }
-        for entry in summary["policies"]:
-            entry["training"] = _training(entry["policy"], entrants)
-        if out is not None:
-            # The summary goes first and comes back last: it never speaks of other results.
-            (out / SUMMARY).unlink(missing_ok=True)
-    if out is not None:
+    head = _head(job, source, reconstructor)
+    parts = None if out is None else Parts(out / PARTS, _decisive(job, head, fingerprint(loaded)))
+    scores = [_run(entrant, job, parts) for entrant in entrants]
+    summary = {
+        **head,
+        "request": request_of(policies, data, reconstructor, setting),
+        "reconstructor_fingerprint": fingerprint(loaded),
+        "note": "; ".join(said) or None,
+        **summarize(
+            scores,
+            oracles={entrant.name for entrant in entrants if entrant.is_oracle},
+            reference=reference,
+        ),
+    }
+    for entry in summary["policies"]:
+        entry["training"] = _training(entry["policy"], entrants)
+    if out is not None and parts is not None:
+        # The summary goes first and comes back last: it never speaks of other results.
+        (out / SUMMARY).unlink(missing_ok=True)
+        parts.join(out / RESULTS, entrants)
         write_json(out / SUMMARY, summary)
+        parts.forget()
     return Evaluation(summary, scores)
+
+
+def _decisive(job: _Job, head: dict[str, Any], reconstructor: str) -> dict[str, Any]:
+    """Return what decides the scores of every policy, but for its own draws."""
+    plan = {key: value for key, value in asdict(job.setting.plan).items() if key != "seed"}
+    arithmetic = {key: head[key] for key in ("device", "precision")}
+    slices = fingerprint_slices(job.slices)
+    return {**plan, **arithmetic, "slices": slices, "reconstructor": reconstructor}
 
 
 def request_of(
@@ -294,7 +306,18 @@ def _fit(name: str, job: _Job) -> list[int]:
     )
 
 
-def _run(entrant: Entrant, job: _Job, writer: ResultsWriter | None) -> Scores:
+def _run(entrant: Entrant, job: _Job, parts: Parts | None) -> Scores:
+    """Run one policy, or recall what it scored before a kill."""
+    if parts is None:
+        return _score(entrant, job, None)
+    scores = parts.recall(entrant, job.slices)
+    if scores is None:
+        scores = _score(entrant, job, parts)
+        parts.keep(entrant, scores)
+    return scores
+
+
+def _score(entrant: Entrant, job: _Job, parts: Parts | None) -> Scores:
     plan = replace(
         job.setting.plan,
         seed=entrant.draw_seed,
@@ -302,29 +325,30 @@ def _run(entrant: Entrant, job: _Job, writer: ResultsWriter | None) -> Scores:
         is_argmax=job.setting.plan.is_argmax and entrant.is_learned,
     )
     slices, done, n_trajectories = job.slices, 0, 1
-    parts = []
-    for batch, trajectory in trajectories(entrant.policy, slices, job.reconstructor, plan):
-        rows = slice(done, done + len(batch))
-        done, n_trajectories = rows.stop, trajectory.columns.shape[1]
-        if writer is not None:
-            writer.write(
-                entrant.name,
-                entrant.seed,
-                trajectory,
-                volumes=slices.volumes[rows],
-                slices=slices.slices[rows],
-            )
-        metrics = torch.stack([getattr(trajectory, name) for name in METRICS], dim=-1)
-        parts.append(metrics.double().mean(dim=1).cpu().numpy())
-        if job.on_step is not None:
-            record = {"policy": entrant.name, "seed": entrant.seed, "done": done}
-            job.on_step({**record, "total": len(slices)})
+    means = []
+    with nullcontext() if parts is None else parts.writing(entrant) as writer:
+        for batch, trajectory in trajectories(entrant.policy, slices, job.reconstructor, plan):
+            rows = slice(done, done + len(batch))
+            done, n_trajectories = rows.stop, trajectory.columns.shape[1]
+            if writer is not None:
+                writer.write(
+                    entrant.name,
+                    entrant.seed,
+                    trajectory,
+                    volumes=slices.volumes[rows],
+                    slices=slices.slices[rows],
+                )
+            metrics = torch.stack([getattr(trajectory, name) for name in METRICS], dim=-1)
+            means.append(metrics.double().mean(dim=1).cpu().numpy())
+            if job.on_step is not None:
+                record = {"policy": entrant.name, "seed": entrant.seed, "done": done}
+                job.on_step({**record, "total": len(slices)})
     return Scores(
         policy=entrant.name,
         seed=entrant.seed,
         volumes=slices.volumes,
         slices=slices.slices,
-        values=np.concatenate(parts),
+        values=np.concatenate(means),
         n_trajectories=n_trajectories,
     )
 
@@ -335,15 +359,6 @@ def _training(name: str, entrants: Sequence[Entrant]) -> dict[str, Any] | None:
     if config is None or "method" not in config["training"]:
         return None
     return {key: config["training"].get(key) for key in ("method", "gamma")}
-
-
-@contextmanager
-def _writer(out: Path | None) -> Iterator[ResultsWriter | None]:
-    if out is None:
-        yield None
-        return
-    with writing_results(out / RESULTS) as writer:
-        yield writer
 
 
 def _head(

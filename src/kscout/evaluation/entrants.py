@@ -39,6 +39,8 @@ class Entrant:
     """Loaded from weights: `--argmax` applies."""
     config: dict[str, Any] | None = None
     """The settings it was trained with, where they are known."""
+    is_given: bool = False
+    """An object of the caller's, of which no name or file tells all."""
 
     @property
     def is_oracle(self) -> bool:
@@ -96,7 +98,7 @@ def resolve(
 
 
 def _given(label: str, policy: Policy, *, seed: int) -> Entrant:
-    return Entrant(label, seed, policy, seed, is_learned=True)
+    return Entrant(label, seed, policy, seed, is_learned=True, is_given=True)
 
 
 def _seeds_of(policy: Policy, seeds: Sequence[int]) -> Sequence[int]:

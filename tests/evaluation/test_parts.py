@@ -1,0 +1,94 @@
+"""An evaluation that was stopped goes on after its last finished policy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kscout.core import Observation, Policy
+from kscout.data.slices import SliceSet
+from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=2, batch_size=3)
+POLICIES = ["random", "center-out", "fixed", "conv"]
+
+
+def run(
+    out: Path,
+    slices: SliceSet,
+    train: SliceSet,
+    *,
+    stop_at: str | None = None,
+    plan: AcquisitionPlan = PLAN,
+    policies: Any = POLICIES,
+) -> list[str]:
+    """Evaluate; return the policies that were run, one name per batch."""
+    said: list[str] = []
+
+    def on_step(record: dict[str, Any]) -> None:
+        if "policy" in record:
+            said.append(record["policy"])
+            if record["policy"] == stop_at:
+                raise KeyboardInterrupt
+
+    setting = EvaluationSetting(plan, seeds=(5,), n_fixed_slices=4)
+    evaluate(policies, slices, ZeroFilled(), setting, train=train, out=out, on_step=on_step)
+    return said
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_stopped_evaluation_goes_on_and_ends_with_the_same_bytes(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(whole, test_slices, train_slices)
+    with pytest.raises(KeyboardInterrupt):
+        run(cut, test_slices, train_slices, stop_at="fixed")
+    assert not (cut / "results.csv").exists() and not (cut / "summary.json").exists()
+    assert set(run(cut, test_slices, train_slices)) == {"fixed", "untrained"}
+    assert contents(cut) == contents(whole)
+    assert {path.split("/")[0] for path in contents(whole)} == {
+        *("results.csv", "summary.json", "orders")
+    }
+
+
+def test_other_settings_take_nothing_from_what_was_stopped(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, test_slices, train_slices, stop_at="fixed")
+    other = AcquisitionPlan(
+        n_initial=3, horizon=4, n_trajectories=2, batch_size=3, protocol="blind"
+    )
+    assert {"random", "center-out"} <= set(run(tmp_path, test_slices, train_slices, plan=other))
+
+
+class Counting(Policy):
+    """Changes as it is used, and by more than its name tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_calls = 0
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        self.n_calls += 1
+        return torch.zeros(seen.mask.shape)
+
+
+def test_objects_of_the_callers_are_always_run(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
+) -> None:
+    policies = [("mine", Counting()), "center-out"]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, test_slices, train_slices, policies=policies, stop_at="center-out")
+    assert "mine" in run(tmp_path, test_slices, train_slices, policies=policies)
