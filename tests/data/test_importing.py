@@ -167,6 +167,35 @@ def test_bad_volumes_stop_with_one_sentence_or_are_left_out(tmp_path: Path, faul
     assert sentence in left_out["reason"]
 
 
+def test_pixels_well_below_zero_are_no_magnitudes(tmp_path: Path) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    for name in "abcd":
+        np.save(source / f"{name}.npy", IMAGES)
+    slightly, well_below = IMAGES.copy(), IMAGES.copy()
+    slightly[1, 5, 5] = -0.009 * IMAGES.max()
+    well_below[1, 5, 5] = -0.02
+    np.save(source / "b.npy", slightly)
+    for images, told in ((well_below, r"-0\.02 to 0\.\d+"), (-IMAGES, r"-0\.\d+ to -\S+")):
+        np.save(source / "c.npy", images)
+        sentence = rf"c\.npy has pixels from {told} instead of magnitudes, .*; take absolute values"
+        with pytest.raises(DataError, match=sentence):
+            import_folder(source, tmp_path / "store", SETTINGS)
+    store = import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+    assert [entry["source"] for entry in store.manifest.left_out] == ["c.npy"]
+
+
+def test_fastmris_own_data_sets_are_taken_as_they_are(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    write_volume(source / "singlecoil_val" / "file1.h5", IMAGES - 0.5)
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    assert np.array_equal(store.split("val").images.numpy(), IMAGES[:, 2:9, 2:9] - 0.5)
+    with h5py.File(source / "singlecoil_val" / "file1.h5", "a") as file:
+        file.move("reconstruction_esc", "mine")
+    with pytest.raises(DataError, match="instead of magnitudes"):
+        import_folder(source / "singlecoil_val", tmp_path / "own", ImportSettings(key="mine"))
+
+
 def test_slices_of_nothing_but_zeros_are_left_out_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,13 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float32
 
-from kscout.data.fastmri import center_crop, middle_slices, sample_volumes, zero_pad
+from kscout.data.fastmri import (
+    TARGET_KEYS,
+    center_crop,
+    middle_slices,
+    sample_volumes,
+    zero_pad,
+)
 from kscout.data.nifti import Plane
 from kscout.data.splits import (
     Assignment,
@@ -31,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 OnVolume = Callable[[int, int, str], None]
 """Called after each volume with the number done, the number in all, and the volume's name."""
+
+_NEGATIVE_SHARE = 0.01
+"""Resampling leaves pixels that lie below zero by less than this share of the peak."""
 
 
 @final
@@ -131,9 +140,10 @@ def assign_splits(source: Path, settings: ImportSettings) -> Assignment:
 
 
 def prepare_images(
-    images: Float32[np.ndarray, "slice row col"], path: Path, settings: ImportSettings
+    images: Float32[np.ndarray, "slice row col"], volume: VolumeFile, settings: ImportSettings
 ) -> tuple[Float32[np.ndarray, "kept side side"], range]:
     """Cut a volume to what is kept of it: the images, and their slice numbers in the volume."""
+    path = volume.path
     numbers = middle_slices(len(images)) if settings.center_volume else range(len(images))
     if not numbers:
         raise DataError(
@@ -141,7 +151,9 @@ def prepare_images(
             "--center-volume, or leave it out with --skip-bad"
         )
     kept = _cut(images[numbers.start : numbers.stop], path, settings)
-    _check_pixels(kept, path)
+    # fastMRI's targets are magnitudes by their making.
+    is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
+    _check_pixels(kept, path, may_be_negative=is_target)
     return kept, numbers
 
 
@@ -206,7 +218,7 @@ def _import_one(
     try:
         images, acquisition = read_volume(volume, key=settings.key, plane=settings.plane)
         if settings.acquisition in (None, acquisition):
-            kept, numbers = prepare_images(images, volume.path, settings)
+            kept, numbers = prepare_images(images, volume, settings)
             shown = np.flatnonzero(kept.any(axis=(1, 2))).tolist()
             writer.append(
                 split,
@@ -247,14 +259,23 @@ def _cut(
     return np.ascontiguousarray(center_crop(images, size))
 
 
-def _check_pixels(images: Float32[np.ndarray, "slice row col"], path: Path) -> None:
+def _check_pixels(
+    images: Float32[np.ndarray, "slice row col"], path: Path, *, may_be_negative: bool
+) -> None:
     n_bad = int(images.size - np.isfinite(images).sum())
     if n_bad:
         raise DataError(
             f"{path} has {n_bad} pixels that are NaN or infinite; repair it, or leave it out with "
             "--skip-bad"
         )
-    if images.max() <= 0:
+    lowest, peak = float(images.min()), float(images.max())
+    if not may_be_negative and lowest < -_NEGATIVE_SHARE * peak:
+        raise DataError(
+            f"{path} has pixels from {lowest:.3g} to {peak:.3g} instead of magnitudes, which are "
+            "not negative; take absolute values or shift them to start at 0 before importing, or "
+            "leave it out with --skip-bad"
+        )
+    if peak <= 0:
         raise DataError(
             f"{path} holds nothing but zeros in the {len(images)} slices that are kept; repair it, "
             "or leave it out with --skip-bad"
