@@ -211,6 +211,22 @@ def test_slices_of_nothing_but_zeros_are_left_out_and_counted(
     assert store.manifest.warnings[0] in caplog.text
 
 
+def test_scanner_units_are_told_to_spoil_psnr(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    write_volume(source / "singlecoil_val" / "file1.h5", IMAGES * 9)
+    assert not import_folder(source, tmp_path / "small", SETTINGS).manifest.warnings
+    write_volume(source / "singlecoil_val" / "file1.h5", IMAGES * 1900)
+    store = import_folder(source, tmp_path / "large", SETTINGS)
+    peak = store.split("val").data_range.max().item()
+    (told,) = store.manifest.warnings
+    assert told.startswith(
+        f"the largest data_range is {peak:.4g}, and PSNR by the convention paper"
+    )
+    assert told in caplog.text
+
+
 def interrupted(source: Path, out: Path, settings: ImportSettings, n_volumes: int) -> None:
     def on_volume(done: int, total: int, name: str) -> None:
         if done == n_volumes:

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 OnVolume = Callable[[int, int, str], None]
 """Called after each volume with the number done, the number in all, and the volume's name."""
 
+_PSNR_CEILING = 10
+"""Where the metrics' convention `paper` clamps reconstructions for PSNR."""
 _NEGATIVE_SHARE = 0.01
 """Resampling leaves pixels that lie below zero by less than this share of the peak."""
 
@@ -112,6 +114,7 @@ def import_folder(
                 writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
         warnings = assignment.doubles() + _single_images(assignment) + _blanks(writer.n_blank)
+        warnings += _large_range(writer.peak)
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings)
@@ -210,6 +213,16 @@ def _blanks(n_blank: int) -> list[str]:
         return []
     told = "1 slice that holds" if n_blank == 1 else f"{n_blank} slices that hold"
     return [f"left out {told} nothing but zeros"]
+
+
+def _large_range(peak: float) -> list[str]:
+    if peak <= _PSNR_CEILING:
+        return []
+    return [
+        f"the largest data_range is {peak:.4g}, and PSNR by the convention paper clamps "
+        f"reconstructions to [0, {_PSNR_CEILING}], which makes it meaningless here: divide the "
+        "images by one number for all before importing, or read SSIM"
+    ]
 
 
 def _import_one(

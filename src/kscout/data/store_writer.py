@@ -91,6 +91,11 @@ class StoreWriter:
         """Return how many slices of a split are in the store so far."""
         return sum(count for (where, _), count in self._n_slices.items() if where == split)
 
+    @property
+    def peak(self) -> float:
+        """The largest `data_range` of the volumes that are in the store so far."""
+        return max((record.data_range for record in self._records.values()), default=0.0)
+
     def has_left_out(self, source: str) -> bool:
         """Say whether the source was found to be unusable before an interruption."""
         return source in self._left_out
