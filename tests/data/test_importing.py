@@ -132,6 +132,23 @@ def test_a_volume_in_two_splits_is_a_warning(
     assert volumes(store)["test"] == ["file0.h5", "file3.h5"]
 
 
+def test_splits_without_a_volume_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    np.save(source / "a.npy", IMAGES)
+    store = import_folder(source, tmp_path / "one", SETTINGS)
+    (told,) = store.manifest.warnings
+    assert told.startswith("no volume is in val or test: ") and "at least 3 volumes" in told
+    assert told in caplog.text
+    np.save(source / "b.npy", IMAGES)
+    (told,) = import_folder(source, tmp_path / "two", SETTINGS).manifest.warnings
+    assert told.startswith("no volume is in val: ")
+    np.save(source / "c.npy", IMAGES)
+    assert not import_folder(source, tmp_path / "three", SETTINGS).manifest.warnings
+
+
 def damage(make: Callable[[Path], object], path: Path) -> None:
     path.unlink()
     make(path)

@@ -28,7 +28,7 @@ from kscout.data.splits import (
     split_folders,
     unique_volumes,
 )
-from kscout.data.store import Store
+from kscout.data.store import SPLITS, WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.data.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import ConfigError, DataError
@@ -114,7 +114,7 @@ def import_folder(
                 writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
         warnings = assignment.doubles() + _single_images(assignment) + _blanks(writer.n_blank)
-        warnings += _large_range(writer.peak)
+        warnings += _large_range(writer.peak) + _empty_splits(writer)
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings)
@@ -222,6 +222,16 @@ def _large_range(peak: float) -> list[str]:
         f"the largest data_range is {peak:.4g}, and PSNR by the convention paper clamps "
         f"reconstructions to [0, {_PSNR_CEILING}], which makes it meaningless here: divide the "
         "images by one number for all before importing, or read SSIM"
+    ]
+
+
+def _empty_splits(writer: StoreWriter) -> list[str]:
+    empty = [split for split in SPLITS if not writer.volumes(split)]
+    if not {"val", "test"} & set(empty) or len(empty) == len(SPLITS):
+        return []
+    return [
+        f"no volume is in {' or '.join(empty)}: training needs train and val, and unseen volumes "
+        f"to evaluate on are in test; {WAYS_TO_SPLIT}"
     ]
 
 
