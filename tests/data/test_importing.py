@@ -274,7 +274,7 @@ def test_what_was_left_out_is_not_passed_over_in_silence(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"has left out singlecoil_train/file1\.h5; go on with"):
         import_folder(source, out, SETTINGS)
     import_folder(source, out, skipping)
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError, match=r"exists already \(skip_bad is True there and False here"):
         import_folder(source, out, SETTINGS)
 
 
@@ -346,8 +346,11 @@ def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
     assert seen == [(i + 1, 4, f"file{i}.h5") for i in range(4)]
     import_folder(source, tmp_path / "store", SETTINGS, lambda *call: seen.append(call))
     assert len(seen) == 4
-    with pytest.raises(DataError, match="exists already"):
-        import_folder(source, tmp_path / "store", ImportSettings(size=9))
+    with pytest.raises(DataError, match=r"exists already \(size is 7 there and 9 here\); choose"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=9, skip_bad=True))
+    write_volume(source / "singlecoil_val" / "more.h5")
+    with pytest.raises(DataError, match=r"exists already \(made of other files\); choose"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
 
 
 KILLED = """

@@ -129,7 +129,7 @@ def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path: Path, torn: b
 
 def test_other_settings_do_not_go_on_with_an_unfinished_store(tmp_path: Path) -> None:
     StoreWriter(tmp_path / "store", RECIPE).close()
-    with pytest.raises(DataError, match="begun with other settings"):
+    with pytest.raises(DataError, match=r"other settings \(seed is 3 there and 4 here\)"):
         StoreWriter(tmp_path / "store", {**RECIPE, "seed": 4})
 
 
