@@ -132,6 +132,23 @@ def test_a_volume_in_two_splits_is_a_warning(
     assert volumes(store)["test"] == ["file0.h5", "file3.h5"]
 
 
+def test_splits_without_a_volume_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    np.save(source / "a.npy", IMAGES)
+    store = import_folder(source, tmp_path / "one", SETTINGS)
+    (told,) = store.manifest.warnings
+    assert told.startswith("no volume is in val or test: ") and "at least 3 volumes" in told
+    assert told in caplog.text
+    np.save(source / "b.npy", IMAGES)
+    (told,) = import_folder(source, tmp_path / "two", SETTINGS).manifest.warnings
+    assert told.startswith("no volume is in val: ")
+    np.save(source / "c.npy", IMAGES)
+    assert not import_folder(source, tmp_path / "three", SETTINGS).manifest.warnings
+
+
 def damage(make: Callable[[Path], object], path: Path) -> None:
     path.unlink()
     make(path)
@@ -167,6 +184,35 @@ def test_bad_volumes_stop_with_one_sentence_or_are_left_out(tmp_path: Path, faul
     assert sentence in left_out["reason"]
 
 
+def test_pixels_well_below_zero_are_no_magnitudes(tmp_path: Path) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    for name in "abcd":
+        np.save(source / f"{name}.npy", IMAGES)
+    slightly, well_below = IMAGES.copy(), IMAGES.copy()
+    slightly[1, 5, 5] = -0.009 * IMAGES.max()
+    well_below[1, 5, 5] = -0.02
+    np.save(source / "b.npy", slightly)
+    for images, told in ((well_below, r"-0\.02 to 0\.\d+"), (-IMAGES, r"-0\.\d+ to -\S+")):
+        np.save(source / "c.npy", images)
+        sentence = rf"c\.npy has pixels from {told} instead of magnitudes, .*; take absolute values"
+        with pytest.raises(DataError, match=sentence):
+            import_folder(source, tmp_path / "store", SETTINGS)
+    store = import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+    assert [entry["source"] for entry in store.manifest.left_out] == ["c.npy"]
+
+
+def test_fastmris_own_data_sets_are_taken_as_they_are(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    write_volume(source / "singlecoil_val" / "file1.h5", IMAGES - 0.5)
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    assert np.array_equal(store.split("val").images.numpy(), IMAGES[:, 2:9, 2:9] - 0.5)
+    with h5py.File(source / "singlecoil_val" / "file1.h5", "a") as file:
+        file.move("reconstruction_esc", "mine")
+    with pytest.raises(DataError, match="instead of magnitudes"):
+        import_folder(source / "singlecoil_val", tmp_path / "own", ImportSettings(key="mine"))
+
+
 def test_slices_of_nothing_but_zeros_are_left_out_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,6 +226,22 @@ def test_slices_of_nothing_but_zeros_are_left_out_and_counted(
     assert store.manifest.splits == {"train": 4, "val": 2, "test": 4}
     assert store.manifest.warnings == ("left out 2 slices that hold nothing but zeros",)
     assert store.manifest.warnings[0] in caplog.text
+
+
+def test_scanner_units_are_told_to_spoil_psnr(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    write_volume(source / "singlecoil_val" / "file1.h5", IMAGES * 9)
+    assert not import_folder(source, tmp_path / "small", SETTINGS).manifest.warnings
+    write_volume(source / "singlecoil_val" / "file1.h5", IMAGES * 1900)
+    store = import_folder(source, tmp_path / "large", SETTINGS)
+    peak = store.split("val").data_range.max().item()
+    (told,) = store.manifest.warnings
+    assert told.startswith(
+        f"the largest data_range is {peak:.4g}, and PSNR by the convention paper"
+    )
+    assert told in caplog.text
 
 
 def interrupted(source: Path, out: Path, settings: ImportSettings, n_volumes: int) -> None:
@@ -212,7 +274,7 @@ def test_what_was_left_out_is_not_passed_over_in_silence(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"has left out singlecoil_train/file1\.h5; go on with"):
         import_folder(source, out, SETTINGS)
     import_folder(source, out, skipping)
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError, match=r"exists already \(skip_bad is True there and False here"):
         import_folder(source, out, SETTINGS)
 
 
@@ -284,8 +346,11 @@ def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
     assert seen == [(i + 1, 4, f"file{i}.h5") for i in range(4)]
     import_folder(source, tmp_path / "store", SETTINGS, lambda *call: seen.append(call))
     assert len(seen) == 4
-    with pytest.raises(DataError, match="exists already"):
-        import_folder(source, tmp_path / "store", ImportSettings(size=9))
+    with pytest.raises(DataError, match=r"exists already \(size is 7 there and 9 here\); choose"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=9, skip_bad=True))
+    write_volume(source / "singlecoil_val" / "more.h5")
+    with pytest.raises(DataError, match=r"exists already \(made of other files\); choose"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
 
 
 KILLED = """

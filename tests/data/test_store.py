@@ -65,8 +65,10 @@ def test_several_sizes_must_be_named(tmp_path: Path) -> None:
         store.split("val")
     assert store.split("val", size=7).volumes == ("b", "b", "b")
     assert torch.equal(store.split("val", size=(9, 11)).images[3:], torch.from_numpy(volume(2)))
-    with pytest.raises(DataError, match="no split 'train'; it has: val"):
+    with pytest.raises(DataError, match="no split 'train'; it has: val; to have it, import"):
         store.split("train")
+    with pytest.raises(DataError, match=r"no split 'tset'; it has: val$"):
+        store.split("tset")
 
 
 def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path: Path, torn: b
 
 def test_other_settings_do_not_go_on_with_an_unfinished_store(tmp_path: Path) -> None:
     StoreWriter(tmp_path / "store", RECIPE).close()
-    with pytest.raises(DataError, match="begun with other settings"):
+    with pytest.raises(DataError, match=r"other settings \(seed is 3 there and 4 here\)"):
         StoreWriter(tmp_path / "store", {**RECIPE, "seed": 4})
 
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import blob_store
+from training_stores import blob_store, store_without_val
 
 from kscout.cli.train_policy import folders_of, vary
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
-from kscout.errors import ConfigError, RunError
+from kscout.errors import ConfigError, DataError, RunError
 from kscout.policies import POLICIES, load
 from kscout.runs import read_run
 from kscout.training.lockstep import draw_epoch
@@ -123,6 +123,13 @@ def test_lockstep_refuses_settings_that_want_other_batches(store: Store, tmp_pat
     configs = [SMALL, with_training(batch_size=2)]
     with pytest.raises(ConfigError, match="more than seed and gamma"):
         train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"])
+
+
+def test_a_store_without_a_needed_split_claims_no_run_folder(tmp_path: Path) -> None:
+    lacking = store_without_val(tmp_path / "store")
+    with pytest.raises(DataError, match=r"no split 'val'; it has: train; .* at least 3 volumes"):
+        train_policy(SMALL, lacking, "zero-filled", tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_policies_without_weights_are_refused(store: Store, tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from training_stores import blob_store
+from training_stores import blob_store, store_without_val
 
 from golden_numbers import Golden
 from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.errors import ConfigError, RunError
+from kscout.errors import ConfigError, DataError, RunError
 from kscout.physics.sampling import center_mask
 from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.runs import Progress, read_run
@@ -220,6 +220,13 @@ def test_what_cannot_be_trained_is_told(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"reconstructor\.protocol is 'blind' but this run"):
         attempt(Component("unet", {"protocol": "blind"}))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_store_without_a_needed_split_claims_no_run_folder(tmp_path: Path) -> None:
+    lacking = store_without_val(tmp_path / "store")
+    with pytest.raises(DataError, match=r"no split 'val'; it has: train; .* at least 3 volumes"):
+        train_reconstructor(CONFIG, lacking, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_diverging_run_is_told(store: Store, tmp_path: Path) -> None:

@@ -28,6 +28,13 @@ def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int =
         return writer.finish()
 
 
+def store_without_val(path: Path) -> Store:
+    """Write a store of training slices alone, as an import of one volume does."""
+    with StoreWriter(path, {"made by": "tests"}) as writer:
+        writer.append("train", "a", np.eye(16, dtype=np.float32)[None])
+        return writer.finish()
+
+
 def run_command(arguments: list[str]) -> None:
     """Run `kscout train` in this process, on one thread and silently: a target to be killed."""
     import os

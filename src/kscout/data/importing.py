@@ -11,7 +11,13 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float32
 
-from kscout.data.fastmri import center_crop, middle_slices, sample_volumes, zero_pad
+from kscout.data.fastmri import (
+    TARGET_KEYS,
+    center_crop,
+    middle_slices,
+    sample_volumes,
+    zero_pad,
+)
 from kscout.data.nifti import Plane
 from kscout.data.splits import (
     Assignment,
@@ -22,7 +28,7 @@ from kscout.data.splits import (
     split_folders,
     unique_volumes,
 )
-from kscout.data.store import Store
+from kscout.data.store import SPLITS, WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.data.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import ConfigError, DataError
@@ -31,6 +37,11 @@ logger = logging.getLogger(__name__)
 
 OnVolume = Callable[[int, int, str], None]
 """Called after each volume with the number done, the number in all, and the volume's name."""
+
+_PSNR_CEILING = 10
+"""Where the metrics' convention `paper` clamps reconstructions for PSNR."""
+_NEGATIVE_SHARE = 0.01
+"""Resampling leaves pixels that lie below zero by less than this share of the peak."""
 
 
 @final
@@ -103,6 +114,7 @@ def import_folder(
                 writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
         warnings = assignment.doubles() + _single_images(assignment) + _blanks(writer.n_blank)
+        warnings += _large_range(writer.peak) + _empty_splits(writer)
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings)
@@ -131,9 +143,10 @@ def assign_splits(source: Path, settings: ImportSettings) -> Assignment:
 
 
 def prepare_images(
-    images: Float32[np.ndarray, "slice row col"], path: Path, settings: ImportSettings
+    images: Float32[np.ndarray, "slice row col"], volume: VolumeFile, settings: ImportSettings
 ) -> tuple[Float32[np.ndarray, "kept side side"], range]:
     """Cut a volume to what is kept of it: the images, and their slice numbers in the volume."""
+    path = volume.path
     numbers = middle_slices(len(images)) if settings.center_volume else range(len(images))
     if not numbers:
         raise DataError(
@@ -141,7 +154,9 @@ def prepare_images(
             "--center-volume, or leave it out with --skip-bad"
         )
     kept = _cut(images[numbers.start : numbers.stop], path, settings)
-    _check_pixels(kept, path)
+    # fastMRI's targets are magnitudes by their making.
+    is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
+    _check_pixels(kept, path, may_be_negative=is_target)
     return kept, numbers
 
 
@@ -200,13 +215,33 @@ def _blanks(n_blank: int) -> list[str]:
     return [f"left out {told} nothing but zeros"]
 
 
+def _large_range(peak: float) -> list[str]:
+    if peak <= _PSNR_CEILING:
+        return []
+    return [
+        f"the largest data_range is {peak:.4g}, and PSNR by the convention paper clamps "
+        f"reconstructions to [0, {_PSNR_CEILING}], which makes it meaningless here: divide the "
+        "images by one number for all before importing, or read SSIM"
+    ]
+
+
+def _empty_splits(writer: StoreWriter) -> list[str]:
+    empty = [split for split in SPLITS if not writer.volumes(split)]
+    if not {"val", "test"} & set(empty) or len(empty) == len(SPLITS):
+        return []
+    return [
+        f"no volume is in {' or '.join(empty)}: training needs train and val, and unseen volumes "
+        f"to evaluate on are in test; {WAYS_TO_SPLIT}"
+    ]
+
+
 def _import_one(
     split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
 ) -> str:
     try:
         images, acquisition = read_volume(volume, key=settings.key, plane=settings.plane)
         if settings.acquisition in (None, acquisition):
-            kept, numbers = prepare_images(images, volume.path, settings)
+            kept, numbers = prepare_images(images, volume, settings)
             shown = np.flatnonzero(kept.any(axis=(1, 2))).tolist()
             writer.append(
                 split,
@@ -247,14 +282,23 @@ def _cut(
     return np.ascontiguousarray(center_crop(images, size))
 
 
-def _check_pixels(images: Float32[np.ndarray, "slice row col"], path: Path) -> None:
+def _check_pixels(
+    images: Float32[np.ndarray, "slice row col"], path: Path, *, may_be_negative: bool
+) -> None:
     n_bad = int(images.size - np.isfinite(images).sum())
     if n_bad:
         raise DataError(
             f"{path} has {n_bad} pixels that are NaN or infinite; repair it, or leave it out with "
             "--skip-bad"
         )
-    if images.max() <= 0:
+    lowest, peak = float(images.min()), float(images.max())
+    if not may_be_negative and lowest < -_NEGATIVE_SHARE * peak:
+        raise DataError(
+            f"{path} has pixels from {lowest:.3g} to {peak:.3g} instead of magnitudes, which are "
+            "not negative; take absolute values or shift them to start at 0 before importing, or "
+            "leave it out with --skip-bad"
+        )
+    if peak <= 0:
         raise DataError(
             f"{path} holds nothing but zeros in the {len(images)} slices that are kept; repair it, "
             "or leave it out with --skip-bad"

@@ -21,6 +21,9 @@ from kscout.errors import DataError
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "val", "test")
+WAYS_TO_SPLIT = (
+    "import at least 3 volumes with --held-out above 0, or name splits by --splits or by folders"
+)
 
 
 @final
@@ -204,7 +207,8 @@ class Store:
         of_split = [array for array in self.manifest.arrays if array.split == split]
         if not of_split:
             splits = ", ".join(self.manifest.splits) or "none"
-            raise DataError(f"{self.path} has no split {split!r}; it has: {splits}")
+            advice = f"; to have it, {WAYS_TO_SPLIT}" if split in SPLITS else ""
+            raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")
         found = [array for array in of_split if wanted in (None, array.size)]
         if len(found) != 1:
             sizes = ", ".join(f"{rows}x{cols}" for rows, cols in self.sizes(split))

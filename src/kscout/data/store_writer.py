@@ -91,6 +91,11 @@ class StoreWriter:
         """Return how many slices of a split are in the store so far."""
         return sum(count for (where, _), count in self._n_slices.items() if where == split)
 
+    @property
+    def peak(self) -> float:
+        """The largest `data_range` of the volumes that are in the store so far."""
+        return max((record.data_range for record in self._records.values()), default=0.0)
+
     def has_left_out(self, source: str) -> bool:
         """Say whether the source was found to be unusable before an interruption."""
         return source in self._left_out
@@ -174,10 +179,12 @@ class StoreWriter:
         self._journal.close()
 
     def _check_path(self) -> None:
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise DataError(
-                f"{self.path} exists already; choose another --out, or delete it to make it again"
-            )
+        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
+            return
+        found = "exists already"
+        if (self.path / MANIFEST).is_file():
+            found += f" ({_difference(Store.open(self.path).manifest.recipe, self.recipe)})"
+        raise DataError(f"{self.path} {found}; choose another --out, or delete it to make it again")
 
     def _recover(self) -> None:
         (self._folder / MANIFEST).unlink(missing_ok=True)
@@ -193,7 +200,8 @@ class StoreWriter:
         head, *entries = [json.loads(line) for line in lines]
         if not _is_alike(head["recipe"], self.recipe):
             raise DataError(
-                f"{self.path} was begun with other settings and is unfinished; run that command "
+                f"{self.path} was begun with other settings "
+                f"({_difference(head['recipe'], self.recipe)}) and is unfinished; run that command "
                 f"again, or delete {self._folder} to start afresh"
             )
         for entry in entries:
@@ -268,6 +276,17 @@ def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _deciding(recipe: dict[str, Any]) -> dict[str, Any]:
     settings = recipe.get("settings", {})
     return {**recipe, "settings": {k: v for k, v in settings.items() if k != "skip_bad"}}
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
+    """Name the first setting in which two recipes differ."""
+    if not _is_alike(there, here):
+        there, here = _deciding(there), _deciding(here)
+    one, other = ({**recipe, **recipe.get("settings", {})} for recipe in (there, here))
+    for name in dict.fromkeys([*one, *other]):
+        if name not in ("settings", "files_sha256") and one.get(name) != other.get(name):
+            return f"{name} is {one.get(name)!r} there and {other.get(name)!r} here"
+    return "made of other files" if there != here else "made by the same settings"
 
 
 def _array_file(split: str, size: tuple[int, int]) -> str:

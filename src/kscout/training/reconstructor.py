@@ -74,11 +74,13 @@ def train_reconstructor(
     """
     training, inputs = config.training, {"store": store.fingerprint}
     with process_group(device) as place:
-        # Before the folder is made: a mistake in the settings leaves nothing behind.
+        # Before the folder is made: a mistake in settings or store leaves nothing behind.
         model = make_reconstructor(
             config.reconstructor, seed=training.seed, protocol=training.protocol
         ).to(place)
         trainable_network(model, training.protocol)
+        for split in ("train", "val"):
+            store.array(split)
         words = describe_device(place)
         with (
             Run.create_or_resume(out, config, inputs=inputs, device=words)
