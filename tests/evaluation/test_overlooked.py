@@ -51,6 +51,15 @@ def test_three_states_by_hand() -> None:
     assert (by_column[0]["overlooked"], by_column[0]["gain"]) == (0, None)
 
 
+def test_totals_of_all_policies_come_before_columns() -> None:
+    gains = torch.tensor([[0.1, 0.4], [0.3, 0.1], [0.3, 0.1]])
+    some = tally_states(gains, torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), rare=0.01)
+    other = tally_states(gains, torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]), rare=0.01)
+    found = [(row["policy"], row["column"]) for row in overlooked_rows({"a": some, "b": other})]
+    assert found[:2] == [("a", "any"), ("b", "any")]
+    assert found[2:] == [("b", 0), ("a", 1), ("a", 0), ("b", 1)]
+
+
 def test_of_columns_worth_the_same_drawing_one_is_enough() -> None:
     gains = torch.tensor([[0.1, 0.4, 0.4 - 1e-8, 0.0]])
     for other, n_overlooked in ((0.9, 0), (0.0, 1)):

@@ -15,6 +15,7 @@ from kscout.evaluation.cost import cost_table
 from kscout.evaluation.curves import curve_rows, learning_curves
 from kscout.evaluation.examples import Example, save_examples
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
+from kscout.evaluation.overlooked import overlooked_rows, tally_states
 from kscout.evaluation.ranking import gamma_table
 from kscout.evaluation.results import writing_results
 from kscout.evaluation.tables import write_table
@@ -94,8 +95,23 @@ def test_ratios_stand_beside_the_papers_at_its_epochs_only(tmp_path: Path) -> No
 def test_discounts_stand_beside_the_papers(tmp_path: Path) -> None:
     tables = tables_at(tmp_path, n_cols=128)
     lines = to_csv(tables["discount"]).splitlines()
-    assert lines[1].startswith("greedy,2,0.71,0.001") and lines[1].endswith("0.723,0.0001")
-    assert lines[2].startswith("γ = 0.9,2,0.72,0.001") and lines[2].endswith("0.7232,0.0002")
+    assert lines[1].startswith("g,greedy,2,0.71,0.001") and lines[1].endswith("0.723,0.0001")
+    assert lines[2].startswith("a,γ = 0.9,2,0.72,0.001") and lines[2].endswith("0.7232,0.0002")
+
+
+def test_overlooked_columns_have_a_table_with_every_policy(tmp_path: Path) -> None:
+    gains = torch.tensor([[0.1, 0.4], [0.3, 0.1]])
+    some, other = (
+        tally_states(gains, torch.tensor([[1 - p, p]] * 2), rare=0.01) for p in (0.0, 0.5)
+    )
+    write_table(tmp_path, "overlooked", overlooked_rows({"greedy": some, "random": other}))
+    (section,) = build_report([tmp_path]).sections
+    (table,) = section.blocks
+    assert isinstance(table, Table) and section.title == "Overlooked columns"
+    rows = [row.cells[:2] for row in table.rows]
+    assert rows == [("greedy", "any"), ("random", "any"), ("greedy", "1")]
+    shares = (Measured(0.5), Measured(0.5))
+    assert table.rows[2].cells[2:4] == shares and table.rows[1].cells[4:] == (None, None)
 
 
 def test_the_average_policy_of_an_evaluation_is_drawn_without_an_analysis(tmp_path: Path) -> None:

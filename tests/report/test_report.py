@@ -36,6 +36,12 @@ def test_a_section_appears_only_where_there_is_data(results: Path) -> None:
     assert titles(results / "greedy-seed0") == ["Training"]
 
 
+def test_folders_may_be_given_as_text(results: Path) -> None:
+    assert build_report([str(results / "greedy-seed0")]).sections
+    with pytest.raises(DataError, match="nowhere is not a folder"):
+        build_report(["nowhere"])
+
+
 def test_the_page_reaches_for_nothing_outside_itself(results: Path, tmp_path: Path) -> None:
     (page,) = write_report(build_report([results]), tmp_path / "deep" / "report.html")
     text = page.read_text()
@@ -50,6 +56,7 @@ def test_the_page_reaches_for_nothing_outside_itself(results: Path, tmp_path: Pa
 def test_the_page_names_protocol_paper_and_provenance(results: Path, tmp_path: Path) -> None:
     (page,) = write_report(build_report([results]), tmp_path / "report.html")
     text = page.read_text()
+    assert "depends on the data" in text and "scores are comparable" not in text
     assert "Protocol <strong>paper</strong>" in text and "arXiv:2010.16262" in text
     assert "not shown: they are for 16 + 16" in text and 'class="paper"' not in text
     assert "0123456789abcdef" in text and "kscout train policy --method greedy" in text

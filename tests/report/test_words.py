@@ -56,6 +56,31 @@ def test_a_reference_that_wins_is_compared_with_the_next() -> None:
     assert "interval +0.01" in told
 
 
+def tied(second: str, distance: float) -> Evaluation:
+    """The evaluation with another policy this far below the best."""
+    summary = copy.deepcopy(SUMMARY)
+    by_name = {entry["policy"]: entry for entry in summary["policies"]}  # type: ignore[attr-defined]
+    score = by_name["greedy"]["by_step"]["ssim"]["mean"][-1] - distance
+    by_name[second]["by_step"]["ssim"]["mean"][-1] = score
+    return Evaluation("e", summary)
+
+
+@pytest.mark.parametrize(("second", "next_"), [("fixed", "the next"), ("random", "the reference")])
+def test_rounding_names_no_winner(second: str, next_: str) -> None:
+    told = tell_winner(tied(second, 4.5e-8))
+    assert told.startswith(f"**greedy** and **{second}** are tied (within 1e-6) and come first")
+    assert next_ in told and "0.0000" not in told
+    assert "are tied" not in tell_winner(tied(second, 4.5e-6))
+    both = [tied(second, 4.5e-8), Evaluation("b", SUMMARY)]
+    assert tell_overall(both) == "**greedy** comes first in all 2 evaluations."
+    assert "are tied" in tell_overall(both[:1] * 2)
+
+
+def test_a_distance_that_rounds_to_zero_is_told_as_a_bound() -> None:
+    told = tell_winner(evaluation(difference=4e-5, interval=(-1e-6, 6e-5)))
+    assert "less than 0.0001 above fixed" in told and "interval 0.0000 to +0.0001" in told
+
+
 def test_oracles_alone_win_nothing() -> None:
     summary = copy.deepcopy(SUMMARY)
     summary["policies"] = [p for p in summary["policies"] if p["is_oracle"]]  # type: ignore[attr-defined]

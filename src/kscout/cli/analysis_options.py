@@ -112,6 +112,8 @@ def tell(
             table.add_row(*(_cell(value) for value in row.values()))
         console.print(table)
     text = f"wrote {out}/{name}.csv and .json, {len(rows)} rows"
+    if 0 < len(shown) < len(rows):
+        text += f", of which {len(shown)} are shown"
     console.print(text, highlight=False, soft_wrap=True)
 
 

@@ -33,8 +33,8 @@ from kscout.cli.evaluate import Overwrite, ProtocolName, evaluation_progress
 
 app = typer.Typer(no_args_is_help=True)
 
-TOLD = 0.02
-"""Columns overlooked in fewer states are in the table's files alone."""
+TOLD, N_TOLD = 0.02, 10
+"""Columns overlooked in fewer states, or after so many, are in the table's files alone."""
 
 
 @app.command()
@@ -175,6 +175,13 @@ def overlooked(
     A training that only tries what its policy draws cannot learn their worth: validation stands
     still until one is drawn by chance. Every column is tried at every step, as by the oracle.
 
+    The table has a row for all columns together (any) of every policy,
+    then the columns overlooked most. A state is a slice at a step.
+    best: share of states in which no column would raise SSIM more.
+    overlooked: share in which, moreover, it is hardly ever drawn (--rare).
+    gain: what it would add to SSIM, mean over overlooked states.
+    forgone: by how much that exceeds what the policy can expect of its draw.
+
     Example: kscout analyze overlooked runs/greedy/epoch-0001.safetensors runs/greedy --data
     stores/knee --reconstructor runs/unet --out analyses
     """
@@ -200,7 +207,8 @@ def overlooked(
         found = overlooked_by_policy(subjects, rare=rare, on_step=on_step)
     rows = overlooked_rows(found)
     write_table(out, "overlooked", rows, request)
-    tell([row for row in rows if row["overlooked"] > TOLD], out, "overlooked", as_json)
+    n_columns = sum(row["overlooked"] > TOLD for row in rows[len(found) :])
+    tell(rows, out, "overlooked", as_json, head=len(found) + min(n_columns, N_TOLD))
 
 
 @app.command()

@@ -147,14 +147,18 @@ def overlooked_by_policy(
 def overlooked_rows(found: dict[str, Tally]) -> list[dict[str, Any]]:
     """Return a row per policy for all columns together, then one for each column that is best.
 
+    Columns come most overlooked first, whichever policy overlooks them.
     `best` and `overlooked` are shares of states; `gain` and `forgone` means over overlooked ones.
     """
-    rows = []
-    for name, tally in found.items():
-        order = tally.n_overlooked.argsort(descending=True, stable=True).tolist()
-        rows.append(_row(name, "any", tally, order))
-        rows += [_row(name, column, tally, [column]) for column in order if tally.n_best[column]]
-    return rows
+    totals = [
+        _row(name, "any", tally, list(range(len(tally.n_best)))) for name, tally in found.items()
+    ]
+    columns = [
+        _row(name, column, tally, [column])
+        for name, tally in found.items()
+        for column in tally.n_best.nonzero()[:, 0].tolist()
+    ]
+    return totals + sorted(columns, key=lambda row: row["overlooked"], reverse=True)
 
 
 def _row(name: str, label: int | str, tally: Tally, columns: list[int]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Report:
         return tables_of(self.sections)
 
 
-def build_report(folders: Sequence[Path], *, title: str | None = None) -> Report:
+def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> Report:
     """Read folders and lay out a report; a section appears only where there is data for it."""
     found = search(folders)
     styles = styles_of([curve for one in found.evaluations for curve in curves_of(one)])

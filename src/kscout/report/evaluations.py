@@ -24,7 +24,8 @@ from kscout.report.tables import Column, Measured, Row, Table
 
 PROTOCOL_WORDS = {
     "paper": "Protocol **paper**: images are brought to the target's units with the target's own "
-    "mean and deviation, which no scanner has; scores are comparable with the paper's.",
+    "mean and deviation, which no scanner has. Masks, normalization and scores are the paper's "
+    "way; whether numbers compare with the paper's depends on the data.",
     "blind": "Protocol **blind**: images are brought to the target's units with statistics of the "
     "measured data alone, as on a scanner; scores are not comparable with the paper's.",
 }
@@ -66,7 +67,7 @@ class Evaluation:
 
     @property
     def paper_setting(self) -> PaperSetting | None:
-        """The setting of the paper whose scores are comparable: same size, budget and protocol."""
+        """The setting of the paper that is like this one: same size, budget and protocol."""
         if self.protocol != "paper":
             return None
         return same_setting(self.n_cols, self.n_initial, self.steps)

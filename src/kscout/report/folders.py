@@ -49,8 +49,9 @@ class Found:
     provenance: dict[str, Facts]
 
 
-def search(paths: Sequence[Path]) -> Found:
+def search(names: Sequence[str | Path]) -> Found:
     """Look through folders, and all folders inside, for evaluations, runs and analyses."""
+    paths = [Path(name) for name in names]
     for path in paths:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder; name run, evaluation or analysis folders")

@@ -44,13 +44,13 @@ class Column:
     """Small values are printed as a bound, since no test yields an exact zero."""
 
     def number(self, value: float) -> str:
-        """Print one number with a true minus sign."""
+        """Print one number with a true minus sign; what rounds to zero has none."""
         if math.isnan(value):
             return "–"
         if self.is_probability and value < 10**-self.digits:
             return f"< {10**-self.digits:g}"
         text = f"{value:{'+' if self.is_signed else ''}.{self.digits}f}"
-        return text.replace("-", "−")
+        return text.replace("-", "−") if float(text) else text.lstrip("+-")
 
 
 @final

@@ -4,58 +4,74 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
+from kscout.policies.oracle import TIE
 from kscout.report.evaluations import Evaluation, final_of
+from kscout.report.tables import Column
 
 LEVEL = 0.05
 
 
 def tell_winner(evaluation: Evaluation) -> str:
-    """Name the best feasible policy, its score and its distance to the reference."""
-    feasible = [policy for policy in evaluation.policies if not policy["is_oracle"]]
-    if not feasible:
+    """Name the best feasible policy, or those that are tied, and the distance to the reference."""
+    first, rest = _leaders(evaluation)
+    if not first:
         return "Only oracles were evaluated: no policy that a scanner could run is in the table."
-    best = feasible[0]
-    name, reference = best["policy"], evaluation.summary.get("reference")
-    opening = f"**{name}** comes first: SSIM {final_of(best):.4f} after {_columns(evaluation)}"
-    if len(feasible) == 1:
+    best, names = first[0], [policy["policy"] for policy in first]
+    reference = evaluation.summary.get("reference")
+    opening = f"{_come(names)} first: SSIM {final_of(best):.4f} after {_columns(evaluation)}"
+    if not rest:
         return f"{opening}. No other feasible policy was evaluated."
-    if name == reference:
-        second = feasible[1]["policy"]
-        lead = final_of(best) - final_of(feasible[1])
+    if reference in names:
+        second = rest[0]["policy"]
+        lead = _distance(final_of(best) - final_of(rest[0]))
         verdict = _verdict(evaluation, _turned(evaluation.comparison(second)))
-        return f"{opening}, {lead:.4f} above {second}, the next. {verdict}"
-    compared = evaluation.comparison(name)
+        return f"{opening}, {lead} above {second}, the next. {verdict}"
+    compared = evaluation.comparison(names[0])
     if compared is None:
         return f"{opening}."
-    distance = f"{compared['difference']:.4f} above {reference}, the reference"
+    distance = f"{_distance(compared['difference'])} above {reference}, the reference"
     return f"{opening}, {distance}. {_verdict(evaluation, compared)}"
+
+
+def _leaders(evaluation: Evaluation) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the best feasible policies, several where SSIM is tied, and the rest."""
+    feasible = [policy for policy in evaluation.policies if not policy["is_oracle"]]
+    n_first = sum(final_of(policy) >= final_of(feasible[0]) - TIE for policy in feasible)
+    return feasible[:n_first], feasible[n_first:]
+
+
+def _come(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"**{names[0]}** comes"
+    *others, last = (f"**{name}**" for name in names)
+    within = np.format_float_scientific(TIE, trim="-", exp_digits=1)
+    return f"{', '.join(others)} and {last} are tied (within {within}) and come"
 
 
 def tell_overall(evaluations: Sequence[Evaluation]) -> str:
     """Say which feasible policy comes first in how many evaluations."""
     firsts: dict[str, list[str]] = {}
     for evaluation in evaluations:
-        feasible = [policy for policy in evaluation.policies if not policy["is_oracle"]]
-        if feasible:
-            firsts.setdefault(feasible[0]["policy"], []).append(evaluation.label)
-    if len(firsts) == 1:
-        return f"**{next(iter(firsts))}** comes first in all {len(evaluations)} evaluations."
+        for policy in _leaders(evaluation)[0]:
+            firsts.setdefault(policy["policy"], []).append(evaluation.label)
+    everywhere = [name for name, labels in firsts.items() if len(labels) == len(evaluations)]
+    if everywhere:
+        return f"{_come(everywhere)} first in all {len(evaluations)} evaluations."
     told = "; ".join(f"**{name}** in {', '.join(labels)}" for name, labels in firsts.items())
     return f"No policy comes first everywhere: {told}." if told else "Only oracles were evaluated."
 
 
 def tell_runner_up(evaluation: Evaluation) -> str | None:
     """Say how close the second feasible policy is, where it is not the reference itself."""
-    feasible = [policy for policy in evaluation.policies if not policy["is_oracle"]]
-    if len(feasible) < 3 or evaluation.summary.get("reference") in (
-        feasible[0]["policy"],
-        feasible[1]["policy"],
-    ):
+    first, rest = _leaders(evaluation)
+    names = [policy["policy"] for policy in (*first, *rest[:1])]
+    if len(first) + len(rest) < 3 or not rest or evaluation.summary.get("reference") in names:
         return None
-    first, second = feasible[:2]
-    gap = final_of(first) - final_of(second)
+    gap = _distance(final_of(first[0]) - final_of(rest[0]))
     return (
-        f"Second is {second['policy']} with {final_of(second):.4f}, {gap:.4f} behind. That "
+        f"Next is {names[-1]} with {final_of(rest[0]):.4f}, {gap} behind. That "
         "pair was not tested; only differences from the reference were."
     )
 
@@ -165,8 +181,12 @@ def _verdict(evaluation: Evaluation, compared: dict[str, Any] | None) -> str:
     )
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", "−")
+def _distance(value: float) -> str:
+    text = f"{value:.4f}"
+    return text if float(text) else "less than 0.0001"
+
+
+_signed = Column("difference", is_signed=True).number
 
 
 __all__ = ["facts", "summarize", "tell_overall", "tell_winner"]
