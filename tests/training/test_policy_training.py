@@ -246,3 +246,14 @@ def test_two_processes_equal_one(store: Store, tmp_path: Path) -> None:
     for key in one:
         if not key.endswith("layers.0.bias"):
             torch.testing.assert_close(two[key], one[key], atol=1e-6, rtol=0)
+
+
+def test_a_setting_for_another_size_is_told(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for size in (None, 16, 128):
+        caplog.clear()
+        setting = replace(SMALL.acquisition, size=size)
+        config = replace(with_training(n_epochs=1), acquisition=setting)
+        train_policy(config, store, "zero-filled", tmp_path / str(size), device="cpu")
+        assert ("is meant for 128, and the images have 16" in caplog.text) == (size == 128)

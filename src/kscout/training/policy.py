@@ -22,7 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from kscout.acquisition.episode import Simulator, check_budget, protocol_note
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
-from kscout.config import PolicyConfig, learning_rate_at
+from kscout.config import AcquisitionSetting, PolicyConfig, learning_rate_at
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -87,12 +87,13 @@ def train_policies(
     _check_alike(configs)
     with process_group(device) as place, ExitStack() as stack:
         frozen = load(reconstructor)
-        note = protocol_note(frozen, configs[0].training.protocol)
-        if note is not None and is_main():
-            logging.getLogger(__name__).warning(note)
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
         setting = configs[0].acquisition
+        protocol = configs[0].training.protocol
+        for note in (protocol_note(frozen, protocol), _size_note(setting, slices.n_cols)):
+            if note is not None and is_main():
+                logging.getLogger(__name__).warning(note)
         for split in (slices, held_out):
             check_budget(split.selectable, n_initial=setting.n_initial, horizon=setting.horizon)
         learners = []
@@ -283,6 +284,17 @@ def _validation_ssim(
             )
             total += found.ssim[:, 0, -1].sum()
     return float(sum_over_processes(total)) / len(slices)
+
+
+def _size_note(setting: AcquisitionSetting, n_cols: int) -> str | None:
+    """Return a sentence where the images are not of the size that a setting is meant for."""
+    if setting.size in (None, n_cols):
+        return None
+    return (
+        f"the setting {setting.n_initial} + {setting.horizon} columns is meant for {setting.size}, "
+        f"and the images have {n_cols}; name --n-initial and --steps, or another --preset, if it "
+        "was not chosen for them"
+    )
 
 
 def _check_trainable(name: str, policy: Policy) -> None:
