@@ -156,13 +156,15 @@ def evaluate(
     said = list(dict.fromkeys(note for note in notes if note is not None))
     for note in said:
         logging.getLogger(__name__).warning(note)
-    head = _head(job, source, reconstructor)
-    parts = None if out is None else Parts(out / PARTS, _decisive(job, head, fingerprint(loaded)))
+    head = {
+        **_head(job, source, reconstructor),
+        "request": request_of(policies, data, reconstructor, setting),
+        "reconstructor_fingerprint": fingerprint(loaded),
+    }
+    parts = None if out is None else Parts(out / PARTS, _decisive(job, head))
     scores = [_run(entrant, job, parts) for entrant in entrants]
     summary = {
         **head,
-        "request": request_of(policies, data, reconstructor, setting),
-        "reconstructor_fingerprint": fingerprint(loaded),
         "note": "; ".join(said) or None,
         **summarize(
             scores,
@@ -181,12 +183,11 @@ def evaluate(
     return Evaluation(summary, scores)
 
 
-def _decisive(job: _Job, head: dict[str, Any], reconstructor: str) -> dict[str, Any]:
+def _decisive(job: _Job, head: dict[str, Any]) -> dict[str, Any]:
     """Return what decides the scores of every policy, but for its own draws."""
     plan = {key: value for key, value in asdict(job.setting.plan).items() if key != "seed"}
-    arithmetic = {key: head[key] for key in ("device", "precision")}
-    slices = fingerprint_slices(job.slices)
-    return {**plan, **arithmetic, "slices": slices, "reconstructor": reconstructor}
+    told = {key: head[key] for key in ("device", "precision", "reconstructor_fingerprint")}
+    return {**plan, **told, "slices": fingerprint_slices(job.slices)}
 
 
 def request_of(

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, final
 
@@ -50,11 +50,9 @@ class Parts:
                 n_trajectories=int(kept["n_trajectories"]),
             )
 
-    @contextmanager
-    def writing(self, entrant: Entrant) -> Iterator[ResultsWriter]:
-        """Write the rows of one policy; they stay if all goes well."""
-        with writing_results(self._rows(entrant)) as writer:
-            yield writer
+    def writing(self, entrant: Entrant) -> AbstractContextManager[ResultsWriter]:
+        """Open the rows of one policy for writing; they stay if all goes well."""
+        return writing_results(self._rows(entrant))
 
     def keep(self, entrant: Entrant, scores: Scores) -> None:
         """Keep the scores of a policy whose rows are written."""
