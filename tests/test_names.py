@@ -1,0 +1,93 @@
+"""Names find what they stand for, from inside and outside, and files import nothing new."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kscout.errors import ConfigError
+from kscout.names import ESTIMATORS, POLICIES, RECONSTRUCTORS, Table, is_outside, use, used
+from kscout.policies.random import Random
+
+TABLES = (POLICIES, RECONSTRUCTORS, ESTIMATORS)
+
+OWN = """
+from kscout.core import Policy
+
+class Own(Policy):
+    def forward(self, seen):
+        return seen.mask.float()
+
+class NoPolicy:
+    pass
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a module in the working directory, which no import path holds."""
+    name = f"outside_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    return name
+
+
+@pytest.mark.parametrize("table", [POLICIES, RECONSTRUCTORS], ids=lambda table: table.kind)
+def test_every_name_stands_for_a_class_that_is_found_again(table: Table) -> None:
+    for name in table:
+        assert table.name_of(table.resolve(name)) == name
+
+
+def test_reading_the_tables_imports_no_torch() -> None:
+    code = "import sys, kscout.names as n; n.POLICIES['conv'], list(n.ESTIMATORS); "
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_class_in_the_working_directory_is_found_by_module_and_class(outside: str) -> None:
+    found = POLICIES.resolve(f"{outside}:Own")
+    assert found.__name__ == "Own"
+    assert POLICIES.name_of(found) == f"{outside}:Own"
+
+
+def test_a_file_imports_no_module_that_the_user_did_not_name(outside: str) -> None:
+    with pytest.raises(ConfigError, match=f"--use {outside}"):
+        POLICIES.recall(f"{outside}:Own", "weights.safetensors")
+    assert outside not in sys.modules
+    use(outside)
+    assert POLICIES.recall(f"{outside}:Own", "weights.safetensors").__name__ == "Own"
+
+
+def test_modules_are_named_by_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KSCOUT_USE", "one, two.three")
+    assert {"one", "two.three", "__main__"} <= used()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "unknown policy 'nothing'; choose one of:"),
+        ("no_such_module:Class", "cannot import the policy no_such_module:Class"),
+        ("json:Class", "json has no 'Class'"),
+        ("json:JSONDecoder", "is no policy: it does not derive from kscout.core.Policy"),
+    ],
+)
+def test_a_name_that_stands_for_no_policy_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        POLICIES.resolve(name)
+
+
+def test_a_class_inside_a_function_has_no_name() -> None:
+    class Inner(Random):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(ConfigError, match="inside a function"):
+        POLICIES.name_of(Inner)
+
+
+@pytest.mark.parametrize("name", ["a:B", "a.b:C", "a.b:C.D"])
+def test_module_and_class_are_told_from_paths(name: str) -> None:
+    assert is_outside(name)
+    assert not any(is_outside(other) for other in ("C:\\runs", "a/b:C", "runs/x", "a:", ":B"))
