@@ -11,7 +11,7 @@ import torch
 
 from kscout.bench.engine import Engine
 from kscout.bench.yardstick import compare_with_plain
-from kscout.training.distributed import describe_device, resolve_device
+from kscout.device import describe_device, resolve_device
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ import torch
 from kscout.assemble import make_reconstructor
 from kscout.config import Component, ReconstructorTraining
 from kscout.data.slices import SliceSet
+from kscout.device import describe_device, resolve_device
 from kscout.training.convolution import convolution, to_layout
-from kscout.training.distributed import describe_device, resolve_device
 from kscout.training.masks import MaskDistribution
 from kscout.training.reconstructor import Learner, trainable_network, validation_ssim
 

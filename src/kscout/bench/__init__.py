@@ -18,8 +18,8 @@ from kscout.bench.parts import measure_batches, measure_parts
 from kscout.bench.scaling import measure_scaling
 from kscout.bench.table import print_tables
 from kscout.bench.yardstick import compare_with_plain
+from kscout.device import describe_device, resolve_device
 from kscout.errors import ConfigError
-from kscout.training.distributed import describe_device, resolve_device
 
 SIZES = (64, 128)
 Q = 8

@@ -1,16 +1,14 @@
 """Peak memory of a batch: of the device, or on a CPU of a process that does nothing else."""
 
-import resource
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 from kscout.bench.engine import Engine, TrainingBatch, Workload, release
+from kscout.device import peak_memory
 from kscout.training.convolution import can_compile
 
 HORIZONS = (4, 16, 28)
@@ -70,18 +68,6 @@ def peak_of_first_call(size: int, work: Workload, place: torch.device) -> tuple[
         batch.gradients()
         return torch.cuda.max_memory_allocated(place) - before, batch
     batch = TrainingBatch(engine, work)
-    before = _peak_of_process()
+    before = peak_memory(place)
     batch.gradients()
-    return _peak_of_process() - before, batch
-
-
-def _peak_of_process() -> int:
-    """Return the largest resident size so far, in bytes."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        in_bytes = sys.platform == "darwin"
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if in_bytes else 1024)
-    # Linux counts a parent's size into `ru_maxrss` of a child, but not into this.
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
+    return peak_memory(place) - before, batch

@@ -16,6 +16,7 @@ from kscout.acquisition.episode import check_budget, protocol_note
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.device import describe_device, resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.entrants import (
     FITTED,
@@ -38,7 +39,6 @@ from kscout.evaluation.trajectories import (
 )
 from kscout.files import write_json
 from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
-from kscout.training.distributed import describe_device, resolve_device
 from kscout.weights import fingerprint
 
 OnStep = Callable[[dict[str, Any]], None]

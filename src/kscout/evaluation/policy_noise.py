@@ -16,6 +16,7 @@ from kscout.acquisition.episode import Simulator, check_budget
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.device import resolve_device
 from kscout.errors import RunError
 from kscout.evaluation.gradient_noise import (
     BATCH_SIZE,
@@ -30,7 +31,6 @@ from kscout.evaluation.run_names import named_runs
 from kscout.evaluation.trajectories import spread_subset
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
-from kscout.training.distributed import resolve_device
 from kscout.training.policy_gradient import greedy_gradients, non_greedy_gradients
 from kscout.weights import fingerprint
 

@@ -9,12 +9,12 @@ from kscout import reconstruction
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
 from kscout.evaluation.orders import fitted_order
 from kscout.evaluation.trajectories import AcquisitionPlan, spread_subset
 from kscout.reconstruction.precision import with_precision
-from kscout.training.distributed import resolve_device
 
 
 @final

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from kscout.errors import ConfigError
+from kscout.device import resolve_device
 
 Value = TypeVar("Value")
 
@@ -52,25 +52,6 @@ def process_group(device: str = "auto") -> Iterator[torch.device]:
 def _meet(device: torch.device) -> None:
     """Wait for all processes; unlike `barrier`, this needs no guess of the device."""
     dist.all_reduce(torch.zeros(1, device=device))
-
-
-def resolve_device(device: str) -> torch.device:
-    """Return the device that a user's word stands for."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError("torch finds no CUDA device; use --device cpu, or install torch for CUDA")
-    try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(f"unknown device {device!r}; choose one of: auto, cpu, cuda") from error
-
-
-def describe_device(device: torch.device) -> str:
-    """Return a device in words, for provenance."""
-    if device.type == "cuda":
-        return f"cuda: {torch.cuda.get_device_name(device)} x {n_processes()}"
-    return f"{device.type} x {n_processes()}"
 
 
 def n_processes() -> int:

@@ -6,7 +6,6 @@ makes its own draws, exactly as it would alone; only the reconstructions are mad
 
 import logging
 import math
-import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from kscout.config import AcquisitionSetting, PolicyConfig, learning_rate_at
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
 from kscout.policies import save
 from kscout.reconstruction import load
@@ -34,9 +34,9 @@ from kscout.runs import Progress, Run, RunRecord, read_run
 from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
 from kscout.training.convolution import choose_convolution, convolution, to_layout
 from kscout.training.distributed import (
-    describe_device,
     from_main,
     is_main,
+    n_processes,
     process_group,
     share,
     sum_over_processes,
@@ -110,7 +110,7 @@ def train_policies(
             _check_trainable(config.policy.name, policy)
             run = None
             if is_main():
-                words = describe_device(place)
+                words = describe_device(place, n_processes())
                 opened = Run.create_or_resume(out, config, inputs=inputs, device=words)
                 run = stack.enter_context(opened)
             learners.append(Learner.resume(config, policy.to(place), run))
@@ -238,7 +238,7 @@ def _train(
                 "time_s": round(time.perf_counter() - begun, 3),
                 "n_lockstep": len(active),
                 "n_reconstructions": lockstep.n_reconstructions,
-                "peak_memory_bytes": _peak_memory(slices.device),
+                "peak_memory_bytes": peak_memory(slices.device),
             }
             records = [
                 learner.keep(epoch, seen, unseen, shared)
@@ -350,10 +350,3 @@ def _choose_convolution(learner: Learner, reconstructor: Reconstructor, slices: 
     if not isinstance(network, nn.Module):
         return "onednn" if wanted == "auto" else wanted
     return choose_convolution(wanted, network, slices.images[:16, None], trains=False)
-
-
-def _peak_memory(device: torch.device) -> int:
-    """Return the most memory held so far: of the device, or of this process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

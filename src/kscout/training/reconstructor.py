@@ -16,6 +16,7 @@ from kscout.config import ReconstructorConfig, ReconstructorTraining, learning_r
 from kscout.core import Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.device import describe_device
 from kscout.errors import ConfigError, RunError
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
@@ -28,7 +29,6 @@ from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restor
 from kscout.training.convolution import choose_convolution, convolution, to_layout
 from kscout.training.distributed import (
     average_gradients,
-    describe_device,
     from_main,
     is_main,
     n_processes,
@@ -81,7 +81,7 @@ def train_reconstructor(
         trainable_network(model, training.protocol)
         for split in ("train", "val"):
             store.array(split)
-        words = describe_device(place)
+        words = describe_device(place, n_processes())
         with (
             Run.create_or_resume(out, config, inputs=inputs, device=words)
             if is_main()

@@ -1,0 +1,61 @@
+"""The device that work runs on: found from a user's word, described, and its memory measured."""
+
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+from kscout.errors import ConfigError
+
+KINDS = ("cpu", "cuda")
+"""Kinds of devices that everything here runs on."""
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the device that a user's word stands for.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, or `auto` for CUDA where there is one.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise _unknown(device) from error
+    if found.type not in KINDS:
+        raise _unknown(device)
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("torch finds no CUDA device; use --device cpu, or install torch for CUDA")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"there is no {device}; this machine has {torch.cuda.device_count()} CUDA devices, "
+            "counted from 0"
+        )
+    return found
+
+
+def _unknown(device: str) -> ConfigError:
+    return ConfigError(f"unknown device {device!r}; choose one of: auto, cpu, cuda")
+
+
+def describe_device(device: torch.device, n_processes: int = 1) -> str:
+    """Return a device in words, for provenance."""
+    if device.type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name(device)} x {n_processes}"
+    return f"{device.type} x {n_processes}"
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the most bytes held so far: of the device, or of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        in_bytes = sys.platform == "darwin"
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if in_bytes else 1024)
+    # Linux counts a parent's size into `ru_maxrss` of a child, but not into this.
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
