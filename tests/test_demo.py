@@ -3,11 +3,14 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from kscout.acquisition.rollout import Trajectory
 from kscout.cli import app
 from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
 from kscout.demo.commands import as_shell, commands_of, untrained_script
@@ -15,8 +18,9 @@ from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import PaperSize, ZooPolicy
 from kscout.demo.settings import BASELINES, CLAIMED
-from kscout.demo.stages import typical_slice
+from kscout.demo.stages import steps_of, typical_slice
 from kscout.demo.zoo_section import paper_size_section
+from kscout.errors import DataError
 from kscout.evaluation.results import read_scores
 from kscout.report.page import tables_of
 from kscout.report.tables import Measured
@@ -241,3 +245,17 @@ def test_slice_shown_is_the_median_lead(demo: Demo) -> None:
     lead = final["greedy"] - final["random"]
     place = typical_slice(folder.evaluation)
     assert sum(lead < lead[place]) <= len(lead) // 2 <= sum(lead <= lead[place])
+
+
+def test_steps_are_those_of_one_slice_of_a_rollout() -> None:
+    n_steps, n_batch, n_paths = 3, 4, 2
+    scores = torch.rand(n_batch, n_paths, n_steps + 1)
+    columns = torch.arange(n_batch * n_paths * n_steps).reshape(n_batch, n_paths, n_steps)
+    trajectory = Trajectory(columns=columns, ssim=scores, psnr=scores, nmse=scores)
+    with pytest.raises(DataError, match="keep_images"):
+        steps_of("random", trajectory)
+    images = torch.rand(n_steps + 1, n_batch, n_paths, 5, 7)
+    steps = steps_of("random", replace(trajectory, images=images), place=2)
+    assert steps.columns == (12, 13, 14)
+    assert (steps.images == images[:, 2, 0].numpy()).all()
+    assert (steps.ssim == scores[2, 0].numpy()).all()

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
 
 from kscout.acquisition.rollout import Trajectory
 from kscout.evaluation.adaptivity import entropies, entropy_rows
@@ -22,6 +21,7 @@ from kscout.evaluation.tables import write_table
 from kscout.report.build import build_report, write_report
 from kscout.report.page import Drawing, drawings_of
 from kscout.report.tables import Measured, Table, to_csv
+from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
 
 
 def entry(policy: str, gamma: float | None, ssim: float) -> dict[str, object]:

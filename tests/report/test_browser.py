@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_results import make_acquisition, write_evaluation, write_run
 
+from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
-from kscout.report.player import save_acquisition
+from synthetic_results import make_acquisition, write_evaluation, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 

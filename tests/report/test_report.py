@@ -4,17 +4,17 @@ import re
 from pathlib import Path
 
 import pytest
-from synthetic_results import make_acquisition, write_evaluation, write_run
 
 from kscout.errors import DataError
+from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
 from kscout.report.page import Front, Prose, Section, write_page
-from kscout.report.player import save_acquisition
 from kscout.report.reconstructions import (
     ReconstructionPictures,
     ReconstructionScores,
     reconstruction_section,
 )
+from synthetic_results import make_acquisition, write_evaluation, write_run
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import typer
-from synthetic_results import write_evaluation
 from typer.testing import CliRunner
 
 from kscout.cli.report import report
+from synthetic_results import write_evaluation
 
 app = typer.Typer()
 app.command()(report)

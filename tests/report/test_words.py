@@ -4,10 +4,10 @@ import copy
 from typing import Any
 
 import pytest
-from synthetic_results import make_summary
 
 from kscout.report.evaluations import Evaluation
 from kscout.report.words import facts, summarize, tell_overall, tell_winner
+from synthetic_results import make_summary
 
 SUMMARY = make_summary()
 

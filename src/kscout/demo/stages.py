@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from kscout import policies, reconstruction
+from kscout.acquisition.rollout import Trajectory
 from kscout.assemble import make_policy
 from kscout.data.making import make_store
 from kscout.data.slices import SliceSet
@@ -24,6 +25,7 @@ from kscout.demo.settings import (
     DemoFolder,
     DemoSettings,
 )
+from kscout.errors import DataError
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.entrants import Sizes, resolve
 from kscout.evaluation.results import RESULTS, read_scores
@@ -31,8 +33,8 @@ from kscout.evaluation.summary import SUMMARY
 from kscout.evaluation.trajectories import trajectories
 from kscout.files import write_json
 from kscout.physics.sampling import center_mask
+from kscout.player import Acquisition, PolicySteps, save_acquisition
 from kscout.report.evaluations import read_evaluation
-from kscout.report.player import Acquisition, save_acquisition, steps_of
 from kscout.runs import Progress
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
@@ -147,6 +149,28 @@ def record_acquisition(
             Acquisition(_target(own), tuple(start), tuple(steps), _title(own, settings)),
             folder.acquisition,
         )
+
+
+def steps_of(
+    name: str, trajectory: Trajectory, *, place: int = 0, is_oracle: bool = False
+) -> PolicySteps:
+    """Take the first trajectory of one slice from a rollout that kept its images.
+
+    Args:
+        name: what the policy is called.
+        trajectory: of a batch, rolled out with `keep_images`.
+        place: of the slice in the batch.
+        is_oracle: whether the policy looks at the truth.
+    """
+    if trajectory.images is None:
+        raise DataError(f"the rollout of {name} kept no images; ask for them with keep_images")
+    return PolicySteps(
+        name=name,
+        images=trajectory.images[:, place, 0].float().cpu().numpy(),
+        ssim=trajectory.ssim[place, 0].float().cpu().numpy(),
+        columns=tuple(trajectory.columns[place, 0].tolist()),
+        is_oracle=is_oracle,
+    )
 
 
 def typical_slice(evaluation: Path, policy: str = REFERENCE, other: str = CLAIMED[0]) -> int:

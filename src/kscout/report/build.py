@@ -9,6 +9,7 @@ from kscout.errors import DataError, unknown_name
 from kscout.evaluation.average_policy import average_policy_of_results
 from kscout.evaluation.results import RESULTS
 from kscout.files import write_text
+from kscout.player import acquisition_player
 from kscout.report.analyses import (
     TRAINING,
     Context,
@@ -36,8 +37,7 @@ from kscout.report.page import (
     tables_of,
     write_page,
 )
-from kscout.report.player import acquisition_player
-from kscout.report.style import LineStyle
+from kscout.report.style import SERIES, LineStyle
 from kscout.report.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.report.trainings import training_section
 from kscout.report.words import facts, summarize, tell_overall, tell_winner
@@ -147,9 +147,14 @@ def player_section(found: Found, styles: dict[str, LineStyle]) -> Section:
         "Move the slider or press play: each step measures one more column. All policies start "
         "from the same columns; error maps share one scale."
     )
+    colors = {
+        name: SERIES.index(style.color) + 1
+        for name, style in styles.items()
+        if style.color in SERIES
+    }
     widgets = [
         Widget(
-            acquisition_player(acquisition, name=f"player-{index}", styles=styles),
+            acquisition_player(acquisition, name=f"player-{index}", colors=colors),
             f"{acquisition.title}. {caption}",
         )
         for index, acquisition in enumerate(found.acquisitions, start=1)

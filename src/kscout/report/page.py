@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -96,7 +96,7 @@ def write_page(
         provenance: facts by label, by the run or folder that they tell of.
     """
     environment = Environment(
-        loader=PackageLoader("kscout.report"),
+        loader=ChoiceLoader([PackageLoader("kscout.report"), PackageLoader("kscout.player")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

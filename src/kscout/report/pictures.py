@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kscout.report.embedding import brightest_shown
+from kscout.figures.embedding import brightest_shown
 from kscout.report.style import QUIET, house_style, new_axes
 
 _STRIP = 0.14

@@ -1,128 +1,31 @@
-"""One slice, acquired column by column: a small player for the page, without any library."""
+"""The widget of the page that steps through an acquisition: HTML without any library.
+
+A page that holds one includes `player.css` and `player.js` of this package's templates, and
+defines the colors `--series-1` to `--series-8` that its figures use.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import final
 
 import numpy as np
 from jaxtyping import Float, Float64
 
-from kscout.acquisition.rollout import Trajectory
-from kscout.errors import DataError
-from kscout.files import written_whole
-from kscout.report.embedding import brightest_shown, gray_uri, heat_uri
-from kscout.report.style import SERIES, LineStyle
+from kscout.figures.embedding import brightest_shown, gray_uri, heat_uri
+from kscout.player.records import Acquisition, PolicySteps
 
+_N_COLORS = 8
 _ERROR_QUANTILE = 0.998
-"""Of the first step's errors: white in the error maps, so that one pixel does not set the scale."""
-
-
-@final
-@dataclass(frozen=True)
-class PolicySteps:
-    """How one policy acquired a slice; step 0 is the start."""
-
-    name: str
-    images: Float[np.ndarray, "step row col"]
-    """Reconstructions from step 0 on, in the target's units."""
-    ssim: Float[np.ndarray, " step"]
-    columns: tuple[int, ...]
-    """Acquired columns in order: one fewer than there are images."""
-    is_oracle: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class Acquisition:
-    """One slice acquired by several policies from the same start."""
-
-    target: Float[np.ndarray, "row col"]
-    start_columns: tuple[int, ...]
-    policies: tuple[PolicySteps, ...]
-    title: str = "One slice"
-
-    def __post_init__(self) -> None:
-        lengths = {len(policy.images) for policy in self.policies}
-        if len(lengths) != 1:
-            raise DataError(f"policies of one acquisition have {sorted(lengths)} images each")
-        for policy in self.policies:
-            if len(policy.columns) != len(policy.images) - 1:
-                raise DataError(
-                    f"{policy.name} has {len(policy.images)} images and {len(policy.columns)} "
-                    "columns; expected one column fewer than images"
-                )
-
-
-def steps_of(
-    name: str, trajectory: Trajectory, *, place: int = 0, is_oracle: bool = False
-) -> PolicySteps:
-    """Take the first trajectory of one slice from a rollout that kept its images.
-
-    Args:
-        name: what the policy is called.
-        trajectory: of a batch, rolled out with `keep_images`.
-        place: of the slice in the batch.
-        is_oracle: whether the policy looks at the truth.
-    """
-    if trajectory.images is None:
-        raise DataError(f"the rollout of {name} kept no images; ask for them with keep_images")
-    return PolicySteps(
-        name=name,
-        images=trajectory.images[:, place, 0].float().cpu().numpy(),
-        ssim=trajectory.ssim[place, 0].float().cpu().numpy(),
-        columns=tuple(trajectory.columns[place, 0].tolist()),
-        is_oracle=is_oracle,
-    )
-
-
-def save_acquisition(acquisition: Acquisition, path: Path) -> None:
-    """Write one .npz file, which `report` finds by the name `acquisition*.npz`."""
-    arrays = {"target": acquisition.target, "start_columns": np.array(acquisition.start_columns)}
-    for index, policy in enumerate(acquisition.policies):
-        arrays[f"images_{index}"] = policy.images.astype(np.float32)
-        arrays[f"ssim_{index}"] = policy.ssim
-        arrays[f"columns_{index}"] = np.array(policy.columns)
-    about = {
-        "title": acquisition.title,
-        "policies": [
-            {"name": policy.name, "is_oracle": policy.is_oracle} for policy in acquisition.policies
-        ],
-    }
-    with written_whole(path) as aside, aside.open("wb") as file:
-        np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
-
-
-def load_acquisition(path: Path) -> Acquisition:
-    """Read what `save_acquisition` wrote."""
-    try:
-        with np.load(path) as arrays:
-            about = json.loads(str(arrays["about"]))
-            policies = tuple(
-                PolicySteps(
-                    name=policy["name"],
-                    images=arrays[f"images_{index}"],
-                    ssim=arrays[f"ssim_{index}"],
-                    columns=tuple(int(column) for column in arrays[f"columns_{index}"]),
-                    is_oracle=policy["is_oracle"],
-                )
-                for index, policy in enumerate(about["policies"])
-            )
-            start = tuple(int(column) for column in arrays["start_columns"])
-            return Acquisition(arrays["target"], start, policies, about["title"])
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(
-            f"{path} is not a recorded acquisition ({error}); record it anew"
-        ) from error
+"""Of the first step's errors: drawn brightest, so that one pixel does not set the scale."""
 
 
 def acquisition_player(
     acquisition: Acquisition,
     *,
     name: str = "player",
-    styles: Mapping[str, LineStyle] | None = None,
+    colors: Mapping[str, int] | None = None,
 ) -> str:
     """Return HTML that steps through an acquisition with a slider, a button and the keyboard.
 
@@ -131,10 +34,10 @@ def acquisition_player(
     Args:
         acquisition: what is shown.
         name: the widget's id, one per page.
-        styles: looks of policies elsewhere on the page, so that colors agree.
+        colors: number of a policy's color elsewhere on the page, from 1, so that they agree.
     """
     kinds = [
-        _kind(policy, index, styles or {}) for index, policy in enumerate(acquisition.policies)
+        _kind(policy, index, colors or {}) for index, policy in enumerate(acquisition.policies)
     ]
     errors = [np.abs(policy.images - acquisition.target) for policy in acquisition.policies]
     limit = float(np.quantile(np.concatenate([error[0] for error in errors]), _ERROR_QUANTILE))
@@ -175,13 +78,11 @@ def acquisition_player(
     )
 
 
-def _kind(policy: PolicySteps, index: int, styles: Mapping[str, LineStyle]) -> str:
+def _kind(policy: PolicySteps, index: int, colors: Mapping[str, int]) -> str:
     """Return the name of the policy's color in the page's style sheet."""
     if policy.is_oracle:
         return "oracle"
-    style = styles.get(policy.name)
-    place = SERIES.index(style.color) if style and style.color in SERIES else index % len(SERIES)
-    return f"series-{place + 1}"
+    return f"series-{colors.get(policy.name, index % _N_COLORS + 1)}"
 
 
 @final
@@ -247,11 +148,4 @@ def _points(across: Float64[np.ndarray, " n"], up: Float64[np.ndarray, " n"]) ->
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
 
 
-__all__ = [
-    "Acquisition",
-    "PolicySteps",
-    "acquisition_player",
-    "load_acquisition",
-    "save_acquisition",
-    "steps_of",
-]
+__all__ = ["acquisition_player"]

@@ -7,7 +7,7 @@ import numpy as np
 
 from kscout.evaluation.results import Scores
 from kscout.evaluation.summary import summarize
-from kscout.report.player import Acquisition, PolicySteps
+from kscout.player import Acquisition, PolicySteps
 
 N_COLS, N_INITIAL, STEPS = 48, 6, 9
 GAINS = {

@@ -1,0 +1,1 @@
+"""Figures and pictures for pages and papers, drawn without torch."""
