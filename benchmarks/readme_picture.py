@@ -14,7 +14,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.data.knee_phantom import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.report.pictures import Example, draw_examples
+from kscout.figures.pictures import Example, draw_examples
 
 N_INITIAL, HORIZON, SIZE = 16, 16, 128
 

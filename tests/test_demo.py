@@ -22,8 +22,8 @@ from kscout.demo.stages import steps_of, typical_slice
 from kscout.demo.zoo_section import paper_size_section
 from kscout.errors import DataError
 from kscout.evaluation.results import read_scores
+from kscout.figures.tables import Measured
 from kscout.report.page import tables_of
-from kscout.report.tables import Measured
 
 # One worker makes what all of these tests look at.
 pytestmark = pytest.mark.xdist_group("demo")

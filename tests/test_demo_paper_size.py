@@ -12,7 +12,7 @@ from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.paper_size import POLICIES, PaperSize, ZooPolicy
 from kscout.demo.zoo_section import tell_handful
 from kscout.evaluation.results import Scores
-from kscout.report.pictures import draw_reconstructions
+from kscout.figures.pictures import draw_reconstructions
 from kscout.zoo import ZOO
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from kscout.errors import DataError
-from kscout.figures.embedding import gray_uri, heat_uri
+from kscout.figures.png import gray_uri, heat_uri
 from kscout.player import acquisition_player, load_acquisition, save_acquisition
 from synthetic_results import make_acquisition
 

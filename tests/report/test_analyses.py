@@ -18,9 +18,10 @@ from kscout.evaluation.overlooked import overlooked_rows, tally_states
 from kscout.evaluation.ranking import gamma_table
 from kscout.evaluation.results import writing_results
 from kscout.evaluation.tables import write_table
+from kscout.figures.blocks import Drawing
+from kscout.figures.tables import Measured, Table, to_csv
 from kscout.report.build import build_report, write_report
-from kscout.report.page import Drawing, drawings_of
-from kscout.report.tables import Measured, Table, to_csv
+from kscout.report.page import drawings_of
 from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
 
 

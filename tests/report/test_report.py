@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from kscout.errors import DataError
+from kscout.figures.blocks import Prose, Section
 from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
-from kscout.report.page import Front, Prose, Section, write_page
+from kscout.report.page import Front, write_page
 from kscout.report.reconstructions import (
     ReconstructionPictures,
     ReconstructionScores,

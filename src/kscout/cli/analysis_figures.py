@@ -10,8 +10,8 @@ from jaxtyping import Float64
 from kscout.evaluation.average_policy import AveragePolicy, start_columns
 from kscout.evaluation.curves import LearningCurve
 from kscout.evaluation.examples import Example
-from kscout.report import pictures
-from kscout.report.figures import (
+from kscout.figures import pictures
+from kscout.figures.curves import (
     Curve,
     draw_curves,
     draw_entropies,
@@ -19,7 +19,7 @@ from kscout.report.figures import (
     draw_ranking,
     draw_snr,
 )
-from kscout.report.style import save_figure
+from kscout.figures.style import save_figure
 
 Row = Mapping[str, Any]
 

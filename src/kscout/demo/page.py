@@ -14,11 +14,12 @@ from kscout.demo.reconstructions import CLASSICAL, UNET, Comparison
 from kscout.demo.settings import ACCELERATIONS, CLAIMED, REFERENCE, DemoFolder, DemoSettings
 from kscout.demo.zoo_section import paper_size_section, tell_scores
 from kscout.demo.zoo_stages import ZooRun
+from kscout.figures.blocks import Drawing, Prose, Section, Widget
+from kscout.figures.pictures import draw_montage
 from kscout.report.build import build_report, write_report
 from kscout.report.evaluations import read_evaluation
 from kscout.report.folders import search
-from kscout.report.page import Drawing, Front, Prose, Section, Widget
-from kscout.report.pictures import draw_montage
+from kscout.report.page import Front
 from kscout.report.reconstructions import reconstruction_section
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"

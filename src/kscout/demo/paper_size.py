@@ -5,8 +5,8 @@ from typing import final
 
 from kscout.data.making import MakeSettings
 from kscout.evaluation.compare import EvaluationSetting
+from kscout.evaluation.paper_numbers import same_setting
 from kscout.evaluation.trajectories import AcquisitionPlan
-from kscout.report.paper_numbers import same_setting
 
 UNET = "knee-unet"
 """The reconstruction under all of these policies."""

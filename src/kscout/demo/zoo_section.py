@@ -11,10 +11,10 @@ from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.paper_size import BASELINES, SHOWN_BASELINE, SIZE, UNET
 from kscout.demo.zoo_stages import ZooRun
 from kscout.evaluation.statistics import bootstrap_interval
-from kscout.report.figures import Curve, draw_ssim_by_step
-from kscout.report.page import Block, Drawing, Prose, Section
-from kscout.report.pictures import draw_reconstructions
-from kscout.report.tables import Column, Measured, Row, Table
+from kscout.figures.blocks import Block, Drawing, Prose, Section
+from kscout.figures.curves import Curve, draw_ssim_by_step
+from kscout.figures.pictures import draw_reconstructions
+from kscout.figures.tables import Column, Measured, Row, Table
 
 TITLE = "At the paper's size"
 _ORACLE_TITLES = {"na-oracle": "NA oracle", "oracle": "oracle"}

@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float, Float64
 
-from kscout.figures.embedding import brightest_shown, gray_uri, heat_uri
+from kscout.figures.png import brightest_shown, gray_uri, heat_uri
 from kscout.player.records import Acquisition, PolicySteps
 
 _N_COLORS = 8

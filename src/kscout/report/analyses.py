@@ -1,14 +1,12 @@
 """Sections from what `kscout analyze` wrote: tables of rows, recognized by their columns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
-from kscout.report.figures import Curve, draw_entropies, draw_gammas, draw_snr
-from kscout.report.page import Block, Drawing, link_name
-from kscout.report.paper_numbers import (
+from kscout.evaluation.paper_numbers import (
     ARXIV,
     GAMMAS,
     NOT_SHOWN,
@@ -17,9 +15,11 @@ from kscout.report.paper_numbers import (
     SSIM,
     method_of,
 )
-from kscout.report.pictures import Example, draw_average_policy, draw_examples
-from kscout.report.style import LineStyle
-from kscout.report.tables import Cell, Column, Measured, Row, Table
+from kscout.figures.blocks import Block, Drawing
+from kscout.figures.curves import Curve, draw_entropies, draw_gammas, draw_snr
+from kscout.figures.pictures import Example, draw_average_policy, draw_examples
+from kscout.figures.style import LineStyle
+from kscout.figures.tables import Cell, Column, Measured, Row, Table
 from kscout.report.trainings import cost_rows_table, curve_rows_drawing
 
 Rows = Sequence[Mapping[str, Any]]
@@ -336,24 +336,10 @@ def kind_of(rows: Rows) -> Kind | None:
     return next((kind for kind in KINDS if kind.needed <= keys), None)
 
 
-def labeled(blocks: Sequence[Block], label: str) -> list[Block]:
-    """Name figures and tables after their folder, where a page has several of a kind."""
-    stem, found = link_name(label), []
-    for block in blocks:
-        if isinstance(block, Drawing):
-            caption = f"{label}. {block.caption}"
-            block = replace(block, name=f"{stem}-{block.name}", caption=caption)
-        elif isinstance(block, Table):
-            block = replace(block, name=f"{stem}-{block.name}", title=f"{block.title}: {label}")
-        found.append(block)
-    return found
-
-
 __all__ = [
     "TRAINING",
     "Context",
     "draw_policies",
     "example_blocks",
     "kind_of",
-    "labeled",
 ]

@@ -8,6 +8,10 @@ from typing import final
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.average_policy import average_policy_of_results
 from kscout.evaluation.results import RESULTS
+from kscout.figures.blocks import Block, Section, Widget, labeled
+from kscout.figures.curves import styles_of
+from kscout.figures.style import SERIES, LineStyle
+from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.files import write_text
 from kscout.player import acquisition_player
 from kscout.report.analyses import (
@@ -16,7 +20,6 @@ from kscout.report.analyses import (
     draw_policies,
     example_blocks,
     kind_of,
-    labeled,
 )
 from kscout.report.evaluations import (
     Evaluation,
@@ -26,19 +29,8 @@ from kscout.report.evaluations import (
     result_section,
     result_sections,
 )
-from kscout.report.figures import styles_of
 from kscout.report.folders import Found, search
-from kscout.report.page import (
-    Block,
-    Front,
-    Section,
-    Widget,
-    save_figures,
-    tables_of,
-    write_page,
-)
-from kscout.report.style import SERIES, LineStyle
-from kscout.report.tables import EXTENSIONS, FORMATS, Table, write
+from kscout.report.page import Front, save_figures, tables_of, write_page
 from kscout.report.trainings import training_section
 from kscout.report.words import facts, summarize, tell_overall, tell_winner
 

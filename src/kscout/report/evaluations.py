@@ -9,9 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.errors import DataError
-from kscout.report.figures import Curve, draw_ranking, draw_ssim_by_step, styles_of
-from kscout.report.page import Block, Drawing, Prose, Section, link_name
-from kscout.report.paper_numbers import (
+from kscout.evaluation.paper_numbers import (
     ARXIV,
     NOT_SHOWN,
     SSIM,
@@ -19,8 +17,10 @@ from kscout.report.paper_numbers import (
     method_of,
     same_setting,
 )
-from kscout.report.style import LineStyle
-from kscout.report.tables import Column, Measured, Row, Table
+from kscout.figures.blocks import Block, Drawing, Prose, Section, link_name
+from kscout.figures.curves import Curve, draw_ranking, draw_ssim_by_step, styles_of
+from kscout.figures.style import LineStyle
+from kscout.figures.tables import Column, Measured, Row, Table
 
 PROTOCOL_WORDS = {
     "paper": "Protocol **paper**: images are brought to the target's units with the target's own "

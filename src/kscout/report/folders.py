@@ -11,9 +11,9 @@ from typing import Any, final
 import numpy as np
 
 from kscout.errors import DataError
+from kscout.figures.pictures import Example
 from kscout.player import Acquisition, load_acquisition
 from kscout.report.evaluations import Evaluation, read_evaluation
-from kscout.report.pictures import Example
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 
 SUMMARY = "summary.json"

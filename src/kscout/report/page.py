@@ -9,57 +9,11 @@ from typing import final
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
+from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
+from kscout.figures.style import save_figure, to_inline_svg
+from kscout.figures.tables import Table, to_html
 from kscout.files import write_text
-from kscout.report.style import save_figure, to_inline_svg
-from kscout.report.tables import Table, to_html
-
-
-@final
-@dataclass(frozen=True)
-class Prose:
-    """A paragraph; `**words**` are strong."""
-
-    text: str
-
-
-@final
-@dataclass(frozen=True)
-class Drawing:
-    """A figure with its caption."""
-
-    figure: Figure
-    name: str
-    """For file names and links: small letters, digits and hyphens."""
-    caption: str
-    is_wide: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class Widget:
-    """HTML that is trusted as it stands, e.g. the player."""
-
-    html: str
-    caption: str = ""
-
-
-Block = Prose | Table | Drawing | Widget
-
-
-@final
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands under it."""
-
-    title: str
-    blocks: tuple[Block, ...]
-
-    @property
-    def name(self) -> str:
-        """The link to this section."""
-        return link_name(self.title)
 
 
 @final
@@ -73,11 +27,6 @@ class Front:
     subtitle: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Short facts by label: protocol, data, budget."""
-
-
-def link_name(text: str) -> str:
-    """Return small letters, digits and hyphens of a text."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
 
 
 def write_page(
@@ -161,14 +110,8 @@ def _block_html(block: Block) -> str:
 
 
 __all__ = [
-    "Block",
-    "Drawing",
     "Front",
-    "Prose",
-    "Section",
-    "Widget",
     "drawings_of",
-    "link_name",
     "save_figures",
     "tables_of",
     "write_page",

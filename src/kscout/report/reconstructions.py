@@ -7,9 +7,9 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-from kscout.report.page import Block, Drawing, Prose, Section
-from kscout.report.pictures import draw_reconstructions
-from kscout.report.tables import Cell, Column, Measured, Row, Table
+from kscout.figures.blocks import Block, Drawing, Prose, Section
+from kscout.figures.pictures import draw_reconstructions
+from kscout.figures.tables import Cell, Column, Measured, Row, Table
 
 
 @final

@@ -8,11 +8,11 @@ import numpy as np
 
 from kscout.evaluation.cost import cost_table
 from kscout.evaluation.curves import curve_rows, learning_curves
-from kscout.report.figures import Curve, draw_curves
-from kscout.report.page import Block, Drawing, Section
-from kscout.report.paper_numbers import ARXIV, COST_DAYS
-from kscout.report.style import LineStyle
-from kscout.report.tables import Column, Measured, Row, Table
+from kscout.evaluation.paper_numbers import ARXIV, COST_DAYS
+from kscout.figures.blocks import Block, Drawing, Section
+from kscout.figures.curves import Curve, draw_curves
+from kscout.figures.style import LineStyle
+from kscout.figures.tables import Column, Measured, Row, Table
 from kscout.runs import RunRecord
 
 Rows = Sequence[Mapping[str, Any]]

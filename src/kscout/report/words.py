@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from kscout.figures.tables import Column
 from kscout.policies.oracle import TIE
 from kscout.report.evaluations import Evaluation, final_of
-from kscout.report.tables import Column
 
 LEVEL = 0.05
 

@@ -1,13 +1,20 @@
-"""Arrays as compact PNG data URIs, to put pictures into a page without files."""
+"""Arrays as PNG: compact data URIs for a page without files, and pages of many images."""
 
 import base64
 import io
+import math
 from functools import lru_cache
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Float32, UInt8
 from PIL import Image
+
+from kscout.files import written_whole
+
+_GAP = 2
+"""Pixels between the images of a montage."""
 
 
 def brightest_shown(target: Float[np.ndarray, "row col"]) -> float:
@@ -49,4 +56,25 @@ def _data_uri(picture: Image.Image) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-__all__ = ["brightest_shown", "gray_uri", "heat_uri"]
+def montage(
+    images: Float32[np.ndarray, "slice row col"], n_across: int | None = None
+) -> Float32[np.ndarray, "height width"]:
+    """Lay images in rows of `n_across`, a thin bright gap between them; values are kept."""
+    n_images, n_rows, n_cols = images.shape
+    n_across = n_across or math.ceil(math.sqrt(n_images * 1.5))
+    n_down = math.ceil(n_images / n_across)
+    cell = n_rows + _GAP, n_cols + _GAP
+    page = np.ones((n_down * cell[0] - _GAP, n_across * cell[1] - _GAP), dtype=np.float32)
+    for number, image in enumerate(images):
+        top, left = number // n_across * cell[0], number % n_across * cell[1]
+        page[top : top + n_rows, left : left + n_cols] = image
+    return page
+
+
+def save_montage(path: Path, images: Float32[np.ndarray, "slice row col"]) -> None:
+    """Write images between 0 (black) and 1 (white) as one PNG, pixel for pixel."""
+    with written_whole(path) as aside:
+        _picture(_levels(montage(images), 1.0), "L").save(aside, format="PNG")
+
+
+__all__ = ["brightest_shown", "gray_uri", "heat_uri", "montage", "save_montage"]

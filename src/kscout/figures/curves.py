@@ -1,6 +1,6 @@
-"""All figures: pure functions from numbers to a matplotlib Figure.
+"""Line and point figures: pure functions from numbers to a matplotlib Figure.
 
-Lines are drawn here, pictures in `kscout.report.pictures`. Nothing is shown or saved, and no global
+Pictures are drawn in `kscout.figures.pictures`. Nothing is shown or saved, and no global
 state of matplotlib changes.
 """
 
@@ -14,14 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kscout.report.pictures import (
-    Example,
-    draw_average_policy,
-    draw_examples,
-    draw_montage,
-    draw_reconstructions,
-)
-from kscout.report.style import (
+from kscout.figures.style import (
     QUIET,
     SERIES,
     LineStyle,
@@ -275,15 +268,10 @@ def draw_ranking(
 
 __all__ = [
     "Curve",
-    "Example",
-    "draw_average_policy",
     "draw_curves",
     "draw_entropies",
-    "draw_examples",
     "draw_gammas",
-    "draw_montage",
     "draw_ranking",
-    "draw_reconstructions",
     "draw_snr",
     "draw_ssim_by_step",
     "mark_oracle",

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from kscout.errors import ConfigError
-from kscout.report.tables import (
+from kscout.figures.tables import (
     Column,
     Measured,
     Row,

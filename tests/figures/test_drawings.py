@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from kscout.report.figures import (
+from kscout.figures.curves import (
     Curve,
     draw_curves,
     draw_entropies,
@@ -19,14 +19,15 @@ from kscout.report.figures import (
     draw_snr,
     draw_ssim_by_step,
 )
-from kscout.report.pictures import (
+from kscout.figures.pictures import (
     Example,
     draw_average_policy,
     draw_examples,
     draw_montage,
     draw_reconstructions,
 )
-from kscout.report.style import INK, SERIES, assign_styles, save_figure, to_inline_svg, to_svg
+from kscout.figures.png import montage
+from kscout.figures.style import INK, SERIES, assign_styles, save_figure, to_inline_svg, to_svg
 
 X = np.arange(7, dtype=np.float64)
 CURVES = [
@@ -94,6 +95,13 @@ def test_errors_of_all_examples_share_one_scale() -> None:
 def test_a_montage_has_a_place_for_every_image() -> None:
     figure = draw_montage([IMAGE] * 5, ["one"], n_across=3)
     assert [len(axes.images) for axes in figure.axes] == [1, 1, 1, 1, 1, 0]
+
+
+def test_a_montage_keeps_every_image() -> None:
+    images = np.random.default_rng(0).random((5, 3, 4), dtype=np.float32)
+    page = montage(images, n_across=3)
+    assert page.shape == (8, 16)
+    assert np.array_equal(page[5:8, 6:10], images[4])
 
 
 def test_reconstructions_stand_above_their_errors() -> None:

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kscout.figures.embedding import brightest_shown
-from kscout.report.style import QUIET, house_style, new_axes
+from kscout.figures.png import brightest_shown
+from kscout.figures.style import QUIET, house_style, new_axes
 
 _STRIP = 0.14
 """Height over width of a drawn mask."""

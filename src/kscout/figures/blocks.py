@@ -1,0 +1,73 @@
+"""What stands on a page, before it is written in one form or another."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from kscout.figures.tables import Table
+
+
+@final
+@dataclass(frozen=True)
+class Prose:
+    """A paragraph; `**words**` are strong."""
+
+    text: str
+
+
+@final
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its caption."""
+
+    figure: Any
+    """A `matplotlib.figure.Figure`, which only those who draw import."""
+    name: str
+    """For file names and links: small letters, digits and hyphens."""
+    caption: str
+    is_wide: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Widget:
+    """HTML that is trusted as it stands, e.g. the player."""
+
+    html: str
+    caption: str = ""
+
+
+Block = Prose | Table | Drawing | Widget
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def name(self) -> str:
+        """The link to this section."""
+        return link_name(self.title)
+
+
+def link_name(text: str) -> str:
+    """Return small letters, digits and hyphens of a text."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
+
+
+def labeled(blocks: Sequence[Block], label: str) -> list[Block]:
+    """Name figures and tables after their folder, where a page has several of a kind."""
+    stem, found = link_name(label), []
+    for block in blocks:
+        if isinstance(block, Drawing):
+            caption = f"{label}. {block.caption}"
+            block = replace(block, name=f"{stem}-{block.name}", caption=caption)
+        elif isinstance(block, Table):
+            block = replace(block, name=f"{stem}-{block.name}", title=f"{block.title}: {label}")
+        found.append(block)
+    return found
