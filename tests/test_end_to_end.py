@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ def kscout(*words: str | Path, where: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -64,16 +62,18 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def test_help_answers_in_a_second_without_torch(tmp_path: Path) -> None:
-    def seconds() -> float:
-        begun = time.perf_counter()
-        assert "evaluate" in kscout("--help", where=tmp_path)
-        return time.perf_counter() - begun
-
-    # The best of a few: a busy machine is not this command's fault.
-    assert min(seconds() for _ in range(4)) < 1.0
-    code = "import sys, kscout.cli; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_help_waits_for_no_heavy_import(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", KSCOUT, "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "evaluate" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "kscout.cli" in imported
+    assert not imported & {"torch", "scipy", "h5py", "matplotlib", "gymnasium", "distributed"}
 
 
 def test_store_is_described_and_shown(workplace: Path) -> None:

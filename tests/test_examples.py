@@ -20,7 +20,6 @@ def run(name: str, where: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

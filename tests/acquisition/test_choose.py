@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kscout.acquisition.choose import (
@@ -42,7 +42,7 @@ def test_probabilities_are_a_softmax_over_what_is_left() -> None:
     assert (found[blocked] == 0).all(), "not merely small"
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**31), uniform=st.floats(0, 1, exclude_max=True, width=32))
 def test_no_number_draws_a_blocked_column(seed: int, uniform: float) -> None:
     scores, blocked = example(seed)

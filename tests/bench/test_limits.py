@@ -4,6 +4,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from kscout.bench import limits
 from kscout.bench.agreement import measured_columns, rank_correlation, rank_correlations
 from kscout.bench.limits import Ceilings, Replayed, Work, best_time, count_work
 from kscout.reconstruction.unet import UNet
@@ -41,10 +42,20 @@ def test_the_tighter_ceiling_limits() -> None:
     assert ceilings.limit(Work(flops=50.0, n_bytes=1.0), in_half=True) == 8.0
 
 
-def test_the_best_time_is_of_three_calls_or_more() -> None:
-    calls: list[int] = []
-    seconds = best_time(lambda: calls.append(1), torch.device("cpu"), at_least_s=0.0)
-    assert len(calls) == 4 and 0 <= seconds < 1
+@pytest.mark.parametrize(("at_least_s", "n_timed", "best_s"), [(0.0, 3, 3.0), (17.0, 4, 2.0)])
+def test_the_best_time_is_of_three_calls_or_more(
+    monkeypatch: pytest.MonkeyPatch, at_least_s: float, n_timed: int, best_s: float
+) -> None:
+    clock, took, calls = 0.0, [9.0, 5.0, 3.0, 8.0, 2.0, 1.0], 0
+
+    def function() -> None:
+        nonlocal clock, calls
+        clock, calls = clock + took[calls], calls + 1
+
+    monkeypatch.setattr(limits, "wait", lambda _: clock)
+    assert best_time(function, torch.device("cpu"), at_least_s=at_least_s) == best_s
+    # The first one warms up.
+    assert calls == 1 + n_timed
 
 
 def test_rank_correlation_is_scipys(generator: torch.Generator) -> None:

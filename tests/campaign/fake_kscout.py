@@ -1,9 +1,9 @@
 """A stand-in for kscout: writes what a command would leave, quickly, and can be told to fail.
 
 Like a training, a run adds one line per epoch to what is in its folder, so that a killed one goes
-on. What it writes depends on its arguments and inputs alone. Environment: FAKE_EPOCHS and
-FAKE_EPOCH_S, how long it takes; FAKE_FAIL, words of a title's label that fail; FAKE_FAIL_ONCE, the
-same, the first time only.
+on. What it writes depends on its arguments and inputs alone. Environment: FAKE_EPOCHS, how many it
+takes; FAKE_HOLD, a file as long as which is there a run of that name stays in its first epoch;
+FAKE_FAIL, words of a title's label that fail; FAKE_FAIL_ONCE, the same, the first time only.
 """
 
 import hashlib
@@ -29,9 +29,11 @@ def main(words: list[str]) -> int:
     metrics = out / "metrics.jsonl"
     n_done = metrics.read_text().count("\n") if metrics.exists() else 0
     for epoch in range(n_done, int(os.environ.get("FAKE_EPOCHS", "1"))):
-        time.sleep(float(os.environ.get("FAKE_EPOCH_S", "0")))
         with metrics.open("a") as file:
             file.write(f'{{"epoch": {epoch + 1}}}\n')
+        hold = Path(os.environ.get("FAKE_HOLD", ""))
+        while hold.name == out.name and hold.exists():
+            time.sleep(0.02)
     digest = hashlib.sha256(metrics.read_bytes())
     for word in words:
         for product in (*PRODUCTS.values(), "settings.toml"):

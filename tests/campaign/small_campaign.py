@@ -1,6 +1,7 @@
 """A small campaign whose runs are done by a stand-in, `fake_kscout.py`."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ TABLE: dict[str, Any] = {
 
 PlanOf = Callable[..., Plan]
 
+PATIENCE_S = 600.0
+"""What a slow machine may take; nobody waits for it unless something is wrong."""
+
 
 def serially(n_retries: int = 1) -> RunOptions:
     return RunOptions(WorkerOptions(n_workers=0), n_retries=n_retries, program=FAKE)
@@ -39,3 +43,26 @@ def products(plan: Plan) -> dict[str, str]:
         for node in plan.nodes.values()
         if (node.output / node.product).is_file()
     }
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    """Return as soon as something is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def fake_processes(label: str) -> list[int]:
+    """Return the living processes of the stand-in that write a folder of this name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")
+            is_ours = (path.parent / "cwd").readlink() == Path.cwd()
+        except OSError:
+            continue
+        names = [Path(word).name for word in words]
+        if is_ours and tuple(words[: len(FAKE)]) == FAKE and label in names:
+            found.append(int(path.parent.name))
+    return found

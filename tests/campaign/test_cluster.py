@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_campaign import FAKE, PlanOf, products, serially
+from small_campaign import FAKE, PATIENCE_S, PlanOf, fake_processes, products, serially, wait_for
 
 from kscout.campaign import slurm, workers
 from kscout.campaign.execute import RunOptions, run_campaign
@@ -37,47 +36,34 @@ def parents(pid: int) -> list[int]:
     return found
 
 
-def fake_processes(plan: Plan, label: str) -> list[int]:
-    """Return the processes of the stand-in that write a folder of this label."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode().split("\0")
-            is_ours = (path.parent / "cwd").readlink() == Path.cwd()
-        except OSError:
-            continue
-        if (
-            is_ours
-            and tuple(words[: len(FAKE)]) == FAKE
-            and any(word.endswith(label) for word in words)
-        ):
-            found.append(int(path.parent.name))
-    return found
+def kill_worker_of(plan: Plan, hold: Path, killed: list[int]) -> None:
+    """Kill the worker process of the held run, and let the run go on once it died with it."""
+    (node,) = (node for node in plan.of_kind("policy") if node.output.name == hold.name)
+    metrics = node.output / "metrics.jsonl"
+    try:
+        wait_for(lambda: metrics.exists() and metrics.read_text())
+        (pid,) = fake_processes(hold.name)
+        # The stand-in's parent is the supervisor, and its parent the worker.
+        worker = parents(pid)[1]
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: pid not in fake_processes(hold.name))
+        killed.append(worker)
+    finally:
+        hold.unlink()
 
 
-def kill_worker_in(plan: Plan, label: str, killed: list[int]) -> None:
-    """Wait until a run is half-way, then kill the worker process that does it."""
-    for _ in range(1500):
-        time.sleep(0.02)
-        metrics = [node.output / "metrics.jsonl" for node in plan.of_kind("policy")]
-        if not any(path.parent.name == label and path.exists() for path in metrics):
-            continue
-        for pid in fake_processes(plan, label):
-            # The stand-in's parent is the supervisor, and its parent the worker.
-            worker = parents(pid)[1]
-            os.kill(worker, signal.SIGKILL)
-            killed.append(worker)
-            return
-
-
-def test_a_killed_worker_loses_nothing(plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_loses_nothing(
+    plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKE_EPOCHS", "3")
     whole = plan_of("whole", grid=GRID)
     run_campaign(whole, serially())
-    monkeypatch.setenv("FAKE_EPOCH_S", "0.15")
+    hold = tmp_path / "greedy-seed3"
+    hold.touch()
+    monkeypatch.setenv("FAKE_HOLD", str(hold))
     plan = plan_of("killed", grid=GRID)
     killed: list[int] = []
-    killer = threading.Thread(target=kill_worker_in, args=(plan, "greedy-seed3", killed))
+    killer = threading.Thread(target=kill_worker_of, args=(plan, hold, killed))
     killer.start()
     outcome = run_campaign(
         plan, RunOptions(WorkerOptions(n_workers=2, device="cpu"), n_retries=0, program=FAKE)
@@ -103,16 +89,13 @@ def cluster(folder: Path) -> Iterator[str]:
     command = [*dask, "worker", *where, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"]
     worker = subprocess.Popen([*command, "--local-directory", str(folder)], **quiet)
     try:
-        for _ in range(1000):
-            if file.exists() and file.read_text().rstrip().endswith("}"):
-                break
-            time.sleep(0.02)
+        wait_for(lambda: file.exists() and file.read_text().rstrip().endswith("}"))
         yield re.findall(r'"address": "(tcp://[^"]+)"', file.read_text())[0]
     finally:
         for process in (worker, scheduler):
             process.terminate()
         for process in (worker, scheduler):
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 def test_another_scheduler_serves_with_no_change_to_the_file(

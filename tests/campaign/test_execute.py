@@ -8,12 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_campaign import FAKE, PlanOf, serially
+from small_campaign import FAKE, PlanOf, fake_processes, serially, wait_for
 
 from kscout.campaign.execute import Event, run_campaign
 from kscout.campaign.nodes import Node
@@ -171,30 +169,24 @@ def start_worker(node: Node) -> subprocess.Popen[bytes]:
 
 
 def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
-    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+    plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_EPOCHS", "4")
     whole = plan_of("whole").of_kind("store")[0]
     run_task(task_of(whole, (), program=FAKE))
-    monkeypatch.setenv("FAKE_EPOCH_S", "0.3")
     node = plan_of("killed").of_kind("store")[0]
+    hold, metrics = tmp_path / node.output.name, node.output / "metrics.jsonl"
+    hold.touch()
+    monkeypatch.setenv("FAKE_HOLD", str(hold))
     worker = start_worker(node)
-    metrics = node.output / "metrics.jsonl"
-    wait_for(metrics.exists)
+    wait_for(lambda: metrics.exists() and metrics.read_text())
     assert node_state(node) == "running"
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
     wait_for(lambda: not is_locked(node.folder))
-    n_lines = metrics.read_text().count("\n")
-    time.sleep(0.5)
-    assert metrics.read_text().count("\n") == n_lines < 4
+    assert not fake_processes(hold.name)
+    hold.unlink()
+    assert metrics.read_text().count("\n") == 1
     assert node_state(node) == "waiting"
     assert run_task(task_of(node, (), program=FAKE)).is_done
     assert (node.output / node.product).read_text() == (whole.output / whole.product).read_text()
-
-
-def wait_for(is_so: Callable[[], bool], limit_s: float = 20.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

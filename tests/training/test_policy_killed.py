@@ -1,50 +1,37 @@
 """A policy's training that is killed ends with the bytes of one that never was."""
 
-import multiprocessing
-import random
 import signal
-import time
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
-from training_stores import blob_store, run_command
+from training_stores import blob_store
+from victims import run_trainings
 
 from kscout.runs import read_run
 
-N_EPOCHS = 40
+N_EPOCHS = 16
+# Both seeds write a checkpoint after each epoch, of about 1800 events.
+MOMENTS = ("event 400", "write 2", "event 2100", "write 1", "event 4400", "write 4")
 
 
-def start(store: Path, out: Path) -> ForkServerProcess:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kscout.training.policy", "kscout.cli.train"])
-    words = [
+def command(store: Path, out: Path) -> list[str]:
+    return [
         *("policy", "--data", str(store), "--reconstructor", "zero-filled", "--out", str(out)),
         *("--n-initial", "2", "--steps", "3", "--epochs", str(N_EPOCHS), "--batch-size", "8"),
         *("--trajectories", "3", "--device", "cpu", "--convolution", "native", "--seeds", "2"),
         *("--set", "policy.n_channels=2", "--set", "policy.n_blocks=2"),
         *("--set", "training.learning_rate=0.01"),
     ]
-    process = context.Process(target=run_command, args=(words,))
-    process.start()
-    return process
 
 
 @pytest.mark.slow
 def test_kills_change_no_byte_of_two_seeds_in_lockstep(tmp_path: Path) -> None:
-    store, cut, draws = tmp_path / "store", tmp_path / "cut", random.Random(0)
+    store, cut = tmp_path / "store", tmp_path / "cut"
     blob_store(store, n_rows=16, n_cols=16, n_train=21)
-    whole = start(store, tmp_path / "whole")
-    for _ in range(6):
-        process = start(store, cut)
-        time.sleep(draws.uniform(0.2, 1.0))
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL, "the run ended before it could be killed"
-    process = start(store, cut)
-    process.join()
-    whole.join()
-    assert (process.exitcode, whole.exitcode) == (0, 0)
+    trainings = [(command(store, cut), moment) for moment in (*MOMENTS, "")]
+    codes = run_trainings([(command(store, tmp_path / "whole"), ""), *trainings])
+    killed = [-signal.SIGKILL] * len(MOMENTS)
+    assert codes == [0, *killed, 0], "a run ended before it could be killed"
     for seed in ("seed-0", "seed-1"):
         for name in ("weights.safetensors", "best.safetensors", "epoch-0010.safetensors"):
             paths = [tmp_path / run / seed / name for run in ("whole", "cut")]
