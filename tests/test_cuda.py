@@ -28,12 +28,6 @@ from kscout.training.lockstep import Lockstep
 pytestmark = pytest.mark.cuda
 
 
-@pytest.fixture(scope="module", autouse=True)
-def needs_cuda() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-
-
 def trained_unet(golden: Golden) -> UNet:
     unet = RECONSTRUCTORS["unet"]()
     assert isinstance(unet, UNet)
@@ -83,7 +77,7 @@ def test_drawn_columns_equal_those_of_torch_on_the_same_device(
 def states(owner: torch.Tensor, mask: torch.Tensor, n_per_slice: int, device: str) -> State:
     """States of which only owners and masks matter."""
     number = torch.zeros(len(owner), device=device)
-    image = number[:, None, None]
+    image = number[:, None, None].expand(-1, 1, mask.shape[-1])
     given = (owner.to(device), torch.complex(image, image)[:, None], mask.to(device), image)
     return State(*given, number, number, number, n_left=12, n_per_slice=n_per_slice)
 

@@ -257,7 +257,6 @@ def test_policy_for_other_columns_is_refused(test_slices: SliceSet) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_device_changes_no_choice(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
