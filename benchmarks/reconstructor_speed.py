@@ -15,7 +15,7 @@ from kscout.assemble import make_reconstructor
 from kscout.config import Component, ReconstructorTraining
 from kscout.data.slices import SliceSet
 from kscout.device import describe_device, resolve_device
-from kscout.training.convolution import convolution, to_layout
+from kscout.training.convolution import BACKENDS, convolution, to_layout
 from kscout.training.masks import MaskDistribution
 from kscout.training.reconstructor import Learner, trainable_network, validation_ssim
 
@@ -76,7 +76,8 @@ def main() -> None:
     slices = SliceSet.from_images(images, ["noise"] * len(images))
     base = ReconstructorTraining(batch_size=options.batch_size)
     results = {}
-    backends = ("onednn", "onednn-last") if device.type == "cuda" else ("onednn", "native")
+    backends = [name for name, backend in BACKENDS.items() if not backend.compiled]
+    backends = backends[:2] if device.type == "cuda" else backends
     for precision, backend in itertools.product(("fp32", "bf16"), backends):
         training = replace(base, precision=precision)
         name = f"{precision} {backend}"

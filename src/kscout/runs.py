@@ -152,7 +152,7 @@ class Run:
         return epoch_path(self.path, epoch)
 
     def note(self, **facts: Any) -> None:  # noqa: ANN401 - any JSON value
-        """Add facts to the provenance, e.g. the convolution backend that was measured."""
+        """Add facts to the provenance, e.g. the convolution backend that was chosen."""
         self.provenance = {**self.provenance, **facts}
         write_json(self.path / PROVENANCE, self.provenance)
 

@@ -17,7 +17,7 @@ from kscout.physics.sampling import center_mask
 from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.runs import Progress, read_run
 from kscout.training import reconstructor
-from kscout.training.convolution import BACKENDS
+from kscout.training.convolution import BACKENDS, choose_convolution
 from kscout.training.masks import MaskDistribution
 from kscout.training.reconstructor import train_reconstructor, training_loss, validation_ssim
 
@@ -168,7 +168,7 @@ def test_an_interrupted_run_ends_bit_equal_and_is_then_left_alone(
     assert (cut.path / "weights.safetensors").stat().st_mtime_ns == written
 
 
-def test_the_measured_convolution_is_recorded_and_kept(
+def test_the_chosen_convolution_is_recorded_and_kept(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, training=replace(TRAINING, convolution="auto"))
@@ -179,9 +179,9 @@ def test_the_measured_convolution_is_recorded_and_kept(
 
     with pytest.raises(StopError):
         train_reconstructor(config, store, tmp_path / "run", device="cpu", on_step=stop)
-    measured = read_run(tmp_path / "run").provenance["convolution"]
-    assert measured in BACKENDS
-    other = next(name for name in BACKENDS if name != measured)
+    chosen = read_run(tmp_path / "run").provenance["convolution"]
+    assert chosen == choose_convolution("auto", torch.device("cpu"), trains=True)
+    other = next(name for name in BACKENDS if name != chosen)
     monkeypatch.setattr(reconstructor, "choose_convolution", lambda *_, **__: other)
     used = []
     original = reconstructor.convolution
@@ -189,7 +189,7 @@ def test_the_measured_convolution_is_recorded_and_kept(
         reconstructor, "convolution", lambda name: used.append(name) or original(name)
     )
     run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
-    assert used == [measured] and run.provenance["convolution"] == measured
+    assert used == [chosen] and run.provenance["convolution"] == chosen
 
 
 def test_the_seed_decides_the_weights(store: Store, tmp_path: Path) -> None:

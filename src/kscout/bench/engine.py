@@ -107,7 +107,7 @@ class Engine:
         backend: str = "auto",
         unet: UNet | None = None,
     ) -> "Engine":
-        """Freeze the U-Net and choose convolutions by measurement, as a training does.
+        """Freeze the U-Net and choose convolutions as a training does.
 
         Args:
             size: rows and columns of the images.
@@ -122,10 +122,10 @@ class Engine:
         slices = SliceSet.from_images(knee_images(n_slices, size), volumes).to(device)
         frozen = with_precision(unet, precision, n_rows=size, n_cols=size, device=device)
         network = getattr(frozen, "network", None)
-        if device.type != "cpu":
-            backend = "onednn"
+        backend = choose_convolution(
+            backend if device.type == "cpu" else "auto", device, trains=False
+        )
         if isinstance(network, nn.Module):
-            backend = choose_convolution(backend, network, slices.images[:16, None], trains=False)
             to_layout(network, backend)
         return cls(size, slices, unet, frozen, backend, precision)
 

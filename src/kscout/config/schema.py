@@ -123,7 +123,7 @@ class ReconstructorTraining:
     precision: Precision = "fp32"
     """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"
-    """Convolution backend and layout; `auto` measures once and records the winner."""
+    """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are kept beside the last and the best."""
     seed: int = 0
@@ -174,7 +174,7 @@ class PolicyTraining:
     """Whether torch.compile builds the gradients of a policy on CUDA that the fused kernels do not
     serve, such as the brain network; without effect on others, on a CPU or with fp32."""
     convolution: Convolution = "auto"
-    """Convolution backend and layout; `auto` measures once and records the winner."""
+    """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     seed: int = 0
     """Keys initial weights, order of slices and actions."""
 

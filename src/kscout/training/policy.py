@@ -216,7 +216,7 @@ def _train(
     frozen = with_precision(
         reconstructor, training.precision, n_rows=n_rows, n_cols=n_cols, device=slices.device
     )
-    backend = _fixed_convolution(learners, frozen, slices)
+    backend = _fixed_convolution(learners, slices.device)
     network = getattr(frozen, "network", None)
     if isinstance(network, nn.Module):
         to_layout(network, backend)
@@ -328,25 +328,15 @@ def _check_alike(configs: Sequence[PolicyConfig]) -> None:
         )
 
 
-def _fixed_convolution(
-    learners: list[Learner], reconstructor: Reconstructor, slices: SliceSet
-) -> str:
-    """Return the convolution backend: the one a run recorded, else the wanted or fastest."""
+def _fixed_convolution(learners: list[Learner], device: torch.device) -> str:
+    """Return the convolution backend: the one a run recorded, else the wanted one."""
     if is_main():
         runs = [learner.run for learner in learners if learner.run is not None]
         noted = [run.provenance["convolution"] for run in runs if "convolution" in run.provenance]
-        name = noted[0] if noted else _choose_convolution(learners[0], reconstructor, slices)
+        wanted = noted[0] if noted else learners[0].config.training.convolution
+        name = choose_convolution(wanted, device, trains=False)
         for run in runs:
             if "convolution" not in run.provenance:
                 run.note(convolution=name)
         return from_main(name)
     return from_main("")
-
-
-def _choose_convolution(learner: Learner, reconstructor: Reconstructor, slices: SliceSet) -> str:
-    """Measure on the reconstructor's network, which does most of the work."""
-    network = getattr(reconstructor, "network", None)
-    wanted = learner.config.training.convolution
-    if not isinstance(network, nn.Module):
-        return "onednn" if wanted == "auto" else wanted
-    return choose_convolution(wanted, network, slices.images[:16, None], trains=False)

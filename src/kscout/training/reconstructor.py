@@ -103,7 +103,7 @@ def _train(
 ) -> None:
     """Train to the last epoch; only the main process has a run to write to."""
     network = trainable_network(model, training.protocol)
-    backend = _fixed_convolution(run, network, slices, training)
+    backend = _fixed_convolution(run, training.convolution, slices.device)
     to_layout(network, backend)
     optimizer = torch.optim.Adam(network.parameters(), fused=slices.device.type == "cuda")
     checkpoint = from_main(load_checkpoint(run.checkpoint_path) if run else None)
@@ -281,14 +281,10 @@ def _arithmetic(training: ReconstructorTraining, device: torch.device) -> torch.
     return torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16")
 
 
-def _fixed_convolution(
-    run: Run | None, network: nn.Module, slices: SliceSet, training: ReconstructorTraining
-) -> str:
-    """Return the run's convolution backend: the recorded one, else the wanted or fastest."""
+def _fixed_convolution(run: Run | None, wanted: str, device: torch.device) -> str:
+    """Return the run's convolution backend: the recorded one, else the wanted one."""
     if run is not None and "convolution" not in run.provenance:
-        sample = slices.images[: training.batch_size, None]
-        name = choose_convolution(training.convolution, network, sample, trains=True)
-        run.note(convolution=name)
+        run.note(convolution=choose_convolution(wanted, device, trains=True))
     return from_main(run.provenance["convolution"] if run is not None else "")
 
 
