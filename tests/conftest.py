@@ -14,6 +14,7 @@ if importlib.util.find_spec("beartype") is not None:
 import torch
 
 from golden_numbers import Golden
+from kscout import names
 
 torch.set_num_threads(1)
 
@@ -26,6 +27,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def golden() -> Golden:
     return Golden()
+
+
+@pytest.fixture(autouse=True)
+def named_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test trust a module that another one named."""
+    monkeypatch.setattr(names, "_used", set())
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import kscout
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, POLICIES, RECONSTRUCTORS, Table, is_outside, use, used
+from kscout.policies import save
 from kscout.policies.random import Random
 
 TABLES = (POLICIES, RECONSTRUCTORS, ESTIMATORS)
@@ -91,3 +93,46 @@ def test_a_class_inside_a_function_has_no_name() -> None:
 def test_module_and_class_are_told_from_paths(name: str) -> None:
     assert is_outside(name)
     assert not any(is_outside(other) for other in ("C:\\runs", "a/b:C", "runs/x", "a:", ":B"))
+
+
+def started(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_weights_of_an_outside_class_open_only_where_its_module_is_named(
+    tmp_path: Path, outside: str
+) -> None:
+    save(tmp_path / "own.safetensors", POLICIES.resolve(f"{outside}:Own")())
+    load = "kscout.policies.load('own.safetensors')"
+    refused = started("-c", f"import kscout; {load}", cwd=tmp_path)
+    assert f"--use {outside}, KSCOUT_USE={outside}, or kscout.use('{outside}')" in refused.stderr
+    named = started("-c", f"import kscout; kscout.use('{outside}'); {load}", cwd=tmp_path)
+    assert named.returncode == 0, named.stderr
+
+
+def test_the_command_line_uses_modules_and_tells_its_version(tmp_path: Path) -> None:
+    assert (
+        started("-m", "kscout", "--version", cwd=tmp_path).stdout
+        == f"kscout {kscout.__version__}\n"
+    )
+    refused = started("-m", "kscout", "--use", "no/module", "bench", "--help", cwd=tmp_path)
+    assert "'no/module' is no module" in refused.stderr
+
+
+def test_help_lists_the_names_of_the_tables(tmp_path: Path) -> None:
+    said = "".join(
+        started("-m", "kscout", "evaluate", "--help", cwd=tmp_path).stdout.replace("│", "").split()
+    )
+    assert ",".join(POLICIES.entries) in said
+
+
+def test_what_is_public_is_shown_and_loads() -> None:
+    assert {"evaluate", "rollout", "use", "policies", "__version__"} <= set(dir(kscout))
+    for name in dir(kscout):
+        assert getattr(kscout, name) is not None
+
+
+def test_starting_imports_no_torch() -> None:
+    code = "import sys, kscout, kscout.cli; kscout.use('json'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

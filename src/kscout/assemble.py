@@ -1,28 +1,24 @@
-"""From settings to live objects: a registered name and its arguments become a component."""
+"""From settings to live objects: a name and its arguments become a component."""
 
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import nn
 
 from kscout.config import Component
 from kscout.core import Policy, Reconstructor
-from kscout.errors import ConfigError, unknown_name
-from kscout.policies import POLICIES
+from kscout.errors import ConfigError
+from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.randomness import keyed_generator
-from kscout.reconstruction import RECONSTRUCTORS
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 def make_reconstructor(component: Component, *, seed: int = 0, **implied: object) -> Reconstructor:
-    """Build a registered reconstructor; its initial weights depend on the seed alone.
+    """Build a reconstructor by name; its initial weights depend on the seed alone.
 
     Args:
-        component: name and arguments from the settings.
+        component: name and arguments from the settings; the name may be `module:Class`.
         seed: keys the initial weights.
         implied: arguments that follow from elsewhere (the protocol); each is used where the
             constructor takes it, and must not contradict the component's own.
@@ -31,7 +27,7 @@ def make_reconstructor(component: Component, *, seed: int = 0, **implied: object
 
 
 def make_policy(component: Component, *, seed: int = 0, **implied: object) -> Policy:
-    """Build a registered policy, e.g. with `n_cols` implied by the data."""
+    """Build a policy by name, e.g. with `n_cols` implied by the data."""
     return _make("policy", POLICIES, component, seed, implied)
 
 
@@ -48,15 +44,9 @@ def seeded_globals(*key: int | str) -> Iterator[None]:
 
 
 def _make(
-    kind: str,
-    table: Mapping[str, type[Module]],
-    component: Component,
-    seed: int,
-    implied: Mapping[str, object],
-) -> Module:
-    if component.name not in table:
-        raise unknown_name(kind, component.name, list(table))
-    constructor: Any = table[component.name]
+    kind: str, table: Table[Any], component: Component, seed: int, implied: Mapping[str, object]
+) -> Any:  # noqa: ANN401 - of the table's kind
+    constructor = table.resolve(component.name)
     accepted = list(inspect.signature(constructor).parameters)
     for name in component.arguments:
         if name not in accepted:

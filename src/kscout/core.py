@@ -10,21 +10,16 @@ Symbols of the paper: N `n_cols`, L `n_initial`, M `budget`, T `horizon`, q `n_t
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
+from kscout.names import PROTOCOLS, Protocol
 from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import apply_mask
-
-Protocol = Literal["paper", "blind"]
-"""How normalized images are scored: `paper` un-normalizes with the target's statistics, which no
-scanner has; `blind` with the statistics that the reconstruction itself found."""
-
-PROTOCOLS: tuple[Protocol, ...] = ("paper", "blind")
 
 
 @final

@@ -80,6 +80,17 @@ class EstimatorEntry(Entry):
     """Settings of its own in which runs of one command may differ, as they do in their seed."""
 
 
+@final
+@dataclass(frozen=True)
+class SourceEntry(Entry):
+    """Images that `data make` makes: the target draws one volume."""
+
+    size: int = 128
+    """Side in pixels where none is asked for."""
+    variants: tuple[str, ...] = ("realistic",)
+    """Kinds of anatomy that it draws; the first is drawn where none is asked for."""
+
+
 E = TypeVar("E", bound=Entry)
 
 
@@ -122,6 +133,10 @@ class Table(Mapping[str, E], Generic[E]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+    def words(self, *more: str) -> str:
+        """Return the names of kscout's own for a help text, and what else may be given."""
+        return ", ".join([*self.entries, "module:Class", *more])
 
     def resolve(self, name: str) -> Any:  # noqa: ANN401 - a class of the table's kind
         """Import and return the class that a user's name stands for."""
@@ -310,6 +325,12 @@ RECONSTRUCTORS = Table(
     },
 )
 
+
+def untrained_reconstructions() -> list[str]:
+    """Return the reconstructions of kscout that a name alone determines."""
+    return [name for name, entry in RECONSTRUCTORS.entries.items() if not entry.is_learnable]
+
+
 ESTIMATORS = Table(
     "estimator",
     "kscout.estimators",
@@ -332,19 +353,34 @@ ESTIMATORS = Table(
     },
 )
 
+SOURCES: dict[str, SourceEntry] = {
+    "knee": SourceEntry(
+        "kscout.data.knee_phantom:draw_knee_volume",
+        "procedural knees",
+        variants=("realistic", "structured"),
+    ),
+    "brain": SourceEntry(
+        "kscout.data.brain_phantom:draw_brain_volume", "procedural brains", size=256
+    ),
+    "heads": SourceEntry("kscout.data.heads:draw_head_volume", "slices cut from real heads"),
+}
+
 __all__ = [
     "ESTIMATORS",
     "POLICIES",
     "PROTOCOLS",
     "RECONSTRUCTORS",
+    "SOURCES",
     "Entry",
     "EstimatorEntry",
     "PolicyEntry",
     "Protocol",
     "ReconstructorEntry",
+    "SourceEntry",
     "Table",
     "import_target",
     "is_outside",
+    "untrained_reconstructions",
     "use",
     "used",
 ]

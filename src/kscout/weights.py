@@ -23,12 +23,16 @@ from torch import Tensor, nn
 
 from kscout.errors import WeightsError
 from kscout.files import written_whole
+from kscout.names import POLICIES, RECONSTRUCTORS, Table
 
 SCHEMA_VERSION = 1
 WEIGHTS_NAME = "weights.safetensors"
 """What the weights in a run folder are called."""
 
 Kind = Literal["reconstructor", "policy"]
+
+_TABLES: dict[str, Table[Any]] = {"reconstructor": RECONSTRUCTORS, "policy": POLICIES}
+_LOADERS = {"reconstructor": "kscout.reconstruction.load", "policy": "kscout.policies.load"}
 
 
 @final
@@ -38,7 +42,7 @@ class Weights:
 
     kind: Kind
     component: str
-    """Its name in the table of its kind."""
+    """Its name in the table of its kind, or `module:Class`."""
     arguments: dict[str, Any]
     """Keyword arguments of its constructor."""
     state: dict[str, Tensor]
@@ -82,6 +86,55 @@ def fingerprint(component: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def save_component(
+    path: Path, component: nn.Module, *, kind: Kind, extra: dict[str, Any] | None = None
+) -> None:
+    """Write a component so that `build_component` rebuilds it.
+
+    Args:
+        path: the file, replaced whole.
+        component: of any class at the top of a module, of kscout or not.
+        kind: what it is.
+        extra: JSON values that say where it comes from.
+    """
+    save_weights(
+        path,
+        component.state_dict(),
+        kind=kind,
+        component=_TABLES[kind].name_of(type(component)),
+        arguments=constructor_arguments(component),
+        extra=extra,
+    )
+
+
+def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: ANN401 - of that kind
+    """Build what a file describes, with its weights.
+
+    A class from outside kscout is built only where a user named its module before.
+
+    Args:
+        path: the file, for messages.
+        weights: what it holds.
+        kind: what it should hold.
+    """
+    if weights.kind != kind:
+        raise WeightsError(
+            f"{path} holds a {weights.kind} ({weights.component}), not a {kind}; "
+            f"load it with {_LOADERS[weights.kind]}"
+        )
+    constructor = _TABLES[kind].recall(weights.component, path)
+    try:
+        component = constructor(**weights.arguments)
+        component.load_state_dict(weights.state)
+    except (TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise WeightsError(
+            f"{path} does not fit {weights.component} of this kscout ({reason}); "
+            "use the version that wrote it, or train again"
+        ) from error
+    return component
 
 
 def save_weights(
@@ -273,10 +326,12 @@ __all__ = [
     "WEIGHTS_NAME",
     "Kind",
     "Weights",
+    "build_component",
     "constructor_arguments",
     "is_safetensors",
     "read_pickle",
     "read_weights",
+    "save_component",
     "save_weights",
     "without_prefix",
 ]

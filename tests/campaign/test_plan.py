@@ -5,29 +5,21 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from small_campaign import TABLE, PlanOf
 
 from kscout.campaign import store_recipes
-from kscout.campaign.grid import (
-    BASELINES,
-    UNTRAINED_RECONSTRUCTIONS,
-    parse_grid,
-    read_grid,
-)
+from kscout.campaign.grid import parse_grid, read_grid
 from kscout.campaign.plan import INDEX, Plan, make_plan
 from kscout.campaign.sources import store_fingerprint
 from kscout.cli import data
 from kscout.config import PolicyConfig, from_table, read_config
-from kscout.data import knee_phantom
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
-from kscout.policies import POLICIES
-from kscout.reconstruction import RECONSTRUCTORS, is_learnable
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPER_GAMMAS = [0, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1]
@@ -263,17 +255,27 @@ def test_what_is_wrong_outside_sections_is_told(changes: dict[str, Any], message
         parse_grid("small", {**TABLE, **changes})
 
 
-def test_names_that_need_no_run_are_those_of_the_registries() -> None:
-    assert set(BASELINES) == set(POLICIES)
-    untrained = {name for name, one in RECONSTRUCTORS.items() if not is_learnable(one())}
-    assert set(UNTRAINED_RECONSTRUCTIONS) == untrained
-
-
 def test_choices_of_a_store_are_those_of_the_commands() -> None:
-    assert tuple(data.Kind) == store_recipes.KINDS
-    assert tuple(data.Preset) == store_recipes.PRESETS
-    assert tuple(data.Plane) == store_recipes.PLANES
-    assert knee_phantom.VARIANTS == store_recipes.VARIANTS
+    assert get_args(data.Preset) == store_recipes.PRESETS
+    assert get_args(data.Plane) == store_recipes.PLANES
+
+
+def test_every_command_is_told_the_modules_that_the_file_names(plan_of: PlanOf) -> None:
+    plan = plan_of(
+        policy={"name": "my_policies:Own"}, evaluation={"policies": ["x=other.module:Mine"]}
+    )
+    for node in plan.nodes.values():
+        assert node.command[:4] == ("--use", "my_policies", "--use", "other.module")
+    assert set(plan.nodes) & set(plan_of().nodes) == keys(plan, "store") | keys(
+        plan, "reconstructor"
+    )
+
+
+def test_modules_named_in_the_file_are_used(plan_of: PlanOf) -> None:
+    table = {**TABLE, "use": ["my_package.policies"]}
+    plan = make_plan(parse_grid("x", table), Path("elsewhere"))
+    assert all("my_package.policies" in node.command for node in plan.nodes.values())
+    assert set(plan.nodes) == set(plan_of().nodes)
 
 
 def test_planning_does_not_wait_for_torch() -> None:

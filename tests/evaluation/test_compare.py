@@ -17,7 +17,6 @@ from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.entrants import run_label
 from kscout.evaluation.results import read_scores
 from kscout.evaluation.trajectories import AcquisitionPlan
-from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
@@ -360,16 +359,14 @@ class Guess(Policy):
         return self.scores.expand(len(seen.image), -1)
 
 
-def test_networks_by_name_are_untrained_and_repeat_themselves(
-    test_slices: SliceSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(POLICIES, "guess", Guess)
+def test_networks_by_name_are_untrained_and_repeat_themselves(test_slices: SliceSet) -> None:
+    guess = f"{__name__}:Guess"
     first, again = (
-        evaluate(["guess", "random"], test_slices, ZeroFilled(), _setting(seeds=(0, 4)))
+        evaluate([guess, "random"], test_slices, ZeroFilled(), _setting(seeds=(0, 4)))
         for _ in range(2)
     )
-    assert first.summary["policies"][0]["policy"] == "untrained guess"
+    assert first.summary["policies"][0]["policy"] == f"untrained {guess}"
     scores = {(one.policy, one.seed): one.values for one in first.scores}
     for one in again.scores:
         assert np.array_equal(one.values, scores[one.policy, one.seed])
-    assert not np.array_equal(scores["untrained guess", 0], scores["untrained guess", 4])
+    assert not np.array_equal(scores[f"untrained {guess}", 0], scores[f"untrained {guess}", 4])

@@ -84,7 +84,9 @@ def test_a_reference_reconstruction_is_refused_as_a_policy() -> None:
 
 def test_an_unknown_component_lists_the_choices(tmp_path: Path) -> None:
     save(tmp_path / "a.safetensors", FixedOrder(n_cols=9, order=[1]), "mystery")
-    with pytest.raises(ConfigError, match=r"unknown policy 'mystery'.*conv"):
+    with pytest.raises(
+        ConfigError, match=r"policy 'mystery', which this kscout does not have.*conv"
+    ):
         kscout.policies.load(tmp_path / "a.safetensors")
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from golden_numbers import GOLDEN, Golden
 from kscout.core import Reconstructor
-from kscout.errors import WeightsError
+from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.metrics import psnr, ssim
 from kscout.physics.normalization import denormalize
 from kscout.reconstruction import RECONSTRUCTORS, is_learnable, load, save
@@ -152,18 +152,18 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
         (tmp_path / "two_channels", r"does not fit fastmri-unet"),
         (policy, r"holds a policy; load it with kscout\.policies\.load"),
         (write(tmp_path / "policy", {}, "conv", "policy"), r"holds a policy"),
-        (write(tmp_path / "unknown", {}, "deep"), r"'deep' that is in no table.*zero-filled"),
+        (write(tmp_path / "unknown", {}, "deep"), r"'deep', which this kscout .*zero-filled"),
         (write(tmp_path / "partial", {"a": torch.ones(1)}, "unet"), r"does not fit unet"),
     ]:
-        with pytest.raises(WeightsError, match=sentence) as caught:
+        with pytest.raises(KScoutError, match=sentence) as caught:
             load(source)
         assert "\n" not in str(caught.value)
 
 
-def test_a_class_outside_the_table_is_not_saved(tmp_path: Path) -> None:
+def test_a_class_that_no_name_finds_again_is_not_saved(tmp_path: Path) -> None:
     class Mine(Reconstructor):
         def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Any:
             return None
 
-    with pytest.raises(WeightsError, match="Mine is in no table"):
+    with pytest.raises(ConfigError, match="Mine is defined inside a function"):
         save(tmp_path / "w", Mine())

@@ -19,7 +19,7 @@ from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTra
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.policies import POLICIES, load
+from kscout.policies import load
 from kscout.runs import read_run
 from kscout.training.lockstep import draw_epoch
 from kscout.training.policy import train_policies, train_policy
@@ -174,10 +174,9 @@ class Learned(Policy):
 
 
 def test_a_policy_is_handed_the_sizes_that_it_takes_and_the_folder_may_be_a_string(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(POLICIES, "learned", Learned)
-    config = replace(SMALL, policy=Component("learned"))
+    config = replace(SMALL, policy=Component(f"{__name__}:Learned"))
     run = train_policy(config, store, "zero-filled", str(tmp_path / "run"), device="cpu")
     policy = load(run.path)
     assert isinstance(policy, Learned)
@@ -186,10 +185,9 @@ def test_a_policy_is_handed_the_sizes_that_it_takes_and_the_folder_may_be_a_stri
 
 @pytest.mark.parametrize("layer", ["Dropout", "BatchNorm1d", "GRU"])
 def test_a_policy_whose_scores_differ_between_passes_is_refused(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layer: str
+    store: Store, tmp_path: Path, layer: str
 ) -> None:
-    monkeypatch.setitem(POLICIES, "learned", Learned)
-    config = replace(SMALL, policy=Component("learned", {"layer": layer}))
+    config = replace(SMALL, policy=Component(f"{__name__}:Learned", {"layer": layer}))
     with pytest.raises(ConfigError, match=f"has a {layer} at 'layers.1', and gradients must"):
         train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
@@ -205,13 +203,13 @@ def test_a_policy_whose_scores_differ_between_passes_is_refused(
 def test_scores_and_gradients_that_are_not_finite_end_a_training(
     store: Store,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     layer: str,
     error: type[Exception],
     words: str,
 ) -> None:
-    monkeypatch.setitem(POLICIES, "learned", Learned)
-    config = replace(with_training(batch_size=11), policy=Component("learned", {"layer": layer}))
+    config = replace(
+        with_training(batch_size=11), policy=Component(f"{__name__}:Learned", {"layer": layer})
+    )
     with pytest.raises(error, match=words):
         train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
 

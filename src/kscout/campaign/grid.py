@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final, get_args
+from typing import Any, final
 
 from kscout.campaign.store_recipes import StoreRecipe, parse_store
 from kscout.campaign.values import (
@@ -37,25 +37,18 @@ from kscout.config import (
     ReconstructorConfig,
     from_table,
 )
-from kscout.config.schema import Protocol
 from kscout.errors import ConfigError, unknown_name
+from kscout.names import (
+    POLICIES,
+    PROTOCOLS,
+    RECONSTRUCTORS,
+    is_outside,
+    untrained_reconstructions,
+    used,
+)
+from kscout.names import use as use_module
 from kscout.zoo import zoo_names, zoo_path
 
-UNTRAINED_RECONSTRUCTIONS = ("zero-filled", "total-variation")
-"""Reconstructions that a name determines; a test holds them to the registry."""
-BASELINES = (
-    "random",
-    "variable-density",
-    "equispaced-one",
-    "equispaced-two",
-    "center-out",
-    "fixed",
-    "na-oracle",
-    "oracle",
-    "spectral-oracle",
-    "conv",
-)
-"""Policies that need no training run; a test holds them to the registry."""
 _SPLIT = one_of("train", "val", "test")
 _RUNS: dict[str, Kind] = {"methods": TEXTS, "seeds": WHOLES}
 ANALYSES: dict[str, Mapping[str, Kind]] = {
@@ -77,7 +70,7 @@ _EVALUATION: dict[str, Kind] = {
     **{"policies": TEXTS, "trajectories": WHOLE, "split": _SPLIT, "reference": TEXT},
     **{"seeds": WHOLES, "limit": WHOLE, "fixed_slices": WHOLE, "argmax": FLAG},
 }
-_PROTOCOL = one_of(*get_args(Protocol))
+_PROTOCOL = one_of(*PROTOCOLS)
 _GRID_TRAINING = ("method", "gamma", "seed", "protocol")
 
 
@@ -128,6 +121,8 @@ class Grid:
     protocol: str
     evaluation: Evaluation | None
     analyses: Mapping[str, Table] = field(default_factory=dict)
+    use: tuple[str, ...] = ()
+    """Modules from outside kscout whose classes the runs may load."""
 
 
 def read_grid(path: Path) -> Grid:
@@ -147,7 +142,9 @@ def read_grid(path: Path) -> Grid:
 def parse_grid(name: str, table: Table) -> Grid:
     """Build the grid of a parsed document."""
     sections = ("stores", "reconstructions", "horizons", "policy", "training")
-    check_keys(table, ("name", "protocol", "grid", *sections, "evaluation", "analyses"), "")
+    of_file = ("name", "use", "protocol", "grid", *sections, "evaluation", "analyses")
+    check_keys(table, of_file, "")
+    TEXTS.check(table.get("use", []), "use")
     grid = section(table, "grid")
     keys = ("stores", "reconstructions", "horizons", "methods", "gammas", "seeds")
     check_keys(grid, keys, "grid")
@@ -169,18 +166,37 @@ def parse_grid(name: str, table: Table) -> Grid:
     chosen = section(table, "evaluation")
     evaluation = _evaluation(chosen, seeds) if "evaluation" in table else None
     analyses = _analyses(section(table, "analyses"), evaluation)
+    policies = _policies(grid, table, protocol, seeds)
     return Grid(
         name=table.get("name", name),
         stores=tuple(known("store", one, every_store) for one in stores),
         training_stores=every_store,
         reconstructions=reconstructions,
         horizons=_horizons(grid, section(table, "horizons")),
-        policies=_policies(grid, table, protocol, seeds),
+        policies=policies,
         seeds=seeds,
         protocol=protocol,
         evaluation=evaluation,
         analyses=analyses,
+        use=_modules(table.get("use", []), reconstructions, policies, evaluation),
     )
+
+
+def _modules(
+    named: Iterable[str],
+    reconstructions: Iterable[Reconstruction],
+    policies: Iterable[PolicyConfig],
+    evaluation: Evaluation | None,
+) -> tuple[str, ...]:
+    """Return modules from outside kscout that the file or the command line names, for all runs."""
+    names = [one.config.reconstructor.name if one.config else one.name for one in reconstructions]
+    for config in policies:
+        names += [config.policy.name, config.training.method]
+    if evaluation is not None:
+        names += [policy.rpartition("=")[2] for policy in evaluation.policies]
+    for module in [*named, *(name.partition(":")[0] for name in names if is_outside(name))]:
+        use_module(module)
+    return tuple(sorted(used() - {"__main__"}))
 
 
 def _reconstruction(
@@ -188,10 +204,11 @@ def _reconstruction(
 ) -> Reconstruction:
     where = f"reconstructions.{name}"
     if table is None:
-        if name not in UNTRAINED_RECONSTRUCTIONS:
+        free = untrained_reconstructions()
+        if (name in RECONSTRUCTORS.entries and name not in free) or name not in RECONSTRUCTORS:
             raise ConfigError(
                 f"unknown reconstruction {name!r}; add a section [{where}], or choose one of: "
-                f"{', '.join(UNTRAINED_RECONSTRUCTIONS)}"
+                f"{', '.join(free)}, module:Class"
             )
         return Reconstruction(name, given=name)
     check_keys(table, ("path", "preset", "store", "reconstructor", "training"), where)
@@ -258,8 +275,8 @@ def _evaluation(table: Table, seeds: tuple[int, ...]) -> Evaluation:
     policies = tuple(table.get("policies", Evaluation.policies))
     for policy in policies:
         given = policy.rpartition("=")[2]
-        if policy not in BASELINES and zoo_path(given) is None and not Path(given).exists():
-            known_ones = [*BASELINES, *zoo_names("policy"), "a run folder", "LABEL=PATH"]
+        if given not in POLICIES and zoo_path(given) is None and not Path(given).exists():
+            known_ones = [*POLICIES, *zoo_names("policy"), "a run folder", "LABEL=PATH"]
             raise unknown_name("policy", policy, known_ones)
     own = {**table, "policies": policies, "seeds": tuple(table.get("seeds", seeds))}
     return Evaluation(**own)

@@ -42,6 +42,8 @@ class Plan:
 
     name: str
     root: Path
+    use: tuple[str, ...] = ()
+    """Modules from outside kscout that every command is told to use."""
     nodes: dict[str, Node] = field(default_factory=dict)
     stores: dict[str, Source] = field(default_factory=dict)
     """Given stores by key."""
@@ -50,7 +52,8 @@ class Plan:
 
     def add(self, node: Node) -> Node:
         """Add a run; one that is there already stays as it is."""
-        return self.nodes.setdefault(node.key, node)
+        command = (*flags({"use": self.use}), *node.command)
+        return self.nodes.setdefault(node.key, replace(node, command=command))
 
     @property
     def sources(self) -> list[Source]:
@@ -78,7 +81,7 @@ def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
         root: the campaign's folder.
         device: handed to every command; no part of any name.
     """
-    plan = Plan(grid.name, root)
+    plan = Plan(grid.name, root, grid.use)
     known = _known_sources(root)
     for recipe in grid.stores:
         store = _store(plan, recipe, known)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kscout.campaign.grid import UNTRAINED_RECONSTRUCTIONS, Reconstruction
+from kscout.campaign.grid import Reconstruction
 from kscout.campaign.nodes import Source, address
 from kscout.campaign.store_recipes import StoreRecipe
 from kscout.errors import DataError
+from kscout.names import RECONSTRUCTORS
 from kscout.zoo import zoo_path
 
 _MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
@@ -39,7 +40,7 @@ def given_store(recipe: StoreRecipe, known: Mapping[str, str]) -> Source:
 def given_reconstruction(reconstruction: Reconstruction, known: Mapping[str, str]) -> Source:
     """Return a reconstruction that is given by its path or its name."""
     given = reconstruction.given or ""
-    if given in UNTRAINED_RECONSTRUCTIONS:
+    if given in RECONSTRUCTORS:
         return Source(address("reconstructor", {}, {"name": given}), given, given, None)
     file = zoo_path(given) or weights_file(Path(given))
     content = file_fingerprint(file) if file.is_file() else known.get(given, f"missing {given}")

@@ -17,19 +17,19 @@ from kscout.campaign.values import (
     one_of,
 )
 from kscout.errors import ConfigError
+from kscout.names import SOURCES
 
 How = Literal["path", "make", "import"]
 
-KINDS = ("knee", "brain", "heads")
-"""What `data make` makes; a test holds these, like all choices here, to the command."""
 PRESETS = ("knee", "brain")
+"""Rules of `data import`; a test holds these, like the planes, to the command."""
 PLANES = ("axial", "coronal", "sagittal")
-VARIANTS = ("realistic", "structured")
+VARIANTS = tuple(dict.fromkeys(one for entry in SOURCES.values() for one in entry.variants))
 
 _SETTINGS: dict[How, Mapping[str, Kind]] = {
     "path": {"path": TEXT, "hint": TEXT},
     "make": {
-        "make": one_of(*KINDS),
+        "make": one_of(*SOURCES),
         "volumes": COUNTS,
         "slices": WHOLE,
         "size": WHOLE,

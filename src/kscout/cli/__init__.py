@@ -5,11 +5,13 @@ Modules of kscout are imported inside the commands, so that `kscout --help` does
 
 import logging
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kscout import __version__, names
 from kscout.cli import analyze, data, train
 from kscout.cli.bench import bench
 from kscout.cli.campaign import app as campaign_app
@@ -24,10 +26,37 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="kscout",
-    help="Learn which k-space column an MRI scanner should measure next.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"kscout {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def kscout(
+    use: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="Load weights that classes of this module wrote; any number of times. The "
+            "environment variable KSCOUT_USE holds more, separated by commas.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell it.")
+    ] = False,
+) -> None:
+    """Learn which k-space column an MRI scanner should measure next."""
+    for module in use or []:
+        names.use(module)
+
+
 app.command()(demo)
 app.add_typer(data.app, name="data", help="Make, import and look at stores of slices.")
 train.app.command("policy")(train_policy)

@@ -3,16 +3,16 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kscout.cli.evaluate import ProtocolName, answer_console
+from kscout.cli.evaluate import answer_console
 from kscout.files import finite
+from kscout.names import Protocol as ProtocolName
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
 Policies = Annotated[
@@ -35,11 +35,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
 
 
-class Formula(StrEnum):
-    """How a gradient's signal-to-noise ratio is computed."""
-
-    PAPER = "paper"
-    REFERENCE = "reference"
+Formula = Literal["paper", "reference"]
+"""How a gradient's signal-to-noise ratio is computed."""
 
 
 def refuse_without_effect(seeds: Sequence[int] | None, **options: object) -> None:

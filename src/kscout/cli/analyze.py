@@ -29,7 +29,7 @@ from kscout.cli.analysis_options import (
     subject_setting,
     tell,
 )
-from kscout.cli.evaluate import Overwrite, ProtocolName, evaluation_progress
+from kscout.cli.evaluate import Overwrite, evaluation_progress
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -225,10 +225,10 @@ def snr(
     batch_size: Annotated[int, typer.Option(help="Slices per gradient (paper: 16).")] = 16,
     passes: Annotated[int, typer.Option(help="Passes over the data (paper: 3).")] = 3,
     seed: Annotated[int, typer.Option(help="Of order and draws.")] = 0,
-    protocol: Protocol = ProtocolName.PAPER,
+    protocol: Protocol = "paper",
     formula: Annotated[
         Formula, typer.Option(help="The one that is drawn; both are written.")
-    ] = Formula.PAPER,
+    ] = "paper",
     limit: Limit = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
@@ -244,11 +244,11 @@ def snr(
     from kscout.evaluation.tables import write_table
 
     source = NoiseSource(data, reconstructor, split, limit, device)
-    setting = NoiseSetting(trajectories, batch_size, passes, seed, protocol.value)
+    setting = NoiseSetting(trajectories, batch_size, passes, seed, protocol)
     request = claim("snr", out, overwrite, runs=runs, epochs=epoch, source=source, setting=setting)
     rows = measure_runs(runs, source, setting, out=out, epochs=epoch, on_step=_tell_pass)
     write_table(out, "snr", rows, request)
-    save_snr(out, rows, formula.value)
+    save_snr(out, rows, formula)
     tell(rows, out, "snr", as_json)
 
 
@@ -317,7 +317,7 @@ def examples(
     n_initial: NInitial = None,
     steps: Steps = None,
     seed: Seeds = None,
-    protocol: Protocol = ProtocolName.PAPER,
+    protocol: Protocol = "paper",
     device: Device = "auto",
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -344,7 +344,7 @@ def examples(
         n_initial=n_initial,
         horizon=steps,
         seeds=seed,
-        protocol=protocol.value,
+        protocol=protocol,
         device=device,
     )
     request = claim("examples", out, overwrite, policies=policies, slices=slice_, setting=setting)

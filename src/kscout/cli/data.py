@@ -5,9 +5,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kscout.errors import ConfigError
+from kscout.names import SOURCES
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -23,27 +23,10 @@ StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a st
 Out = Annotated[Path, typer.Option(help="Folder of the new store.")]
 
 
-class Kind(StrEnum):
-    """What `data make` can make."""
-
-    KNEE = "knee"
-    BRAIN = "brain"
-    HEADS = "heads"
-
-
-class Preset(StrEnum):
-    """Whose rules `data import` follows."""
-
-    KNEE = "knee"
-    BRAIN = "brain"
-
-
-class Plane(StrEnum):
-    """How NIfTI volumes are cut."""
-
-    AXIAL = "axial"
-    CORONAL = "coronal"
-    SAGITTAL = "sagittal"
+Preset = Literal["knee", "brain"]
+"""Whose rules `data import` follows."""
+Plane = Literal["axial", "coronal", "sagittal"]
+"""How NIfTI volumes are cut."""
 
 
 @app.command("import")
@@ -97,9 +80,9 @@ def import_(
     options: dict[str, Any] = {"size": size, "pad": pad, "center_volume": center_volume}
     options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
-    options |= {"key": key, "plane": plane.value if plane else None, "skip_bad": skip_bad}
+    options |= {"key": key, "plane": plane, "skip_bad": skip_bad}
     chosen = {name: value for name, value in options.items() if value is not None}
-    settings = ImportSettings(**{**(PRESETS[preset.value] if preset else {}), **chosen})
+    settings = ImportSettings(**{**(PRESETS[preset] if preset else {}), **chosen})
     with _progress("importing") as on_volume:
         store = import_folder(source, out, settings, on_volume)
     _print_summary(summarize(store), as_json)
@@ -107,7 +90,13 @@ def import_(
 
 @app.command()
 def make(
-    kind: Annotated[Kind, typer.Argument(help="Procedural knees or brains, or cut real heads.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="; ".join(f"{name}: {entry.summary}" for name, entry in SOURCES.items()),
+        ),
+    ],
     out: Out,
     more: Annotated[
         list[Path] | None, typer.Argument(hidden=True, help="Further files of --source.")
@@ -151,9 +140,9 @@ def make(
     if slices is not None:
         options["slices"] = slices
     if paper:
-        settings = paper_settings(kind.value, **options)
+        settings = paper_settings(kind, **options)
     else:
-        settings = MakeSettings(kind=kind.value, **options)
+        settings = MakeSettings(kind=kind, **options)
     with _progress("making") as on_volume:
         store = make_store(out, settings, on_volume)
     _print_summary(summarize(store), as_json)

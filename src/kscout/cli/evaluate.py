@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,33 +13,31 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kscout.files import finite
+from kscout.names import POLICIES, Protocol, untrained_reconstructions
+
+RECONSTRUCTION_WORDS = (
+    f"Run folder, weights file, zoo name, {', '.join(untrained_reconstructions())} or module:Class."
+)
+"""What may be given where a reconstruction is asked for."""
 
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
 ]
 
 
-class ProtocolName(StrEnum):
-    """How images are un-normalized before they are scored."""
-
-    PAPER = "paper"
-    BLIND = "blind"
-
-
 def evaluate(
     data: Annotated[Path, typer.Option(help="Store of slices.")],
     reconstructor: Annotated[
         str,
-        typer.Option(help="Run folder, weights file, zoo name, zero-filled or total-variation."),
+        typer.Option(help=RECONSTRUCTION_WORDS),
     ],
     n_initial: Annotated[int, typer.Option(help="Central columns measured at the start.")],
     steps: Annotated[int, typer.Option(help="Columns to acquire.")],
     policy: Annotated[
         list[str],
         typer.Option(
-            help="random, variable-density, equispaced-one, equispaced-two, center-out, fixed, "
-            "na-oracle, oracle, spectral-oracle, conv (untrained), a run folder, a weights file, "
-            "a zoo name, or LABEL=PATH; any number of times."
+            help=f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
+            "LABEL=PATH; any number of times."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for results.csv and summary.json.")],
@@ -55,7 +52,7 @@ def evaluate(
     argmax: Annotated[
         bool, typer.Option("--argmax", help="Trained policies take their best column.")
     ] = False,
-    protocol: Annotated[ProtocolName, typer.Option(help="See the docs.")] = ProtocolName.PAPER,
+    protocol: Annotated[Protocol, typer.Option(help="See the docs.")] = "paper",
     reference: Annotated[
         str | None, typer.Option(help="Compare with this policy. [default: fixed, else random]")
     ] = None,
@@ -88,7 +85,7 @@ def evaluate(
         horizon=steps,
         n_trajectories=trajectories,
         is_argmax=argmax,
-        protocol=protocol.value,
+        protocol=protocol,
         batch_size=batch_size,
     )
     setting = EvaluationSetting(

@@ -15,6 +15,7 @@ from kscout.config import (
     with_settings,
 )
 from kscout.errors import unknown_name
+from kscout.names import RECONSTRUCTORS
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -35,7 +36,9 @@ def reconstructor(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Registered model to train.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"One with weights: {RECONSTRUCTORS.words()}.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,

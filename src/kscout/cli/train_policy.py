@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.progress import speaks_for_all, training_progress
 from kscout.config import (
     ACQUISITIONS,
@@ -19,18 +20,19 @@ from kscout.config import (
     with_settings,
 )
 from kscout.errors import ConfigError, unknown_name
+from kscout.names import ESTIMATORS
 
 
 def train_policy(
     data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
     reconstructor: Annotated[
         str,
-        typer.Option(help="Run folder, weights file, zoo name, zero-filled or total-variation."),
+        typer.Option(help=RECONSTRUCTION_WORDS),
     ],
     out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
     method: Annotated[
         str | None,
-        typer.Option(help="Estimator: greedy (where not given) or ngreedy."),
+        typer.Option(help=f"Estimator: {ESTIMATORS.words()}. [default: greedy]"),
     ] = None,
     gamma: Annotated[
         list[float] | None,
@@ -38,16 +40,16 @@ def train_policy(
             help="Discount of ngreedy (paper: 1); several train in lockstep, into OUT/gamma-G."
         ),
     ] = None,
-    preset: Annotated[
-        str, typer.Option(help="knee-base, knee-long, brain-base or brain-long.")
-    ] = "knee-base",
+    preset: Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")] = "knee-base",
     n_initial: Annotated[int | None, typer.Option(help="Central columns at the start.")] = None,
     steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Registered policy to train.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Policy to train: conv or module:Class.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
     trajectories: Annotated[int | None, typer.Option(help="Draws q (paper: 8).")] = None,

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, final, get_args, get_origin, get_type
 import numpy as np
 
 from kscout.errors import ConfigError, unknown_name
+from kscout.names import Protocol
 
-Protocol = Literal["paper", "blind"]
 Precision = Literal["fp32", "bf16"]
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
 Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]

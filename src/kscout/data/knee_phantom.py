@@ -8,7 +8,7 @@ never a benchmark.
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from kscout.data.tissue import draw_signals
 from kscout.errors import unknown_name
 
 Variant = Literal["realistic", "structured"]
-VARIANTS: tuple[str, ...] = ("realistic", "structured")
 
 STRIPES = {"coronal": 12.0, "sagittal": 19.0}
 """Cycles per field of view of the `structured` variant's stripes."""
@@ -227,8 +226,8 @@ def draw_knee_volume(
         variant: `realistic`, or `structured` with engineered stripes.
     """
     check_request(n_slices, size)
-    if variant not in VARIANTS:
-        raise unknown_name("knee variant", variant, list(VARIANTS))
+    if variant not in get_args(Variant):
+        raise unknown_name("knee variant", variant, list(get_args(Variant)))
     rng = np.random.default_rng([seed, volume, _KIND])
     knee = draw_knee(rng, variant)
     signals = draw_signals(rng, knee.contrast)

@@ -19,11 +19,10 @@ import numpy as np
 from kscout.data.brain_phantom import draw_brain_volume
 from kscout.data.drawing import Volume
 from kscout.data.heads import Head, draw_head_volume
-from kscout.data.knee_phantom import VARIANTS, Variant, draw_knee_volume
+from kscout.data.knee_phantom import Variant, draw_knee_volume
 from kscout.data.scanner import check_request
 from kscout.errors import ConfigError, RunError, unknown_name
-
-KINDS = ("knee", "brain", "heads")
+from kscout.names import SOURCES
 
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -190,9 +189,9 @@ def make_volumes(
     Returns:
         Pairs of volume name and volume.
     """
-    if kind not in KINDS:
-        raise unknown_name("kind of images", kind, list(KINDS))
-    if variant not in (VARIANTS if kind == "knee" else VARIANTS[:1]):
+    if kind not in SOURCES:
+        raise unknown_name("kind of images", kind, list(SOURCES))
+    if variant not in SOURCES[kind].variants:
         raise ConfigError(f"{kind} images have no variant {variant!r}; leave it at 'realistic'")
     if kind == "heads" and not heads:
         raise ConfigError("heads are cut from real volumes; load some and hand them over")

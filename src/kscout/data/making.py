@@ -13,9 +13,7 @@ from kscout.data.make import make_volumes
 from kscout.data.store import SPLITS, Store
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.errors import ConfigError, unknown_name
-
-SIZES = {"knee": 128, "brain": 256, "heads": 128}
-"""Image side in pixels where none is asked for."""
+from kscout.names import SOURCES
 
 PAPER_SLICES = {"knee": (6959, 1779, 1715), "brain": (11312, 4372, 2832)}
 """The paper's slices of training, validation and test."""
@@ -48,8 +46,8 @@ class MakeSettings:
     """Processes, 0 for one per core; the images do not depend on it."""
 
     def __post_init__(self) -> None:
-        if self.kind not in SIZES:
-            raise unknown_name("kind of images", self.kind, list(SIZES))
+        if self.kind not in SOURCES:
+            raise unknown_name("kind of images", self.kind, list(SOURCES))
         if min(self.volumes) < 0 or not sum(self.volumes) or self.slices < 1:
             raise ConfigError(
                 f"--volumes {self.volumes} of --slices {self.slices} are no images; ask for one"
@@ -116,7 +114,7 @@ def _make_split(
         settings.kind,
         n_volumes=settings.volumes[number],
         n_slices=settings.slices,
-        size=settings.size or SIZES[settings.kind],
+        size=settings.size or SOURCES[settings.kind].size,
         seed=len(SPLITS) * settings.seed + number,
         workers=settings.workers or os.cpu_count() or 1,
         variant=settings.variant,
@@ -151,5 +149,5 @@ def _recipe(settings: MakeSettings) -> dict[str, Any]:
     values = asdict(settings)
     del values["workers"]
     values["sources"] = [path.as_posix() for path in settings.sources]
-    values["size"] = settings.size or SIZES[settings.kind]
+    values["size"] = settings.size or SOURCES[settings.kind].size
     return {"command": "kscout data make", "settings": values}

@@ -19,11 +19,11 @@ from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.entrants import (
-    FITTED,
     Entrant,
     Sizes,
     check_distinct,
     conditions_note,
+    is_fitted,
     resolve,
 )
 from kscout.evaluation.orders import ORDERS, fingerprint_slices, fitted_order
@@ -38,6 +38,7 @@ from kscout.evaluation.trajectories import (
     trajectories,
 )
 from kscout.files import write_json
+from kscout.names import POLICIES
 from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
 from kscout.weights import fingerprint
 
@@ -264,7 +265,7 @@ def _entrants(wanted: Sequence[Wanted], job: _Job) -> tuple[list[Entrant], str]:
     check_budget(job.slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     # All that can be refused is refused before the first order is fitted.
-    to_fit = [name for name in FITTED if name in wanted]
+    to_fit = [one for one in wanted if is_fitted(one)]
     placeholders: dict[str, list[int]] = {name: [] for name in to_fit}
     seeds = setting.draw_seeds
     drafts = [resolve(one, sizes, seeds=seeds, orders=placeholders) for one in wanted]
@@ -283,14 +284,14 @@ def _entrants(wanted: Sequence[Wanted], job: _Job) -> tuple[list[Entrant], str]:
     entrants = [
         entrant
         for one, some in zip(wanted, drafts, strict=True)
-        for entrant in (resolve(one, sizes, seeds=seeds, orders=orders) if one in FITTED else some)
+        for entrant in (resolve(one, sizes, seeds=seeds, orders=orders) if is_fitted(one) else some)
     ]
     return entrants, reference
 
 
 def _fit(name: str, job: _Job) -> list[int]:
-    """Fit the order of `fixed` on training slices, of `na-oracle` on the evaluated ones."""
-    is_fixed = name == "fixed"
+    """Fit the order of an oracle on the evaluated slices, of another policy on training slices."""
+    is_fixed = not POLICIES[name].is_oracle
     setting, on_step = job.setting, job.on_step
 
     def told(record: dict[str, Any]) -> None:

@@ -4,22 +4,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 from kscout import policies
 from kscout.assemble import make_policy
-from kscout.config import Component
+from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
-from kscout.policies.fixed import FixedOrder, NaOracle
+from kscout.names import POLICIES
 from kscout.runs import CONFIG, read_run
 from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
 from kscout.zoo import zoo_names, zoo_path
 
-FITTED = ("fixed", "na-oracle")
-"""Policies whose order is fitted when an evaluation starts."""
-UNTRAINED = "conv"
-"""The network before training, by its name in the table."""
 _SEED_AT_END = re.compile(r"(?:[-_.]?seed[-_=]?|(?:^|[-_.])s)(\d+)$")
 
 
@@ -58,6 +54,11 @@ class Sizes:
     horizon: int
 
 
+def is_fitted(wanted: object) -> TypeGuard[str]:
+    """Say whether a policy's order is fitted when an evaluation starts."""
+    return isinstance(wanted, str) and wanted in POLICIES and POLICIES[wanted].origin == "fit"
+
+
 def resolve(
     wanted: str | Path | tuple[str, Policy],
     sizes: Sizes,
@@ -81,18 +82,19 @@ def resolve(
     if isinstance(wanted, Path):
         return [_loaded(wanted, seeds[0])]
     text = wanted
-    if text in FITTED:
+    if is_fitted(text):
         order = (orders or {})[text]
-        fitted = FixedOrder if text == "fixed" else NaOracle
-        return [Entrant(text, seeds[0], fitted(n_cols=sizes.n_cols, order=order), seeds[0])]
-    if text in policies.POLICIES:
+        fitted = POLICIES.resolve(text)(n_cols=sizes.n_cols, order=order)
+        return [Entrant(text, seeds[0], fitted, seeds[0])]
+    if text in POLICIES:
         policy = _built(text, sizes, seeds[0])
         if any(True for _ in policy.parameters()):
-            name = "untrained" if text == UNTRAINED else f"untrained {text}"
+            is_usual = text == PolicyConfig.policy.name
+            name = "untrained" if is_usual else f"untrained {text}"
             return [Entrant(name, seed, _built(text, sizes, seed), seed) for seed in seeds]
         return [Entrant(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
     label, equals, name = text.partition("=")
-    if equals and name in policies.POLICIES and name not in FITTED and not Path(text).exists():
+    if equals and name in POLICIES and not is_fitted(name) and not Path(text).exists():
         return [replace(one, name=label) for one in resolve(name, sizes, seeds=seeds)]
     return [_loaded(text, seeds[0])]
 
@@ -117,7 +119,7 @@ def _loaded(wanted: str | Path, draw_seed: int) -> Entrant:
     source = after if has_label else wanted
     path = zoo_path(source) or Path(source)
     if not path.exists():
-        known = [*policies.POLICIES, *zoo_names("policy")]
+        known = [*POLICIES, *zoo_names("policy"), "module:Class"]
         raise unknown_name(
             "policy", str(wanted), [*known, "a run folder, a weights file, or LABEL=PATH"]
         )

@@ -11,9 +11,10 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
-from kscout.evaluation.entrants import FITTED, Entrant, Sizes, check_distinct, resolve
+from kscout.evaluation.entrants import Entrant, Sizes, check_distinct, is_fitted, resolve
 from kscout.evaluation.orders import fitted_order
 from kscout.evaluation.trajectories import AcquisitionPlan, spread_subset
+from kscout.names import POLICIES
 from kscout.reconstruction.precision import with_precision
 
 
@@ -76,18 +77,18 @@ def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
     )
     # Runs do not need their sizes to be loaded: theirs tell the budget where none is given.
     draft = Sizes(n_rows, n_cols, setting.n_initial or 1, setting.horizon or 1)
-    others = [name for name in wanted if name not in FITTED]
+    others = [name for name in wanted if not is_fitted(name)]
     runs = [one for name in others for one in resolve(name, draft, seeds=setting.seeds)]
     plan = _plan(setting, runs)
     orders = {
         name: fitted_order(
-            store.split("train").to(device) if name == "fixed" else slices,
+            slices if POLICIES[name].is_oracle else store.split("train").to(device),
             loaded,
             plan,
-            n_slices_per_step=setting.n_fixed_slices if name == "fixed" else None,
+            n_slices_per_step=None if POLICIES[name].is_oracle else setting.n_fixed_slices,
         )
-        for name in FITTED
-        if name in wanted
+        for name in dict.fromkeys(wanted)
+        if is_fitted(name)
     }
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     entrants = [

@@ -21,9 +21,10 @@ from kscout.evaluation.statistics import (
     paired_permutation_test,
     std_over_seeds,
 )
+from kscout.names import POLICIES
 
 SUMMARY = "summary.json"
-ORACLES = ("na-oracle", "oracle", "spectral-oracle")
+ORACLES = tuple(name for name, entry in POLICIES.entries.items() if entry.is_oracle)
 LEAST_GAP = 0.002
 """Oracle minus NA oracle below which the share of the gap that is closed says nothing."""
 _REFERENCES = ("fixed", "random", "center-out", "variable-density", "equispaced-two")

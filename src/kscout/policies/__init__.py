@@ -1,4 +1,4 @@
-"""Policies: from what is seen to a score per column. A new one is a file and a line here."""
+"""Policies: from what is seen to a score per column. A new one is a file, and a line in `names`."""
 
 import inspect
 from pathlib import Path
@@ -6,55 +6,41 @@ from typing import Any
 
 import torch
 
+from kscout import names
 from kscout.core import Policy
-from kscout.errors import ConfigError, unknown_name
-from kscout.policies.center_out import CenterOut
-from kscout.policies.checkpoints import read_policy, save_policy
-from kscout.policies.conv import ConvPolicy
-from kscout.policies.equispaced import EquispacedOne, EquispacedTwo
-from kscout.policies.fixed import FixedOrder, NaOracle
-from kscout.policies.oracle import Oracle, SpectralOracle
-from kscout.policies.random import Random
-from kscout.policies.variable_density import VariableDensity
+from kscout.errors import ConfigError
+from kscout.policies.checkpoints import read_policy
+from kscout.weights import save_component
 from kscout.zoo import zoo_path
 
 POLICIES: dict[str, type[Policy]] = {
-    "random": Random,
-    "variable-density": VariableDensity,
-    "equispaced-one": EquispacedOne,
-    "equispaced-two": EquispacedTwo,
-    "center-out": CenterOut,
-    "fixed": FixedOrder,
-    "na-oracle": NaOracle,
-    "oracle": Oracle,
-    "spectral-oracle": SpectralOracle,
-    "conv": ConvPolicy,
+    name: names.POLICIES.resolve(name) for name in names.POLICIES.entries
 }
+"""The policies of kscout by name; those from outside are found by `kscout.names.POLICIES`."""
 
-_FITTED = {
-    "fixed": "its order is chosen on training data by kscout.training.fixed_order",
-    "na-oracle": "its order is chosen on the evaluated data by kscout.training.fixed_order",
-    "conv": "it has weights to train with `kscout train policy`; give the run folder instead",
+_ORIGINS = {
+    "fit": "its order is chosen on data by kscout.training.fixed_order",
+    "training": "it has weights to train with `kscout train policy`; give the run folder instead",
 }
-"""Policies that a name and sizes do not determine, and where they come from."""
+"""Where policies come from that a name and sizes do not determine."""
 
 
 def build(name: str, *, n_cols: int, n_initial: int, horizon: int) -> Policy:
     """Build a policy that needs no data, from its name and the sizes of the acquisition.
 
     Args:
-        name: its name in `POLICIES`.
+        name: its name in `POLICIES`, that of an installed package, or `module:Class`.
         n_cols: number of columns of the image.
         n_initial: central columns measured at the start.
         horizon: columns to acquire.
     """
-    if name not in POLICIES:
-        raise unknown_name("policy", name, list(POLICIES))
-    if name in _FITTED:
-        raise ConfigError(f"policy {name!r} cannot be built from its name: {_FITTED[name]}")
+    origin = names.POLICIES[name].origin
+    if origin != "name":
+        raise ConfigError(f"policy {name!r} cannot be built from its name: {_ORIGINS[origin]}")
+    constructor = names.POLICIES.resolve(name)
     sizes = {"n_cols": n_cols, "n_initial": n_initial, "horizon": horizon}
-    wanted = inspect.signature(POLICIES[name]).parameters
-    return POLICIES[name](**{key: value for key, value in sizes.items() if key in wanted})
+    wanted = inspect.signature(constructor).parameters
+    return constructor(**{key: value for key, value in sizes.items() if key in wanted})
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
@@ -65,7 +51,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Policy:
             name of the zoo ("knee-base-greedy") where no file or folder is called so.
         device: where the policy shall live.
     """
-    return read_policy(zoo_path(path) or Path(path), POLICIES).to(device).eval()
+    return read_policy(zoo_path(path) or Path(path)).to(device).eval()
 
 
 def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = None) -> None:
@@ -73,10 +59,10 @@ def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = Non
 
     Args:
         path: the file, replaced whole.
-        policy: of a class in `POLICIES`.
+        policy: of a class in `POLICIES`, or of one of your own at the top of a module.
         extra: JSON values that say where it comes from.
     """
-    save_policy(Path(path), policy, table=POLICIES, extra=extra)
+    save_component(Path(path), policy, kind="policy", extra=extra)
 
 
 __all__ = ["POLICIES", "build", "load", "save"]

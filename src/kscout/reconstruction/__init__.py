@@ -1,27 +1,19 @@
-"""Reconstructions: from masked k-space to an image. A new one is a file and a line here."""
+"""Reconstructions: from masked k-space to an image. A new one is a file, and a line in `names`."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kscout import names
 from kscout.core import Reconstructor
-from kscout.reconstruction.checkpoints import (
-    is_learnable,
-    load_reconstructor,
-    save_reconstructor,
-)
-from kscout.reconstruction.fastmri_unet import FastMRIUNet
-from kscout.reconstruction.total_variation import TotalVariation
-from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.reconstruction.checkpoints import is_learnable, load_reconstructor
+from kscout.weights import save_component
 
 RECONSTRUCTORS: dict[str, type[Reconstructor]] = {
-    "zero-filled": ZeroFilled,
-    "total-variation": TotalVariation,
-    "unet": UNet,
-    "fastmri-unet": FastMRIUNet,
+    name: names.RECONSTRUCTORS.resolve(name) for name in names.RECONSTRUCTORS.entries
 }
+"""The reconstructions of kscout by name; `kscout.names.RECONSTRUCTORS` finds those from outside."""
 
 
 def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstructor:
@@ -29,12 +21,13 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Reconstruct
 
     Args:
         path: a run folder, a .safetensors file of kscout, a checkpoint of the paper's code, a
-            checkpoint or state dict of fastMRI, the name of one that needs no training, or a
-            name of the zoo ("knee-unet") where no file or folder is called so. A folder that is
-            called like one that needs no training is given as a `Path` or as "./name".
+            checkpoint or state dict of fastMRI, the name of one that needs no training
+            (`module:Class` for one of your own), or a name of the zoo ("knee-unet") where no file
+            or folder is called so. A folder that is called like one that needs no training is
+            given as a `Path` or as "./name".
         device: where it will run.
     """
-    return load_reconstructor(path, table=RECONSTRUCTORS, device=device)
+    return load_reconstructor(path, device=device)
 
 
 def save(
@@ -44,10 +37,10 @@ def save(
 
     Args:
         path: the file, replaced whole.
-        reconstructor: of a class in `RECONSTRUCTORS`.
+        reconstructor: of a class in `RECONSTRUCTORS`, or of one of your own at the top of a module.
         extra: JSON values that say where it comes from.
     """
-    save_reconstructor(Path(path), reconstructor, table=RECONSTRUCTORS, extra=extra)
+    save_component(Path(path), reconstructor, kind="reconstructor", extra=extra)
 
 
 __all__ = ["RECONSTRUCTORS", "is_learnable", "load", "save"]

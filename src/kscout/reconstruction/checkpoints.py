@@ -4,7 +4,6 @@ What a file holds is read off its content, never off its name, and the size of a
 shapes of its tensors.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,17 @@ from torch import Tensor
 
 from kscout.core import Reconstructor
 from kscout.errors import WeightsError
+from kscout.names import RECONSTRUCTORS, untrained_reconstructions
 from kscout.weights import (
     WEIGHTS_NAME,
     Weights,
-    constructor_arguments,
+    build_component,
     is_safetensors,
     read_pickle,
     read_weights,
-    save_weights,
     without_prefix,
 )
 from kscout.zoo import zoo_names, zoo_path
-
-Table = Mapping[str, type[Reconstructor]]
 
 FIRST_WEIGHT = "down_sample_layers.0.layers.0.weight"
 
@@ -35,45 +32,29 @@ def is_learnable(reconstructor: Reconstructor) -> bool:
     return any(True for _ in reconstructor.parameters())
 
 
-def save_reconstructor(
-    path: Path, reconstructor: Reconstructor, *, table: Table, extra: dict[str, Any] | None = None
-) -> None:
-    """Write a reconstructor of the table so that `load_reconstructor` rebuilds it."""
-    names = [name for name, kind in table.items() if kind is type(reconstructor)]
-    if not names:
-        raise WeightsError(
-            f"{type(reconstructor).__name__} is in no table, so its file could not be loaded; "
-            "add it to kscout.reconstruction.RECONSTRUCTORS first"
-        )
-    save_weights(
-        path,
-        reconstructor.state_dict(),
-        kind="reconstructor",
-        component=names[0],
-        arguments=constructor_arguments(reconstructor),
-        extra=extra,
-    )
-
-
-def load_reconstructor(
-    source: str | Path, *, table: Table, device: torch.device | str
-) -> Reconstructor:
-    """Build a reconstructor of the table from a file, a run folder, a name or a zoo name."""
-    if isinstance(source, str) and source in table:
-        reconstructor = table[source]()
+def load_reconstructor(source: str | Path, *, device: torch.device | str) -> Reconstructor:
+    """Build a reconstructor from a file, a run folder, a name or a zoo name."""
+    if isinstance(source, str) and source in RECONSTRUCTORS:
+        try:
+            reconstructor = RECONSTRUCTORS.resolve(source)()
+        except TypeError as error:
+            raise WeightsError(
+                f"{source} cannot be built without arguments ({error}); give each a default, or "
+                "train it and give the run folder"
+            ) from error
         if is_learnable(reconstructor):
             raise WeightsError(
                 f"{source} has no weights of its own; give the run folder or the file of a "
                 "trained one"
             )
     else:
-        path = zoo_path(source) or _weights_file(Path(source), table)
+        path = zoo_path(source) or _weights_file(Path(source))
         weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
-        reconstructor = _build(path, weights, table)
+        reconstructor = build_component(path, weights, "reconstructor")
     return reconstructor.to(device).eval()
 
 
-def _weights_file(path: Path, table: Table) -> Path:
+def _weights_file(path: Path) -> Path:
     if path.is_dir():
         path = path / WEIGHTS_NAME
         if not path.is_file():
@@ -82,10 +63,9 @@ def _weights_file(path: Path, table: Table) -> Path:
                 "is no run folder; train it, or give another folder"
             )
     if not path.is_file():
-        free = [name for name, kind in table.items() if not is_learnable(kind())]
         raise WeightsError(
             f"{path} is neither a file nor a run folder; give one, or a reconstruction that needs "
-            f"no training: {', '.join(sorted(free))}; or one of the zoo: "
+            f"no training: {', '.join(sorted(untrained_reconstructions()))}; or one of the zoo: "
             f"{', '.join(zoo_names('reconstructor'))}"
         )
     return path
@@ -127,23 +107,3 @@ def _recognize(path: Path, state: dict[str, Tensor]) -> str:
 def _network_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
     levels = {name.split(".")[1] for name in state if name.startswith("down_sample_layers.")}
     return {"n_channels": state[FIRST_WEIGHT].shape[0], "n_pools": len(levels)}
-
-
-def _build(path: Path, weights: Weights, table: Table) -> Reconstructor:
-    if weights.kind != "reconstructor":
-        raise WeightsError(f"{path} holds a {weights.kind}; load it with kscout.policies.load")
-    if weights.component not in table:
-        raise WeightsError(
-            f"{path} holds a reconstruction {weights.component!r} that is in no table; add it to "
-            f"kscout.reconstruction.RECONSTRUCTORS, which has: {', '.join(sorted(table))}"
-        )
-    try:
-        reconstructor = table[weights.component](**weights.arguments)
-        reconstructor.load_state_dict(weights.state)
-    except (TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise WeightsError(
-            f"{path} does not fit {weights.component} of this kscout ({reason}); "
-            "use the version that wrote it, or train again"
-        ) from error
-    return reconstructor
