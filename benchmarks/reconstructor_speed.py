@@ -17,7 +17,7 @@ from kscout.data.slices import SliceSet
 from kscout.device import describe_device, resolve_device
 from kscout.training.convolution import BACKENDS, convolution, to_layout
 from kscout.training.masks import MaskDistribution
-from kscout.training.reconstructor import Learner, trainable_network, validation_ssim
+from kscout.training.reconstructor import Learner, validation_ssim
 
 
 def wait(device: torch.device) -> float:
@@ -33,14 +33,13 @@ def measure(
     """Time one epoch after a first, and one validation."""
     model = make_reconstructor(Component("unet", {"n_channels": n_channels}))
     model = model.to(slices.device)
-    network = trainable_network(model, training.protocol)
-    to_layout(network, backend)
-    optimizer = torch.optim.Adam(network.parameters(), fused=slices.device.type == "cuda")
+    to_layout(model, backend)
+    optimizer = torch.optim.Adam(model.parameters(), fused=slices.device.type == "cuda")
     masking = MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
     masks = masking.draw(len(slices), 0).to(slices.device)
     with convolution(backend):
         begun = wait(slices.device)
-        learner = Learner(network, optimizer, slices, training)
+        learner = Learner(model, optimizer, slices, training)
         learner.pass_over_slices(1, masks, lambda _: None)
         warmed = wait(slices.device)
         loss = learner.pass_over_slices(2, masks, lambda _: None)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kscout.contracts import check_reconstructor
-from kscout.core import Reconstruction, Reconstructor
+from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
 from kscout.physics.normalization import magnitude, normalize
 from kscout.reconstruction import RECONSTRUCTORS
@@ -26,59 +26,59 @@ def plain(zero_filled: Tensor) -> Reconstruction:
 
 
 class WrongSize(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        return plain(zero_filled[..., 1:])
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        return plain(measured.zero_filled[..., 1:])
 
 
 class DoublePrecision(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        return plain(zero_filled.to(torch.complex128))
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        return plain(measured.zero_filled.to(torch.complex128))
 
 
 class NotFinite(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        found = plain(zero_filled)
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        found = plain(measured.zero_filled)
         return Reconstruction(found.image / (found.image > 0), found.mean, found.std)
 
 
 class Random(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        found = plain(zero_filled)
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        found = plain(measured.zero_filled)
         noise = 0.1 * torch.randn(found.image.shape)
         return Reconstruction(found.image + noise, found.mean, found.std)
 
 
 class BatchNormalized(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        image = magnitude(zero_filled)
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        image = magnitude(measured.zero_filled)
         std, mean = torch.std_mean(image)
         n_batch = len(image)
         return Reconstruction((image - mean) / std, mean.expand(n_batch), std.expand(n_batch))
 
 
 class InPlace(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        found = plain(zero_filled)
-        mask.logical_not_()
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        found = plain(measured.zero_filled)
+        measured.mask.logical_not_()
         return found
 
 
 class NeedsGradient(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        image = magnitude(zero_filled).requires_grad_()
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        image = magnitude(measured.zero_filled).requires_grad_()
         (slope,) = torch.autograd.grad(image.square().sum(), image)
         return Reconstruction(*normalize(image - 0.1 * slope))
 
 
 class NoDeviation(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        found = plain(zero_filled)
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        found = plain(measured.zero_filled)
         return Reconstruction(found.image, found.mean, 0 * found.std)
 
 
 class BareTensor(Reconstructor):
-    def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-        return plain(zero_filled).image  # type: ignore[return-value]
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        return plain(measured.zero_filled).image  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_a_reconstructor_that_peeks_is_caught() -> None:
     class Peeking(Reconstructor):
         """Gets around the masking of `forward` by replacing the call."""
 
-        def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Reconstruction:
-            return plain(zero_filled)
+        def reconstruct(self, measured: Measurement) -> Reconstruction:
+            return plain(measured.zero_filled)
 
         def __call__(self, kspace: Tensor, mask: Tensor) -> Reconstruction:
-            return self.from_zero_filled(torch.fft.ifft2(kspace), mask)
+            return self.reconstruct(Measurement(torch.fft.ifft2(kspace), mask))
 
     with pytest.raises(ConfigError, match="changed with columns that are not measured"):
         check_reconstructor(Peeking(), n_rows=18, n_cols=25)

@@ -20,8 +20,8 @@ from kscout.policies import POLICIES
 from kscout.policies import load as load_policy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
 from kscout.reconstruction import RECONSTRUCTORS, load
-from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
 from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.lockstep import Lockstep
 
@@ -155,7 +155,7 @@ def test_ssim_kernel_equals_matrix_products(generator: torch.Generator) -> None:
 def test_half_precision_unet_keeps_scores(golden: Golden, size: int) -> None:
     slices = golden_slices(golden, size)
     plain = Simulator(slices.batch(torch.arange(6)), trained_unet(golden))
-    half = with_precision(trained_unet(golden), "fp16", n_rows=size, n_cols=size, device="cuda")
+    half = trained_unet(golden).frozen(precision="fp16", n_rows=size, n_cols=size, device="cuda")
     assert isinstance(half, HalfPrecisionUNet)
     fused = Simulator(slices.to("cuda").batch(torch.arange(6, device="cuda")), half)
     columns = torch.tensor([[0, 3, 3, 9, 20]]).expand(6, -1).contiguous()
@@ -171,7 +171,7 @@ def test_half_precision_unet_keeps_the_order_of_gains_with_trained_weights() -> 
     slices = SliceSet.from_images(images, tuple(str(number // 2) for number in range(6))).to("cuda")
     scores = []
     for precision in ("fp32", "fp16"):
-        unet = with_precision(load("knee-unet"), precision, n_rows=128, n_cols=128, device="cuda")
+        unet = load("knee-unet").frozen(precision=precision, n_rows=128, n_cols=128, device="cuda")
         simulator = Simulator(slices.batch(torch.arange(6, device="cuda")), unet)
         scores.append(simulator.score_every_column(simulator.start(16)))
     exact, fast = (x[:, x.isfinite().all(dim=0)] for x in scores)
@@ -180,7 +180,7 @@ def test_half_precision_unet_keeps_the_order_of_gains_with_trained_weights() -> 
 
 
 def test_same_input_gives_the_same_bits(golden: Golden) -> None:
-    half = with_precision(trained_unet(golden), "fp16", n_rows=64, n_cols=64, device="cuda")
+    half = trained_unet(golden).frozen(precision="fp16", n_rows=64, n_cols=64, device="cuda")
     batch = golden_slices(golden, 64).to("cuda").batch(torch.arange(6, device="cuda"))
     first, second = (Simulator(batch, half).start(8) for _ in range(2))
     assert torch.equal(first.image, second.image) and torch.equal(first.score, second.score)
@@ -271,8 +271,8 @@ def test_policies_are_evaluated_in_16_bit_with_the_scores_of_32() -> None:
     plan = AcquisitionPlan(n_initial=16, horizon=16)
     means = {}
     for precision in ("fp32", "fp16"):
-        unet = with_precision(
-            load("knee-unet"), precision, n_rows=128, n_cols=128, device=slices.device
+        unet = load("knee-unet").frozen(
+            precision=precision, n_rows=128, n_cols=128, device=slices.device
         )
         ((_, found),) = trajectories(policy, slices, unet, plan)
         means[precision] = found.ssim.mean(dim=(0, 1)).cpu()

@@ -1,7 +1,7 @@
 """The four nouns that everything else is functions over.
 
-A `SliceBatch` is data, a `Reconstructor` turns masked k-space into an image, an `Observation` is
-all that a policy may see, and a `Policy` scores columns.
+A `SliceBatch` is data, a `Reconstructor` turns a `Measurement` into a `Reconstruction`, an
+`Observation` is all that a policy may see, and a `Policy` scores columns.
 
 Axes: `batch` images (trajectories fold into it), `coil`, `row` (frequency encoding), `col` (phase
 encoding, always last), `step` of an acquisition, `slice` of a data set, `candidate` columns tried.
@@ -16,10 +16,33 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
+from kscout.errors import ConfigError, unknown_name
 from kscout.names import PROTOCOLS, Protocol
-from kscout.physics.fourier import ifft2c
-from kscout.physics.normalization import magnitude, statistics
-from kscout.physics.sampling import apply_mask
+from kscout.physics.measurement import Measurement
+from kscout.physics.normalization import EPSILON, denormalize, normalize_with, statistics
+
+PRECISIONS = ("auto", "fp32", "fp16")
+"""Arithmetic of a frozen reconstructor; `auto` is `fp16` where it exists for network, image size
+and device, else `fp32`."""
+
+DEFAULT_BYTES_PER_PIXEL = 512
+"""Per coil: 64 complex images in 32 bit, where a reconstructor does not know better."""
+
+
+@final
+@dataclass(frozen=True)
+class Reconstruction:
+    """An image in normalized units, and the statistics that undo that under protocol `blind`."""
+
+    image: Float[Tensor, "batch row col"]
+    mean: Float[Tensor, " batch"]
+    std: Float[Tensor, " batch"]
+
+    @classmethod
+    def of(cls, image: Float[Tensor, "batch row col"]) -> "Reconstruction":
+        """Normalize images in the scanner's units by their own statistics, without clamping."""
+        mean, std = statistics(image)
+        return cls((image - mean[:, None, None]) / (std[:, None, None] + EPSILON), mean, std)
 
 
 @final
@@ -57,75 +80,91 @@ class SliceBatch:
             **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)}
         )
 
+    def units(
+        self, found: Reconstruction, protocol: Protocol
+    ) -> tuple[Float[Tensor, " _"], Float[Tensor, " _"]]:
+        """Return the mean and standard deviation that a protocol un-normalizes images with.
 
-@final
-@dataclass(frozen=True)
-class Reconstruction:
-    """An image in normalized units, and the statistics that undo that under protocol `blind`."""
+        Under `paper` those of the targets, one per slice of this batch; under `blind` those of the
+        reconstruction, one per image of `found`.
+        """
+        # Paper: scores use the target's statistics, which no scanner has.
+        is_paper = protocol == "paper"
+        return (self.target_mean, self.target_std) if is_paper else (found.mean, found.std)
 
-    image: Float[Tensor, "batch row col"]
-    mean: Float[Tensor, " batch"]
-    std: Float[Tensor, " batch"]
+    def unnormalized(
+        self, found: Reconstruction, protocol: Protocol
+    ) -> Float[Tensor, "batch row col"]:
+        """Return one reconstruction per slice of this batch in the target's units."""
+        return denormalize(found.image.float(), *self.units(found, protocol))
 
 
 class Reconstructor(nn.Module, ABC):
-    """Turns masked k-space into an image.
+    """Turns what was measured into an image.
 
-    A new one implements `from_zero_filled` alone. The complex zero-filled image is the masked
-    k-space, one unitary transform away: nothing is lost, and measuring one more column is a
-    rank-one update of it instead of a new transform. A method that works in k-space calls `fft2c`.
+    A new one implements `reconstruct` alone, for any number of coils and any image size. One with
+    parameters is trained by `loss`, so gradients must flow from the image back to them. Images of
+    a batch are independent of each other.
     """
 
     protocol: Protocol | None = None
-    """The protocol that a learned one was trained for; None where both are alike."""
+    """The protocol that a learned one was trained for; None where images are normalized by their
+    own statistics, which suits both."""
+    precision: str = "fp32"
+    """Arithmetic that `reconstruct` runs in."""
 
     @abstractmethod
-    def from_zero_filled(
-        self,
-        zero_filled: Complex[Tensor, "batch coil row col"],
-        mask: Bool[Tensor, "batch col"],
-    ) -> Reconstruction:
-        """Reconstruct from the inverse transform of masked k-space."""
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        """Return the images, in normalized units."""
 
     def forward(
         self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
     ) -> Reconstruction:
         """Reconstruct from k-space, of which only the measured columns are looked at."""
-        return self.from_zero_filled(ifft2c(apply_mask(kspace, mask)), mask)
+        return self.reconstruct(Measurement.of(kspace, mask))
 
+    def loss(self, found: Reconstruction, batch: SliceBatch) -> Float[Tensor, ""]:
+        """Return what training minimizes: the mean absolute error.
 
-class MagnitudeReconstructor(Reconstructor, ABC):
-    """A reconstructor that looks at nothing but the magnitude of the zero-filled image.
-
-    A new one implements `from_magnitude` alone.
-    """
-
-    @abstractmethod
-    def from_magnitude(
-        self,
-        magnitude: Float[Tensor, "batch row col"],
-        mean: Float[Tensor, " batch"],
-        std: Float[Tensor, " batch"],
-        n_images: Int[Tensor, ""] | None = None,
-    ) -> Float[Tensor, "batch row col"]:
-        """Return images in normalized units.
+        Where the reconstructor has a protocol, the error of normalized images, the target being
+        normalized as that protocol un-normalizes. Elsewhere the error of un-normalized images, in
+        units of the target's standard deviation.
 
         Args:
-            magnitude: zero-filled magnitudes.
-            mean: their means.
-            std: their standard deviations, which undo the normalization under protocol `blind`.
-            n_images: a count on the device: images from there on need not be made.
+            found: what `reconstruct` returned for the slices of the batch, in their order.
+            batch: the truth.
         """
+        if self.protocol is None:
+            error = batch.unnormalized(found, "blind") - batch.target
+            return (error.abs() / batch.target_std[:, None, None]).mean()
+        target = normalize_with(batch.target, *batch.units(found, self.protocol))
+        return (found.image.float() - target).abs().mean()
 
-    def from_zero_filled(
-        self,
-        zero_filled: Complex[Tensor, "batch coil row col"],
-        mask: Bool[Tensor, "batch col"],
-    ) -> Reconstruction:
-        """Reconstruct from the coils' magnitude."""
-        image = magnitude(zero_filled)
-        mean, std = statistics(image)
-        return Reconstruction(self.from_magnitude(image, mean, std), mean, std)
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        """Return the peak memory in bytes that one more image takes, without gradients."""
+        return DEFAULT_BYTES_PER_PIXEL * n_coils * n_rows * n_cols
+
+    def frozen(
+        self, *, precision: str, n_rows: int, n_cols: int, device: torch.device | str
+    ) -> "Reconstructor":
+        """Return a reconstructor of the same images that is not trained any more.
+
+        It may be this one, moved and frozen, or a faster view of it.
+
+        Args:
+            precision: one of `PRECISIONS`.
+            n_rows: of the images that it will see.
+            n_cols: of the images that it will see.
+            device: where it will run.
+        """
+        if precision not in PRECISIONS:
+            raise unknown_name("precision", precision, list(PRECISIONS))
+        if precision == "fp16":
+            raise ConfigError(
+                f"no 16-bit kernels for a {type(self).__name__} on {n_rows}x{n_cols} images on "
+                f"{device}; they serve U-Nets of 16, 32, ... channels on CUDA: use precision fp32"
+            )
+        return self.to(device).eval().requires_grad_(False)
 
 
 @final
@@ -150,6 +189,13 @@ class Observation:
     """True where a column is measured."""
     step: int | Int[Tensor, " batch"] = 0
     """How many columns were acquired since the start, one number for all or one per image."""
+    zero_filled: Complex[Tensor, "batch coil row col"] | None = None
+    """Inverse transform of the measured k-space, which `fft2c` gives back; None, as are `mean` and
+    `std`, except for policies that set `needs_measurement`."""
+    mean: Float[Tensor, " batch"] | None = None
+    """The reconstructor's estimate of the image's mean, from the measurement."""
+    std: Float[Tensor, " batch"] | None = None
+    """The same of its standard deviation: `image * std + mean` is in the scanner's units."""
     truth: Truth | None = None
     """None, except for policies that set `needs_target`."""
 
@@ -162,6 +208,8 @@ class Policy(nn.Module, ABC):
     """
 
     is_stochastic: ClassVar[bool] = True
+    needs_measurement: ClassVar[bool] = False
+    """Whether it looks at the complex zero-filled image or the statistics, not the image alone."""
     needs_target: ClassVar[bool] = False
     """An oracle: shown as such in every table and figure."""
     needs_candidate_scores: ClassVar[bool] = False
@@ -175,8 +223,9 @@ class Policy(nn.Module, ABC):
 
 
 __all__ = [
+    "PRECISIONS",
     "PROTOCOLS",
-    "MagnitudeReconstructor",
+    "Measurement",
     "Observation",
     "Policy",
     "Protocol",

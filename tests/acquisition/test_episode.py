@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from kscout.acquisition.episode import Simulator, State, check_budget
-from kscout.core import Observation, Policy, Protocol, SliceBatch
+from kscout.core import (
+    Measurement,
+    Observation,
+    Policy,
+    Protocol,
+    Reconstruction,
+    SliceBatch,
+)
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
@@ -172,13 +179,13 @@ def test_states_of_a_slice_that_come_to_one_mask_share_a_reconstruction(batch: S
     simulator = engine(batch)
     n_reconstructed = []
     unet: Any = simulator.reconstructor
-    reconstruct = unet.from_magnitude
+    reconstruct = unet.reconstruct
 
-    def count(magnitude: torch.Tensor, *rest: Any) -> torch.Tensor:
-        n_reconstructed.append(len(magnitude))
-        return reconstruct(magnitude, *rest)
+    def count(measured: Measurement) -> Reconstruction:
+        n_reconstructed.append(len(measured))
+        return reconstruct(measured)
 
-    unet.from_magnitude = count
+    unet.reconstruct = count
     # Three trajectories per slice; the first two of the first slice differ in order alone.
     columns = [[0, 1, 0, 5, 5, 5, 1, 2, 3], [1, 0, 2, 11, 12, 13, 2, 1, 1]]
     state, alone = simulator.start(N_INITIAL, n_trajectories=3), engine(batch).start(N_INITIAL)

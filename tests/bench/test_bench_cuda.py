@@ -14,7 +14,7 @@ from kscout.bench.scaling import measure_scaling
 from kscout.bench.table import print_tables
 from kscout.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
-from kscout.reconstruction.precision import HalfPrecisionUNet
+from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.training.gradients import GraphedGradients
 
 pytestmark = pytest.mark.cuda

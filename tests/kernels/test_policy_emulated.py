@@ -12,8 +12,8 @@ from fused_policies import scores_from
 from kscout.core import Observation
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
-from kscout.reconstruction.unet import UNetNetwork
 from kscout.reconstruction.unet_fused import FusedUNet
+from kscout.reconstruction.unet_network import UNetNetwork
 
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from golden_numbers import GOLDEN, Golden
-from kscout.core import Reconstructor
+from kscout.core import Measurement, Reconstructor
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.metrics import psnr, ssim
 from kscout.physics.normalization import denormalize
@@ -162,7 +162,7 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_class_that_no_name_finds_again_is_not_saved(tmp_path: Path) -> None:
     class Mine(Reconstructor):
-        def from_zero_filled(self, zero_filled: Tensor, mask: Tensor) -> Any:
+        def reconstruct(self, measured: Measurement) -> Any:
             return None
 
     with pytest.raises(ConfigError, match="Mine is defined inside a function"):

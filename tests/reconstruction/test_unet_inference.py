@@ -8,9 +8,9 @@ from kscout.core import Reconstructor
 from kscout.kernels.convolution_cpu import compiled_convolutions
 from kscout.kernels.native import compiled_kernels
 from kscout.reconstruction import RECONSTRUCTORS
-from kscout.reconstruction.precision import with_precision
 from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet_inference import InferenceReconstructor, InferenceUNet
+from kscout.reconstruction.unet_frozen import InferenceReconstructor
+from kscout.reconstruction.unet_inference import InferenceUNet
 
 
 def unet(golden: Golden) -> UNet:
@@ -83,7 +83,7 @@ def test_parts_do_not_change_the_images(
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
 def test_a_frozen_unet_on_a_cpu_takes_the_fast_path(precision: str, golden: Golden) -> None:
     slow: Reconstructor = unet(golden)
-    fast = with_precision(slow, precision, n_rows=64, n_cols=64, device="cpu")
+    fast = slow.frozen(precision=precision, n_rows=64, n_cols=64, device="cpu")
     assert isinstance(fast, InferenceReconstructor)
     kspace = torch.randn(2, 1, 64, 64, dtype=torch.complex64)
     mask = torch.arange(64).expand(2, -1) % 3 == 0
@@ -93,5 +93,7 @@ def test_a_frozen_unet_on_a_cpu_takes_the_fast_path(precision: str, golden: Gold
 
 
 def test_the_copy_holds_no_parameters_and_keeps_the_protocol() -> None:
-    found = InferenceReconstructor(UNet(n_channels=4, n_pools=2, protocol="blind"))
+    unet = UNet(n_channels=4, n_pools=2, protocol="blind")
+    found = unet.frozen(precision="auto", n_rows=18, n_cols=25, device="cpu")
+    assert isinstance(found, InferenceReconstructor)
     assert not list(found.parameters()) and found.protocol == "blind"

@@ -8,7 +8,7 @@ import torch
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.core import Reconstructor
+from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
@@ -107,8 +107,8 @@ def test_equal_columns_go_to_the_lowest(slices: SliceSet) -> None:
 
 
 class _Constant(Reconstructor):
-    def from_zero_filled(self, zero_filled: Any, mask: Any) -> Any:
-        found = ZeroFilled().from_zero_filled(zero_filled, mask)
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        found = ZeroFilled().reconstruct(measured)
         return replace(found, image=torch.ones_like(found.image))
 
 

@@ -15,6 +15,7 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
 from kscout.physics.sampling import center_mask
 from kscout.reconstruction import RECONSTRUCTORS, load
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
 from kscout.training import reconstructor
 from kscout.training.convolution import BACKENDS, choose_convolution
@@ -44,7 +45,7 @@ def test_loss_gradient_and_step_are_the_references(golden: Golden) -> None:
     batch = slices.batch(torch.arange(2))
     mask = center_mask(128, 16).expand(2, -1)
     optimizer = torch.optim.Adam(model.network.parameters(), lr=1e-3)
-    loss = training_loss(model.network, batch, mask, TRAINING)
+    loss = training_loss(model, batch, mask, TRAINING)
     assert loss.item() == pytest.approx(golden("unet", "small_l1").item(), rel=1e-4)
     loss.backward()
     # Rounding in the transform (1e-6) flips a ReLU: the first layer's gradient feels it most.
@@ -56,7 +57,7 @@ def test_loss_gradient_and_step_are_the_references(golden: Golden) -> None:
         expected = golden("unet", key)
         assert (layer.weight.grad - expected).abs().max() < tolerance * expected.abs().max()
     optimizer.step()
-    after = training_loss(model.network, batch, mask, TRAINING).item()
+    after = training_loss(model, batch, mask, TRAINING).item()
     assert after == pytest.approx(golden("unet", "small_l1_after_adam").item(), rel=1e-4)
 
 
@@ -75,17 +76,17 @@ def test_blind_targets_are_in_the_zero_filled_images_units(generator: torch.Gene
     everything = torch.ones(3, 11, dtype=torch.bool)
     part = center_mask(11, 5).expand(3, -1)
     batch = slices.batch(torch.arange(3))
-    identity = torch.nn.Identity()
-    blind = replace(TRAINING, protocol="blind")
+    blind, paper = ZeroFilled(), ZeroFilled()
+    blind.protocol, paper.protocol = "blind", "paper"
     # Fully sampled, both protocols are the same; undersampled, the blurred image has less spread.
-    for training in (TRAINING, blind):
-        assert training_loss(identity, batch, everything, training).item() < 1e-5
+    for model in (paper, blind):
+        assert training_loss(model, batch, everything, TRAINING).item() < 1e-5
     image = torch.fft.ifftshift(batch.kspace[:, 0] * part[:, None], dim=(-2, -1))
     image = torch.fft.fftshift(torch.fft.ifft2(image, norm="ortho"), dim=(-2, -1)).abs()
     std = image.flatten(1).std(dim=1)[:, None, None]
     expected = ((image - slices.images) / std).abs().mean().item()
-    assert training_loss(identity, batch, part, blind).item() == pytest.approx(expected, rel=1e-4)
-    assert training_loss(identity, batch, part, TRAINING).item() < 0.9 * expected
+    assert training_loss(blind, batch, part, TRAINING).item() == pytest.approx(expected, rel=1e-4)
+    assert training_loss(paper, batch, part, TRAINING).item() < 0.9 * expected
 
 
 def state(path: Path) -> dict[str, Tensor]:
@@ -213,7 +214,7 @@ def test_what_cannot_be_trained_is_told(store: Store, tmp_path: Path) -> None:
         attempt(Component("zero-filled"))
     with pytest.raises(ConfigError, match="'unet' takes no 'depth'; it takes: n_channels"):
         attempt(Component("unet", {"depth": 3}))
-    with pytest.raises(ConfigError, match="unknown reconstructor 'vnet'; choose one of"):
+    with pytest.raises(ConfigError, match="unknown reconstruction 'vnet'; choose one of"):
         attempt(Component("vnet"))
     with pytest.raises(ConfigError, match="train it with protocol blind"):
         attempt(Component("fastmri-unet", {"n_channels": 2, "n_pools": 2}))

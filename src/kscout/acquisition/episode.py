@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kscout.core import (
     PROTOCOLS,
-    MagnitudeReconstructor,
+    Measurement,
     Observation,
     Policy,
     Protocol,
@@ -28,13 +28,10 @@ from kscout.core import (
 from kscout.errors import ConfigError, unknown_name
 from kscout.kernels.choosing import follow, list_distinct
 from kscout.metrics import SsimScorer
-from kscout.physics.candidates import Measured, Pairs, measure_columns
-from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
-from kscout.physics.normalization import denormalize, magnitude, statistics
-from kscout.physics.sampling import apply_mask, center_mask
-
-_BYTES_PER_PIXEL = 512
-"""What reconstructing and scoring one candidate holds at its peak, with the paper's U-Net."""
+from kscout.physics.candidates import Pairs, measure_columns
+from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
+from kscout.physics.normalization import denormalize
+from kscout.physics.sampling import center_mask
 
 MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 16 * 2**30}
 """Default bytes that candidates reconstructed at once may take, by kind of device.
@@ -96,7 +93,8 @@ class Simulator:
         self.ramps = column_ramps(batch.n_cols, device)
         self.scorer = SsimScorer(batch.target, data_range=batch.data_range)
         limit = _memory_limit(device) if memory_limit is None else memory_limit
-        self.n_at_once = max(1, limit // (_BYTES_PER_PIXEL * batch.target[0].numel()))
+        # Scoring takes less than reconstructing, and comes when that is done.
+        self.n_at_once = max(1, limit // reconstructor.n_bytes(*batch.kspace.shape[1:]))
 
     def start(self, n_initial: int, *, n_trajectories: int = 1) -> State:
         """Measure the central columns and reconstruct."""
@@ -116,12 +114,8 @@ class Simulator:
             n_measured: columns known to be measured in every mask; saves trying them again.
         """
         owner = torch.arange(len(mask), device=mask.device)
-        zero_filled = ifft2c(apply_mask(self.batch.kspace, mask))
-        image = magnitude(zero_filled)
-        seen = Measured(zero_filled, mask, image, *statistics(image))
-        found, score = self._reconstruct(seen, owner, None)
-        n_left = mask.shape[1] - n_measured
-        return State(owner, zero_filled, mask, found.image, found.mean, found.std, score, n_left)
+        measured = Measurement.of(self.batch.kspace, mask)
+        return self._state(measured, owner, n_left=mask.shape[1] - n_measured)
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
         """Measure one more column in every state."""
@@ -159,8 +153,10 @@ class Simulator:
         return every.scatter(-1, columns, scores)
 
     def observe(self, policy: Policy, state: State) -> Observation:
-        """Return what the policy may see: the truth for oracles only."""
+        """Return what the policy may see: what it asks for, and the truth for oracles only."""
         seen = Observation(image=state.image, mask=state.mask, step=state.step)
+        if policy.needs_measurement:
+            seen = replace(seen, zero_filled=state.zero_filled, mean=state.mean, std=state.std)
         if not policy.needs_target:
             return seen
         error = fft2c(self.images(state)) - fft2c(self.batch.target)[state.owner]
@@ -185,61 +181,48 @@ class Simulator:
 
     def images(self, state: State) -> Float[Tensor, "state row col"]:
         """Return the reconstructions in the target's units, as the protocol says."""
-        shift, scale = self._units(state.mean, state.std)
+        shift, scale = self.batch.units(
+            Reconstruction(state.image, state.mean, state.std), self.protocol
+        )
         if self.protocol == "paper":
             shift, scale = shift[state.owner], scale[state.owner]
         return denormalize(state.image, shift, scale)
 
-    def _units(
-        self, mean: Float[Tensor, " state"], std: Float[Tensor, " state"]
-    ) -> tuple[Float[Tensor, " _"], Float[Tensor, " _"]]:
-        """Return shift and scale to the target's units: per slice if `paper`, else per state."""
-        # Paper: scores use the target's statistics, which no scanner has.
-        is_paper = self.protocol == "paper"
-        return (self.batch.target_mean, self.batch.target_std) if is_paper else (mean, std)
-
-    def _reconstruct(
-        self, seen: Measured, owner: Tensor, n_images: Tensor | None
-    ) -> tuple[Reconstruction, Float[Tensor, " state"]]:
-        """Reconstruct and score, only the first `n_images` where that is possible."""
-        with torch.no_grad():
-            if isinstance(self.reconstructor, MagnitudeReconstructor):
-                image = self.reconstructor.from_magnitude(
-                    seen.magnitude, seen.mean, seen.std, n_images
-                )
-                found = Reconstruction(image, seen.mean, seen.std)
-            else:
-                found = self.reconstructor.from_zero_filled(seen.zero_filled, seen.mask)
-            shift, scale = self._units(found.mean, found.std)
-            score = self.scorer.score(
-                found.image,
-                owner,
-                scale=scale,
-                shift=shift,
-                is_by_target=self.protocol == "paper",
-                n_images=n_images,
-            )
-        return found, score
+    @torch.no_grad()
+    def _state(
+        self, measured: Measurement, owner: Int[Tensor, " state"], *, n_left: int, step: int = 0
+    ) -> State:
+        """Reconstruct and score what was measured of each owner's slice."""
+        found = self.reconstructor.reconstruct(measured)
+        shift, scale = self.batch.units(found, self.protocol)
+        score = self.scorer.score(
+            found.image,
+            owner,
+            scale=scale,
+            shift=shift,
+            is_by_target=self.protocol == "paper",
+            n_images=measured.n_images,
+        )
+        return State(
+            owner,
+            measured.zero_filled,
+            measured.mask,
+            found.image,
+            found.mean,
+            found.std,
+            score,
+            n_left,
+            step,
+        )
 
     def _children(self, state: State, pairs: Pairs) -> Iterator[State]:
         """Yield the states after measuring the pairs' columns, a part at a time."""
         for begin in range(0, len(pairs.parent), self.n_at_once):
             part = pairs.part(begin, begin + self.n_at_once)
-            seen = measure_columns(
+            measured = measure_columns(
                 state.zero_filled, state.mask, self.column_images, self.ramps, part
             )
-            found, score = self._reconstruct(seen, part.owner, part.n_pairs)
-            yield State(
-                part.owner,
-                seen.zero_filled,
-                seen.mask,
-                found.image,
-                found.mean,
-                found.std,
-                score,
-                n_left=state.n_left - 1,
-                step=state.step + 1,
-            )
+            yield self._state(measured, part.owner, n_left=state.n_left - 1, step=state.step + 1)
 
     def _together(self, children: Iterator[State]) -> State:
         """Join the parts of a generation of states."""

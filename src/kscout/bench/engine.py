@@ -12,7 +12,7 @@ from typing import final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.assemble import make_policy
@@ -24,7 +24,6 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction import load
-from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
 from kscout.reconstruction.unet import UNet
 from kscout.training.convolution import choose_convolution, convolution, to_layout
 from kscout.training.lockstep import Lockstep, draw_epoch
@@ -120,13 +119,11 @@ class Engine:
         unet = (trained_unet() if unet is None else unet).to(device).eval().requires_grad_(False)
         volumes = [str(number // 2) for number in range(n_slices)]
         slices = SliceSet.from_images(knee_images(n_slices, size), volumes).to(device)
-        frozen = with_precision(unet, precision, n_rows=size, n_cols=size, device=device)
-        network = getattr(frozen, "network", None)
+        frozen = unet.frozen(precision=precision, n_rows=size, n_cols=size, device=device)
         backend = choose_convolution(
             backend if device.type == "cpu" else "auto", device, trains=False
         )
-        if isinstance(network, nn.Module):
-            to_layout(network, backend)
+        to_layout(frozen, backend)
         return cls(size, slices, unet, frozen, backend, precision)
 
     @property
@@ -135,7 +132,7 @@ class Engine:
 
     @property
     def precision(self) -> str:
-        return "fp16" if isinstance(self.frozen, HalfPrecisionUNet) else "fp32"
+        return self.frozen.precision
 
     @property
     def arithmetic(self) -> str:

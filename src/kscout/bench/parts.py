@@ -12,9 +12,8 @@ from torch import Tensor
 from kscout.bench.engine import PAPER, Engine, TrainingBatch, Workload, release
 from kscout.bench.limits import Ceilings, Replayed, Work, best_time, count_work, ssim_work
 from kscout.bench.yardstick import plain_policy
-from kscout.core import MagnitudeReconstructor, Observation
+from kscout.core import Measurement, Observation
 from kscout.metrics import SsimScorer
-from kscout.physics.normalization import statistics
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.training.gradients import EagerGradients, GraphedGradients
 
@@ -98,10 +97,12 @@ def _repeated(engine: Engine, n_images: int) -> Tensor:
 
 
 def _unet(engine: Engine, n_images: int) -> Callable[[], Any]:
-    frozen, magnitude = engine.frozen, engine.slices.images[_repeated(engine, n_images)]
-    assert isinstance(frozen, MagnitudeReconstructor)
-    mean, std = statistics(magnitude)
-    return _on(engine, lambda: frozen.from_magnitude(magnitude, mean, std))
+    batch = engine.slices.batch(_repeated(engine, n_images))
+    full = Measurement.of(batch.kspace, batch.selectable)
+    # Magnitudes and statistics are computed before the timed part, as the simulator's kernel does.
+    summary = (full.magnitude, full.mean, full.std)
+    measured = Measurement(full.zero_filled, full.mask, summary=summary)
+    return _on(engine, lambda: engine.frozen.reconstruct(measured))
 
 
 def _ssim(engine: Engine, n_images: int) -> Callable[[], Any]:

@@ -1,13 +1,13 @@
 """The contract of a policy, run on random images: for ours in tests, for users' own."""
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout.core import Observation, Policy, Truth
+from kscout.core import Measurement, Observation, Policy, Truth
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
 
@@ -20,7 +20,8 @@ def check_policy(policy: Policy, *, n_rows: int, n_cols: int) -> None:
 
     Checked are shape, type and finite values of the scores, repeatability, independence of the
     images of a batch, that the observation is left as it was, and that a policy without
-    `needs_target` neither needs the truth nor changes its mind when it is there.
+    `needs_target` neither needs the truth nor changes its mind when it is there. Only a policy
+    that sets `needs_measurement` is handed the zero-filled image and its statistics.
 
     Args:
         policy: any; weights may be random. It is left in evaluation mode.
@@ -49,6 +50,10 @@ def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:
     mask = torch.stack([start, start | outer, start | ~outer])
     image = torch.randn(len(mask), n_rows, n_cols, generator=generator)
     seen = Observation(image=image, mask=mask, step=1)
+    if policy.needs_measurement:
+        kspace = torch.randn(3, 1, n_rows, n_cols, dtype=torch.complex64, generator=generator)
+        measured = Measurement.of(kspace, mask)
+        seen = replace(seen, zero_filled=measured.zero_filled, mean=measured.mean, std=measured.std)
     return replace(seen, truth=_some_truth(seen, generator)) if policy.needs_target else seen
 
 
@@ -104,7 +109,7 @@ def _check_repeats(policy: Policy, seen: Observation, first: Float[Tensor, "batc
             "the same observation gets other scores the second time; scores are logits, "
             "acquisition draws from them",
         )
-    if not (torch.equal(given.image, seen.image) and torch.equal(given.mask, seen.mask)):
+    if not all(torch.equal(getattr(given, name), value) for name, value in _tensors(seen).items()):
         raise _fail(policy, "it changes the observation in place; work on a copy")
 
 
@@ -119,7 +124,8 @@ def _check_independence(
             if seen.truth.candidate_scores is None
             else seen.truth.candidate_scores[one],
         )
-        alone = Observation(image=seen.image[one], mask=seen.mask[one], step=seen.step, truth=truth)
+        own = {name: value[one] for name, value in _tensors(seen).items()}
+        alone = replace(seen, truth=truth, **own)
         if not _are_close(_scores(policy, alone, "a batch of one image")[0], first[row]):
             raise _fail(
                 policy,
@@ -134,6 +140,12 @@ def _check_blindness(policy: Policy, seen: Observation, first: Float[Tensor, "ba
         raise _fail(
             policy, "it looks at the truth; set needs_target = True, which marks it as an oracle"
         )
+
+
+def _tensors(seen: Observation) -> dict[str, Tensor]:
+    """Return what the policy is shown of each image, the truth left out."""
+    values = {field.name: getattr(seen, field.name) for field in fields(seen)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 def _are_close(one: Float[Tensor, "*lead col"], other: Float[Tensor, "*lead col"]) -> bool:

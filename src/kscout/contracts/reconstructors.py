@@ -7,8 +7,10 @@ import torch
 from jaxtyping import Bool, Complex
 from torch import Tensor
 
-from kscout.core import Reconstruction, Reconstructor
+from kscout.core import Reconstruction, Reconstructor, SliceBatch
 from kscout.errors import ConfigError
+from kscout.physics.fourier import ifft2c
+from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import center_mask
 
 TOLERANCE = 1e-3
@@ -21,9 +23,10 @@ def check_reconstructor(
     """Raise a ConfigError that names the first promise that a reconstructor breaks.
 
     Checked are types, shapes and finite values, repeatability, blindness to columns that are not
-    measured, independence of the images of a batch, and a move to the accelerator where there is
-    one; all without gradients and with another mask for each image, one of them full. The
-    reconstructor is left on the CPU and in evaluation mode.
+    measured, independence of the images of a batch, a memory need above zero, gradients to the
+    parameters where there are any, and a move to the accelerator where there is one; all with
+    another mask for each image, one of them full. The reconstructor is left on the CPU, in
+    evaluation mode and without gradients.
 
     Args:
         reconstructor: any; weights may be random.
@@ -50,6 +53,7 @@ def check_reconstructor(
         "the image changed with columns that are not measured; use the masked k-space alone",
     )
     _check_single_images(trial, first)
+    _check_training(trial)
     _check_accelerator(trial, first)
 
 
@@ -142,6 +146,29 @@ def _check_single_images(trial: _Trial, first: Reconstruction) -> None:
             f"image {index} alone differs from the same image in a batch; "
             "compute statistics per image",
         )
+
+
+def _check_training(trial: _Trial) -> None:
+    """Check what training and the simulator ask of a reconstructor besides its images."""
+    model, mask = trial.reconstructor, trial.mask
+    n_bytes = model.n_bytes(*trial.kspace.shape[1:])
+    if not n_bytes > 0:
+        raise trial.broken(f"n_bytes is {n_bytes}; return the memory that one image takes")
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        return
+    target = magnitude(ifft2c(trial.kspace))
+    mean, std = statistics(target)
+    peak, index = target.amax(dim=(-2, -1)), torch.arange(len(mask))
+    batch = SliceBatch(trial.kspace, target, mean, std, peak, torch.ones_like(mask), index)
+    model.zero_grad()
+    model.train()
+    model.loss(model(trial.kspace, mask), batch).backward()
+    model.eval()
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    model.zero_grad()
+    if not gradients or not all(gradient.isfinite().all() for gradient in gradients):
+        raise trial.broken("its loss gives the parameters no finite gradients")
 
 
 def _check_accelerator(trial: _Trial, first: Reconstruction) -> None:

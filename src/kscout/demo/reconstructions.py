@@ -15,7 +15,6 @@ from kscout.core import Protocol, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.metrics import nmse, psnr, ssim
-from kscout.physics.normalization import denormalize
 from kscout.report.reconstructions import ReconstructionPictures, ReconstructionScores
 from kscout.training.masks import MaskDistribution
 
@@ -67,12 +66,7 @@ def compare_reconstructions(
         images = {}
         for name, method in methods.items():
             found = method.eval()(batch.kspace, masks)
-            mean, std = (
-                (batch.target_mean, batch.target_std)
-                if protocol == "paper"
-                else (found.mean, found.std)
-            )
-            images[name] = denormalize(found.image, mean, std)
+            images[name] = batch.unnormalized(found, protocol)
             scores.append(_score(name, acceleration, images[name], batch, slices.volumes))
         place = _typical(images[UNET], batch)
         title = f"{slices.volumes[place]}, slice {slices.slices[place]}, at {acceleration:g}×"

@@ -39,7 +39,6 @@ from kscout.evaluation.trajectories import (
 )
 from kscout.files import write_json
 from kscout.names import POLICIES
-from kscout.reconstruction.precision import HalfPrecisionUNet, with_precision
 from kscout.weights import fingerprint
 
 OnStep = Callable[[dict[str, Any]], None]
@@ -69,7 +68,7 @@ class EvaluationSetting:
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
     precision: str = "auto"
-    """Arithmetic of the reconstructions; see `kscout.reconstruction.precision`."""
+    """Arithmetic of the reconstructions; see `Reconstructor.frozen`."""
 
     def __post_init__(self) -> None:
         if len(set(self.draw_seeds)) < len(self.draw_seeds):
@@ -144,8 +143,8 @@ def evaluate(
     job = _Job(
         slices=slices,
         train=lambda: _train_slices(source, setting, train),
-        reconstructor=with_precision(
-            loaded, setting.precision, n_rows=n_rows, n_cols=n_cols, device=setting.device
+        reconstructor=loaded.frozen(
+            precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=setting.device
         ),
         setting=setting,
         cache=None if out is None else out / ORDERS,
@@ -381,5 +380,5 @@ def _head(
         "limit": job.setting.limit,
         "device": describe_device(job.slices.device),
         "reconstructor": _name_of(reconstructor),
-        "precision": "fp16" if isinstance(job.reconstructor, HalfPrecisionUNet) else "fp32",
+        "precision": job.reconstructor.precision,
     }

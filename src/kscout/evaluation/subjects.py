@@ -15,7 +15,6 @@ from kscout.evaluation.entrants import Entrant, Sizes, check_distinct, is_fitted
 from kscout.evaluation.orders import fitted_order
 from kscout.evaluation.trajectories import AcquisitionPlan, spread_subset
 from kscout.names import POLICIES
-from kscout.reconstruction.precision import with_precision
 
 
 @final
@@ -68,12 +67,8 @@ def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
     whole = store.split(setting.split)
     slices = spread_subset(whole, setting.limit).to(device)
     n_rows, n_cols = slices.images.shape[1:]
-    loaded = with_precision(
-        reconstruction.load(setting.reconstructor),
-        "auto",
-        n_rows=n_rows,
-        n_cols=n_cols,
-        device=device,
+    loaded = reconstruction.load(setting.reconstructor).frozen(
+        precision="auto", n_rows=n_rows, n_cols=n_cols, device=device
     )
     # Runs do not need their sizes to be loaded: theirs tell the budget where none is given.
     draft = Sizes(n_rows, n_cols, setting.n_initial or 1, setting.horizon or 1)

@@ -12,7 +12,6 @@ from kscout.core import PROTOCOLS, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, unknown_name
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
-from kscout.reconstruction.precision import HalfPrecisionUNet
 
 
 @final
@@ -87,7 +86,7 @@ def trajectories(
 
 def in_precision_of(reconstructor: Reconstructor, policy: Policy) -> Policy:
     """Return a policy that looks at 16-bit images through 16-bit kernels, as in its training."""
-    if isinstance(reconstructor, HalfPrecisionUNet) and can_fuse_policy(policy):
+    if reconstructor.precision == "fp16" and can_fuse_policy(policy):
         return HalfPrecisionConvPolicy(policy)
     return policy
 

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Complex, Float, Int
+from jaxtyping import Bool, Complex, Int
 from torch import Tensor
 
 from kscout.kernels import compile_kernel, count_on
-from kscout.physics.normalization import magnitude, statistics
+from kscout.physics.measurement import Measurement
 from kscout.physics.sampling import acquire
 
 _N_WARPS = 32
@@ -31,23 +31,13 @@ class Pairs(NamedTuple):
         return Pairs(parent, column, owner, n_pairs)
 
 
-class Measured(NamedTuple):
-    """Zero-filled images and what a magnitude network is given of them."""
-
-    zero_filled: Complex[Tensor, "pair coil row col"]
-    mask: Bool[Tensor, "pair col"]
-    magnitude: Float[Tensor, "pair row col"]
-    mean: Float[Tensor, " pair"]
-    std: Float[Tensor, " pair"]
-
-
 def measure_columns(
     zero_filled: Complex[Tensor, "state coil row col"],
     mask: Bool[Tensor, "state col"],
     column_images: Complex[Tensor, "slice coil col row"],
     ramps: Complex[Tensor, "col col"],
     pairs: Pairs,
-) -> Measured:
+) -> Measurement:
     """Add to each pair's state the rank-one image of its column.
 
     Args:
@@ -62,24 +52,22 @@ def measure_columns(
     parent, column, owner, _ = pairs
     profiles = column_images[owner, :, column]
     grown = torch.addcmul(zero_filled[parent], profiles[..., None], ramps[column][:, None, None, :])
-    image = magnitude(grown)
-    return Measured(grown, acquire(mask[parent], column), image, *statistics(image))
+    return Measurement(grown, acquire(mask[parent], column), pairs.n_pairs)
 
 
 def _measure_on_cuda(
     zero_filled: Tensor, mask: Tensor, column_images: Tensor, ramps: Tensor, pairs: Pairs
-) -> Measured:
+) -> Measurement:
     n, (n_rows, n_cols), device = len(pairs.parent), zero_filled.shape[-2:], zero_filled.device
-    measured = Measured(
-        zero_filled.new_empty(n, 1, n_rows, n_cols),
-        mask.new_empty(n, n_cols),
-        *(torch.empty(n, *shape, device=device) for shape in ((n_rows, n_cols), (), ())),
-    )
+    grown, taken = zero_filled.new_empty(n, 1, n_rows, n_cols), mask.new_empty(n, n_cols)
+    image = torch.empty(n, n_rows, n_cols, device=device)
+    mean, std = torch.empty(2, n, device=device)
+    made = [grown, taken, image, mean, std]
     given = [zero_filled, mask, column_images, ramps, pairs.parent, pairs.owner, pairs.column]
     count = count_on(device, n) if pairs.n_pairs is None else pairs.n_pairs
     compile_kernel("candidates.cu", "measure", _N_WARPS)(
         (n, 1, 1),
         (32 * _N_WARPS, 1, 1),
-        [*(x.contiguous() for x in given), *measured, count, n_rows, n_cols],
+        [*(x.contiguous() for x in given), *made, count, n_rows, n_cols],
     )
-    return measured
+    return Measurement(grown, taken, pairs.n_pairs, (image, mean, std))

@@ -7,14 +7,14 @@ twice the features on the coarsest level. Parameter names are those of fastMRI's
 from typing import final
 
 import torch
-from jaxtyping import Bool, Complex, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kscout.core import Reconstruction, Reconstructor
+from kscout.core import Measurement, Reconstruction, Reconstructor, SliceBatch
 from kscout.errors import ConfigError
-from kscout.physics.normalization import EPSILON, denormalize, magnitude, normalize, statistics
-from kscout.reconstruction.unet import check_size
+from kscout.physics.normalization import denormalize, normalize_with
+from kscout.reconstruction.unet_network import check_size, peak_bytes
 
 SLOPE = 0.2
 """Of the leaky ReLU below zero."""
@@ -124,19 +124,24 @@ class FastMRIUNet(Reconstructor):
         self.dropout = dropout
         self.network = FastMRINetwork(n_channels=n_channels, n_pools=n_pools, dropout=dropout)
 
-    def from_zero_filled(
-        self,
-        zero_filled: Complex[Tensor, "batch coil row col"],
-        mask: Bool[Tensor, "batch col"],
-    ) -> Reconstruction:
-        normalized, *zero_filled_statistics = normalize(magnitude(zero_filled))
-        output = self.network(normalized[:, None])[:, 0]
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        output = self.network(measured.normalized[:, None])[:, 0]
         # The output is in the input's units: its targets were normalized with the zero-filled
         # image's statistics. Undone with these it is an image, as fastMRI scores it (`blind`).
+        if self.training:
+            return Reconstruction(output, measured.mean, measured.std)
         # Un-normalizing the raw output with the target's statistics (`paper`) would stretch it
         # twice, and policies expect deviation one: hence normalized anew by its own statistics,
         # without clamping, which could not be undone.
-        image = denormalize(output, *zero_filled_statistics)
-        mean, std = statistics(image)
-        own = (image - mean[:, None, None]) / (std[:, None, None] + EPSILON)
-        return Reconstruction(own, mean, std)
+        return Reconstruction.of(denormalize(output, measured.mean, measured.std))
+
+    def loss(self, found: Reconstruction, batch: SliceBatch) -> Float[Tensor, ""]:
+        """Return fastMRI's: the mean absolute error in the zero-filled image's units.
+
+        `found` is what training mode gives, not yet normalized by its own statistics.
+        """
+        target = normalize_with(batch.target, found.mean, found.std)
+        return (found.image.float() - target).abs().mean()
+
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        return peak_bytes(self.n_channels, n_coils, n_rows, n_cols)

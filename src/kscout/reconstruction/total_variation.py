@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 
-from kscout.core import Reconstruction, Reconstructor
+from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
-from kscout.physics.normalization import EPSILON, magnitude, statistics
+from kscout.physics.normalization import EPSILON, magnitude
 
 OVER_RELAXATION = 1.7
 """Between 1.5 and 1.8 is the usual gain over plain steps (1.0); below 2 it always converges."""
@@ -172,24 +172,17 @@ class TotalVariation(Reconstructor):
         self.n_iterations = n_iterations
 
     @torch.no_grad()
-    def from_zero_filled(
-        self,
-        zero_filled: Complex[Tensor, "batch coil row col"],
-        mask: Bool[Tensor, "batch col"],
-    ) -> Reconstruction:
-        n_coils = zero_filled.shape[1]
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        zero_filled, n_coils = measured.zero_filled, measured.zero_filled.shape[1]
         # Solved in units of the maximum, so that weight and penalty mean the same in each image.
-        unit = magnitude(zero_filled).amax(dim=(-2, -1)).clamp(min=EPSILON)
+        unit = measured.magnitude.amax(dim=(-2, -1)).clamp(min=EPSILON)
         solution = solve(
             (zero_filled / unit[:, None, None, None]).flatten(0, 1),
-            mask.repeat_interleave(n_coils, dim=0),
+            measured.mask.repeat_interleave(n_coils, dim=0),
             torch.full_like(unit, self.weight).repeat_interleave(n_coils),
             n_iterations=self.n_iterations,
             penalty=PENALTY_PER_WEIGHT * self.weight,
         )
         coils = solution.image.unflatten(0, (-1, n_coils))
-        image = magnitude(coils) * unit[:, None, None]
-        mean, std = statistics(image)
         # Not clamped, unlike a network's input: un-normalizing gives the solution back.
-        normalized = (image - mean[:, None, None]) / (std[:, None, None] + EPSILON)
-        return Reconstruction(normalized, mean, std)
+        return Reconstruction.of(magnitude(coils) * unit[:, None, None])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import LAST, Convolution, Features, Input
-from kscout.reconstruction.unet import UNetNetwork
+from kscout.reconstruction.unet_network import UNetNetwork
 
 
 @final

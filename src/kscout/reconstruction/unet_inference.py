@@ -17,14 +17,12 @@ the network's by rounding alone.
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kscout.core import MagnitudeReconstructor
 from kscout.kernels.convolution_cpu import compiled_convolutions, run_unet, transform_weights
-from kscout.physics.normalization import normalize_with
-from kscout.reconstruction.unet import ConvolutionBlock, UNet, UNetNetwork, check_size
+from kscout.reconstruction.unet_network import ConvolutionBlock, UNetNetwork, check_size
 
 _N_PIXELS_AT_ONCE = 2**16
 """Pixels of the images that go through together: their features stay near the caches."""
@@ -135,25 +133,6 @@ class InferenceUNet(nn.Module):
     def _channels_last(self) -> bool:
         weight = self.get_buffer("weight_1")
         return not weight.is_contiguous()
-
-
-@final
-class InferenceReconstructor(MagnitudeReconstructor):
-    """A frozen U-Net of the paper that reconstructs through `InferenceUNet`."""
-
-    def __init__(self, unet: UNet) -> None:
-        super().__init__()
-        self.protocol = unet.protocol
-        self.network = InferenceUNet(unet.network)
-
-    def from_magnitude(
-        self,
-        magnitude: Float[Tensor, "batch row col"],
-        mean: Float[Tensor, " batch"],
-        std: Float[Tensor, " batch"],
-        n_images: Int[Tensor, ""] | None = None,
-    ) -> Float[Tensor, "batch row col"]:
-        return self.network(normalize_with(magnitude, mean, std)[:, None])[:, 0]
 
 
 def _is_plain(image: Tensor) -> bool:

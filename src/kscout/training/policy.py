@@ -29,7 +29,6 @@ from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
 from kscout.policies import save
 from kscout.reconstruction import load
-from kscout.reconstruction.precision import with_precision
 from kscout.runs import Progress, Run, RunRecord, read_run
 from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
 from kscout.training.convolution import choose_convolution, convolution, to_layout
@@ -213,13 +212,11 @@ def _train(
 ) -> None:
     training = learners[0].config.training
     n_rows, n_cols = slices.images.shape[-2:]
-    frozen = with_precision(
-        reconstructor, training.precision, n_rows=n_rows, n_cols=n_cols, device=slices.device
+    frozen = reconstructor.frozen(
+        precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=slices.device
     )
     backend = _fixed_convolution(learners, slices.device)
-    network = getattr(frozen, "network", None)
-    if isinstance(network, nn.Module):
-        to_layout(network, backend)
+    to_layout(frozen, backend)
     together: dict[int, Lockstep] = {}
     with convolution(backend):
         for epoch in range(min(x.n_done for x in learners) + 1, training.n_epochs + 1):

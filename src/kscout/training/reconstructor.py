@@ -9,7 +9,7 @@ from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from kscout.assemble import make_reconstructor, seeded_globals
 from kscout.config import ReconstructorConfig, ReconstructorTraining, learning_rate_at
@@ -19,11 +19,8 @@ from kscout.data.store import Store
 from kscout.device import describe_device
 from kscout.errors import ConfigError, RunError
 from kscout.metrics import ssim
-from kscout.physics.fourier import ifft2c
-from kscout.physics.normalization import denormalize, magnitude, normalize, normalize_with
-from kscout.physics.sampling import apply_mask
 from kscout.randomness import keyed_generator
-from kscout.reconstruction import save
+from kscout.reconstruction import is_learnable, save
 from kscout.runs import Progress, Run, RunRecord, read_run
 from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
 from kscout.training.convolution import choose_convolution, convolution, to_layout
@@ -78,7 +75,7 @@ def train_reconstructor(
         model = make_reconstructor(
             config.reconstructor, seed=training.seed, protocol=training.protocol
         ).to(place)
-        trainable_network(model, training.protocol)
+        check_trainable(model, training.protocol)
         for split in ("train", "val"):
             store.array(split)
         words = describe_device(place, n_processes())
@@ -102,10 +99,9 @@ def _train(
     on_step: OnStep,
 ) -> None:
     """Train to the last epoch; only the main process has a run to write to."""
-    network = trainable_network(model, training.protocol)
     backend = _fixed_convolution(run, training.convolution, slices.device)
-    to_layout(network, backend)
-    optimizer = torch.optim.Adam(network.parameters(), fused=slices.device.type == "cuda")
+    to_layout(model, backend)
+    optimizer = torch.optim.Adam(model.parameters(), fused=slices.device.type == "cuda")
     checkpoint = from_main(load_checkpoint(run.checkpoint_path) if run else None)
     n_done, best = 0, Best(epoch=0, val_ssim=-math.inf)
     if checkpoint is not None:
@@ -117,7 +113,7 @@ def _train(
     masking = MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
     held_out_masks = masking.of_volumes(held_out.volumes).to(slices.device) & held_out.selectable
     with convolution(backend):
-        learner = Learner(network, optimizer, slices, training)
+        learner = Learner(model, optimizer, slices, training)
         for epoch in range(n_done + 1, training.n_epochs + 1):
             begun = time.perf_counter()
             masks = masking.draw(len(slices), training.seed, "masks", epoch).to(slices.device)
@@ -147,16 +143,16 @@ def _train(
 
 @final
 class Learner:
-    """Takes a network through the training slices, batch by batch, without leaving the device."""
+    """Takes a model through the training slices, batch by batch, without leaving the device."""
 
     def __init__(
         self,
-        network: nn.Module,
+        model: Reconstructor,
         optimizer: torch.optim.Optimizer,
         slices: SliceSet,
         training: ReconstructorTraining,
     ) -> None:
-        self.network = network
+        self.model = model
         self.optimizer = optimizer
         self.slices = slices
         self.training = training
@@ -169,19 +165,19 @@ class Learner:
 
         def backward(batch: Sequence[Tensor]) -> Tensor:
             index, mask = batch
-            loss = training_loss(network, slices.batch(index), mask, training)
+            loss = training_loss(model, slices.batch(index), mask, training)
             torch.autograd.backward(loss)
             return loss
 
         self.gradients: EagerGradients | GraphedGradients
         if slices.device.type == "cuda":
             example = share(torch.zeros(training.batch_size, dtype=torch.int64)).to(slices.device)
-            network.train()
+            model.train()
             self.gradients = GraphedGradients(
-                backward, network.parameters(), [example, slices.selectable[example]]
+                backward, model.parameters(), [example, slices.selectable[example]]
             )
         else:
-            self.gradients = EagerGradients(backward, network.parameters())
+            self.gradients = EagerGradients(backward, model.parameters())
 
     def pass_over_slices(
         self, epoch: int, masks: Bool[Tensor, "slice col"], on_step: OnStep
@@ -193,7 +189,7 @@ class Learner:
         shuffle = keyed_generator(training.seed, "order", epoch)
         order = torch.randperm(len(slices), generator=shuffle).to(slices.device)
         total = torch.zeros((), device=slices.device)
-        self.network.train()
+        self.model.train()
         with seeded_globals(training.seed, "dropout", epoch, rank()):
             for step, index in enumerate(order.split(training.batch_size), start=1):
                 total += self.learn(index, masks)
@@ -214,27 +210,21 @@ class Learner:
             summed = self.gradients([mine, masks[mine]]) * len(mine)
         else:
             self.optimizer.zero_grad()
-        average_gradients(self.network.parameters(), len(mine) / len(index))
+        average_gradients(self.model.parameters(), len(mine) / len(index))
         self.optimizer.step()
         return summed
 
 
 def training_loss(
-    network: nn.Module,
+    model: Reconstructor,
     batch: SliceBatch,
     mask: Bool[Tensor, "batch col"],
     training: ReconstructorTraining,
 ) -> Float[Tensor, ""]:
-    """Return the mean absolute error of normalized images."""
-    zero_filled = normalize(magnitude(ifft2c(apply_mask(batch.kspace, mask))))
-    mean, std = (
-        (batch.target_mean, batch.target_std)
-        if training.protocol == "paper"
-        else (zero_filled.mean, zero_filled.std)
-    )
+    """Return the model's own loss for one mask per slice, in the training's arithmetic."""
     with _arithmetic(training, mask.device):
-        output = network(zero_filled.image[:, None])[:, 0]
-    return (output.float() - normalize_with(batch.target, mean, std)).abs().mean()
+        found = model(batch.kspace, mask)
+    return model.loss(found, batch)
 
 
 @torch.no_grad()
@@ -254,27 +244,23 @@ def validation_ssim(
         batch = slices.batch(mine)
         with _arithmetic(training, slices.device):
             found = model(batch.kspace, masks[mine])
-        is_paper = training.protocol == "paper"
-        mean, std = (batch.target_mean, batch.target_std) if is_paper else (found.mean, found.std)
-        image = denormalize(found.image.float(), mean, std)
+        image = batch.unnormalized(found, training.protocol)
         total += ssim(image, batch.target, data_range=batch.data_range).sum()
     return float(sum_over_processes(total)) / len(slices)
 
 
-def trainable_network(model: Reconstructor, protocol: Protocol) -> nn.Module:
-    """Return the network of a reconstructor, or say why it cannot be trained."""
-    network = getattr(model, "network", None)
+def check_trainable(model: Reconstructor, protocol: Protocol) -> None:
+    """Refuse a reconstructor without parameters, and one that another protocol is for."""
     name = type(model).__name__
-    if not isinstance(network, nn.Module) or not list(network.parameters()):
+    if not is_learnable(model):
         raise ConfigError(
-            f"{name} has nothing to train; a learnable reconstructor keeps a module `network`, "
-            "from normalized zero-filled images [batch, 1, row, col] to normalized images"
+            f"{name} has nothing to train; a learnable reconstructor has parameters, to which "
+            "gradients flow from the images that `reconstruct` returns"
         )
     if protocol != (model.protocol or "blind"):
         raise ConfigError(
-            f"{name} gives images in the zero-filled image's units; train it with protocol blind"
+            f"{name} gives images in units that it finds itself; train it with protocol blind"
         )
-    return network
 
 
 def _arithmetic(training: ReconstructorTraining, device: torch.device) -> torch.autocast:

@@ -1,0 +1,52 @@
+"""A trained U-Net that is not trained any more: the same images, in less time."""
+
+from typing import final
+
+from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor
+from kscout.reconstruction.unet_fused import FusedUNet
+from kscout.reconstruction.unet_inference import InferenceUNet
+from kscout.reconstruction.unet_network import UNetNetwork, peak_bytes
+
+
+@final
+class InferenceReconstructor(Reconstructor):
+    """A frozen U-Net of the paper on a CPU, through `InferenceUNet`."""
+
+    def __init__(self, network: UNetNetwork, protocol: Protocol | None) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.network = InferenceUNet(network)
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        image = self.network(measured.normalized[:, None])[:, 0]
+        return Reconstruction(image, measured.mean, measured.std)
+
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        return peak_bytes(self.network.n_channels, n_coils, n_rows, n_cols)
+
+
+@final
+class HalfPrecisionUNet(Reconstructor):
+    """A frozen U-Net on CUDA through fused 16-bit kernels, built for an image size at first use.
+
+    Statistics and sums are in 32 bit.
+    """
+
+    precision = "fp16"
+
+    def __init__(self, network: UNetNetwork, protocol: Protocol | None) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.network = network
+        self.fused: dict[tuple[int, int], FusedUNet] = {}
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        image, mean, std = measured.magnitude, measured.mean, measured.std
+        size = (image.shape[-2], image.shape[-1])
+        if size not in self.fused:
+            self.fused[size] = FusedUNet(self.network, *size)
+        found = self.fused[size](image, mean, std, measured.n_images)
+        return Reconstruction(found, mean, std)
+
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        return peak_bytes(self.network.n_channels, n_coils, n_rows, n_cols)
