@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kscout.data.making import make_store
+from kscout.data.generate import make_store
 from kscout.data.store import Store
 from kscout.demo.oracles import STORED, to_json
 from kscout.demo.paper_size import UNET, Budget, PaperSize

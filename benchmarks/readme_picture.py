@@ -12,7 +12,7 @@ import torch
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
-from kscout.data.knee_phantom import draw_knee_volume
+from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.figures.pictures import Example, draw_examples
 
@@ -21,7 +21,7 @@ N_INITIAL, HORIZON, SIZE = 16, 16, 128
 
 def main(path: Path) -> None:
     """Acquire one slice by each policy and draw what came of it."""
-    # Test volumes of seed 0 are drawn with 3 * 0 + 2 (kscout.data.making).
+    # Test volumes of seed 0 are drawn with 3 * 0 + 2 (kscout.data.generate).
     volume = draw_knee_volume(seed=2, volume=4, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.images), ["knee"] * 18)
     simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-unet"))

@@ -12,7 +12,7 @@ import torch
 import kscout
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
-from kscout.data.making import MakeSettings, make_store
+from kscout.data.generate import MakeSettings, make_store
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
 

@@ -10,7 +10,7 @@ from kscout.acquisition.episode import Simulator, State, _distinct
 from kscout.bench.agreement import RANK_TOLERANCE, SSIM_TOLERANCE, rank_correlation
 from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
 from kscout.core import Observation, Protocol
-from kscout.data.knee_phantom import draw_knee_volume
+from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.evaluation.trajectories import AcquisitionPlan, in_precision_of, trajectories
 from kscout.metrics import SsimScorer

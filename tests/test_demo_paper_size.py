@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kscout.data.making import paper_settings
+from kscout.data.generate import paper_settings
 from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.paper_size import POLICIES, PaperSize, ZooPolicy
 from kscout.demo.zoo_section import tell_handful

@@ -1,14 +1,34 @@
 """Names find what they stand for, from inside and outside, and files import nothing new."""
 
+import importlib.util
+import inspect
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import kscout
+from kscout.data.importing import ImportSettings
 from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS, POLICIES, RECONSTRUCTORS, Table, is_outside, use, used
+from kscout.names import (
+    ESTIMATORS,
+    FORMATS,
+    IMPORT_PRESETS,
+    PLANES,
+    POLICIES,
+    RECONSTRUCTORS,
+    SOURCES,
+    Entry,
+    Plane,
+    Table,
+    import_target,
+    is_outside,
+    use,
+    used,
+)
 from kscout.policies import save
 from kscout.policies.random import Random
 
@@ -40,6 +60,25 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_every_name_stands_for_a_class_that_is_found_again(table: Table) -> None:
     for name in table:
         assert table.name_of(table.resolve(name)) == name
+
+
+@pytest.mark.parametrize("table", [SOURCES, FORMATS], ids=["sources", "formats"])
+def test_every_source_and_format_has_its_function(table: Mapping[str, Entry]) -> None:
+    for entry in table.values():
+        assert callable(import_target(entry.target, of="function"))
+
+
+def test_a_reader_takes_the_options_that_its_entry_names() -> None:
+    for entry in FORMATS.values():
+        parameters = inspect.signature(import_target(entry.target, of="reader")).parameters
+        assert tuple(parameters)[1:] == entry.options
+        assert not entry.needs or importlib.util.find_spec(entry.needs) is not None
+
+
+def test_presets_and_planes_are_settings_of_an_import() -> None:
+    for preset in IMPORT_PRESETS.values():
+        ImportSettings(**preset)
+    assert PLANES == get_args(Plane)
 
 
 def test_reading_the_tables_imports_no_torch() -> None:

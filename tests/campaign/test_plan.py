@@ -5,17 +5,15 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 from small_campaign import TABLE, PlanOf
 
-from kscout.campaign import store_recipes
 from kscout.campaign.grid import parse_grid, read_grid
 from kscout.campaign.plan import INDEX, Plan, make_plan
 from kscout.campaign.sources import store_fingerprint
-from kscout.cli import data
 from kscout.config import PolicyConfig, from_table, read_config
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
@@ -253,11 +251,6 @@ def test_what_is_wrong_in_the_file_is_told(
 def test_what_is_wrong_outside_sections_is_told(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_grid("small", {**TABLE, **changes})
-
-
-def test_choices_of_a_store_are_those_of_the_commands() -> None:
-    assert get_args(data.Preset) == store_recipes.PRESETS
-    assert get_args(data.Plane) == store_recipes.PLANES
 
 
 def test_every_command_is_told_the_modules_that_the_file_names(plan_of: PlanOf) -> None:

@@ -9,15 +9,12 @@ import pytest
 import torch
 
 from golden_numbers import Golden
-from kscout.data.fastmri import (
-    center_crop,
-    middle_slices,
-    read_hdf5,
-    sample_volumes,
-    zero_pad,
-)
-from kscout.data.importing import PRESETS, ImportSettings, import_folder
+from kscout.data.cutting import center_crop, middle_slices, zero_pad
+from kscout.data.formats.hdf5 import read_hdf5
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.splits import sample_volumes
 from kscout.errors import DataError
+from kscout.names import IMPORT_PRESETS
 
 
 def test_brain_padding_and_crop_are_the_references(golden: Golden) -> None:
@@ -81,7 +78,7 @@ def test_sampling_is_the_references_seeded_shuffle() -> None:
 
 
 def test_presets_are_the_papers_rules() -> None:
-    knee, brain = (ImportSettings(**PRESETS[name]) for name in ("knee", "brain"))
+    knee, brain = (ImportSettings(**IMPORT_PRESETS[name]) for name in ("knee", "brain"))
     assert (knee.size, knee.pad, knee.center_volume, knee.sample_rate) == (128, None, True, 0.5)
     assert (brain.size, brain.pad, brain.center_volume, brain.sample_rate) == (256, 384, False, 0.2)
 
@@ -115,5 +112,5 @@ def test_a_file_without_targets_says_what_it_has(tmp_path: Path) -> None:
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.h5", reconstruction_esc=np.ones((5, 64, 64), np.float32))
     path.write_bytes(path.read_bytes()[:4000])
-    with pytest.raises(DataError, match=r"a\.h5 cannot be read as HDF5 .*--skip-bad"):
+    with pytest.raises(DataError, match=r"a\.h5 cannot be read as HDF5 .*copy it again"):
         read_hdf5(path)

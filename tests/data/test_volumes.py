@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kscout.data.formats.numpy_array import read_numpy
 from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.volumes import VolumeFile, find_volumes, read_numpy, read_volume
+from kscout.data.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import DataError
 
 STACK = np.random.default_rng(0).random((3, 9, 11), dtype=np.float32)
@@ -118,10 +119,10 @@ def test_numpy_stacks_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", STACK[0].astype(np.float64))
     np.savez(tmp_path / "c.npz", images=STACK)
     np.savez(tmp_path / "d.npz", images=STACK, other=STACK[:1])
-    assert np.array_equal(read_numpy(tmp_path / "a.npy"), STACK)
-    assert np.array_equal(read_numpy(tmp_path / "b.npy"), STACK[:1])
-    assert np.array_equal(read_numpy(tmp_path / "c.npz"), STACK)
-    assert np.array_equal(read_numpy(tmp_path / "d.npz", "other"), STACK[:1])
+    assert np.array_equal(read_numpy(tmp_path / "a.npy")[0], STACK)
+    assert np.array_equal(read_numpy(tmp_path / "b.npy")[0], STACK[:1])
+    assert np.array_equal(read_numpy(tmp_path / "c.npz")[0], STACK)
+    assert np.array_equal(read_numpy(tmp_path / "d.npz", "other")[0], STACK[:1])
     with pytest.raises(DataError, match=r"d\.npz holds the arrays images, other; name one"):
         read_numpy(tmp_path / "d.npz")
 

@@ -19,7 +19,7 @@ from kscout.assemble import make_policy
 from kscout.config import AcquisitionSetting, PolicyConfig, PolicyTraining
 from kscout.config.schema import FrozenPrecision, Method
 from kscout.core import Policy, Reconstructor, SliceBatch
-from kscout.data.knee_phantom import draw_knee_volume
+from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.policies.conv import ConvPolicy

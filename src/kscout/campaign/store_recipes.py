@@ -17,13 +17,10 @@ from kscout.campaign.values import (
     one_of,
 )
 from kscout.errors import ConfigError
-from kscout.names import SOURCES
+from kscout.names import IMPORT_PRESETS, PLANES, SOURCES
 
 How = Literal["path", "make", "import"]
 
-PRESETS = ("knee", "brain")
-"""Rules of `data import`; a test holds these, like the planes, to the command."""
-PLANES = ("axial", "coronal", "sagittal")
 VARIANTS = tuple(dict.fromkeys(one for entry in SOURCES.values() for one in entry.variants))
 
 _SETTINGS: dict[How, Mapping[str, Kind]] = {
@@ -41,7 +38,7 @@ _SETTINGS: dict[How, Mapping[str, Kind]] = {
     },
     "import": {
         "import": TEXT,
-        "preset": one_of(*PRESETS),
+        "preset": one_of(*IMPORT_PRESETS),
         "size": WHOLE,
         "pad": WHOLE,
         "center_volume": FLAG,
@@ -80,7 +77,7 @@ def parse_store(name: str, table: Any) -> StoreRecipe:  # noqa: ANN401 - any TOM
     if len(found) != 1:
         raise ConfigError(
             f"[{where}] says {' and '.join(found) or 'nothing'}; "
-            "say one of: path (a store), make (knee, brain, heads), import (a folder)"
+            f"say one of: path (a store), make ({', '.join(SOURCES)}), import (a folder)"
         )
     check_values(table, _SETTINGS[found[0]], where)
     for key, others in _EXCLUSIVE.items():

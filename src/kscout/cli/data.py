@@ -3,18 +3,18 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kscout.errors import ConfigError
-from kscout.names import SOURCES
+from kscout.errors import ConfigError, unknown_name
+from kscout.names import IMPORT_PRESETS, SOURCES, Plane
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -23,18 +23,16 @@ StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a st
 Out = Annotated[Path, typer.Option(help="Folder of the new store.")]
 
 
-Preset = Literal["knee", "brain"]
-"""Whose rules `data import` follows."""
-Plane = Literal["axial", "coronal", "sagittal"]
-"""How NIfTI volumes are cut."""
-
-
 @app.command("import")
 def import_(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder of volumes, or a file.")],
     out: Out,
     preset: Annotated[
-        Preset | None, typer.Option(help="The paper's rules; other options override them.")
+        str | None,
+        typer.Option(
+            metavar="|".join(IMPORT_PRESETS),
+            help="The paper's rules; other options override them.",
+        ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the central square to keep.")] = None,
     pad: Annotated[int | None, typer.Option(help="Zero-pad smaller images to this first.")] = None,
@@ -73,7 +71,7 @@ def import_(
     Example: kscout data import fastmri/knee --out knee-store --preset knee
     """
     from kscout.data.describe import summarize
-    from kscout.data.importing import PRESETS, ImportSettings, import_folder
+    from kscout.data.importing import ImportSettings, import_folder
 
     if splits is not None and held_out is not None:
         raise ConfigError("--splits names the volumes of every split; drop it or --held-out")
@@ -82,7 +80,7 @@ def import_(
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
     options |= {"key": key, "plane": plane, "skip_bad": skip_bad}
     chosen = {name: value for name, value in options.items() if value is not None}
-    settings = ImportSettings(**{**(PRESETS[preset] if preset else {}), **chosen})
+    settings = ImportSettings(**{**_preset(preset), **chosen})
     with _progress("importing") as on_volume:
         store = import_folder(source, out, settings, on_volume)
     _print_summary(summarize(store), as_json)
@@ -130,7 +128,7 @@ def make(
     Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
     """
     from kscout.data.describe import summarize
-    from kscout.data.making import MakeSettings, make_store, paper_settings
+    from kscout.data.generate import MakeSettings, make_store, paper_settings
 
     options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
     sources = (*(source or ()), *(more or ()))
@@ -188,6 +186,12 @@ def show(
 
     shown = save_montage(Store.open(store), out, split=split, n_images=images, size=size)
     sys.stdout.write(f"wrote {out}: {len(shown)} slices, {shown[0]} to {shown[-1]}\n")
+
+
+def _preset(name: str | None) -> Mapping[str, Any]:
+    if name is not None and name not in IMPORT_PRESETS:
+        raise unknown_name("preset", name, list(IMPORT_PRESETS))
+    return IMPORT_PRESETS[name] if name else {}
 
 
 @contextmanager

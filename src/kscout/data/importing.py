@@ -11,17 +11,12 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float32
 
-from kscout.data.fastmri import (
-    TARGET_KEYS,
-    center_crop,
-    middle_slices,
-    sample_volumes,
-    zero_pad,
-)
-from kscout.data.nifti import Plane
+from kscout.data.cutting import check_pixels, cut_squares, middle_slices
+from kscout.data.formats.hdf5 import TARGET_KEYS
 from kscout.data.splits import (
     Assignment,
     read_lists,
+    sample_volumes,
     split_by_draw,
     split_by_folder,
     split_by_lists,
@@ -32,6 +27,7 @@ from kscout.data.store import SPLITS, WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.data.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import ConfigError, DataError
+from kscout.names import Plane
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +36,6 @@ OnVolume = Callable[[int, int, str], None]
 
 _PSNR_CEILING = 10
 """Where the metrics' convention `paper` clamps reconstructions for PSNR."""
-_NEGATIVE_SHARE = 0.01
-"""Resampling leaves pixels that lie below zero by less than this share of the peak."""
 
 
 @final
@@ -85,13 +79,6 @@ class ImportSettings:
             raise ConfigError(f"--held-out {self.held_out} is not from 0 to below 1")
         if self.splits is not None and self.test_from_train:
             raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "knee": {"size": 128, "center_volume": True, "sample_rate": 0.5},
-    "brain": {"size": 256, "pad": 384, "sample_rate": 0.2},
-}
-"""The paper's rules, as arguments of `ImportSettings`."""
 
 
 def import_folder(
@@ -151,12 +138,14 @@ def prepare_images(
     if not numbers:
         raise DataError(
             f"{path} has {len(images)} slices, of which none would be kept; import it without "
-            "--center-volume, or leave it out with --skip-bad"
+            "--center-volume"
         )
-    kept = _cut(images[numbers.start : numbers.stop], path, settings)
+    kept = cut_squares(
+        images[numbers.start : numbers.stop], path, size=settings.size, pad=settings.pad
+    )
     # fastMRI's targets are magnitudes by their making.
     is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
-    _check_pixels(kept, path, may_be_negative=is_target)
+    check_pixels(kept, path, may_be_negative=is_target)
     return kept, numbers
 
 
@@ -255,54 +244,9 @@ def _import_one(
         return acquisition
     except DataError as error:
         if not settings.skip_bad:
-            raise
+            raise DataError(f"{error}, or leave it out with --skip-bad") from error
         writer.leave_out(origin, str(error))
         return ""
-
-
-def _cut(
-    images: Float32[np.ndarray, "slice row col"], path: Path, settings: ImportSettings
-) -> Float32[np.ndarray, "slice side side"]:
-    n_rows, n_cols = images.shape[-2:]
-    if settings.pad is not None:
-        images = zero_pad(images, settings.pad)
-    elif n_rows != n_cols and settings.size is None:
-        short, long = sorted((n_rows, n_cols))
-        raise DataError(
-            f"{path} has images of {n_rows}x{n_cols}, which are not square; keep their middle with "
-            f"--size {short}, surround them with zeros by --pad {long}, or leave it out with "
-            "--skip-bad"
-        )
-    size = settings.size or settings.pad or n_rows
-    if min(images.shape[-2:]) < size:
-        raise DataError(
-            f"{path} has images of {n_rows}x{n_cols}, smaller than --size {size}; lower --size, "
-            f"surround them with zeros by --pad {size}, or leave it out with --skip-bad"
-        )
-    return np.ascontiguousarray(center_crop(images, size))
-
-
-def _check_pixels(
-    images: Float32[np.ndarray, "slice row col"], path: Path, *, may_be_negative: bool
-) -> None:
-    n_bad = int(images.size - np.isfinite(images).sum())
-    if n_bad:
-        raise DataError(
-            f"{path} has {n_bad} pixels that are NaN or infinite; repair it, or leave it out with "
-            "--skip-bad"
-        )
-    lowest, peak = float(images.min()), float(images.max())
-    if not may_be_negative and lowest < -_NEGATIVE_SHARE * peak:
-        raise DataError(
-            f"{path} has pixels from {lowest:.3g} to {peak:.3g} instead of magnitudes, which are "
-            "not negative; take absolute values or shift them to start at 0 before importing, or "
-            "leave it out with --skip-bad"
-        )
-    if peak <= 0:
-        raise DataError(
-            f"{path} holds nothing but zeros in the {len(images)} slices that are kept; repair it, "
-            "or leave it out with --skip-bad"
-        )
 
 
 def _sampled(assignment: Assignment, rate: float) -> Assignment:

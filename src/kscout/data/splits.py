@@ -1,16 +1,18 @@
 """Which volume belongs to training, validation and test: by folder, by text file or by draw."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 from kscout.data.store import SPLITS
 from kscout.data.volumes import SUFFIXES, VolumeFile, find_volumes
 from kscout.errors import DataError
 
 _PREFIXES = ("singlecoil_", "multicoil_", "")
+
+T = TypeVar("T")
 
 
 @final
@@ -134,6 +136,15 @@ def draw(
     drawn = set(order[:n_drawn])
     stay = [volume for i, volume in enumerate(volumes) if i not in drawn]
     return stay, [volume for i, volume in enumerate(volumes) if i in drawn]
+
+
+def sample_volumes(volumes: Sequence[T], rate: float) -> list[T]:
+    """Keep a share of a sorted list, drawn as the reference does and sorted as it was."""
+    if rate >= 1:
+        return list(volumes)
+    order = list(range(len(volumes)))
+    random.Random(0).shuffle(order)
+    return [volumes[i] for i in sorted(order[: round(len(order) * rate)])]
 
 
 def _stem(name: str) -> str:

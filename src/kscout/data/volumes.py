@@ -1,37 +1,24 @@
 """Finding volumes in a folder and reading them, whatever their format."""
 
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float32
 
-from kscout.data.dicom import dicom_files, is_dicom, read_dicom_series
-from kscout.data.fastmri import read_hdf5
-from kscout.data.nifti import Plane, read_nifti
-from kscout.errors import DataError
+from kscout.data.formats.dicom import dicom_files, is_dicom
+from kscout.names import FORMATS, Plane, import_target
 
-Format = Literal["hdf5", "nifti", "dicom", "numpy"]
-
-SUFFIXES: dict[str, Format] = {
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".nii": "nifti",
-    ".nii.gz": "nifti",
-    ".npy": "numpy",
-    ".npz": "numpy",
+SUFFIXES = {
+    suffix: name
+    for name, entry in FORMATS.items()
+    if not entry.is_series
+    for suffix in entry.suffixes
 }
-
-# What numpy and zipfile raise on a damaged `.npy` or `.npz`; an unknown compression is the last.
-_UNREADABLE = (
-    *(OSError, EOFError, ValueError, KeyError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError),
-)
+"""Formats of which one file is a volume, by the end of its name."""
 
 
 @final
@@ -42,7 +29,8 @@ class VolumeFile:
     name: str
     path: Path
     """The file; for a DICOM series its folder."""
-    format: Format
+    format: str
+    """Its name in `kscout.names.FORMATS`."""
 
     @property
     def n_bytes(self) -> int:
@@ -79,57 +67,20 @@ def read_volume(
         key: name of the images inside HDF5 and `.npz` files.
         plane: along which NIfTI volumes are cut.
     """
-    match volume.format:
-        case "hdf5":
-            return read_hdf5(volume.path, key)
-        case "nifti":
-            return read_nifti(volume.path, plane)
-        case "dicom":
-            return read_dicom_series(volume.path)
-        case "numpy":
-            return read_numpy(volume.path, key), ""
+    entry = FORMATS[volume.format]
+    given = {"key": key, "plane": plane}
+    read = import_target(entry.target, of="reader")
+    return read(volume.path, **{name: given[name] for name in entry.options})
 
 
-def read_numpy(path: Path, key: str | None = None) -> Float32[np.ndarray, "slice row col"]:
-    """Return a stack of real images from `.npy`, or from the one array (or `key`) of `.npz`."""
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.lib.npyio.NpzFile):
-            with loaded:
-                # A member that is no array comes out as bytes.
-                stack = np.asarray(loaded[_only_key(path, key, loaded.files)])
-        else:
-            stack = loaded
-    except _UNREADABLE as error:
-        raise DataError(
-            f"{path} cannot be read as NumPy arrays ({error}); save it again with numpy.save, or "
-            "leave it out with --skip-bad"
-        ) from error
-    if np.iscomplexobj(stack) or stack.ndim not in (2, 3) or stack.dtype.kind not in "fiub":
-        raise DataError(
-            f"{path} holds {stack.dtype} of shape {stack.shape} instead of real images slice x "
-            "row x column; save magnitudes, or leave it out with --skip-bad"
-        )
-    images = stack.astype(np.float32)
-    return images if images.ndim == 3 else images[None]
-
-
-def _only_key(path: Path, key: str | None, keys: list[str]) -> str:
-    if key is None and len(keys) == 1:
-        return keys[0]
-    if key not in keys:
-        raise DataError(f"{path} holds the arrays {', '.join(keys)}; name one of them with --key")
-    return key
-
-
-def _format_of(path: Path) -> Format | None:
+def _format_of(path: Path) -> str | None:
     if path.name.startswith("."):
         return None
     name = path.name.lower()
     return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, Format]]:
+def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
     has_series = False
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):

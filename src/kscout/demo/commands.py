@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kscout.config import PolicyConfig, ReconstructorConfig
-from kscout.data.making import MakeSettings
+from kscout.data.generate import MakeSettings
 from kscout.demo.paper_size import SHOWN_BASELINE, UNET, ZERO_FILLED, Budget, PaperSize
 from kscout.demo.settings import METHODS, DemoFolder, DemoSettings
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from kscout.data.making import MakeSettings
+from kscout.data.generate import MakeSettings
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.paper_numbers import same_setting
 from kscout.evaluation.trajectories import AcquisitionPlan

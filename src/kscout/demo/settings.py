@@ -12,7 +12,7 @@ from kscout.config import (
     ReconstructorConfig,
     ReconstructorTraining,
 )
-from kscout.data.making import MakeSettings
+from kscout.data.generate import MakeSettings
 from kscout.demo.paper_size import PaperSize
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan

@@ -14,7 +14,7 @@ import torch
 from kscout import policies, reconstruction
 from kscout.acquisition.rollout import Trajectory
 from kscout.assemble import make_policy
-from kscout.data.making import make_store
+from kscout.data.generate import make_store
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store, checksum
 from kscout.demo.settings import (

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 
 from kscout import reconstruction
-from kscout.data.making import make_store
+from kscout.data.generate import make_store
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store, checksum
 from kscout.demo.paper_size import SHOWN_BASELINE, SIZE, UNET, ZERO_FILLED, Budget, PaperSize

@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float32
 
-from kscout.data.noise_fields import Field
+from kscout.data.makers.noise_fields import Field
 
 Point = tuple[float, float, float]
 Window = tuple[slice, slice]

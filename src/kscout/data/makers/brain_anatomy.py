@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Float32
 from scipy import fft, ndimage
 
-from kscout.data.drawing import Grid, Point, cone, ellipsoid, join, meet
-from kscout.data.noise_fields import Field, SmoothNoise
-from kscout.data.scanner import Warp
+from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, meet
+from kscout.data.makers.noise_fields import Field, SmoothNoise
+from kscout.data.makers.scanner import Warp
 
 _LATTICE_MM = 4.0
 _LATTICE_SHAPE = (56, 48, 56)

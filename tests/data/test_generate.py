@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.data.making import PAPER_SLICES, MakeSettings, make_store, paper_settings
+from kscout.data.generate import MakeSettings, make_store, paper_settings
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
+from kscout.names import SOURCES
 
 SMALL = {"kind": "knee", "slices": 3, "size": 64, "workers": 1}
 
@@ -45,10 +46,10 @@ def test_totals_cut_the_last_volume_short(tmp_path: Path) -> None:
     assert [len(record.slices) for record in store.manifest.volumes] == [3, 1, 2]
 
 
-@pytest.mark.parametrize("kind", PAPER_SLICES)
+@pytest.mark.parametrize("kind", ["knee", "brain"])
 def test_paper_settings_add_up_to_the_papers_slices(kind: str) -> None:
     settings = paper_settings(kind)
-    assert settings.totals == PAPER_SLICES[kind]
+    assert settings.totals == SOURCES[kind].paper_slices
     for n_volumes, total in zip(settings.volumes, settings.totals, strict=True):
         assert (n_volumes - 1) * settings.slices < total <= n_volumes * settings.slices
 

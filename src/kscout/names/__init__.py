@@ -19,13 +19,21 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, final
 
 from kscout.errors import ConfigError, unknown_name
+from kscout.names.data import FORMATS, IMPORT_PRESETS, PLANES, SOURCES, Plane
+from kscout.names.entries import (
+    Entry,
+    EstimatorEntry,
+    FormatEntry,
+    PolicyEntry,
+    ReconstructorEntry,
+    SourceEntry,
+)
 
 Protocol = Literal["paper", "blind"]
 """How normalized images are scored: `paper` un-normalizes with the target's statistics, which no
@@ -34,61 +42,6 @@ scanner has; `blind` with the statistics that the reconstruction itself found.""
 PROTOCOLS: tuple[Protocol, ...] = ("paper", "blind")
 
 _OUTSIDE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Where a thing lies and what it is, told without importing it."""
-
-    target: str
-    """`module:Name` of the class or function."""
-    summary: str = ""
-    """One line for `--help` and the docs."""
-
-
-@final
-@dataclass(frozen=True)
-class PolicyEntry(Entry):
-    """A policy."""
-
-    origin: Literal["name", "fit", "training"] = "name"
-    """What determines it: its name and the sizes, an order fitted on data, or trained weights."""
-    is_oracle: bool = False
-    """Whether it looks at the truth, which no scanner has."""
-
-
-@final
-@dataclass(frozen=True)
-class ReconstructorEntry(Entry):
-    """A reconstruction."""
-
-    is_learnable: bool = True
-    """Whether it has weights, so that its name alone does not determine it."""
-
-
-@final
-@dataclass(frozen=True)
-class EstimatorEntry(Entry):
-    """A way to train a policy: the value of `training.method`."""
-
-    settings: str = ""
-    """`module:Class` of its settings, the section `[training]`; imports no torch. Empty for an
-    estimator from outside, whose class names them itself (`settings`)."""
-    label: str = ""
-    """What folders and tables call its runs, formatted with the settings in `varies`."""
-    varies: tuple[str, ...] = ()
-    """Settings of its own in which runs of one command may differ, as they do in their seed."""
-
-
-@final
-@dataclass(frozen=True)
-class SourceEntry(Entry):
-    """Images that `data make` makes: the target draws one volume."""
-
-    size: int = 128
-    """Side in pixels where none is asked for."""
-    variants: tuple[str, ...] = ("realistic",)
-    """Kinds of anatomy that it draws; the first is drawn where none is asked for."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -353,26 +306,19 @@ ESTIMATORS = Table(
     },
 )
 
-SOURCES: dict[str, SourceEntry] = {
-    "knee": SourceEntry(
-        "kscout.data.knee_phantom:draw_knee_volume",
-        "procedural knees",
-        variants=("realistic", "structured"),
-    ),
-    "brain": SourceEntry(
-        "kscout.data.brain_phantom:draw_brain_volume", "procedural brains", size=256
-    ),
-    "heads": SourceEntry("kscout.data.heads:draw_head_volume", "slices cut from real heads"),
-}
-
 __all__ = [
     "ESTIMATORS",
+    "FORMATS",
+    "IMPORT_PRESETS",
+    "PLANES",
     "POLICIES",
     "PROTOCOLS",
     "RECONSTRUCTORS",
     "SOURCES",
     "Entry",
     "EstimatorEntry",
+    "FormatEntry",
+    "Plane",
     "PolicyEntry",
     "Protocol",
     "ReconstructorEntry",

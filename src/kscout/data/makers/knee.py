@@ -12,8 +12,8 @@ from typing import Literal, final, get_args
 
 import numpy as np
 
-from kscout.data.drawing import Canvas, Point, Volume, cone, ellipsoid, meet
-from kscout.data.knee_anatomy import (
+from kscout.data.makers.drawing import Canvas, Point, Volume, cone, ellipsoid, meet
+from kscout.data.makers.knee_anatomy import (
     Bones,
     Knee,
     draw_knee,
@@ -22,9 +22,9 @@ from kscout.data.knee_anatomy import (
     skin_distance,
     slice_grid,
 )
-from kscout.data.noise_fields import Band, Field, band_texture
-from kscout.data.scanner import Scanner, check_request, crop_resolution, fine_size
-from kscout.data.tissue import draw_signals
+from kscout.data.makers.noise_fields import Band, Field, band_texture
+from kscout.data.makers.scanner import Scanner, check_request
+from kscout.data.makers.tissue import draw_signals
 from kscout.errors import unknown_name
 
 Variant = Literal["realistic", "structured"]
@@ -231,16 +231,13 @@ def draw_knee_volume(
     rng = np.random.default_rng([seed, volume, _KIND])
     knee = draw_knee(rng, variant)
     signals = draw_signals(rng, knee.contrast)
-    scanner = Scanner.draw(rng)
-    n_points = fine_size(size)
-    bias = scanner.bias(n_points)
-    clean = np.empty((n_slices, size, size), dtype=np.float32)
-    for index in range(n_slices):
+
+    def draw_slice(index: int, n_points: int) -> Field:
         depth = (2.0 * index + 1.0 + rng.uniform(-0.4, 0.4)) / n_slices - 1.0
-        image = _draw_slice(rng, knee, signals, depth, n_points)
-        clean[index] = crop_resolution(image * bias, size)
+        return _draw_slice(rng, knee, signals, depth, n_points)
+
     return Volume(
-        images=scanner.acquire(rng, clean),
+        images=Scanner.examine(rng, n_slices, size, draw_slice),
         acquisition=f"{knee.view}-{knee.contrast}",
         source=f"kscout knee phantom, {variant}"
         + (" (engineered to reward adaptivity)" if knee.has_stripes else ""),

@@ -14,15 +14,14 @@ import numpy as np
 from jaxtyping import Float32
 from scipy import ndimage
 
-from kscout.data.drawing import Volume
-from kscout.data.head_download import SOURCES_FILE, download_heads
-from kscout.data.noise_fields import Field
-from kscout.data.scanner import (
+from kscout.data.formats.nifti import load_canonical
+from kscout.data.makers.drawing import Volume
+from kscout.data.makers.head_download import SOURCES_FILE, download_heads
+from kscout.data.makers.noise_fields import Field
+from kscout.data.makers.scanner import (
     Scanner,
     Warp,
     check_request,
-    crop_resolution,
-    fine_size,
     plane_grid,
     rotation,
 )
@@ -116,17 +115,10 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, float, float]]:
             raise DataError(f"{path} is not a readable .npy array: {error}") from error
     if not path.name.endswith((".nii", ".nii.gz")):
         raise DataError(f"{path} is neither NIfTI (.nii, .nii.gz) nor .npy; convert it first")
-    try:
-        import nibabel
-        from nibabel.filebasedimages import ImageFileError
-    except ImportError as error:
-        raise DataError(f"reading {path.name} needs nibabel; install kscout[formats]") from error
-    try:
-        image = nibabel.as_closest_canonical(nibabel.load(path))
-        values = np.asanyarray(image.dataobj)
-    except (OSError, EOFError, ValueError, ImageFileError) as error:
-        raise DataError(f"{path} is not a readable NIfTI volume: {error}") from error
-    x, y, z = (float(step) for step in image.header.get_zooms()[:3])
+    values, spacing = load_canonical(path)
+    if len(spacing) < 3:
+        raise DataError(f"{path} has shape {values.shape}, expected three axes")
+    x, y, z = spacing[:3]
     return values, (x, y, z)
 
 
@@ -246,15 +238,13 @@ def draw_head_volume(
     shares = [share for share, _ in _CONTRASTS.values()]
     contrast = str(rng.choice(list(_CONTRASTS), p=shares))
     cut = _draw_cut(rng, contrast)
-    scanner = Scanner.draw(rng)
-    n_points = fine_size(size)
-    bias = scanner.bias(n_points)
-    clean = np.empty((n_slices, size, size), dtype=np.float32)
-    for index in range(n_slices):
+
+    def draw_slice(index: int, n_points: int) -> Field:
         place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
-        clean[index] = crop_resolution(_cut_slice(head, cut, place, n_points) * bias, size)
+        return _cut_slice(head, cut, place, n_points)
+
     return Volume(
-        images=scanner.acquire(rng, clean),
+        images=Scanner.examine(rng, n_slices, size, draw_slice),
         acquisition=f"axial-{contrast}",
         source=f"head {head.name}: {head.source}",
     )

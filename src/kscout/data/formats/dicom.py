@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
+from kscout.data.formats import require
 from kscout.errors import DataError
-
-_SUFFIXES = (".dcm", ".dicom", ".ima")
+from kscout.names import FORMATS
 
 
 def is_dicom(path: Path) -> bool:
     """Say whether a file is DICOM, by its name or, without one, by its magic bytes."""
-    if path.suffix.lower() in _SUFFIXES:
+    if path.suffix.lower() in FORMATS["dicom"].suffixes:
         return True
     if path.suffix and not path.suffix[1:].isdigit():
         return False
@@ -39,25 +39,17 @@ def read_dicom_series(folder: Path) -> tuple[Float32[np.ndarray, "slice row col"
     if len(sizes) != 1:
         raise DataError(
             f"{folder} has slices of {len(sizes)} sizes ({sizes[0]}, {sizes[1]}); move those of "
-            "one size into a folder of their own, or leave it out with --skip-bad"
+            "one size into a folder of their own"
         )
     return np.concatenate(frames), str(getattr(slices[0], "SeriesDescription", ""))
 
 
 def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynamic
-    try:
-        import pydicom
-    except ImportError as error:
-        raise DataError(
-            f"{path} is DICOM, which needs pydicom: pip install 'kscout[formats]'"
-        ) from error
+    pydicom = require("dicom", path)
     try:
         return pydicom.dcmread(path)
     except (OSError, EOFError, ValueError, pydicom.errors.InvalidDicomError) as error:
-        raise DataError(
-            f"{path} cannot be read as DICOM ({error}); copy it again, or leave its series out "
-            "with --skip-bad"
-        ) from error
+        raise DataError(f"{path} cannot be read as DICOM ({error}); copy it again") from error
 
 
 def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data sets are dynamic
@@ -80,12 +72,12 @@ def _pixels(
     except (AttributeError, ValueError, NotImplementedError, RuntimeError) as error:
         raise DataError(
             f"{folder / name} has pixels that cannot be read ({error}); convert the series to an "
-            "uncompressed transfer syntax, or leave it out with --skip-bad"
+            "uncompressed transfer syntax"
         ) from error
     if int(getattr(data, "SamplesPerPixel", 1)) != 1 or pixels.ndim not in (2, 3):
         raise DataError(
-            f"{folder / name} has pixels of shape {pixels.shape} instead of gray values; leave "
-            "the series out with --skip-bad"
+            f"{folder / name} has pixels of shape {pixels.shape} instead of gray values; convert "
+            "the series to gray values"
         )
     slope = float(getattr(data, "RescaleSlope", 1) or 1)
     intercept = float(getattr(data, "RescaleIntercept", 0) or 0)

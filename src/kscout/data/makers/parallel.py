@@ -12,17 +12,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import cast, final
+from typing import Any, final
 
 import numpy as np
 
-from kscout.data.brain_phantom import draw_brain_volume
-from kscout.data.drawing import Volume
-from kscout.data.heads import Head, draw_head_volume
-from kscout.data.knee_phantom import Variant, draw_knee_volume
-from kscout.data.scanner import check_request
+from kscout.data.makers.drawing import Volume
+from kscout.data.makers.heads import Head
+from kscout.data.makers.scanner import check_request
 from kscout.errors import ConfigError, RunError, unknown_name
-from kscout.names import SOURCES
+from kscout.names import SOURCES, import_target
 
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -46,13 +44,14 @@ class _Task:
 
 
 def _draw(task: _Task, heads: Sequence[Head]) -> Volume:
-    key = {"seed": task.seed, "volume": task.volume}
-    shape = {"n_slices": task.n_slices, "size": task.size}
-    if task.kind == "knee":
-        return draw_knee_volume(**key, **shape, variant=cast(Variant, task.variant))
-    if task.kind == "brain":
-        return draw_brain_volume(**key, **shape)
-    return draw_head_volume(heads, **key, **shape)
+    entry = SOURCES[task.kind]
+    given: dict[str, Any] = {"seed": task.seed, "volume": task.volume}
+    given |= {"n_slices": task.n_slices, "size": task.size}
+    if len(entry.variants) > 1:
+        given["variant"] = task.variant
+    if entry.needs_sources:
+        given["heads"] = heads
+    return import_target(entry.target, of="kind of images")(**given)
 
 
 def _start_worker(heads: list[tuple[Head, str]]) -> None:
@@ -193,8 +192,8 @@ def make_volumes(
         raise unknown_name("kind of images", kind, list(SOURCES))
     if variant not in SOURCES[kind].variants:
         raise ConfigError(f"{kind} images have no variant {variant!r}; leave it at 'realistic'")
-    if kind == "heads" and not heads:
-        raise ConfigError("heads are cut from real volumes; load some and hand them over")
+    if SOURCES[kind].needs_sources and not heads:
+        raise ConfigError(f"{kind} are cut from real volumes; load some and hand them over")
     if n_volumes < 0 or workers < 1 or seed < 0:
         raise ConfigError(
             f"found n_volumes {n_volumes}, workers {workers}, seed {seed}; "

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kscout.data import head_download
-from kscout.data.head_download import HeadSource, download_heads
-from kscout.data.heads import Head, draw_head_volume, load_heads, split_heads
-from kscout.data.make import make_volumes
+from kscout.data.makers import head_download
+from kscout.data.makers.head_download import HeadSource, download_heads
+from kscout.data.makers.heads import Head, draw_head_volume, load_heads, split_heads
+from kscout.data.makers.parallel import make_volumes
 from kscout.errors import ConfigError, DataError, RunError
 
 
@@ -222,7 +222,7 @@ def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
 
 
 def test_workers_do_not_load_torch() -> None:
-    code = "import sys, kscout.data.make; sys.exit('torch' in sys.modules)"
+    code = "import sys, kscout.data.makers.parallel; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

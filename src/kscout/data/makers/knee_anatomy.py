@@ -10,9 +10,9 @@ from typing import final
 
 import numpy as np
 
-from kscout.data.drawing import Grid, Point, cone, ellipsoid, join, meet
-from kscout.data.noise_fields import Field, SmoothNoise
-from kscout.data.scanner import Warp, plane_grid, rotation
+from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, meet
+from kscout.data.makers.noise_fields import Field, SmoothNoise
+from kscout.data.makers.scanner import Warp, plane_grid, rotation
 
 _REACH_MM = {"coronal": (3.0, 34.0), "sagittal": (0.0, 38.0)}
 """Middle and half thickness of the slab that the slices cover."""

@@ -1,6 +1,7 @@
 """From painted tissue to MR images: slice planes, shading, resolution limit, noise and scale."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -8,8 +9,8 @@ import numpy as np
 from jaxtyping import Float32, Float64
 from scipy import fft
 
-from kscout.data.drawing import Grid
-from kscout.data.noise_fields import Field, SmoothNoise
+from kscout.data.makers.drawing import Grid
+from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.errors import ConfigError
 
 MIN_SIZE, MAX_SIZE = 64, 320
@@ -124,6 +125,29 @@ class Scanner:
         a, b, c, d, e = (np.float32(value) for value in self.shading)
         log_bias = a * x + b * y + c * x * y + d * (x * x - 0.3) + e * (y * y - 0.3)
         return np.exp(log_bias).astype(np.float32)
+
+    @classmethod
+    def examine(
+        cls,
+        rng: np.random.Generator,
+        n_slices: int,
+        size: int,
+        draw_slice: Callable[[int, int], Field],
+    ) -> Stack:
+        """Draw a scanner, then every slice, and return the images of the examination.
+
+        Args:
+            rng: the volume's random numbers.
+            n_slices: how many slices.
+            size: rows and columns of the images.
+            draw_slice: draws a slice by its number on a grid of so many points per side.
+        """
+        scanner, n_points = cls.draw(rng), fine_size(size)
+        bias = scanner.bias(n_points)
+        clean = np.empty((n_slices, size, size), dtype=np.float32)
+        for index in range(n_slices):
+            clean[index] = crop_resolution(draw_slice(index, n_points) * bias, size)
+        return scanner.acquire(rng, clean)
 
     def acquire(self, rng: np.random.Generator, clean: Stack) -> Stack:
         """Add complex noise to a stack of real images, take the magnitude and scale the volume."""

@@ -7,18 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from kscout.data.heads import Head, HeadSplit, download_heads, load_heads, split_heads
 from kscout.data.importing import OnVolume
-from kscout.data.make import make_volumes
+from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
+from kscout.data.makers.parallel import make_volumes
 from kscout.data.store import SPLITS, Store
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import SOURCES
-
-PAPER_SLICES = {"knee": (6959, 1779, 1715), "brain": (11312, 4372, 2832)}
-"""The paper's slices of training, validation and test."""
-
-_PAPER_PER_VOLUME = {"knee": 18, "brain": 16}
 
 
 @final
@@ -27,7 +22,7 @@ class MakeSettings:
     """What to make."""
 
     kind: str
-    """knee, brain or heads."""
+    """A name in `kscout.names.SOURCES`."""
     volumes: tuple[int, int, int] = (40, 10, 10)
     """Volumes for training, validation and test."""
     slices: int = 16
@@ -52,12 +47,13 @@ class MakeSettings:
             raise ConfigError(
                 f"--volumes {self.volumes} of --slices {self.slices} are no images; ask for one"
             )
-        if self.kind != "heads" and (self.sources or self.download):
+        has_sources = bool(self.sources or self.download)
+        if has_sources and not SOURCES[self.kind].needs_sources:
             raise ConfigError(f"{self.kind} images have no source; give it with `heads` only")
-        if self.kind == "heads" and not self.sources and not self.download:
+        if SOURCES[self.kind].needs_sources and not has_sources:
             raise ConfigError(
-                "heads are cut from real volumes; name them with --source FILE, once per subject, "
-                "or fetch some with --download"
+                f"{self.kind} are cut from real volumes; name them with --source FILE, once per "
+                "subject, or fetch some with --download"
             )
 
     @classmethod
@@ -74,11 +70,13 @@ class MakeSettings:
 
 def paper_settings(kind: str, **options: Any) -> MakeSettings:  # noqa: ANN401 - any setting
     """Return the settings that give exactly the paper's numbers of slices."""
-    if kind not in PAPER_SLICES:
-        raise unknown_name("image set of the paper", kind, list(PAPER_SLICES))
+    totals = SOURCES[kind].paper_slices if kind in SOURCES else None
+    if totals is None:
+        known = [name for name, entry in SOURCES.items() if entry.paper_slices is not None]
+        raise unknown_name("image set of the paper", kind, known)
     if taken := [name for name in ("volumes", "slices") if name in options]:
         raise ConfigError(f"--paper decides --{taken[0]}; drop one of the two")
-    totals, per_volume = PAPER_SLICES[kind], _PAPER_PER_VOLUME[kind]
+    per_volume = SOURCES[kind].paper_slices_per_volume
     train, val, test = (math.ceil(total / per_volume) for total in totals)
     return MakeSettings(
         kind=kind, volumes=(train, val, test), slices=per_volume, totals=totals, **options
@@ -92,7 +90,7 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
     if done := finished_store(out, recipe):
         return done
     with StoreWriter(out, recipe) as writer:
-        heads = _load_split_heads(settings) if settings.kind == "heads" else None
+        heads = _load_split_heads(settings) if SOURCES[settings.kind].needs_sources else None
         for split in SPLITS:
             _make_split(split, settings, heads.pool(split) if heads else None, writer, on_volume)
         shares_head = heads is not None and heads.val[0] is heads.train[0]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kscout.data.drawing import Canvas, Grid, cone, coverage, ellipsoid, join, meet
-from kscout.data.noise_fields import Band, SmoothNoise, band_texture
-from kscout.data.scanner import Scanner, crop_resolution, plane_grid, rotation
+from kscout.data.makers.drawing import Canvas, Grid, cone, coverage, ellipsoid, join, meet
+from kscout.data.makers.noise_fields import Band, SmoothNoise, band_texture
+from kscout.data.makers.scanner import Scanner, crop_resolution, plane_grid, rotation
 
 
 def test_smooth_noise_is_one_function_read_on_any_grid() -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kscout.data.brain_phantom import draw_brain_volume
-from kscout.data.drawing import Volume
-from kscout.data.knee_phantom import STRIPES, draw_knee_volume
-from kscout.data.tissue import SEQUENCES, TISSUES, draw_signals, signal
+from kscout.data.makers.brain import draw_brain_volume
+from kscout.data.makers.drawing import Volume
+from kscout.data.makers.knee import STRIPES, draw_knee_volume
+from kscout.data.makers.tissue import SEQUENCES, TISSUES, draw_signals, signal
 from kscout.errors import ConfigError
 
 DRAW: dict[str, Callable[..., Volume]] = {"knee": draw_knee_volume, "brain": draw_brain_volume}

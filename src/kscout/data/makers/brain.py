@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from kscout.data.brain_anatomy import (
+from kscout.data.makers.brain_anatomy import (
     Brain,
     Hulls,
     draw_brain,
@@ -14,17 +14,15 @@ from kscout.data.brain_anatomy import (
     mirrored,
     sulcus_distance,
 )
-from kscout.data.drawing import Canvas, Grid, Point, Volume, cone, ellipsoid, join, meet
-from kscout.data.noise_fields import Band, Field, band_texture
-from kscout.data.scanner import (
+from kscout.data.makers.drawing import Canvas, Grid, Point, Volume, cone, ellipsoid, join, meet
+from kscout.data.makers.noise_fields import Band, Field, band_texture
+from kscout.data.makers.scanner import (
     Scanner,
     check_request,
-    crop_resolution,
-    fine_size,
     plane_grid,
     rotation,
 )
-from kscout.data.tissue import draw_signals
+from kscout.data.makers.tissue import draw_signals
 
 _KIND = 2
 _LOWEST_MM, _HIGHEST_MM = -46.0, 60.0
@@ -325,16 +323,13 @@ def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Vo
     contrast = str(rng.choice(list(_CONTRASTS), p=list(_CONTRASTS.values())))
     brain = draw_brain(rng, contrast)
     signals = draw_signals(rng, contrast, spread=0.03)
-    scanner = Scanner.draw(rng)
-    n_points = fine_size(size)
-    bias = scanner.bias(n_points)
-    clean = np.empty((n_slices, size, size), dtype=np.float32)
-    for index in range(n_slices):
+
+    def draw_slice(index: int, n_points: int) -> Field:
         place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
-        image = _draw_slice(rng, brain, signals, place, n_points)
-        clean[index] = crop_resolution(image * bias, size)
+        return _draw_slice(rng, brain, signals, place, n_points)
+
     return Volume(
-        images=scanner.acquire(rng, clean),
+        images=Scanner.examine(rng, n_slices, size, draw_slice),
         acquisition=f"axial-{contrast}",
         source="kscout brain phantom",
     )

@@ -1,0 +1,90 @@
+"""Cutting volumes into square images by the paper's rules (arXiv:2010.16262), and checking them."""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32, Shaped
+
+from kscout.errors import DataError
+
+_NEGATIVE_SHARE = 0.01
+"""Resampling leaves pixels that lie below zero by less than this share of the peak."""
+
+
+def middle_slices(n_slices: int) -> range:
+    """Return the middle half of a volume, where the anatomy is."""
+    return range(n_slices // 4, 3 * n_slices // 4)
+
+
+def zero_pad(
+    images: Shaped[np.ndarray, "slice row col"], size: int
+) -> Shaped[np.ndarray, "slice padded_row padded_col"]:
+    """Surround images with zeros up to `size`; an odd pixel goes to the top and left."""
+    margins = [max(size - length, 0) for length in images.shape[-2:]]
+    widths = [(0, 0), *(((margin + 1) // 2, margin // 2) for margin in margins)]
+    return np.pad(images, widths)
+
+
+def center_crop(
+    images: Shaped[np.ndarray, "slice row col"], size: int
+) -> Shaped[np.ndarray, "slice side side"]:
+    """Cut the central square out of images."""
+    top, left = ((length - size) // 2 for length in images.shape[-2:])
+    return images[:, top : top + size, left : left + size]
+
+
+def cut_squares(
+    images: Float32[np.ndarray, "slice row col"], path: Path, *, size: int | None, pad: int | None
+) -> Float32[np.ndarray, "slice side side"]:
+    """Return the central squares of images.
+
+    Args:
+        images: of one volume.
+        path: its file, for messages.
+        size: side of the squares; None keeps whole images.
+        pad: images smaller than this are surrounded with zeros first.
+    """
+    n_rows, n_cols = images.shape[-2:]
+    if pad is not None:
+        images = zero_pad(images, pad)
+    elif n_rows != n_cols and size is None:
+        short, long = sorted((n_rows, n_cols))
+        raise DataError(
+            f"{path} has images of {n_rows}x{n_cols}, which are not square; keep their middle with "
+            f"--size {short}, surround them with zeros by --pad {long}"
+        )
+    side = size or pad or n_rows
+    if min(images.shape[-2:]) < side:
+        raise DataError(
+            f"{path} has images of {n_rows}x{n_cols}, smaller than --size {side}; lower --size, "
+            f"surround them with zeros by --pad {side}"
+        )
+    return np.ascontiguousarray(center_crop(images, side))
+
+
+def check_pixels(
+    images: Float32[np.ndarray, "slice row col"], path: Path, *, may_be_negative: bool
+) -> None:
+    """Refuse images that are not finite magnitudes.
+
+    Args:
+        images: of one volume.
+        path: its file, for messages.
+        may_be_negative: whether negative pixels pass.
+    """
+    n_bad = int(images.size - np.isfinite(images).sum())
+    if n_bad:
+        raise DataError(f"{path} has {n_bad} pixels that are NaN or infinite; repair it")
+    lowest, peak = float(images.min()), float(images.max())
+    if not may_be_negative and lowest < -_NEGATIVE_SHARE * peak:
+        raise DataError(
+            f"{path} has pixels from {lowest:.3g} to {peak:.3g} instead of magnitudes, which are "
+            "not negative; take absolute values or shift them to start at 0 before importing"
+        )
+    if peak <= 0:
+        raise DataError(
+            f"{path} holds nothing but zeros in the {len(images)} slices that are kept; repair it"
+        )
+
+
+__all__ = ["center_crop", "check_pixels", "cut_squares", "middle_slices", "zero_pad"]

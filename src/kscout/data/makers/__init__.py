@@ -1,0 +1,1 @@
+"""Images that need no license, drawn volume by volume; `kscout.names.SOURCES` is the table."""

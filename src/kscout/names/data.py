@@ -1,0 +1,67 @@
+"""Where images come from: what is made, which files are read, and the paper's rules."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from kscout.names.entries import FormatEntry, SourceEntry
+
+SOURCES: Mapping[str, SourceEntry] = {
+    "knee": SourceEntry(
+        "kscout.data.makers.knee:draw_knee_volume",
+        "procedural knees; structured ones are engineered to reward adaptivity",
+        variants=("realistic", "structured"),
+        paper_slices=(6959, 1779, 1715),
+        paper_slices_per_volume=18,
+    ),
+    "brain": SourceEntry(
+        "kscout.data.makers.brain:draw_brain_volume",
+        "procedural brains",
+        size=256,
+        paper_slices=(11312, 4372, 2832),
+    ),
+    "heads": SourceEntry(
+        "kscout.data.makers.heads:draw_head_volume",
+        "slices cut from real heads",
+        needs_sources=True,
+    ),
+}
+
+FORMATS: Mapping[str, FormatEntry] = {
+    "hdf5": FormatEntry(
+        "kscout.data.formats.hdf5:read_hdf5",
+        "fastMRI's HDF5",
+        suffixes=(".h5", ".hdf5"),
+        options=("key",),
+    ),
+    "nifti": FormatEntry(
+        "kscout.data.formats.nifti:read_nifti",
+        "NIfTI",
+        suffixes=(".nii", ".nii.gz"),
+        options=("plane",),
+        needs="nibabel",
+    ),
+    "dicom": FormatEntry(
+        "kscout.data.formats.dicom:read_dicom_series",
+        "DICOM",
+        suffixes=(".dcm", ".dicom", ".ima"),
+        needs="pydicom",
+        is_series=True,
+    ),
+    "numpy": FormatEntry(
+        "kscout.data.formats.numpy_array:read_numpy",
+        "NumPy",
+        suffixes=(".npy", ".npz"),
+        options=("key",),
+    ),
+}
+
+Plane = Literal["axial", "coronal", "sagittal"]
+"""How a volume is cut into slices."""
+
+PLANES: tuple[Plane, ...] = ("axial", "coronal", "sagittal")
+
+IMPORT_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "knee": {"size": 128, "center_volume": True, "sample_rate": 0.5},
+    "brain": {"size": 256, "pad": 384, "sample_rate": 0.2},
+}
+"""The paper's rules for fastMRI's volumes, as settings of an import."""
