@@ -29,15 +29,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
-from kscout.config import Config, dump_config
+from kscout.config import Config, differences, to_toml, told
 from kscout.errors import RunError
 from kscout.files import write_json, write_text
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
 _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
-
-_N_TOLD = 5
-"""Differing settings that a refusal names; a wall of them is not read."""
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +114,7 @@ class Run:
             # Last, so that a folder with settings is one whose provenance is known; a provenance
             # without settings is of a run that was killed before it began, and replaced.
             if not is_begun:
-                write_text(path / CONFIG, dump_config(config))
+                write_text(path / CONFIG, to_toml(config))
         except BaseException:
             os.close(lock)
             raise
@@ -309,33 +306,17 @@ def _lock_folder(path: Path) -> int:
 
 def _check_same_config(path: Path, config: Config) -> None:
     there = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
-    here = tomllib.loads(dump_config(config))
+    here = tomllib.loads(to_toml(config))
     if there.get("kind") != here["kind"]:
         raise RunError(
             f"{path} holds a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
             "name another --out"
         )
-    differences = _differences(there, here)
-    if differences:
-        n_more = len(differences) - _N_TOLD
-        told = [*differences[:_N_TOLD], f"{n_more} more"] if n_more > 0 else differences
+    if found := differences(there, here):
         raise RunError(
-            f"{path} belongs to a run with other settings: {'; '.join(told)}; "
+            f"{path} belongs to a run with other settings: {told(found)}; "
             "name another --out, or take its settings"
         )
-
-
-def _differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: ANN401 - TOML
-    if not (isinstance(there, dict) and isinstance(here, dict)):
-        return [] if there == here else [f"{where} is {there!r} there and {here!r} here"]
-    keys = list(dict.fromkeys([*there, *here]))
-    return [
-        difference
-        for key in keys
-        for difference in _differences(
-            there.get(key, "not set"), here.get(key, "not set"), f"{where}.{key}".lstrip(".")
-        )
-    ]
 
 
 def _check_same_inputs(path: Path, provenance: Record, inputs: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from small_campaign import TABLE, PlanOf
 from kscout.campaign.grid import parse_grid, read_grid
 from kscout.campaign.plan import INDEX, Plan, make_plan
 from kscout.campaign.sources import store_fingerprint
-from kscout.config import PolicyConfig, from_table, read_config
+from kscout.config import PolicyConfig, load, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
@@ -119,7 +119,7 @@ def test_commands_say_all_that_the_settings_say(plan_of: PlanOf, tmp_path: Path)
         file = tmp_path / "settings.toml"
         file.write_text(node.files["settings.toml"])
         table = {**node.settings, "training": {"gamma": 1.0, **node.settings["training"]}}
-        assert read_config(PolicyConfig, file) == from_table(PolicyConfig, table)
+        assert load(PolicyConfig, file) == read(PolicyConfig, table)
         assert node.command[node.command.index("--seed") + 1] == node.label.rpartition("seed")[2]
 
 
@@ -223,7 +223,7 @@ def test_runs_keep_their_names_when_a_given_store_is_gone(plan_of: PlanOf, tmp_p
             r"\[horizons\.long\] n_initial is 0",
         ),
         ({"analyses": {"snr": {"seeds": 0}}}, r"analyses\.snr\.seeds is 0; expected a list"),
-        ({"policy": {"kernel": 3, "name": 3}}, r"\[policy\] has no name"),
+        ({"policy": {"kernel": 3, "name": 3}}, r"policy\.name is 3; expected a string"),
         ({"analyses": {"entrop": True}}, "unknown analysis 'entrop'"),
         ({"analyses": {"snr": {"methods": ["ngreedy-0.5"]}}}, "this campaign trains: greedy"),
         ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),

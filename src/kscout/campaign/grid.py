@@ -35,7 +35,9 @@ from kscout.config import (
     AcquisitionSetting,
     PolicyConfig,
     ReconstructorConfig,
-    from_table,
+    merge,
+    read,
+    to_table,
 )
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import (
@@ -297,6 +299,6 @@ def _analyses(table: Table, evaluation: Evaluation | None) -> dict[str, Table]:
 
 def _settings(base: Any, changes: Table, where: str) -> Any:  # noqa: ANN401 - settings of a run
     try:
-        return from_table(type(base), changes, base)
+        return read(type(base), merge(to_table(base), changes))
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}" if where else str(error)) from error

@@ -27,7 +27,7 @@ from kscout.campaign.sources import (
     weights_file,
 )
 from kscout.campaign.store_recipes import StoreRecipe
-from kscout.config import AcquisitionSetting, PolicyConfig, dump_config, to_table
+from kscout.config import AcquisitionSetting, PolicyConfig, to_table, to_toml
 from kscout.errors import ConfigError, DataError
 from kscout.zoo import zoo_path
 
@@ -170,7 +170,7 @@ def _reconstruction(
             command=command,
             settings=settings,
             inputs=keys_of(store),
-            files={SETTINGS: dump_config(config)},
+            files={SETTINGS: to_toml(config)},
         )
     )
 
@@ -206,7 +206,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting, device: str) -> 
         command=command,
         settings=settings,
         inputs=keys_of(setting.store, setting.network),
-        files={SETTINGS: dump_config(config)},
+        files={SETTINGS: to_toml(config)},
         group=f"{training.method}, {setting.label}",
     )
 

@@ -11,8 +11,7 @@ from kscout.cli.progress import speaks_for_all, training_progress
 from kscout.config import (
     RECONSTRUCTOR_TRAININGS,
     ReconstructorConfig,
-    read_config,
-    with_settings,
+    settle,
 )
 from kscout.errors import unknown_name
 from kscout.names import RECONSTRUCTORS
@@ -89,11 +88,8 @@ def resolve_reconstructor(
     """Lay file, assignments and flags over a preset, the later ones winning."""
     if preset not in RECONSTRUCTOR_TRAININGS:
         raise unknown_name("preset", preset, list(RECONSTRUCTOR_TRAININGS))
-    config = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[preset])
-    if file is not None:
-        config = read_config(ReconstructorConfig, file, config)
-    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    return with_settings(config, [*settings, *given])
+    base = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[preset])
+    return settle(base, file, settings, flags)
 
 
 def _tell(answer: dict[str, Any]) -> None:

@@ -14,10 +14,10 @@ from kscout.cli.progress import speaks_for_all, training_progress
 from kscout.config import (
     ACQUISITIONS,
     POLICY_TRAININGS,
-    AcquisitionSetting,
     PolicyConfig,
-    read_config,
-    with_settings,
+    given,
+    section,
+    settle,
 )
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import ESTIMATORS
@@ -97,7 +97,7 @@ def train_policy(
         "training.n_trajectories": trajectories,
         "training.protocol": protocol,
         "training.precision": precision,
-        "training.compile": None if compile_ is None else str(compile_).lower(),
+        "training.compile": compile_,
         "training.convolution": convolution,
     }
     base = resolve_policy(preset, config, settings or [], flags)
@@ -119,28 +119,15 @@ def resolve_policy(
     """Lay file, assignments and flags over the presets, the later ones winning."""
     if preset not in ACQUISITIONS:
         raise unknown_name("preset", preset, list(ACQUISITIONS))
-    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
-
-    def laid_over(config: PolicyConfig) -> PolicyConfig:
-        if file is not None:
-            config = read_config(PolicyConfig, file, config)
-        return with_settings(config, [*settings, *given])
-
-    # First over two others than the preset, to learn which training is meant, and whether the
-    # user names numbers of columns: those are meant for other sizes than the preset's, too.
-    one, two = (
-        laid_over(PolicyConfig(acquisition=AcquisitionSetting(n_initial=n, horizon=n)))
-        for n in (1, 2)
-    )
-    names_columns = (
-        one.acquisition.n_initial == two.acquisition.n_initial
-        or one.acquisition.horizon == two.acquisition.horizon
-    )
+    wanted = given(file, settings, flags)
     acquisition = ACQUISITIONS[preset]
-    if names_columns:
+    # Numbers of columns that a user names are meant for other sizes than the preset's, too.
+    if {"n_initial", "horizon"} & set(section(wanted, "acquisition")):
         acquisition = replace(acquisition, size=None)
-    training = POLICY_TRAININGS[one.training.method]
-    config = laid_over(PolicyConfig(acquisition=acquisition, training=training))
+    method = section(wanted, "training").get("method")
+    training = POLICY_TRAININGS.get(str(method), PolicyConfig.training)
+    base = PolicyConfig(acquisition=acquisition, training=training)
+    config = settle(base, file, settings, flags)
     if config.training.method == "greedy" and flags["training.gamma"] is not None:
         raise ConfigError("the greedy estimator has no gamma; use --method ngreedy with --gamma")
     return config
@@ -151,7 +138,7 @@ def vary(base: PolicyConfig, gammas: Sequence[float], seeds: Sequence[int]) -> l
     if len(set(gammas)) < len(gammas):
         raise ConfigError(f"--gamma names one value twice: {list(gammas)}; give each once")
     return [
-        with_settings(base, [f"training.gamma={gamma}", f"training.seed={seed}"])
+        replace(base, training=replace(base.training, gamma=gamma, seed=seed))
         for gamma in gammas
         for seed in seeds
     ]

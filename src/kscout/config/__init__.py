@@ -1,5 +1,16 @@
-"""Settings of a run: classes and presets (`schema`), read strictly from TOML (`toml`)."""
+"""Settings of a run: classes and presets (`schema`) as records, read strictly (`records`)."""
 
+from kscout.config.layers import (
+    assigned,
+    differences,
+    given,
+    merge,
+    nested,
+    read_file,
+    section,
+    told,
+)
+from kscout.config.records import check, load, read, save, settle, to_table, to_toml
 from kscout.config.schema import (
     ACQUISITIONS,
     POLICY_TRAININGS,
@@ -13,7 +24,6 @@ from kscout.config.schema import (
     ReconstructorTraining,
     learning_rate_at,
 )
-from kscout.config.toml import dump_config, from_table, read_config, to_table, with_settings
 
 __all__ = [
     "ACQUISITIONS",
@@ -26,10 +36,20 @@ __all__ = [
     "PolicyTraining",
     "ReconstructorConfig",
     "ReconstructorTraining",
-    "dump_config",
-    "from_table",
+    "assigned",
+    "check",
+    "differences",
+    "given",
     "learning_rate_at",
-    "read_config",
+    "load",
+    "merge",
+    "nested",
+    "read",
+    "read_file",
+    "save",
+    "section",
+    "settle",
     "to_table",
-    "with_settings",
+    "to_toml",
+    "told",
 ]

@@ -5,56 +5,19 @@ arguments, checked where it is built.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, final, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, final
 
-import numpy as np
-
-from kscout.errors import ConfigError, unknown_name
+from kscout.config.bounds import REST, Above, AtLeast, Between, Told
+from kscout.config.records import check
+from kscout.errors import ConfigError
 from kscout.names import Protocol
 
 Precision = Literal["fp32", "bf16"]
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
 Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
 Method = Literal["greedy", "ngreedy"]
-Argument = bool | int | float | str | list[int] | list[float] | list[str]
-
-
-def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 - what a caller gave
-    """Return a setting as TOML and JSON know it: NumPy's numbers become Python's."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(name, item) for item in value]
-    if isinstance(value, bool | int | float | str):
-        return value
-    raise ConfigError(
-        f"{name} is a {type(value).__name__}; give a number, a string, true or false, or a list"
-    )
-
-
-def _make_plain(settings: object) -> None:
-    """Do so for every field that is set; refuse a word that is none of a field's choices."""
-    types = get_type_hints(type(settings))
-    for item in fields(settings):  # type: ignore[arg-type]
-        if (given := getattr(settings, item.name)) is None:
-            continue
-        value = _plain(item.name, given)
-        if get_origin(types[item.name]) is Literal and value not in get_args(types[item.name]):
-            raise unknown_name(item.name, value, list(get_args(types[item.name])))
-        object.__setattr__(settings, item.name, tuple(value) if isinstance(value, list) else value)
-
-
-def _at_least(settings: object, least: int, *names: str) -> None:
-    for name in names:
-        if (value := getattr(settings, name)) < least:
-            raise ConfigError(f"{name} is {value}; it must be {least} or more")
-
-
-def _above_zero(settings: object, *names: str) -> None:
-    for name in names:
-        if (value := getattr(settings, name)) <= 0:
-            raise ConfigError(f"{name} is {value}; it must be above 0")
+Argument = bool | int | float | str | list[int] | list[float] | list[int | float] | list[str]
 
 
 @final
@@ -64,12 +27,14 @@ class Component:
 
     name: str
     """Name in the registry."""
-    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    arguments: Annotated[
+        Mapping[str, Annotated[Argument, Told("a number, a string, true or false, or a list")]],
+        REST,
+    ] = field(default_factory=dict)
     """Keyword arguments; in TOML they stand beside the name."""
 
     def __post_init__(self) -> None:
-        arguments = {key: _plain(key, value) for key, value in self.arguments.items()}
-        object.__setattr__(self, "arguments", arguments)
+        check(self)
 
 
 @final
@@ -77,16 +42,15 @@ class Component:
 class AcquisitionSetting:
     """Where an acquisition starts and how far it goes."""
 
-    n_initial: int = 16
+    n_initial: Annotated[int, AtLeast(1)] = 16
     """Central columns measured at the start (paper: 16, 4, 32, 8)."""
-    horizon: int = 16
+    horizon: Annotated[int, AtLeast(1)] = 16
     """Columns acquired one by one after the start (paper: 16, 28, 16, 28)."""
     size: int | None = None
     """Pixels along each side that the setting is meant for; not given: any (paper: 128, 256)."""
 
     def __post_init__(self) -> None:
-        _make_plain(self)
-        _at_least(self, 1, "n_initial", "horizon")
+        check(self)
         if self.size is not None and self.budget > self.size:
             raise ConfigError(
                 f"n_initial {self.n_initial} + horizon {self.horizon} exceeds the {self.size} "
@@ -104,19 +68,26 @@ class AcquisitionSetting:
 class ReconstructorTraining:
     """How a reconstructor learns from fully sampled slices under random masks."""
 
-    n_epochs: int = 50
+    n_epochs: Annotated[int, AtLeast(1)] = 50
     """Passes over the training split (paper: 50)."""
-    batch_size: int = 16
+    batch_size: Annotated[int, AtLeast(1)] = 16
     """Slices per optimizer step, over all processes (paper: 16)."""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, Above(0)] = 1e-3
     """Adam's step size (paper: 1e-3)."""
     decay_epochs: tuple[int, ...] = (40,)
     """Epochs after which the step size is multiplied by `decay_factor` (paper: 40)."""
-    decay_factor: float = 0.1
+    decay_factor: Annotated[float, Above(0)] = 0.1
     """Factor at each decay (paper: 0.1)."""
-    accelerations: tuple[float, ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
+    accelerations: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
     """Columns over measured columns, one drawn per slice (paper: 4, 4, 4, 6, 6, 8)."""
-    center_fractions: tuple[float, ...] = (0.25, 0.167, 0.125, 0.167, 0.125, 0.125)
+    center_fractions: tuple[Annotated[float, Between(0, 1)], ...] = (
+        0.25,
+        0.167,
+        0.125,
+        0.167,
+        0.125,
+        0.125,
+    )
     """Share of columns always taken at the center, paired with `accelerations`."""
     protocol: Protocol = "paper"
     """Statistics that normalize targets: the target's (`paper`) or the zero-filled image's."""
@@ -130,16 +101,12 @@ class ReconstructorTraining:
     """Keys initial weights, order of slices and masks."""
 
     def __post_init__(self) -> None:
-        _make_plain(self)
-        _at_least(self, 1, "n_epochs", "batch_size")
-        _above_zero(self, "learning_rate", "decay_factor")
+        check(self)
         if len(self.accelerations) != len(self.center_fractions) or not self.accelerations:
             raise ConfigError(
                 f"{len(self.accelerations)} accelerations with {len(self.center_fractions)} "
                 "center_fractions; they are drawn in pairs: give as many of each, at least one"
             )
-        if min(self.accelerations) < 1 or not 0 <= max(self.center_fractions) <= 1:
-            raise ConfigError("accelerations are 1 or more, center_fractions lie between 0 and 1")
 
 
 @final
@@ -149,19 +116,19 @@ class PolicyTraining:
 
     method: Method = "greedy"
     """Estimator of the policy's gradient."""
-    gamma: float = 1.0
+    gamma: Annotated[float, Between(0, 1)] = 1.0
     """Discount of later rewards, non-greedy only (paper: 0 to 1; NGreedy is 1)."""
-    n_epochs: int = 50
+    n_epochs: Annotated[int, AtLeast(1)] = 50
     """Passes over the training split (paper: 50)."""
-    batch_size: int = 16
+    batch_size: Annotated[int, AtLeast(1)] = 16
     """Slices per optimizer step, over all processes (paper: 16)."""
-    n_trajectories: int = 8
+    n_trajectories: Annotated[int, AtLeast(2)] = 8
     """Columns drawn per state (greedy) or trajectories per slice (paper: q = 8)."""
-    learning_rate: float = 5e-5
+    learning_rate: Annotated[float, Above(0)] = 5e-5
     """Adam's step size (paper: 5e-5)."""
     decay_epochs: tuple[int, ...] = (40,)
     """Epochs after which the step size is multiplied (paper: 40; non-greedy 10, 20, 30, 40)."""
-    decay_factor: float = 0.1
+    decay_factor: Annotated[float, Above(0)] = 0.1
     """Factor at each decay (paper: 0.1; non-greedy 0.5)."""
     keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
@@ -179,12 +146,7 @@ class PolicyTraining:
     """Keys initial weights, order of slices and actions."""
 
     def __post_init__(self) -> None:
-        _make_plain(self)
-        _at_least(self, 1, "n_epochs", "batch_size")
-        _at_least(self, 2, "n_trajectories")
-        _above_zero(self, "learning_rate", "decay_factor")
-        if not 0 <= self.gamma <= 1:
-            raise ConfigError(f"gamma is {self.gamma}; it lies between 0 and 1")
+        check(self)
 
 
 @final

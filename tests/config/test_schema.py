@@ -16,15 +16,17 @@ from kscout.config import (
     PolicyConfig,
     PolicyTraining,
     ReconstructorConfig,
-    dump_config,
-    from_table,
     learning_rate_at,
-    read_config,
-    with_settings,
+    load,
+    merge,
+    read,
+    settle,
+    to_table,
+    to_toml,
 )
 from kscout.errors import ConfigError
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
     ],
 )
 def test_settings_survive_toml(config: ReconstructorConfig | PolicyConfig) -> None:
-    assert from_table(type(config), tomllib.loads(dump_config(config))) == config
+    assert read(type(config), tomllib.loads(to_toml(config))) == config
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -52,21 +54,21 @@ def test_numpy_numbers_become_settings_that_toml_knows() -> None:
         AcquisitionSetting(n_initial=3),
         PolicyTraining(gamma=0.25, seed=7, keep_epochs=(0, 1)),
     )
-    assert dump_config(config) == dump_config(plain)
-    assert from_table(PolicyConfig, tomllib.loads(dump_config(config))) == plain
+    assert to_toml(config) == to_toml(plain)
+    assert read(PolicyConfig, tomllib.loads(to_toml(config))) == plain
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_settings_made_in_python_are_told_where_toml_could_not_hold_them() -> None:
-    with pytest.raises(ConfigError, match="order is a dict; give a number"):
+    with pytest.raises(ConfigError, match=r"order is \{\}; expected a number, a string, true or"):
         Component("fixed", {"order": {}})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match="unknown method 'Greedy'; choose one of: greedy, ngre"):
+    with pytest.raises(ConfigError, match="method is 'Greedy'; expected one of: greedy, ngre"):
         PolicyTraining(method="Greedy")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*-unet.toml")), ids=lambda p: p.stem)
 def test_shipped_unet_configs_are_the_papers_recipe(path: Path) -> None:
-    config = read_config(ReconstructorConfig, path)
+    config = load(ReconstructorConfig, path)
     assert config.training == RECONSTRUCTOR_TRAININGS["paper-unet"]
     assert config.reconstructor == Component("unet", {"n_channels": 16, "n_pools": 4})
 
@@ -99,19 +101,21 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text("[training]\nn_epochs = 3\nlearning_rate = 1\n")
     wide = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS["wide-unet"])
-    found = read_config(ReconstructorConfig, path, base=wide)
+    found = load(ReconstructorConfig, path, base=wide)
     assert found == replace(wide, training=replace(wide.training, n_epochs=3, learning_rate=1.0))
 
 
 def test_assignments_are_typed_and_may_be_bare_words() -> None:
-    config = with_settings(
+    config = settle(
         ReconstructorConfig(),
+        None,
         [
             "training.decay_epochs=[2, 3]",
             "training.protocol=blind",
             "reconstructor.n_channels=4",
             "training.learning_rate=1e-4",
         ],
+        {},
     )
     assert config.training.decay_epochs == (2, 3)
     assert config.training.protocol == "blind"
@@ -122,9 +126,8 @@ def test_assignments_are_typed_and_may_be_bare_words() -> None:
 def test_another_component_drops_the_arguments_of_the_first() -> None:
     base = ReconstructorConfig(Component("unet", {"n_channels": 4}))
     table = {"reconstructor": {"name": "other", "depth": 2}}
-    assert from_table(ReconstructorConfig, table, base).reconstructor == Component(
-        "other", {"depth": 2}
-    )
+    found = read(ReconstructorConfig, merge(to_table(base), table))
+    assert found.reconstructor == Component("other", {"depth": 2})
 
 
 @pytest.mark.parametrize(
@@ -132,15 +135,15 @@ def test_another_component_drops_the_arguments_of_the_first() -> None:
     [
         ("training.n_epoch=3", r"'training.n_epoch' \(did you mean 'n_epochs'\?\); choose one of"),
         ("trainin.n_epochs=3", "unknown setting 'trainin'"),
-        ("training.n_epochs=2.5", r"n_epochs is 2.5 \(float\); expected a whole number"),
-        ("training.n_epochs=true", r"n_epochs is True \(bool\); expected a whole number"),
-        ("training.learning_rate=fast", r"learning_rate is 'fast' \(str\); expected a number"),
-        ("training.decay_epochs=4", "expected a list"),
+        ("training.n_epochs=2.5", r"n_epochs is 2.5; expected a whole number"),
+        ("training.n_epochs=true", r"n_epochs is True; expected a whole number"),
+        ("training.learning_rate=fast", r"learning_rate is 'fast'; expected a number"),
+        ("training.decay_epochs=4", "expected a list of whole numbers"),
         ("training.decay_epochs=[4, 'x']", r"decay_epochs\[1\] is 'x'"),
-        ("training.protocol=best", "choose one of: paper, blind"),
+        ("training.protocol=best", "expected one of: paper, blind"),
         ("training=3", "write section.key=value"),
         ("training.n_epochs", "write section.key=value"),
-        ("training.seed.x=1", "'seed' is no section"),
+        ("training.seed.x=1", r"training.seed is {'x': 1}; expected a whole number"),
         ("training.batch_size=0", "batch_size is 0; it must be 1 or more"),
         ("training.accelerations=[4.0]", "1 accelerations with 6 center_fractions"),
         ("training.learning_rate=0", "learning_rate is 0.0; it must be above 0"),
@@ -148,20 +151,20 @@ def test_another_component_drops_the_arguments_of_the_first() -> None:
 )
 def test_wrong_settings_are_told(assignment: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        with_settings(ReconstructorConfig(), [assignment])
+        settle(ReconstructorConfig(), None, [assignment], {})
 
 
 def test_files_that_cannot_be_settings_are_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_text("[training\n")
     with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
-        read_config(ReconstructorConfig, broken)
-    with pytest.raises(ConfigError, match=r"cannot read settings from .*none.toml: No such file"):
-        read_config(ReconstructorConfig, tmp_path / "none.toml")
+        load(ReconstructorConfig, broken)
+    with pytest.raises(ConfigError, match=r"cannot read the settings .*none.toml: No such file"):
+        load(ReconstructorConfig, tmp_path / "none.toml")
     other = tmp_path / "other.toml"
-    other.write_text(dump_config(PolicyConfig()))
+    other.write_text(to_toml(PolicyConfig()))
     with pytest.raises(ConfigError, match=r"other\.toml: these are settings of kind 'policy'"):
-        read_config(ReconstructorConfig, other)
+        load(ReconstructorConfig, other)
 
 
 def test_a_budget_beyond_the_columns_is_told() -> None:

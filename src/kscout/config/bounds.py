@@ -1,0 +1,81 @@
+"""What a field of a record says beyond its type: bounds, names of a table, words for messages."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from kscout.errors import ConfigError, unknown_name
+
+
+@final
+@dataclass(frozen=True)
+class AtLeast:
+    """A number that is this or more."""
+
+    least: int | float
+
+    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+        if not value >= self.least:
+            raise ConfigError(f"{where} is {value}; it must be {self.least} or more")
+
+
+@final
+@dataclass(frozen=True)
+class Above:
+    """A number above this one."""
+
+    bound: int | float
+
+    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+        if not value > self.bound:
+            raise ConfigError(f"{where} is {value}; it must be above {self.bound}")
+
+
+@final
+@dataclass(frozen=True)
+class Between:
+    """A number from the first to the second, both included."""
+
+    low: int | float
+    high: int | float
+
+    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a number
+        if not self.low <= value <= self.high:
+            raise ConfigError(f"{where} is {value}; it lies between {self.low} and {self.high}")
+
+
+@final
+@dataclass(frozen=True)
+class OneOf:
+    """A name of a table, such as `kscout.names.POLICIES`."""
+
+    kind: str
+    """What a message calls it."""
+    table: Collection[str]
+
+    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a string
+        if value not in self.table:
+            raise ConfigError(f"{where}: {unknown_name(self.kind, value, list(self.table))}")
+
+
+@final
+@dataclass(frozen=True)
+class Told:
+    """What a message calls the values of a field."""
+
+    words: str
+
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """Picks the class of a record by its table, e.g. by the name of an estimator in it."""
+
+    pick: Callable[[dict[str, Any]], type[Any]]
+
+
+REST: Final = "rest"
+"""Marks the field that takes every key of a section that no other field has."""
+
+Bound = AtLeast | Above | Between | OneOf
+"""What checks a value."""

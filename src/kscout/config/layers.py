@@ -1,0 +1,122 @@
+"""Settings as plain tables: read from files, laid over each other, and compared."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kscout.errors import ConfigError, KScoutError
+
+Table = dict[str, Any]
+
+
+def read_file(
+    path: Path, *, what: str = "the settings", error: type[KScoutError] = ConfigError
+) -> Table:
+    """Read a .toml or .json file that holds one table.
+
+    Args:
+        path: the file.
+        what: what a message calls it.
+        error: what is raised where there is no such file, or another content.
+    """
+    form = "JSON" if path.suffix == ".json" else "TOML"
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = json.loads(text) if form == "JSON" else tomllib.loads(text)
+    except OSError as fault:
+        raise error(f"cannot read {what} {path}: {fault.strerror}") from fault
+    except (ValueError, RecursionError) as fault:
+        raise error(f"{path} is not valid {form}: {fault}") from fault
+    if not isinstance(table, dict):
+        raise error(f"{path} holds a {type(table).__name__}; expected a table of names and values")
+    return table
+
+
+def given(file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> Table:
+    """Return what a user named, and nothing else: in a file, by `--set`, by options.
+
+    Args:
+        file: a TOML file.
+        assignments: `section.key=value`; they go before the file.
+        options: values by dotted name, None where not given; they go before both.
+    """
+    of_file = {} if file is None else read_file(file)
+    return merge(of_file, assigned(assignments), nested(options))
+
+
+def section(table: Mapping[str, Any], name: str) -> Table:
+    """Return a section of a table; an empty one where there is none, or no section."""
+    found = table.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def merge(*layers: Mapping[str, Any]) -> Table:
+    """Lay tables over each other, the later ones winning; sections are merged key by key.
+
+    A section that names another component (`name`) replaces the one below it as a whole, because
+    the arguments of the first are not the second's.
+    """
+    merged: Table = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = merged.get(key)
+            if isinstance(below, dict) and isinstance(value, dict):
+                is_other = "name" in value and value["name"] != below.get("name")
+                merged[key] = merge(value) if is_other else merge(below, value)
+            else:
+                merged[key] = merge(value) if isinstance(value, dict) else value
+    return merged
+
+
+def assigned(assignments: Iterable[str]) -> Table:
+    """Return the table that `section.key=value` assignments describe, values written as in TOML."""
+    found: Table = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or "." not in name.strip(". "):
+            raise ConfigError(f"{assignment!r} is no setting; write section.key=value")
+        found = merge(found, nested({name.strip(): _parsed(text.strip())}))
+    return found
+
+
+def nested(options: Mapping[str, Any]) -> Table:
+    """Return the table of options by dotted name, without those that are None."""
+    found: Table = {}
+    for name, value in options.items():
+        if value is not None:
+            *sections, key = name.split(".")
+            table = {key: value}
+            for section in reversed(sections):
+                table = {section: table}
+            found = merge(found, table)
+    return found
+
+
+def differences(there: Any, here: Any, where: str = "") -> list[str]:  # noqa: ANN401 - plain values
+    """Return in words, one by one, where two tables differ."""
+    if not (isinstance(there, dict) and isinstance(here, dict)):
+        return [] if there == here else [f"{where} is {there!r} there and {here!r} here"]
+    keys = dict.fromkeys([*there, *here])
+    return [
+        difference
+        for key in keys
+        for difference in differences(
+            there.get(key, "not set"), here.get(key, "not set"), f"{where}.{key}".lstrip(".")
+        )
+    ]
+
+
+def told(found: Sequence[str], most: int = 5) -> str:
+    """Return the first few of many differences in one sentence; a wall of them is not read."""
+    n_more = len(found) - most
+    return "; ".join([*found[:most], f"{n_more} more"] if n_more > 0 else found)
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401 - any TOML value
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        # A bare word is a string, so that a shell needs no quotes inside quotes.
+        return text

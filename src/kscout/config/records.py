@@ -1,0 +1,346 @@
+r"""Records: frozen dataclasses as plain tables, read strictly from TOML and JSON, written back.
+
+Settings of runs, campaign files, manifests of stores and results of evaluations are records. A
+record's fields are its schema; nothing is declared twice.
+
+| field | what a table may hold |
+|---|---|
+| `int`, `float`, `bool`, `str`, `Path` | that, exactly; a whole number serves as a `float` |
+| `X \| None` | `X`, or nothing: None is left out of TOML, and null in JSON |
+| `int \| list[int]` | either, kept as it was given |
+| `Literal["a", "b"]` | one of those words |
+| `tuple[X, ...]`, `tuple[X, Y]`, `list[X]` | a list, of exactly that length where one is declared |
+| `dict[str, X]`, another record | a section |
+| `Annotated[X, AtLeast(1)]` | an `X` within bounds: `AtLeast`, `Above`, `Between`, `OneOf` |
+| `Annotated[Mapping[str, X], REST]` | every key of the section that no other field has |
+| `Annotated[R, Chosen(function)]` | a record of the class that the function picks by the table |
+| `Annotated[X, Told("...")]` | an `X`, called so in messages |
+
+A class variable `kind` is written beside the fields, and must agree when it is read. Further rules
+between fields stand in `__post_init__`, which raises a `ConfigError`; a class that users build in
+Python calls `check(self)` there first.
+
+What is wrong is told with its place: `training.n_epochs is 'x'; expected a whole number`. An
+unknown key fails, with the nearest one that exists.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from kscout.config.bounds import REST, Bound, Chosen, Told
+from kscout.config.layers import Table, given, merge, read_file
+from kscout.errors import ConfigError, KScoutError
+from kscout.files import write_json, write_text
+
+R = TypeVar("R")
+
+_LONGEST = 200
+"""Characters of a wrong value that a message shows."""
+
+
+def read(kind: type[R], table: object, where: str = "") -> R:
+    """Build a record from plain tables.
+
+    Args:
+        kind: its class.
+        table: what TOML or JSON gave.
+        where: the place of the table in its document, for messages.
+    """
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} is {_shown(table)}; expected a section [{where}]")
+    types, rest = _types(kind), _rest(kind)
+    own = getattr(kind, "kind", None) if "kind" not in types else None
+    if own is not None and table.get("kind", own) != own:
+        raise ConfigError(f"these are settings of kind {table['kind']!r}, not {own!r}")
+    given: Table = {}
+    for key, value in table.items():
+        if key in types and key != rest:
+            given[key] = value
+        elif rest is not None:
+            given.setdefault(rest, {})[key] = value
+        elif key != "kind" or own is None:
+            raise _unknown_key(key, list(types), where)
+    _check_complete(kind, given, where)
+    values = {
+        key: _convert(types[key], value, where if key == rest else _at(where, key))
+        for key, value in given.items()
+    }
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"[{where}] {error}" if where else str(error)) from error
+
+
+def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
+    """Check a record that was built in Python; numbers of NumPy and lists become plain.
+
+    For `__post_init__` of classes that users build themselves.
+    """
+    rest = _rest(type(record))
+    for name, kind in _types(type(record)).items():
+        value = _convert(kind, getattr(record, name), "" if name == rest else name)
+        object.__setattr__(record, name, value)
+
+
+def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - any dataclass
+    """Return a record as plain tables, lists and scalars.
+
+    Args:
+        record: any dataclass.
+        nulls: keep what is None, as JSON can; TOML has no word for it.
+    """
+    kind = type(record)
+    table: Table = {}
+    if "kind" not in _types(kind) and getattr(kind, "kind", None) is not None:
+        table["kind"] = kind.kind
+    for item in fields(record):
+        value = getattr(record, item.name)
+        if item.name == _rest(kind):
+            table |= _plain(value, nulls)
+        elif value is not None or nulls:
+            table[item.name] = _plain(value, nulls)
+    return table
+
+
+def settle(base: R, file: Path | None, assignments: Iterable[str], options: Mapping[str, Any]) -> R:
+    """Lay what a user named over settings: a file first, then `--set`, then options.
+
+    Args:
+        base: settings where the user names nothing, e.g. a preset.
+        file: a TOML file; what is wrong in it is told with its name.
+        assignments: `section.key=value`.
+        options: values by dotted name; None where not given.
+    """
+    try:
+        return read(type(base), merge(to_table(base), given(file, assignments, options)))
+    except ConfigError:
+        if file is not None:
+            load(type(base), file, base=base)
+        raise
+
+
+def load(
+    kind: type[R], path: Path, *, base: R | None = None, error: type[KScoutError] = ConfigError
+) -> R:
+    """Read a record from a .toml or .json file; what is wrong is told with the file's name.
+
+    Args:
+        kind: its class.
+        path: the file.
+        base: holds what the file does not name; the defaults of the class where not given.
+        error: what is raised.
+    """
+    below = {} if base is None else to_table(base)
+    try:
+        return read(kind, merge(below, read_file(path, error=error)))
+    except ConfigError as fault:
+        raise error(f"{path}: {fault}") from fault
+
+
+def save(path: Path, record: object) -> None:
+    """Write a record to a .toml or .json file that `load` reads back unchanged."""
+    if path.suffix == ".toml":
+        write_text(path, to_toml(record))
+    else:
+        write_json(path, to_table(record, nulls=True))
+
+
+def to_toml(record: object) -> str:
+    """Return a record as a TOML document."""
+    return tomli_w.dumps(to_table(record))
+
+
+def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401, C901 - one case per type
+    """Return a value as its field's type, or say what is wrong with it."""
+    if type(value).__module__ == "numpy":
+        value = value.tolist()
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin is Annotated:
+        return _annotated(arguments[0], arguments[1:], value, where)
+    if origin in (Union, UnionType):
+        return _either(arguments, value, where)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return value if isinstance(value, kind) else read(kind, value, where)
+    if origin in _LISTS and isinstance(value, list | tuple):
+        return _listed(origin, arguments, value, where)
+    if origin in _SECTIONS and isinstance(value, Mapping):
+        return {key: _convert(arguments[1], one, _at(where, key)) for key, one in value.items()}
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value)
+    if value in arguments if origin is Literal else type(value) is kind:
+        return value
+    raise ConfigError(f"{where} is {_shown(value)}; expected {_words(kind, where)}")
+
+
+_LISTS = (tuple, list, Sequence)
+_SECTIONS = (dict, Mapping)
+
+
+def _annotated(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
+    for mark in marks:
+        if isinstance(mark, Chosen) and isinstance(value, dict):
+            kind = mark.pick(value)
+    words = next((mark.words for mark in marks if isinstance(mark, Told)), None)
+    try:
+        found = _convert(kind, value, where)
+    except ConfigError as error:
+        if words is None:
+            raise
+        raise ConfigError(f"{where} is {_shown(value)}; expected {words}") from error
+    for mark in marks:
+        if isinstance(mark, Bound) and found is not None:
+            mark.check(found, where)
+    return found
+
+
+def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
+    """Convert to the first type that the value has already, else to one of its shape."""
+    for kind in kinds:
+        if _is_exact(kind, value):
+            return _convert(kind, value, where)
+    alike = [kind for kind in kinds if _shape(kind) is _shape_of(value)]
+    if len(alike) == 1 and isinstance(value, list | tuple | Mapping):
+        return _convert(alike[0], value, where)
+    for kind in alike:
+        try:
+            return _convert(kind, value, where)
+        except ConfigError:
+            continue
+    choices = " or ".join(_words(kind, where) for kind in kinds if kind is not NoneType)
+    raise ConfigError(f"{where} is {_shown(value)}; expected {choices}")
+
+
+def _is_exact(kind: Any, value: Any) -> bool:  # noqa: ANN401 - types and values
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin is Annotated:
+        return _is_exact(arguments[0], value)
+    if origin in (Union, UnionType):
+        return any(_is_exact(one, value) for one in arguments)
+    if origin in _LISTS:
+        return isinstance(value, list | tuple) and all(_is_exact(arguments[0], x) for x in value)
+    if origin is Literal:
+        return value in arguments
+    return type(value) is kind
+
+
+def _shape(kind: Any) -> type:  # noqa: ANN401 - a type
+    if get_origin(kind) is Annotated:
+        return _shape(get_args(kind)[0])
+    if get_origin(kind) in _LISTS:
+        return list
+    return dict if get_origin(kind) in _SECTIONS or is_dataclass(kind) else str
+
+
+def _shape_of(value: object) -> type:
+    if isinstance(value, list | tuple):
+        return list
+    return dict if isinstance(value, Mapping) else str
+
+
+def _listed(origin: Any, kinds: Sequence[Any], value: Sequence[Any], where: str) -> Any:  # noqa: ANN401
+    is_fixed = origin is tuple and kinds[-1] is not Ellipsis
+    if is_fixed and len(kinds) != len(value):
+        raise ConfigError(f"{where} is {_shown(value)}; expected {_list_words(origin, kinds)}")
+    each = kinds if is_fixed else [kinds[0]] * len(value)
+    found = [_convert(each[i], one, f"{where}[{i}]") for i, one in enumerate(value)]
+    return tuple(found) if origin is tuple else found
+
+
+_NOUNS = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("true or false", "truth values"),
+    str: ("a string", "strings"),
+    Path: ("a path", "paths"),
+}
+_COUNTS = {2: "two", 3: "three", 4: "four"}
+
+
+def _words(kind: Any, where: str) -> str:  # noqa: ANN401 - a type
+    """Return what a type's values are called in a message."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        spoken = next((mark.words for mark in arguments[1:] if isinstance(mark, Told)), None)
+        return spoken or _words(arguments[0], where)
+    if origin is Literal:
+        return f"one of: {', '.join(map(str, arguments))}"
+    if origin in (Union, UnionType):
+        return " or ".join(_words(one, where) for one in arguments if one is not NoneType)
+    if origin in _LISTS:
+        return _list_words(origin, arguments)
+    return _NOUNS[kind][0] if kind in _NOUNS else f"a section [{where}]"
+
+
+def _list_words(origin: Any, kinds: Sequence[Any]) -> str:  # noqa: ANN401 - a type
+    several = _NOUNS.get(kinds[0], ("", f"values, each {_words(kinds[0], 'below')}"))[1]
+    is_fixed = origin is tuple and kinds[-1] is not Ellipsis
+    n_values = f"{_COUNTS.get(len(kinds), str(len(kinds)))} " if is_fixed else ""
+    return f"a list of {n_values}{several}"
+
+
+def _check_complete(kind: Any, given: Table, where: str) -> None:  # noqa: ANN401 - a dataclass
+    types = _types(kind)
+    missing = [
+        f"{item.name}, {_words(types[item.name], _at(where, item.name))}"
+        for item in fields(kind)
+        if item.name not in given and item.default is MISSING and item.default_factory is MISSING
+    ]
+    if missing:
+        section = f"[{where}] needs" if where else "missing:"
+        raise ConfigError(f"{section} {' and '.join(missing)}")
+
+
+def _unknown_key(key: str, names: list[str], where: str) -> ConfigError:
+    near = difflib.get_close_matches(key, names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    choices = ", ".join(names) or "none"
+    return ConfigError(f"unknown setting {_at(where, key)!r}{hint}; choose one of: {choices}")
+
+
+def _plain(value: Any, nulls: bool) -> Any:  # noqa: ANN401 - a field's value
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_table(value, nulls=nulls)
+    if isinstance(value, Mapping):
+        return {key: _plain(one, nulls) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one, nulls) for one in value]
+    if type(value).__module__ == "numpy":
+        return value.tolist()
+    return str(value) if isinstance(value, Path) else value
+
+
+def _at(where: str, key: object) -> str:
+    return f"{where}.{key}".lstrip(".")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
+    return _cached_types(kind)
+
+
+@cache
+def _cached_types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
+    hints = get_type_hints(kind, include_extras=True)
+    return {item.name: hints[item.name] for item in fields(kind) if item.init}
+
+
+def _rest(kind: Any) -> str | None:  # noqa: ANN401 - a dataclass
+    marked = [name for name, hint in _types(kind).items() if REST in get_args(hint)[1:]]
+    return marked[0] if marked else None
