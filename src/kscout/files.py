@@ -1,4 +1,4 @@
-"""Files that appear whole: written aside, flushed to disk, then renamed into place."""
+"""Files that appear whole (written aside, flushed, renamed into place), and locks on folders."""
 
 import json
 import math
@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import lock_descriptor
+
+LOCK = ".lock"
+"""The file of a folder that is locked while a process works in it."""
 
 
 @contextmanager
@@ -28,6 +33,40 @@ def written_whole(path: Path) -> Iterator[Path]:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def take_lock(folder: Path, *, wait: bool = False) -> int | None:
+    """Take a folder's lock, which the system releases however this process ends.
+
+    Args:
+        folder: made where it is not there.
+        wait: wait for whoever holds the lock, instead of giving up at once.
+
+    Returns:
+        A descriptor: the lock is held until this process and all that inherited it have closed it.
+        None where another process holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    is_taken = False
+    try:
+        is_taken = lock_descriptor(descriptor, blocking=wait)
+    finally:
+        if not is_taken:
+            os.close(descriptor)
+    return descriptor if is_taken else None
+
+
+def is_locked(folder: Path) -> bool:
+    """Say whether some process holds a folder's lock; makes no file."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not lock_descriptor(descriptor, blocking=False)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

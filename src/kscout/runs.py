@@ -14,7 +14,6 @@ Every file but `metrics.jsonl` appears whole. A line of metrics may be torn by a
 may be ahead of the checkpoint: both are dropped when the run goes on. Nothing here needs torch.
 """
 
-import fcntl
 import json
 import logging
 import os
@@ -31,7 +30,7 @@ from typing import Any, final
 
 from kscout.config import Config, differences, to_toml, told
 from kscout.errors import RunError
-from kscout.files import write_json, write_text
+from kscout.files import take_lock, write_json, write_text
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
 _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
@@ -88,8 +87,9 @@ class Run:
             command: the command line; that of this process where not given.
         """
         path = Path(path)
-        path.mkdir(parents=True, exist_ok=True)
-        lock = _lock_folder(path)
+        lock = take_lock(path)
+        if lock is None:
+            raise RunError(f"{path} is in use by another process; wait for it or stop it")
         try:
             is_begun = (path / CONFIG).exists()
             if is_begun:
@@ -291,17 +291,6 @@ def _read_json(path: Path) -> Record:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is missing or damaged ({error}); start a new run") from error
-
-
-def _lock_folder(path: Path) -> int:
-    """Take the folder's lock, which the system releases however the process ends."""
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise RunError(f"{path} is in use by another process; wait for it or stop it") from error
-    return descriptor
 
 
 def _check_same_config(path: Path, config: Config) -> None:

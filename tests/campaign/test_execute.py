@@ -15,9 +15,10 @@ from small_campaign import FAKE, PlanOf, fake_processes, serially, wait_for
 
 from kscout.campaign.execute import Event, run_campaign
 from kscout.campaign.nodes import Node
-from kscout.campaign.state import is_locked, locked, node_state, read_status
+from kscout.campaign.state import locked, node_state, read_status
 from kscout.campaign.task import run_task, task_of
 from kscout.errors import RunError
+from kscout.files import is_locked
 
 ONE_HORIZON = {"horizons": ["short"], "methods": ["greedy"], "seeds": [0, 3]}
 

@@ -4,8 +4,6 @@ A run's folder has a lock that is held while any process of the run lives, so th
 written that a kill could leave wrong.
 """
 
-import errno
-import fcntl
 import json
 import os
 import time
@@ -20,11 +18,11 @@ from typing import Any, Literal, final
 from kscout.campaign.nodes import KINDS, Node
 from kscout.campaign.plan import INDEX, Plan
 from kscout.errors import RunError
-from kscout.files import write_json
+from kscout.files import is_locked, take_lock, write_json
 
 State = Literal["waiting", "running", "done", "failed"]
 STATES: tuple[State, ...] = ("waiting", "running", "done", "failed")
-DONE, FAILED, NODE, LOCK = "done.json", "failed.json", "node.json", ".lock"
+DONE, FAILED, NODE = "done.json", "failed.json", "node.json"
 
 Record = dict[str, Any]
 
@@ -67,44 +65,13 @@ def locked(folder: Path, *, wait: bool) -> Iterator[int]:
         folder: made where it is not there.
         wait: wait for whoever holds it; otherwise refuse at once.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+    descriptor = take_lock(folder, wait=wait)
+    if descriptor is None:
+        raise RunError(
+            f"{folder} is in use by another campaign; wait for it or stop it, or name another --out"
+        )
     try:
-        _lock(descriptor, folder, wait=wait)
         yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path, *, wait: bool) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            if not wait:
-                raise RunError(
-                    f"{folder} is in use by another campaign; wait for it or stop it, "
-                    "or name another --out"
-                ) from error
-            time.sleep(0.1)
-        else:
-            return
-
-
-def is_locked(folder: Path) -> bool:
-    """Say whether some process holds a folder's lock."""
-    try:
-        descriptor = os.open(folder / LOCK, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
     finally:
         os.close(descriptor)
 

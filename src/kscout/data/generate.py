@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from platformdirs import user_cache_path
+
 from kscout.data.importing import OnVolume
 from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
 from kscout.data.makers.parallel import make_volumes
@@ -133,14 +135,8 @@ def _make_split(
 def _load_split_heads(settings: MakeSettings) -> HeadSplit:
     paths = list(settings.sources)
     if settings.download:
-        paths += download_heads(cache_folder() / "heads")
+        paths += download_heads(user_cache_path("kscout") / "heads")
     return split_heads(load_heads(paths))
-
-
-def cache_folder() -> Path:
-    """Return the user's folder for files that can be fetched again."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "kscout"
 
 
 def _recipe(settings: MakeSettings) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, final
 
 import numpy as np
 import torch
+from filelock import lock_descriptor
 from jaxtyping import Float32
 
 from kscout.data.slices import slice_peaks
@@ -311,11 +312,5 @@ def _flush(handle: BinaryIO) -> None:
 
 
 def _lock(handle: BinaryIO, path: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows: two writers at once are then not found out.
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise DataError(f"another process is writing {path}; wait until it is done") from error
+    if not lock_descriptor(handle.fileno(), blocking=False):
+        raise DataError(f"another process is writing {path}; wait until it is done")
