@@ -1,6 +1,7 @@
 """Weights come back as they were saved, and a pickle never runs."""
 
 import argparse
+import json
 import os
 import pickle
 import sys
@@ -13,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import kscout
 from golden_numbers import GOLDEN
-from kscout.errors import WeightsError
+from kscout.errors import KScoutError, WeightsError
 from kscout.weights import (
     constructor_arguments,
     is_safetensors,
@@ -94,7 +96,10 @@ def test_foreign_and_future_safetensors_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="schema version 99"):
         read_weights(tmp_path / "future")
     save_file({"a": torch.ones(2)}, tmp_path / "odd", {"kscout": '{"schema_version": 1, "x": 2}'})
-    with pytest.raises(WeightsError, match=r"describes its component as \['x'\]"):
+    with pytest.raises(
+        WeightsError,
+        match=r"does not describe its component as kscout does \(unknown setting 'kscout.x'",
+    ):
         read_weights(tmp_path / "odd")
 
 
@@ -258,3 +263,50 @@ def test_arguments_without_a_keyword_cannot_be_saved() -> None:
     for component in (AnyNumber(3), AnyName(width=3), ByPlace(3)):
         with pytest.raises(WeightsError, match="which no keyword fills; name each argument"):
             constructor_arguments(component)
+
+
+HEADER = {"schema_version": 1, "kind": "policy", "component": "conv", "arguments": {"n_cols": 16}}
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "recursion"),
+        ([1], r"kscout is \[1\]; expected a section"),
+        ({**HEADER, "kind": "dog"}, "kscout.kind is 'dog'; expected one of: reconstructor, policy"),
+        ({**HEADER, "component": ["conv"]}, r"kscout.component is \['conv'\]; expected a string"),
+        ({**HEADER, "arguments": [3]}, r"kscout.arguments is \[3\]; expected a section"),
+        ({"schema_version": 1}, r"\[kscout\] needs kind, .* and component, a string"),
+        ({**HEADER, "schema_version": [1]}, r"schema version \[1\], this kscout reads 1"),
+        ({**HEADER, "component": "x:y:z"}, "policy 'x:y:z', which this kscout does not have"),
+        ({**HEADER, "arguments": {"n_cols": -3}}, "does not fit conv of this kscout"),
+        ({**HEADER, "arguments": {"n_cols": "wide"}}, "does not fit conv of this kscout"),
+        ({**HEADER, "arguments": {"n_cols": 16, "n_channels": 0}}, "does not fit conv"),
+        ({**HEADER, "arguments": {"n_cols": 16, "n_hidden": 10**12}}, "does not fit conv"),
+        ({**HEADER, "arguments": {"n_cols": 16, "n_blocks": 60}}, "does not fit conv"),
+        ({**HEADER, "arguments": {"columns": 16}}, "does not fit conv"),
+    ],
+)
+def test_a_description_that_is_wrong_is_one_sentence(
+    tmp_path: Path, header: Any, words: str
+) -> None:
+    from safetensors.torch import save_file
+
+    text = header if isinstance(header, str) else json.dumps(header)
+    save_file({"a": torch.ones(2)}, tmp_path / "odd.safetensors", {"kscout": text})
+    with pytest.raises(KScoutError, match=words) as caught:
+        kscout.policies.load(tmp_path / "odd.safetensors")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(3.0), torch.ones(0, 1, 3, 3), "text", None])
+def test_a_checkpoint_of_odd_shapes_is_one_sentence(tmp_path: Path, value: Any) -> None:
+    policy = dict.fromkeys(["channel_layer.layers.0.weight", "fc_out.0.weight", "fc_out.4.weight"])
+    torch.save({"model": dict.fromkeys(policy, value)}, tmp_path / "policy.pt")
+    with pytest.raises(WeightsError, match=r"shapes that no policy|does not fit|no parameters"):
+        kscout.policies.load(tmp_path / "policy.pt")
+    names = ["down_sample_layers.0.layers.0.weight", "up_sample_layers.0.layers.0.weight"]
+    torch.save({"model": dict.fromkeys(names, value)}, tmp_path / "unet.pt")
+    with pytest.raises(WeightsError, match=r"does not fit unet|holds no U-Net"):
+        kscout.reconstruction.load(tmp_path / "unet.pt")

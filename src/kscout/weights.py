@@ -12,6 +12,7 @@ import json
 import pickle
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Literal, final
@@ -21,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from kscout.errors import WeightsError
+from kscout.config import read
+from kscout.errors import ConfigError, WeightsError
 from kscout.files import written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 
@@ -126,15 +128,35 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
         )
     constructor = _TABLES[kind].recall(weights.component, path)
     try:
+        _check_shapes(constructor, weights)
         component = constructor(**weights.arguments)
         component.load_state_dict(weights.state)
-    except (TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
+    except Exception as error:  # what a file says may make a constructor raise anything
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise WeightsError(
             f"{path} does not fit {weights.component} of this kscout ({reason}); "
             "use the version that wrote it, or train again"
         ) from error
     return component
+
+
+def _check_shapes(constructor: Callable[..., nn.Module], weights: Weights) -> None:
+    """Refuse arguments that ask for other tensors than a file holds, before any is allocated."""
+    try:
+        with torch.device("meta"):
+            wanted = constructor(**weights.arguments).state_dict()
+    except NotImplementedError:
+        # A class that computes with tensors when it is built; those of kscout are small.
+        return
+    for name, tensor in wanted.items():
+        found = weights.state.get(name)
+        if found is not None and found.shape != tensor.shape:
+            raise WeightsError(
+                f"size mismatch of {name}: {list(found.shape)} in the file, {list(tensor.shape)} "
+                "by its arguments"
+            )
+        if found is None and tensor.numel():
+            raise WeightsError(f"the file has no {name}")
 
 
 def save_weights(
@@ -182,23 +204,37 @@ def read_weights(path: Path) -> Weights:
             f"{path} does not say which component it belongs to (no kscout metadata); "
             "only files written by kscout can be loaded"
         )
-    return _weights(path, json.loads(header), state)
+    described = _described(path, header)
+    return Weights(described.kind, described.component, described.arguments, state, described.extra)
 
 
-def _weights(path: Path, header: dict[str, Any], state: dict[str, Tensor]) -> Weights:
-    version = header.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
-        raise WeightsError(
-            f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
-            "use the kscout that wrote it"
-        )
+@final
+@dataclass(frozen=True)
+class _Header:
+    """What a file of ours says about its tensors."""
+
+    schema_version: int
+    kind: Kind
+    component: str
+    arguments: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def _described(path: Path, text: str) -> _Header:
     try:
-        return Weights(state=state, **header)
-    except TypeError as error:
+        table = json.loads(text)
+        version = table.get("schema_version") if isinstance(table, dict) else SCHEMA_VERSION
+        if version == SCHEMA_VERSION:
+            return read(_Header, table, "kscout")
+    except (ConfigError, ValueError, RecursionError) as error:
         raise WeightsError(
-            f"{path} describes its component as {sorted(header)}, which is not how kscout does; "
-            "save it again with kscout.weights.save_weights"
+            f"{path} does not describe its component as kscout does ({error}); save it again with "
+            "kscout.policies.save or kscout.reconstruction.save"
         ) from error
+    raise WeightsError(
+        f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
+        "use the kscout that wrote it"
+    )
 
 
 def _upcast(tensor: Tensor) -> Tensor:
@@ -286,6 +322,17 @@ def read_pickle(path: Path) -> dict[str, Any]:
     return without_prefix(content, "module.")
 
 
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """Return the parameters in a torch pickle: its `model`, its `state_dict`, or all of it."""
+    content = read_pickle(path)
+    found = next((content[key] for key in ("model", "state_dict") if key in content), content)
+    return {
+        name: value
+        for name, value in (found.items() if isinstance(found, dict) else ())
+        if isinstance(name, str) and isinstance(value, Tensor)
+    }
+
+
 def without_prefix(state: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Remove a prefix that all names have; names are left alone where one lacks it."""
     if not state or not all(isinstance(name, str) and name.startswith(prefix) for name in state):
@@ -329,6 +376,7 @@ __all__ = [
     "build_component",
     "constructor_arguments",
     "is_safetensors",
+    "read_checkpoint",
     "read_pickle",
     "read_weights",
     "save_component",

@@ -11,7 +11,7 @@ from kscout.weights import (
     Weights,
     build_component,
     is_safetensors,
-    read_pickle,
+    read_checkpoint,
     read_weights,
 )
 from kscout.zoo import zoo_names
@@ -31,15 +31,21 @@ def read_policy(path: Path) -> Policy:
 
 
 def _from_pickle(path: Path) -> Weights:
-    content = read_pickle(path)
-    state = content.get("model", content.get("state_dict", content))
+    state = read_checkpoint(path)
     first, last = "channel_layer.layers.0.weight", "fc_out.4.weight"
-    if not isinstance(state, dict) or first not in state or last not in state:
+    if first not in state or last not in state:
         raise WeightsError(
             f"{path} is not a policy of the paper's reference: it has no parameters {first!r} and "
             f"{last!r}; load reconstructions with kscout.reconstruction.load"
         )
-    return Weights("policy", "conv", reference_sizes(state), state, {"source": path.name})
+    try:
+        sizes = reference_sizes(state)
+    except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
+        raise WeightsError(
+            f"{path} has parameters of shapes that no policy of the paper has ({error}); "
+            "copy or save it again"
+        ) from error
+    return Weights("policy", "conv", sizes, state, {"source": path.name})
 
 
 def reference_sizes(state: dict[str, Tensor]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from kscout.weights import (
     Weights,
     build_component,
     is_safetensors,
-    read_pickle,
+    read_checkpoint,
     read_weights,
     without_prefix,
 )
@@ -72,13 +72,7 @@ def _weights_file(path: Path) -> Path:
 
 
 def _from_pickle(path: Path) -> Weights:
-    content = read_pickle(path)
-    found = next((content[key] for key in ("model", "state_dict") if key in content), content)
-    state = {
-        name: value
-        for name, value in (found.items() if isinstance(found, dict) else ())
-        if isinstance(name, str) and isinstance(value, Tensor)
-    }
+    state = read_checkpoint(path)
     inside = {name: value for name, value in state.items() if name.startswith("unet.")}
     state = without_prefix(inside or state, "unet.")
     return Weights(
@@ -106,4 +100,6 @@ def _recognize(path: Path, state: dict[str, Tensor]) -> str:
 
 def _network_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
     levels = {name.split(".")[1] for name in state if name.startswith("down_sample_layers.")}
-    return {"n_channels": state[FIRST_WEIGHT].shape[0], "n_pools": len(levels)}
+    # A weight without axes is damaged; building the network tells.
+    n_channels = state[FIRST_WEIGHT].shape[0] if state[FIRST_WEIGHT].ndim else 0
+    return {"n_channels": n_channels, "n_pools": len(levels)}
