@@ -23,7 +23,8 @@ from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.lockstep import Lockstep
+from kscout.training.estimators.greedy import Greedy
+from kscout.training.trainee import Trainee
 
 pytestmark = pytest.mark.cuda
 
@@ -213,7 +214,7 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
     seen = Observation(image=image, mask=mask)
     weight = 1e-4 * torch.randn(n_images, n_cols, device="cuda")
     fused = HalfPrecisionConvPolicy(policy)
-    fused.keep(n_images)
+    fused.keep(n_images, 2**33)
     with torch.no_grad():
         fused(seen)
     assert fused.kept is not None
@@ -225,7 +226,7 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
         scores_from(policy, image, outputs, dense),
         policy(seen),
         fused(seen),
-        fused.recall(image, 0),
+        fused.recall(seen, 0),
     ):
         policy.zero_grad()
         (scores.log_softmax(-1) * weight).sum().backward()
@@ -241,7 +242,9 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
                 assert (own[name] - plain[name]).norm() < 0.15 * plain[name].norm(), name
 
 
-def test_graphed_training_equals_eager_training(golden: Golden) -> None:
+def test_graphed_training_equals_eager_training(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slices = golden_slices(golden, 64).to("cuda")
     config = PolicyConfig(
         policy=Component("conv"),
@@ -253,12 +256,8 @@ def test_graphed_training_equals_eager_training(golden: Golden) -> None:
     for is_graphed in (True, False):
         torch.manual_seed(0)
         policy = POLICIES["conv"](n_cols=64).cuda()
-        optimizer = torch.optim.Adam(policy.parameters())
-        lockstep = Lockstep([policy], [optimizer], [config], slices, unet)
-        if not is_graphed:
-            eager = lockstep.eager
-            lockstep.gradients = lambda _, eager=eager: eager  # type: ignore[method-assign,misc]
-        lockstep.pass_over_slices(1, lambda _: None)
+        monkeypatch.setattr(Greedy, "is_pure", is_graphed)
+        Greedy([Trainee.resume(policy, config)], slices, unet).train_epoch(1, lambda _: None)
         weights.append([p.detach().clone() for p in policy.parameters()])
     for a, b in zip(*weights, strict=True):
         torch.testing.assert_close(a, b, atol=5e-5, rtol=0)

@@ -29,11 +29,11 @@ def test_the_engine_is_that_of_a_training(engine: Engine) -> None:
     batch = TrainingBatch(engine, Workload(4, 3, 4, n_seeds=2))
     batch.gradients()
     assert isinstance(engine.frozen, HalfPrecisionUNet) and engine.arithmetic == "fp16 fused"
-    assert all(isinstance(x, HalfPrecisionConvPolicy) for x in batch.lockstep.learned)
-    (graph,) = batch.lockstep.graphs.values()
+    assert all(isinstance(x, HalfPrecisionConvPolicy) for x in batch.estimator.views)
+    (graph,) = batch.estimator.graphs.values()
     assert isinstance(graph, GraphedGradients)
     batch.updates()
-    assert list(batch.lockstep.graphs.values()) == [graph]
+    assert list(batch.estimator.graphs.values()) == [graph]
 
 
 def test_the_graph_has_the_gradients_that_are_compared(engine: Engine) -> None:

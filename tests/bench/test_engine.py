@@ -22,7 +22,7 @@ def engine() -> Engine:
 
 
 def gradients_of(batch: TrainingBatch, seed: int = 0) -> list[torch.Tensor]:
-    found = [parameter.grad for parameter in batch.lockstep.policies[seed].parameters()]
+    found = [parameter.grad for parameter in batch.estimator.parameters(slice(seed, seed + 1))]
     assert all(gradient is not None for gradient in found)
     return [gradient.clone() for gradient in found if gradient is not None]
 
@@ -64,7 +64,7 @@ def test_a_seed_in_lockstep_does_what_it_does_alone(engine: Engine) -> None:
 def test_updates_leave_the_policy_untrained(engine: Engine) -> None:
     batch = TrainingBatch(engine, Workload(2, 1, 3), n_updates=3)
     before = [parameter.detach().clone() for parameter in batch.policy.parameters()]
-    assert batch.lockstep.n_steps == 3
+    assert batch.estimator.n_steps == 3
     batch.updates()
     for a, b in zip(before, batch.policy.parameters(), strict=True):
         torch.testing.assert_close(a, b.detach(), atol=1e-9, rtol=0)
@@ -72,7 +72,7 @@ def test_updates_leave_the_policy_untrained(engine: Engine) -> None:
 
 def test_reconstructions_are_counted_by_the_rules_of_a_training(engine: Engine) -> None:
     batch = TrainingBatch(engine, Workload(2, 3, 4, n_seeds=2))
-    assert batch.work.n_reconstructions == 2 * 2 * 13 == batch.lockstep.n_reconstructions
+    assert batch.work.n_reconstructions == 2 * 2 * 13 == batch.estimator.n_reconstructions
 
 
 def test_knees_of_any_size_are_knees() -> None:

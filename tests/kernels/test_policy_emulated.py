@@ -46,7 +46,7 @@ def test_fused_policy_has_the_gradients_of_the_network(
     seen = Observation(image=image, mask=torch.zeros(n_images, SIZE, dtype=torch.bool))
     weight = 1e-4 * torch.randn(n_images, SIZE, generator=generator)
     fused: Any = HalfPrecisionConvPolicy(policy)
-    fused.keep(n_images)
+    fused.keep(n_images, 2**30)
     with torch.no_grad():
         expected = policy(seen)
         assert (fused(seen) - expected).abs().max() < 2e-2 * expected.std()
@@ -54,7 +54,7 @@ def test_fused_policy_has_the_gradients_of_the_network(
     flat, weights = fused.kept.flat[:n_images], fused.packed_dense.T
     dense = torch.mm(flat, weights, out_dtype=torch.float32) + fused.dense.bias
     found = []
-    for scores in (scores_from(policy, image, outputs, dense), fused(seen), fused.recall(image, 0)):
+    for scores in (scores_from(policy, image, outputs, dense), fused(seen), fused.recall(seen, 0)):
         policy.zero_grad()
         (scores.log_softmax(-1) * weight).sum().backward()
         found.append({name: p.grad for name, p in policy.named_parameters() if p.grad is not None})

@@ -42,11 +42,11 @@ def test_images_of_two_steps_go_back_together(
 ) -> None:
     view = KeptConvPolicy(policy)
     weights = torch.randn(5, N_COLS, generator=generator)
-    view.keep(5)
+    view.keep(5, 2**28)
     with torch.no_grad():
         chosen = torch.cat([view(see(image[:2])), view(see(image[2:]))])
     for part in (slice(0, 4), slice(4, 5)):
-        scores = view.recall(image[part], part.start)
+        scores = view.recall(see(image[part]), part.start)
         torch.testing.assert_close(scores.detach(), chosen[part])
         (scores * weights[part]).sum().backward()
     found = gradients(policy)
@@ -61,31 +61,31 @@ def test_images_of_two_steps_go_back_together(
 
 def test_memory_is_what_was_said_and_stays(policy: ConvPolicy) -> None:
     view = KeptConvPolicy(policy)
-    view.keep(6)
+    view.keep(6, 2**28)
     assert view.kept is not None
     tensors = [view.kept.flat, view.kept.hidden]
     for layer in view.kept.layers:
         tensors += [layer.convolved, layer.normalized.output]
     assert view.n_bytes_kept(6) == sum(x.numel() * x.element_size() for x in tensors)
     place = view.kept.flat.data_ptr()
-    view.keep(4)
+    view.keep(4, 2**28)
     assert view.kept is not None and view.kept.flat.data_ptr() == place
 
 
 def test_changed_weights_are_seen_after_the_next_keep(policy: ConvPolicy, image: Tensor) -> None:
     view = KeptConvPolicy(policy)
-    view.keep(5)
+    view.keep(5, 2**28)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(0.75)
-        view.keep(5)
+        view.keep(5, 2**28)
         torch.testing.assert_close(view(see(image)), policy(see(image)))
 
 
 def test_without_kernels_it_is_the_policy_itself(policy: ConvPolicy, image: Tensor) -> None:
     view = KeptConvPolicy(policy)
     with compiled_kernels(enabled=False):
-        view.keep(5)
+        view.keep(5, 2**28)
         assert view.kept is None
         assert torch.equal(view(see(image)), policy(see(image)))
 

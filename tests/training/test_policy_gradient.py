@@ -1,6 +1,7 @@
 """Both estimators give the authors' losses and gradients, and what their formulas say."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -16,14 +17,12 @@ from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_kept import KeptConvPolicy
 from kscout.reconstruction import RECONSTRUCTORS
-from kscout.training import policy_gradient
-from kscout.training.policy_gradient import (
-    Estimate,
-    greedy_gradients,
-    greedy_loss,
-    non_greedy_gradients,
-    non_greedy_loss,
-)
+from kscout.training.estimators import recording
+from kscout.training.estimators.greedy import greedy_gradients
+from kscout.training.estimators.non_greedy import non_greedy_gradients
+from kscout.training.estimators.recording import Estimate
+from kscout.training.policy_gradient import greedy_loss, non_greedy_loss
+from kscout.training.views import Recomputed, View
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +63,10 @@ def formula_policy() -> Policy:
     return policy
 
 
+def views(policies: Sequence[Policy]) -> list[View]:
+    return [Recomputed(policy) for policy in policies]
+
+
 def run(
     method: str, policies: list[Policy], simulator: Simulator, golden: Golden, n_initial: int
 ) -> Estimate:
@@ -72,7 +75,7 @@ def run(
     if not method.startswith("n"):
         followed = golden("loss", f"{method}/idx")[:, None]
         return greedy_gradients(
-            policies,
+            views(policies),
             simulator,
             n_initial=n_initial,
             uniforms=uniforms,
@@ -80,7 +83,7 @@ def run(
             replay=actions,
         )
     return non_greedy_gradients(
-        policies,
+        views(policies),
         simulator,
         n_initial=n_initial,
         uniforms=uniforms,
@@ -258,7 +261,7 @@ def test_recomputed_gradients_equal_those_of_a_kept_graph(generator: torch.Gener
     simulator, policy = tiny_simulator(generator, 3), tiny_policy(0)
     uniforms = torch.rand(3, 4, 5, generator=generator)
     found = non_greedy_gradients(
-        [policy], simulator, n_initial=2, uniforms=uniforms, gammas=[0.9], n_at_once=4
+        views([policy]), simulator, n_initial=2, uniforms=uniforms, gammas=[0.9], n_at_once=4
     )
     recomputed = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
     policy.zero_grad()
@@ -280,11 +283,11 @@ def test_greedy_gradients_step_by_step_equal_those_computed_at_the_end(
     uniforms = torch.rand(6, 4, 5, generator=generator)
     followed = torch.tensor([[0, 3], [2, 1], [1, 1], [4, 0]])
     setting = {"n_initial": 2, "uniforms": uniforms, "followed": followed}
-    at_once = greedy_gradients(policies, simulator, **setting)
+    at_once = greedy_gradients(views(policies), simulator, **setting)
     gradients = [p.grad for policy in policies for p in policy.parameters()]
     for policy in policies:
         policy.zero_grad()
-    at_the_end = greedy_gradients(policies, simulator, **setting, n_at_once=4)
+    at_the_end = greedy_gradients(views(policies), simulator, **setting, n_at_once=4)
     assert torch.equal(at_once.columns, at_the_end.columns)
     torch.testing.assert_close(at_once.losses, at_the_end.losses)
     parameters = [p for policy in policies for p in policy.parameters()]
@@ -300,14 +303,14 @@ def test_gradients_of_kept_features_are_the_policies_own(
     if compiled_convolutions(16) is None:
         pytest.skip("this machine has no C compiler that knows it")
     # With no memory to keep features in, they are computed as without.
-    monkeypatch.setattr(policy_gradient, "_BYTES_KEPT_ON_CPU", limit)
+    monkeypatch.setitem(recording.KEPT_BYTES, "cpu", limit)
     simulator, uniforms = tiny_simulator(generator, 6), torch.rand(6, 3, 4, generator=generator)
     policies: list[ConvPolicy] = []
     for seed in range(2):
         torch.manual_seed(seed)
         policies.append(ConvPolicy(n_cols=16, n_channels=16, n_blocks=1, n_hidden=8))
 
-    def learn(learned: list[Policy]) -> tuple[Estimate, list[Tensor | None]]:
+    def learn(learned: list[View]) -> tuple[Estimate, list[Tensor | None]]:
         setting = {"n_initial": 2, "uniforms": uniforms}
         if method == "greedy":
             followed = torch.tensor([[0, 3], [2, 1], [1, 1]])
@@ -319,10 +322,10 @@ def test_gradients_of_kept_features_are_the_policies_own(
             policy.zero_grad()
         return found, gradients
 
-    views = [KeptConvPolicy(policy) for policy in policies]
-    (kept, found), (own, expected) = learn(list(views)), learn(list(policies))
+    keeping = [KeptConvPolicy(policy) for policy in policies]
+    (kept, found), (own, expected) = learn(list(keeping)), learn(views(policies))
     keeps = method == "greedy" and limit > 0
-    assert all((view.kept is not None) == keeps for view in views)
+    assert all((view.kept is not None) == keeps for view in keeping)
     assert torch.equal(kept.columns, own.columns)
     torch.testing.assert_close(kept.losses, own.losses)
     for a, b in zip(found, expected, strict=True):
@@ -343,14 +346,14 @@ def test_policies_in_lockstep_learn_as_they_would_alone(
         simulator = Simulator(batch, RECONSTRUCTORS["zero-filled"]())
         if method == "greedy":
             return greedy_gradients(
-                policies,
+                views(policies),
                 simulator,
                 n_initial=2,
                 uniforms=uniforms[rows],
                 followed=followed[:, own],
             )
         return non_greedy_gradients(
-            policies, simulator, n_initial=2, uniforms=uniforms[rows], gammas=[0.5, 1.0][own]
+            views(policies), simulator, n_initial=2, uniforms=uniforms[rows], gammas=[0.5, 1.0][own]
         )
 
     together = [tiny_policy(0), tiny_policy(1)]

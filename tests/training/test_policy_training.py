@@ -19,10 +19,13 @@ from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTra
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.policies import load
+from kscout.policies import POLICIES, load
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import read_run
-from kscout.training.lockstep import draw_epoch
+from kscout.training.estimators.gradient import Drawn
+from kscout.training.estimators.greedy import Greedy
 from kscout.training.policy import train_policies, train_policy
+from kscout.training.trainee import Trainee
 from kscout.weights import read_weights
 
 SMALL = PolicyConfig(
@@ -119,9 +122,14 @@ def test_a_single_policy_needs_no_folder_below_the_run() -> None:
         vary(SMALL, [1.0, 1.0], [7])
 
 
-def test_lockstep_refuses_settings_that_want_other_batches(store: Store, tmp_path: Path) -> None:
-    configs = [SMALL, with_training(batch_size=2)]
-    with pytest.raises(ConfigError, match="more than seed and gamma"):
+@pytest.mark.parametrize(
+    ("method", "words"), [("greedy", "more than seed;"), ("ngreedy", "more than seed and gamma;")]
+)
+def test_lockstep_refuses_settings_that_want_other_batches(
+    store: Store, tmp_path: Path, method: str, words: str
+) -> None:
+    configs = [with_training(method=method, batch_size=size) for size in (4, 2)]
+    with pytest.raises(ConfigError, match=words):
         train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"])
 
 
@@ -214,12 +222,16 @@ def test_scores_and_gradients_that_are_not_finite_end_a_training(
         train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
 
 
-def test_draws_of_a_slice_do_not_depend_on_batch_size() -> None:
-    small, large = (
-        draw_epoch(with_training(batch_size=size), n_slices=10, epoch=2) for size in (2, 5)
-    )
+def test_draws_of_a_slice_do_not_depend_on_batch_size(store: Store) -> None:
+    def draws(size: int) -> Drawn:
+        config = with_training(batch_size=size)
+        policy = POLICIES["conv"](n_cols=16, n_blocks=2)
+        estimator = Greedy([Trainee.resume(policy, config)], store.split("train"), ZeroFilled())
+        return estimator.draws_of(config, 2)
+
+    small, large = draws(2), draws(5)
     assert torch.equal(small.order, large.order)
-    assert torch.equal(small.uniforms, large.uniforms)
+    assert torch.equal(small.draws.per_slice[0], large.draws.per_slice[0])
 
 
 @pytest.mark.slow

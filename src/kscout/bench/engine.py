@@ -1,7 +1,7 @@
 """What the benchmarks run: the objects of a training, on knees, with policies still untrained.
 
-`TrainingBatch` goes through `Lockstep`, which all trainings go through: on CUDA 16-bit networks and
-one graph per batch, on a CPU eager code with the convolutions that a training would choose.
+`TrainingBatch` goes through the estimator, as trainings do: on CUDA 16-bit networks and one graph
+per batch, on a CPU eager code with the convolutions that a training would choose.
 """
 
 import gc
@@ -22,13 +22,15 @@ from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.names import ESTIMATORS
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction import load
 from kscout.reconstruction.unet import UNet
 from kscout.training.convolution import choose_convolution, convolution, to_layout
-from kscout.training.lockstep import Lockstep, draw_epoch
-from kscout.training.policy import Learner
-from kscout.training.policy_gradient import Estimate, greedy_gradients
+from kscout.training.estimators.gradient import GradientEstimator
+from kscout.training.estimators.greedy import greedy_gradients
+from kscout.training.estimators.recording import Estimate
+from kscout.training.trainee import Trainee
 
 RECONSTRUCTOR = "knee-unet"
 """Trained on knees of 128x128 pixels; it takes other sizes too."""
@@ -176,39 +178,40 @@ class TrainingBatch:
     def __init__(self, engine: Engine, work: Workload, *, n_updates: int = 1) -> None:
         self.engine, self.work = engine, work
         configs = [_config(engine, work, seed) for seed in range(work.n_seeds)]
-        learners = [Learner.resume(config, _policy(config, engine), None) for config in configs]
+        trainees = [Trainee.resume(_policy(config, engine), config) for config in configs]
         index = torch.arange(work.n_slices * n_updates) % len(engine.slices)
-        self.lockstep = Lockstep(
-            [learner.policy for learner in learners],
-            [learner.optimizer for learner in learners],
-            configs,
-            engine.slices.subset(index),
-            engine.frozen,
+        estimator = ESTIMATORS.resolve(work.method)
+        self.estimator: GradientEstimator = estimator(
+            trainees, engine.slices.subset(index), engine.frozen
         )
-        draws = [draw_epoch(config, len(index), 1) for config in configs]
-        first = [own.order[: work.n_slices] for own in draws]
-        uniforms = [own.uniforms[order] for own, order in zip(draws, first, strict=True)]
-        followed = torch.stack([own.followed[0] for own in draws], dim=-1)
-        given = [torch.cat(first), torch.cat(uniforms), followed]
-        self.inputs: list[Tensor] = [x.to(engine.device) for x in given]
+        self.drawn = [self.estimator.draws_of(config, 1) for config in configs]
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The slices of a greedy batch, the numbers that decide its draws, and which it follows."""
+        index = [own.order[: self.work.n_slices] for own in self.drawn]
+        pairs = zip(self.drawn, index, strict=True)
+        uniforms = torch.cat([own.draws.per_slice[0][at] for own, at in pairs])
+        followed = torch.stack([own.draws.per_batch[0][0] for own in self.drawn], dim=-1)
+        return torch.cat(index), uniforms, followed
 
     @property
     def policy(self) -> ConvPolicy:
         """The first seed's."""
-        policy = self.lockstep.policies[0]
+        policy = self.estimator.trainees[0].module
         assert isinstance(policy, ConvPolicy)
         return policy
 
     def gradients(self) -> Float[Tensor, " policy"]:
         """Leave the first batch's gradients in the policies; on CUDA a replay after one call."""
         with self.engine.ready_convolutions():
-            # The training's own choice between a graph and eager code, so that the two stay alike.
-            return self.lockstep.gradients(self.inputs)(self.inputs)
+            return self.estimator.batch_gradients(self.drawn, 0) / self.work.n_slices
 
     def updates(self) -> list[float]:
         """Pass over all slices as a training does: draws, gradients and optimizer steps."""
         with self.engine.ready_convolutions():
-            return self.lockstep.pass_over_slices(1, lambda _: None)
+            results = self.estimator.train_epoch(1, lambda _: None)
+        return [result.scores["train_ssim"] for result in results]
 
     def estimate(self, replay: Int[Tensor, "step state q"] | None = None) -> Estimate:
         """Compute the greedy gradients eagerly and return all that led to them.
@@ -217,15 +220,15 @@ class TrainingBatch:
             replay: columns to take instead of drawing.
         """
         index, uniforms, followed = self.inputs
-        lockstep, config = self.lockstep, self.lockstep.configs[0]
-        for parameter in lockstep.parameters:
-            parameter.grad = None
+        estimator, config = self.estimator, self.estimator.trainees[0].config
+        for trainee in estimator.trainees:
+            trainee.optimizer.zero_grad()
         with self.engine.ready_convolutions():
-            # Brings the 16-bit weights up to date.
-            lockstep.choosing_policies()
+            for view in estimator.views:
+                view.refresh()
             return greedy_gradients(
-                lockstep.learned,
-                Simulator(lockstep.slices.batch(index), lockstep.reconstructor),
+                estimator.views,
+                Simulator(estimator.slices.batch(index), estimator.reconstructor),
                 n_initial=config.acquisition.n_initial,
                 uniforms=uniforms,
                 followed=followed,

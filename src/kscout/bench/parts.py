@@ -123,11 +123,11 @@ def _scoring(engine: Engine, n_images: int) -> tuple[Callable[[], Any], int]:
 
 
 def _policy(engine: Engine) -> Part:
-    """Forward and backward pass of the network that a training's `Lockstep` lets learn."""
+    """Forward and backward pass of the policy as a training runs it."""
     kind = engine.device.type
     n_images = N_POLICY_IMAGES[kind]
     batch = TrainingBatch(engine, Workload(2, 1, 2))
-    learned = batch.lockstep.learned[0]
+    learned = batch.estimator.views[0]
     mask = torch.zeros(n_images, engine.size, dtype=torch.bool, device=engine.device)
 
     def backward(inputs: Sequence[Tensor]) -> Tensor:
@@ -136,7 +136,7 @@ def _policy(engine: Engine) -> Part:
         return loss
 
     inputs = [engine.slices.images[_repeated(engine, n_images)]]
-    parameters = batch.lockstep.parameters
+    parameters = batch.estimator.parameters(slice(None))
     run: EagerGradients | GraphedGradients = (
         GraphedGradients(backward, parameters, inputs)
         if kind == "cuda"

@@ -93,5 +93,5 @@ def measure_row(size: int, work: Workload, device: str) -> Row:
     # A CPU has other work to do at times, so it gets longer for a good moment.
     at_least_s = 0.2 if place.type == "cuda" else 1.0
     seconds = best_time(batch.gradients, place, at_least_s=at_least_s)
-    learned = type(batch.lockstep.learned[0]).__name__
+    learned = type(batch.estimator.views[0]).__name__
     return Row(seconds, peak, batch.engine.arithmetic, learned)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator, check_budget
+from kscout.config import PolicyConfig, read
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -29,9 +30,12 @@ from kscout.evaluation.gradient_noise import (
 from kscout.evaluation.orders import fingerprint_slices
 from kscout.evaluation.run_names import named_runs
 from kscout.evaluation.trajectories import spread_subset
+from kscout.names import ESTIMATORS
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
-from kscout.training.policy_gradient import greedy_gradients, non_greedy_gradients
+from kscout.training.estimators.gradient import Batch, GradientEstimator
+from kscout.training.trainee import Trainee
+from kscout.training.views import Recomputed
 from kscout.weights import fingerprint
 
 
@@ -182,10 +186,19 @@ class EstimatorGradient:
         setting: NoiseSetting,
     ) -> None:
         self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
-        self.setting, self.training = setting, config["training"]
-        self.n_initial = config["acquisition"]["n_initial"]
-        self.horizon = config["acquisition"]["horizon"]
-        check_budget(slices.selectable, n_initial=self.n_initial, horizon=self.horizon)
+        found = read(PolicyConfig, config)
+        training = replace(found.training, n_trajectories=setting.n_trajectories)
+        self.setting, self.config = setting, replace(found, training=training)
+        budget = found.acquisition
+        check_budget(slices.selectable, n_initial=budget.n_initial, horizon=budget.horizon)
+        kind = ESTIMATORS.resolve(training.method)
+        if not issubclass(kind, GradientEstimator):
+            raise RunError(
+                f"runs of {training.method} have no gradient of a batch whose noise could be "
+                "measured; choose runs of an estimator that takes one step per batch"
+            )
+        trainee = Trainee.resume(policy, self.config)
+        self.estimator: GradientEstimator = kind([trainee], slices, reconstructor)
         self.parameters = last_layer(policy)
         # Only the last layer's gradient is asked for: the rest need not be computed.
         policy.requires_grad_(False)
@@ -206,24 +219,11 @@ class EstimatorGradient:
         self.policy.zero_grad(set_to_none=True)
         simulator = Simulator(batch, self.reconstructor, protocol=self.setting.protocol)
         generator = keyed_generator("gradient noise", self.setting.seed, pass_index, number)
-        q, device = self.setting.n_trajectories, batch.kspace.device
-        uniforms = torch.rand(len(batch), self.horizon, q, generator=generator).to(device)
-        if self.training["method"] == "greedy":
-            followed = torch.randint(q, (self.horizon, 1), generator=generator).to(device)
-            greedy_gradients(
-                [self.policy],
-                simulator,
-                n_initial=self.n_initial,
-                uniforms=uniforms,
-                followed=followed,
-            )
-        else:
-            non_greedy_gradients(
-                [self.policy],
-                simulator,
-                n_initial=self.n_initial,
-                uniforms=uniforms,
-                gammas=[float(self.training["gamma"])],
-            )
+        draws = self.estimator.draw(self.config, len(batch), 1, lambda _: generator)
+        draws = draws.to(batch.kspace.device)
+        # The one batch becomes the axis of policies.
+        per_batch = [x.movedim(0, -1) for x in draws.per_batch]
+        views = [Recomputed(self.policy)]
+        self.estimator.gradients(Batch(views, [self.config], simulator, draws.per_slice, per_batch))
         gradients = [parameter.grad for parameter in self.parameters]
         return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])

@@ -104,7 +104,7 @@ class HalfPrecisionConvPolicy(Policy):
         self.flatten = compile_kernel(LAST, "flatten", *last.shape, last.n_out)
         self.rooms: dict[tuple[int, bool], Room] = {}
         self.kept: Room | None = None
-        self.n_kept = 0
+        self.n_scored = 0
         self._share_weights()
 
     def _widths(self, weight: Float[Tensor, "out in 3 3"]) -> tuple[int, int]:
@@ -146,30 +146,49 @@ class HalfPrecisionConvPolicy(Policy):
         self.packed_dense.unflatten(1, (-1, n_wide))[..., :n_own].copy_(by_channel)
         self.kept = None
 
-    def keep(self, n_images: int) -> None:
-        """Keep the features of the next so many images, so that `recall` need not compute them."""
-        self.kept, self.n_kept = self._room(n_images, keeps=True), 0
+    @property
+    def chooser(self) -> Policy:
+        """This view, with the weights of its last `refresh`."""
+        return self
 
-    def n_bytes_kept(self, n_images: int) -> int:
-        """Return how much memory `keep` takes."""
+    def keep(self, n_images: int, n_bytes: int) -> int:
+        """Keep the features of the images that are scored next, as many as memory allows.
+
+        Args:
+            n_images: how many will be scored.
+            n_bytes: the most memory that may be taken.
+
+        Returns:
+            Of how many features will be kept: the first ones.
+        """
         per_image = sum(5 * x.n_out * x.shape[0] * x.shape[1] // 2 for x in self.layers)
-        return _room_size(n_images) * (per_image + 2 * self.packed_dense.shape[1])
+        n_fit = n_bytes // (per_image + 2 * self.packed_dense.shape[1])
+        # Rooms hold powers of two.
+        n_kept = min(n_images, 1 << n_fit.bit_length() >> 1)
+        self.kept, self.n_scored = self._room(n_kept, keeps=True) if n_kept else None, 0
+        return n_kept
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         image = seen.image.contiguous()
-        room = self._room(len(image))
-        if self.kept is not None and not torch.is_grad_enabled():
-            room = self.kept.part(self.n_kept, self.n_kept + len(image))
-            self.n_kept += len(image)
+        room = None
+        if not torch.is_grad_enabled():
+            room = self._kept_room(self.n_scored, len(image))
+            self.n_scored += len(image)
+        if room is None:
+            room = self._room(len(image))
         self._convolve(image, room)
         return self._score(image, room)
 
-    def recall(
-        self, image: Float[Tensor, "batch row col"], begin: int
-    ) -> Float[Tensor, "batch col"]:
-        """Score images that were kept, with gradients; the first of them was kept as `begin`."""
-        assert self.kept is not None and begin + len(image) <= self.n_kept
-        return self._score(image.contiguous(), self.kept.part(begin, begin + len(image)))
+    def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
+        """Score images again, with gradients; the first of them was scored as number `begin`."""
+        room = self._kept_room(begin, len(seen.image))
+        return self(seen) if room is None else self._score(seen.image.contiguous(), room)
+
+    def _kept_room(self, begin: int, n_images: int) -> Room | None:
+        """Return the room in which features of some images are kept; None where not of all."""
+        if self.kept is None or begin + n_images > len(self.kept.flat):
+            return None
+        return self.kept.part(begin, begin + n_images)
 
     def _room(self, n_images: int, *, keeps: bool = False) -> Room:
         """Return room for so many images; none is given back, because a CUDA graph may use it."""

@@ -68,18 +68,37 @@ class KeptConvPolicy(Policy):
         self.kept: Kept | None = None
         self.n_kept = 0
 
+    @property
+    def chooser(self) -> Policy:
+        """The network itself."""
+        return self.policy
+
+    def refresh(self) -> None:
+        """Forget what was kept; weights are read anew by the next `keep`."""
+        self.kept = None
+
     @torch.no_grad()
-    def keep(self, n_images: int) -> None:
-        """Keep the features of the next so many images, so that `recall` need not compute them."""
+    def keep(self, n_images: int, n_bytes: int) -> int:
+        """Keep the features of all images that are scored next, or of none where memory is short.
+
+        Args:
+            n_images: how many will be scored.
+            n_bytes: the most memory that may be taken.
+
+        Returns:
+            Of how many features will be kept.
+        """
         self.kept, self.n_kept = None, 0
         library = compiled_convolutions(*(len(weight) for weight in self.weights))
-        if library is None or self.dense.weight.dtype != torch.float32:
-            return
+        is_short = not 0 < self.n_bytes_kept(n_images) <= n_bytes
+        if is_short or library is None or self.dense.weight.dtype != torch.float32:
+            return 0
         taken = self.room.taken
         if taken is None or len(taken[-1]) < n_images:
             taken = self.room.taken = self._reserve(n_images)
         weights = [packed(weight) for weight in self.weights]
         self.kept = Kept(library, weights, *taken)
+        return n_images
 
     def n_bytes_kept(self, n_images: int) -> int:
         """Return how much memory `keep` takes."""
@@ -103,14 +122,14 @@ class KeptConvPolicy(Policy):
         own.hidden.copy_(self.dense(own.flat))
         return self._score(own.hidden)
 
-    def recall(
-        self, image: Float[Tensor, "batch row col"], begin: int
-    ) -> Float[Tensor, "batch col"]:
-        """Score images that were kept, with gradients; the first of them was kept as `begin`.
+    def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
+        """Score images again, with gradients; the first of them was scored as number `begin`.
 
         Going back overwrites what was kept, so each image can be recalled once.
         """
-        assert self.kept is not None and begin + len(image) <= self.n_kept
+        if self.kept is None:
+            return self.policy(seen)
+        image = seen.image
         own = (self.dense.weight, self.dense.bias, *self.weights, *self.biases)
         kept = self.kept.part(begin, begin + len(image))
         return self._score(_FirstDense.apply(self, image, kept, *own))  # type: ignore[no-untyped-call]

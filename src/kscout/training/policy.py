@@ -1,37 +1,35 @@
-"""Training of policies by the paper's estimators: one seed, or several in lockstep.
+"""Training of policies on a frozen reconstructor: one, or several in lockstep.
 
-Policies in lockstep differ in seed and gamma alone. Each sees its own slices in its own order and
-makes its own draws, exactly as it would alone; only the reconstructions are made together.
+Policies in lockstep differ in their seed and in settings that their estimator names. Each sees its
+own slices in its own order and makes its own draws, exactly as it would alone; only the
+reconstructions are made together.
 """
 
 import logging
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from kscout.acquisition.episode import Simulator, check_budget, protocol_note
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
-from kscout.config import AcquisitionSetting, PolicyConfig, learning_rate_at
+from kscout.config import AcquisitionSetting, PolicyConfig
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.device import describe_device, peak_memory
-from kscout.errors import ConfigError, RunError
+from kscout.device import describe_device
+from kscout.errors import ConfigError
+from kscout.names import ESTIMATORS
 from kscout.policies import save
 from kscout.reconstruction import load
-from kscout.runs import Progress, Run, RunRecord, read_run
-from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
-from kscout.training.convolution import choose_convolution, convolution, to_layout
+from kscout.runs import Run, RunRecord, read_run
+from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     from_main,
     is_main,
@@ -40,12 +38,12 @@ from kscout.training.distributed import (
     share,
     sum_over_processes,
 )
-from kscout.training.lockstep import Lockstep
+from kscout.training.estimators import Estimator, PolicyTrainee
+from kscout.training.loop import OnStep, fixed_convolution, train_epochs
+from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint
 
 _VALIDATION_BATCH = {"cpu": 16, "cuda": 256}
-
-OnStep = Callable[[Progress], None]
 
 
 def train_policy(
@@ -76,7 +74,7 @@ def train_policies(
     Under `torchrun` all processes call this alike, and the main one writes.
 
     Args:
-        configs: settings that differ in seed and gamma alone.
+        configs: settings that differ in the seed and in what their estimator lets vary alone.
         store: slices with the splits `train` and `val`.
         reconstructor: what `kscout.reconstruction.load` takes; it stays frozen.
         outs: a run folder for each.
@@ -84,203 +82,125 @@ def train_policies(
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
     _check_alike(configs)
+    estimator = ESTIMATORS.resolve(configs[0].training.method)
     with process_group(device) as place, ExitStack() as stack:
         frozen = load(reconstructor)
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
-        setting = configs[0].acquisition
-        protocol = configs[0].training.protocol
-        for note in (protocol_note(frozen, protocol), _size_note(setting, slices.n_cols)):
-            if note is not None and is_main():
-                logging.getLogger(__name__).warning(note)
-        for split in (slices, held_out):
-            check_budget(split.selectable, n_initial=setting.n_initial, horizon=setting.horizon)
-        learners = []
+        _check_setting(configs[0], frozen, (slices, held_out))
+        trainees = []
         for config, out in zip(configs, outs, strict=True):
-            policy = make_policy(
-                config.policy,
-                seed=config.training.seed,
-                n_cols=slices.n_cols,
-                n_rows=slices.images.shape[-2],
-                n_initial=setting.n_initial,
-                horizon=setting.horizon,
-            )
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
-            _check_trainable(config.policy.name, policy)
+            policy = _make_policy(config, slices).to(place)
             run = None
             if is_main():
                 words = describe_device(place, n_processes())
                 opened = Run.create_or_resume(out, config, inputs=inputs, device=words)
                 run = stack.enter_context(opened)
-            learners.append(Learner.resume(config, policy.to(place), run))
-        waiting = [learner for learner in learners if not learner.is_finished]
+            save_ = partial(_save, config, inputs)
+            trainees.append(Trainee.resume(policy, config, run, save_))
+        waiting = [trainee for trainee in trainees if not trainee.is_finished]
         if waiting:
-            _train(waiting, slices, held_out, frozen, on_step)
+            _train(waiting, estimator, slices, held_out, frozen, on_step)
         return from_main([read_run(out) for out in outs] if is_main() else [])
 
 
-@final
-@dataclass
-class Learner:
-    """One policy in training, its optimizer and its run; only the main process has the run."""
-
-    config: PolicyConfig
-    policy: Policy
-    optimizer: torch.optim.Optimizer
-    run: Run | None
-    n_done: int = 0
-    """Epochs done."""
-    best_epoch: int = 0
-    best_ssim: float = -math.inf
-    is_finished: bool = False
-
-    @classmethod
-    def resume(cls, config: PolicyConfig, policy: Policy, run: Run | None) -> "Learner":
-        """Start a policy's training, or put it back to its last whole epoch."""
-        parameters = list(policy.parameters())
-        optimizer = torch.optim.Adam(parameters, fused=parameters[0].device.type == "cuda")
-        learner = cls(config, policy, optimizer, run)
-        learner.is_finished = from_main(run is not None and run.is_finished)
-        checkpoint = from_main(load_checkpoint(run.checkpoint_path) if run else None)
-        if checkpoint is not None:
-            restore(checkpoint, policy, optimizer)
-            learner.n_done = checkpoint["epoch"]
-            learner.best_epoch = checkpoint["facts"]["best_epoch"]
-            learner.best_ssim = checkpoint["facts"]["best_ssim"]
-        if run is not None and not learner.is_finished:
-            run.rewind(learner.n_done)
-        return learner
-
-    def keep(
-        self, epoch: int, train_ssim: float, val_ssim: float, shared: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Write an epoch's record, weights and checkpoint, the checkpoint last."""
-        if not math.isfinite(train_ssim):
-            raise RunError(f"the scores of epoch {epoch} are not finite; lower the learning rate")
-        self.n_done = epoch
-        if val_ssim > self.best_ssim:
-            self.best_epoch, self.best_ssim = epoch, val_ssim
-        record = {
-            "epoch": epoch,
-            "train_ssim": train_ssim,
-            "val_ssim": val_ssim,
-            "learning_rate": learning_rate_at(self.config.training, epoch),
-            **shared,
-        }
-        if self.run is not None:
-            self._write(self.run, record)
-        return record
-
-    def _write(self, run: Run, record: dict[str, Any]) -> None:
-        run.log(record)
-        if self.n_done in self.config.training.keep_epochs:
-            self._save(run.epoch_path(self.n_done))
-        if self.best_epoch == self.n_done:
-            self._save(run.best_path)
-        facts = {"best_epoch": self.best_epoch, "best_ssim": self.best_ssim}
-        state = checkpoint_of(self.n_done, self.policy, self.optimizer, facts)
-        save_checkpoint(run.checkpoint_path, state)
-
-    def finish(self) -> None:
-        """Write the last epoch's weights and close the run."""
-        if self.run is not None:
-            self._save(self.run.weights_path)
-            self.run.finish({"best_epoch": self.best_epoch, "best_val_ssim": self.best_ssim})
-
-    def _save(self, path: Path) -> None:
-        assert self.run is not None
-        training, setting = self.config.training, self.config.acquisition
-        extra = {
-            "epoch": self.n_done,
-            "method": training.method,
-            "gamma": training.gamma,
-            "seed": training.seed,
-            "protocol": training.protocol,
-            "n_initial": setting.n_initial,
-            "horizon": setting.horizon,
-            **self.run.provenance["inputs"],
-        }
-        save(path, self.policy, extra=extra)
-
-
 def _train(
-    learners: list[Learner],
+    trainees: list[PolicyTrainee],
+    estimator: type[Estimator],
     slices: SliceSet,
     held_out: SliceSet,
     reconstructor: Reconstructor,
     on_step: OnStep,
 ) -> None:
-    training = learners[0].config.training
+    training, device = trainees[0].config.training, slices.device
     n_rows, n_cols = slices.images.shape[-2:]
     frozen = reconstructor.frozen(
-        precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=slices.device
+        precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=device
     )
-    backend = _fixed_convolution(learners, slices.device)
+    runs = [trainee.run for trainee in trainees if trainee.run is not None]
+    backend = fixed_convolution(runs, training.convolution, device, trains=False)
     to_layout(frozen, backend)
-    together: dict[int, Lockstep] = {}
     with convolution(backend):
-        for epoch in range(min(x.n_done for x in learners) + 1, training.n_epochs + 1):
-            # A kill may have left some policies an epoch behind: those catch up first.
-            active = [learner for learner in learners if learner.n_done < epoch]
-            if len(active) not in together:
-                together = {len(active): _lockstep(active, slices, frozen)}
-            lockstep = together[len(active)]
-            begun = time.perf_counter()
-            train_ssim = lockstep.pass_over_slices(epoch, on_step)
-            val_ssim = [
-                _validation_ssim(learner, policy, held_out, frozen)
-                for learner, policy in zip(active, lockstep.choosing_policies(), strict=True)
-            ]
-            shared = {
-                "time_s": round(time.perf_counter() - begun, 3),
-                "n_lockstep": len(active),
-                "n_reconstructions": lockstep.n_reconstructions,
-                "peak_memory_bytes": peak_memory(slices.device),
-            }
-            records = [
-                learner.keep(epoch, seen, unseen, shared)
-                for learner, seen, unseen in zip(active, train_ssim, val_ssim, strict=True)
-            ]
-            n_steps = lockstep.n_steps
-            on_step(Progress(epoch, training.n_epochs, n_steps, n_steps, records[0]))
-    for learner in learners:
-        learner.finish()
-
-
-def _lockstep(learners: list[Learner], slices: SliceSet, frozen: Reconstructor) -> Lockstep:
-    return Lockstep(
-        [learner.policy for learner in learners],
-        [learner.optimizer for learner in learners],
-        [learner.config for learner in learners],
-        slices,
-        frozen,
-    )
+        train_epochs(
+            trainees,
+            lambda active: estimator(active, slices, frozen),
+            partial(_validation_ssim, held_out),
+            device=device,
+            on_step=on_step,
+        )
 
 
 @torch.no_grad()
-def _validation_ssim(
-    learner: Learner, policy: Policy, slices: SliceSet, frozen: Reconstructor
-) -> float:
+def _validation_ssim(slices: SliceSet, estimator: Estimator, number: int) -> float:
     """Return mean SSIM at the end of one trajectory per held-out slice, always the same draws."""
-    training, setting = learner.config.training, learner.config.acquisition
-    learner.policy.eval()
+    config = estimator.trainees[number].config
+    training, setting = config.training, config.acquisition
+    estimator.evaluated(number).eval()
+    policy, device = estimator.chooser(number), estimator.device
     uniforms = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
-    uniforms = uniforms.to(slices.device)
-    total = torch.zeros((), device=slices.device)
+    total = torch.zeros((), device=device)
     everything = torch.arange(len(slices), device=slices.device)
-    for index in everything.split(_VALIDATION_BATCH[slices.device.type]):
+    uniforms = uniforms.to(slices.device)
+    for index in everything.split(_VALIDATION_BATCH[device.type]):
         mine = share(index)
         if len(mine):
-            simulator = Simulator(slices.batch(mine), frozen, protocol=training.protocol)
+            batch = slices.batch(mine).to(device)
             found = rollout(
                 policy,
-                simulator,
+                Simulator(batch, estimator.reconstructor, protocol=training.protocol),
                 n_initial=setting.n_initial,
                 horizon=setting.horizon,
-                uniforms=uniforms[mine],
+                uniforms=uniforms[mine].to(device),
             )
             total += found.ssim[:, 0, -1].sum()
     return float(sum_over_processes(total)) / len(slices)
+
+
+def _save(
+    config: PolicyConfig, inputs: dict[str, str], path: Path, policy: Policy, epoch: int
+) -> None:
+    training, setting = config.training, config.acquisition
+    varied = {name: getattr(training, name) for name in ESTIMATORS[training.method].varies}
+    extra: dict[str, Any] = {
+        "epoch": epoch,
+        "method": training.method,
+        **varied,
+        "seed": training.seed,
+        "protocol": training.protocol,
+        "n_initial": setting.n_initial,
+        "horizon": setting.horizon,
+        **inputs,
+    }
+    save(path, policy, extra=extra)
+
+
+def _make_policy(config: PolicyConfig, slices: SliceSet) -> Policy:
+    policy = make_policy(
+        config.policy,
+        seed=config.training.seed,
+        n_cols=slices.n_cols,
+        n_rows=slices.images.shape[-2],
+        n_initial=config.acquisition.n_initial,
+        horizon=config.acquisition.horizon,
+    )
+    _check_trainable(config.policy.name, policy)
+    return policy
+
+
+def _check_setting(
+    config: PolicyConfig, reconstructor: Reconstructor, splits: Sequence[SliceSet]
+) -> None:
+    """Refuse a budget that some slice cannot meet; warn where settings were made for other data."""
+    setting = config.acquisition
+    for split in splits:
+        check_budget(split.selectable, n_initial=setting.n_initial, horizon=setting.horizon)
+    for note in (
+        protocol_note(reconstructor, config.training.protocol),
+        _size_note(setting, splits[0].n_cols),
+    ):
+        if note is not None and is_main():
+            logging.getLogger(__name__).warning(note)
 
 
 def _size_note(setting: AcquisitionSetting, n_cols: int) -> str | None:
@@ -301,7 +221,7 @@ def _check_trainable(name: str, policy: Policy) -> None:
             f"policy {name!r} has nothing to train; use a learnable one, e.g. policy.name = 'conv'"
         )
     for path, module in policy.named_modules():
-        if isinstance(module, _BatchNorm) or _dropout(module) > 0:
+        if isinstance(module, _BATCH_NORMS) or _dropout(module) > 0:
             raise ConfigError(
                 f"policy {name!r} has a {type(module).__name__} at {path!r}, and "
                 "gradients must belong to the network that drew the columns: set dropout to 0, "
@@ -309,31 +229,32 @@ def _check_trainable(name: str, policy: Policy) -> None:
             )
 
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
 def _dropout(module: nn.Module) -> float:
     """Return the share of features that a module drops at random while it trains."""
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout
-    return module.p if isinstance(module, _DropoutNd) else 0.0
+    return module.p if isinstance(module, _DROPOUTS) else 0.0
 
 
 def _check_alike(configs: Sequence[PolicyConfig]) -> None:
     """Refuse to run policies in lockstep whose settings would want different batches."""
-    plain = [replace(c, training=replace(c.training, seed=0, gamma=1.0)) for c in configs]
-    if any(config != plain[0] for config in plain):
-        raise ConfigError(
-            "policies in lockstep differ in more than seed and gamma; train them one by one"
-        )
-
-
-def _fixed_convolution(learners: list[Learner], device: torch.device) -> str:
-    """Return the convolution backend: the one a run recorded, else the wanted one."""
-    if is_main():
-        runs = [learner.run for learner in learners if learner.run is not None]
-        noted = [run.provenance["convolution"] for run in runs if "convolution" in run.provenance]
-        wanted = noted[0] if noted else learners[0].config.training.convolution
-        name = choose_convolution(wanted, device, trains=False)
-        for run in runs:
-            if "convolution" not in run.provenance:
-                run.note(convolution=name)
-        return from_main(name)
-    return from_main("")
+    varies = ("seed", *ESTIMATORS[configs[0].training.method].varies)
+    own = {name: getattr(configs[0].training, name) for name in varies}
+    for config in configs:
+        alike = config.training.method == configs[0].training.method
+        if not alike or replace(config, training=replace(config.training, **own)) != configs[0]:
+            raise ConfigError(
+                f"policies in lockstep differ in more than {' and '.join(varies)}; train them one "
+                "by one"
+            )

@@ -1,0 +1,44 @@
+"""Ways to train a policy: one file each, found by name in `kscout.names.ESTIMATORS`."""
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import ClassVar
+
+from kscout.config import PolicyConfig, PolicyTraining
+from kscout.core import Policy, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.training.loop import Course, EpochResult, OnStep
+from kscout.training.trainee import Trainee
+
+PolicyTrainee = Trainee[Policy, PolicyConfig]
+
+
+class Estimator(Course[Policy, PolicyConfig], ABC):
+    """Trains policies on a frozen reconstructor, one epoch at a time.
+
+    A new one implements `train_epoch`; where that is one optimizer step per batch of slices, derive
+    from `kscout.training.estimators.gradient.GradientEstimator` instead.
+
+    Args:
+        trainees: policies in lockstep, whose settings differ in the seed and in what the
+            estimator's entry in `ESTIMATORS` says alone.
+        slices: the training slices.
+        reconstructor: frozen, on the policies' device.
+    """
+
+    settings: ClassVar[type[PolicyTraining]] = PolicyTraining
+    """The section `[training]` of its runs; its defaults are the estimator's preset."""
+
+    def __init__(
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(trainees)
+        self.slices, self.reconstructor = slices, reconstructor
+        self.device = next(trainees[0].module.parameters()).device
+
+    def chooser(self, number: int) -> Policy:
+        """Return a policy as it chooses columns at validation, in training's arithmetic."""
+        return self.evaluated(number)
+
+
+__all__ = ["EpochResult", "Estimator", "OnStep", "PolicyTrainee"]

@@ -1,0 +1,238 @@
+"""Estimators of a policy's gradient: draw numbers, run a batch, take an optimizer step.
+
+Every draw of an epoch is made before it, keyed by seed, purpose, epoch and slice, and moves to the
+device in one go. Each policy sees its own slices in its own order and makes its own draws, exactly
+as it would alone. On CUDA all policies' images are reconstructed together, and a whole batch, from
+the first column to the last, is one graph; on a CPU the policies take turns.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from typing import ClassVar, NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.config import PolicyConfig
+from kscout.core import Policy, SliceBatch
+from kscout.randomness import keyed_generator
+from kscout.runs import Progress
+from kscout.training.distributed import average_gradients, share, sum_over_processes
+from kscout.training.estimators import EpochResult, Estimator, OnStep
+from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.loop import n_steps_of
+from kscout.training.views import View, views_of
+
+GeneratorFor = Callable[[str], torch.Generator]
+"""From what numbers are for ("actions") to the generator that draws them."""
+
+
+class Draws(NamedTuple):
+    """Numbers that decide one policy's epoch, besides the order of its slices."""
+
+    per_slice: Sequence[Shaped[Tensor, "slice *_"]]
+    per_batch: Sequence[Shaped[Tensor, "batch *_"]] = ()
+
+    def to(self, device: torch.device) -> "Draws":
+        """Return the same numbers on another device."""
+        return Draws(*([x.to(device, non_blocking=True) for x in part] for part in self))
+
+
+class Drawn(NamedTuple):
+    """All that decides one policy's epoch."""
+
+    order: Int[Tensor, " slice"]
+    """The slices, shuffled; batches are consecutive parts."""
+    draws: Draws
+
+
+@final
+@dataclass(frozen=True)
+class Batch:
+    """What the gradients of one batch are computed from."""
+
+    policies: Sequence[View]
+    """One, or several in lockstep: the slices are divided among them in equal parts."""
+    configs: Sequence[PolicyConfig]
+    """Of each policy."""
+    simulator: Simulator
+    per_slice: Sequence[Shaped[Tensor, "slice *_"]]
+    """As drawn, for the slices of the simulator."""
+    per_batch: Sequence[Shaped[Tensor, "*_ policy"]]
+    """As drawn, with the policies last."""
+    first: int = 0
+    """Number of the first policy among the estimator's trainees."""
+
+
+class GradientEstimator(Estimator, ABC):
+    """Takes one optimizer step per batch of slices.
+
+    A new one implements `draw` and `gradients`, mostly by a `Recording`.
+    """
+
+    is_pure: ClassVar[bool] = False
+    """Whether `gradients` changes nothing but the policies' gradients, never waits for the device
+    and depends on nothing but the batch: on CUDA it then runs as one graph."""
+
+    @abstractmethod
+    def draw(
+        self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
+    ) -> Draws:
+        """Draw the numbers that decide one policy's epoch, on the CPU."""
+
+    @abstractmethod
+    def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
+        """Add the loss's gradients to the policies' own; return mean final SSIM of each policy."""
+
+    @cached_property
+    def views(self) -> list[View]:
+        """The policies as they learn."""
+        training = self.trainees[0].config.training
+        return views_of(
+            [trainee.module for trainee in self.trainees],
+            device=self.device,
+            precision=training.precision,
+            compiles=training.compile,
+        )
+
+    @final
+    @property
+    def n_steps(self) -> int:
+        """Optimizer steps of an epoch."""
+        return n_steps_of(len(self.slices), self.trainees[0].config.training.batch_size)
+
+    @final
+    @property
+    def n_reconstructions(self) -> int:
+        """Candidates scored in one epoch, repeated draws counted each time."""
+        config = self.trainees[0].config
+        per_slice = 1 + config.acquisition.horizon * config.training.n_trajectories
+        return len(self.trainees) * len(self.slices) * per_slice
+
+    @final
+    def chooser(self, number: int) -> Policy:
+        """Return a policy as it chose columns while it learned, with its present weights."""
+        view, trainee = self.views[number], self.trainees[number]
+        if self.evaluated(number) is not trainee.module:
+            return self.evaluated(number)
+        view.refresh()
+        return view.chooser
+
+    @final
+    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
+        """Take all policies through the slices in lockstep."""
+        training = self.trainees[0].config.training
+        drawn = [self.draws_of(trainee.config, epoch) for trainee in self.trainees]
+        total = torch.zeros(len(self.trainees), device=self.device)
+        for trainee in self.trainees:
+            trainee.begin(epoch)
+        for step in range(self.n_steps):
+            total += self.batch_gradients(drawn, step)
+            for trainee in self.trainees:
+                trainee.optimizer.step()
+            on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
+        means = (sum_over_processes(total) / len(self.slices)).tolist()
+        facts = {"n_reconstructions": self.n_reconstructions}
+        return [EpochResult({"train_ssim": mean}, facts) for mean in means]
+
+    @final
+    def draws_of(self, config: PolicyConfig, epoch: int) -> Drawn:
+        """Make a policy's draws for an epoch."""
+        generator = partial(_keyed, config.training.seed, epoch)
+        n_slices, device = len(self.slices), self.slices.device
+        order = torch.randperm(n_slices, generator=generator("order"))
+        draws = self.draw(config, n_slices, self.n_steps, generator)
+        return Drawn(order.to(device, non_blocking=True), draws.to(device))
+
+    @final
+    def batch_gradients(self, drawn: Sequence[Drawn], step: int) -> Float[Tensor, " policy"]:
+        """Leave the gradients of one batch in the policies, averaged over processes.
+
+        Args:
+            drawn: of each policy, for the whole epoch.
+            step: number of the batch in its epoch.
+
+        Returns:
+            Final scores, summed over this process's share of the batch.
+        """
+        size = self.trainees[0].config.training.batch_size
+        whole = [own.order[step * size : (step + 1) * size] for own in drawn]
+        mine = [share(index) for index in whole]
+        n_mine = len(mine[0])
+        scores = torch.zeros(len(drawn), device=self.device)
+        if n_mine:
+            found = [self._run(group, mine[group], drawn[group], step) for group in self._groups]
+            scores = torch.cat(found) * n_mine
+        else:
+            for trainee in self.trainees:
+                trainee.optimizer.zero_grad()
+        average_gradients(self.parameters(slice(None)), n_mine / len(whole[0]))
+        return scores
+
+    @final
+    def parameters(self, group: slice) -> list[torch.nn.Parameter]:
+        """Return the parameters of some of the policies."""
+        return [p for trainee in self.trainees[group] for p in trainee.module.parameters()]
+
+    @cached_property
+    def graphs(self) -> dict[torch.Size, GraphedGradients]:
+        """Batches as CUDA graphs, made when a size is first met."""
+        return {}
+
+    @cached_property
+    def _groups(self) -> list[slice]:
+        """Return the policies whose images are reconstructed together."""
+        n_policies = len(self.trainees)
+        # A CPU gains nothing by more images at once, and its caches hold what one policy needs.
+        n_together = 1 if self.device.type == "cpu" else n_policies
+        return [slice(at, at + n_together) for at in range(0, n_policies, n_together)]
+
+    def _run(
+        self, group: slice, index: Sequence[Tensor], drawn: Sequence[Drawn], step: int
+    ) -> Float[Tensor, " policy"]:
+        """Leave a batch's gradients in some of the policies; return mean final scores."""
+        # Outside of the graph, so that slices may be read from anywhere.
+        batch = self.slices.batch(torch.cat(list(index))).to(self.device)
+        per_slice = [
+            torch.cat([x[at] for x, at in zip(numbers, index, strict=True)]).to(self.device)
+            for numbers in zip(*(own.draws.per_slice for own in drawn), strict=True)
+        ]
+        per_batch = [
+            torch.stack([x[step] for x in numbers], dim=-1).to(self.device)
+            for numbers in zip(*(own.draws.per_batch for own in drawn), strict=True)
+        ]
+        inputs = [*(getattr(batch, f.name) for f in fields(batch)), *per_slice, *per_batch]
+        backward = partial(self._backward, group, len(per_slice))
+        if not self.is_pure or self.device.type != "cuda":
+            return EagerGradients(backward, self.parameters(group))(inputs)
+        size = batch.kspace.shape
+        if size not in self.graphs:
+            self.graphs[size] = GraphedGradients(backward, self.parameters(group), inputs)
+        return self.graphs[size](inputs)
+
+    def _backward(
+        self, group: slice, n_per_slice: int, inputs: Sequence[Tensor]
+    ) -> Float[Tensor, " policy"]:
+        """Add the gradients of a batch that is given as plain tensors, as a graph needs it."""
+        n_data = len(fields(SliceBatch))
+        data, per_slice = inputs[:n_data], inputs[n_data : n_data + n_per_slice]
+        configs = [trainee.config for trainee in self.trainees[group]]
+        views = self.views[group]
+        for view in views:
+            view.refresh()
+        simulator = Simulator(
+            SliceBatch(*data), self.reconstructor, protocol=configs[0].training.protocol
+        )
+        rest = inputs[n_data + n_per_slice :]
+        return self.gradients(Batch(views, configs, simulator, per_slice, rest, group.start))
+
+
+def _keyed(seed: int, epoch: int, purpose: str) -> torch.Generator:
+    return keyed_generator(purpose, seed, epoch)
+
+
+__all__ = ["Batch", "Drawn", "Draws", "GeneratorFor", "GradientEstimator"]

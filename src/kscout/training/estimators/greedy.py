@@ -1,0 +1,96 @@
+"""The greedy estimator: each column is judged by its own gain.
+
+Paper: arXiv 2010.16262, section 4, pseudocode in appendix A.5.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.config import PolicyConfig
+from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.estimators.recording import Estimate, Recording
+from kscout.training.policy_gradient import advantages
+from kscout.training.views import View
+
+
+def greedy_gradients(
+    policies: Sequence[View],
+    simulator: Simulator,
+    *,
+    n_initial: int,
+    uniforms: Float[Tensor, "slice step q"],
+    followed: Int[Tensor, "step policy"],
+    replay: Int[Tensor, "step slice q"] | None = None,
+    n_at_once: int | None = None,
+) -> Estimate:
+    """Add the gradients of the greedy loss, summed over steps, to the policies' own.
+
+    At each step, q columns a_i are drawn from one state s, and one of them is acquired:
+    `loss = -1 / (q - 1) sum_i log pi(a_i | s) (r_i - mean_j r_j)`, as a mean over slices.
+
+    Args:
+        policies: one, or several in lockstep.
+        simulator: holds the slices, divided among the policies in equal consecutive parts.
+        n_initial: central columns measured at the start.
+        uniforms: numbers in [0, 1) that decide the draws.
+        followed: which of the q columns each policy goes on with; one index for its whole batch,
+            as in the authors' code.
+        replay: columns to take instead of drawing.
+        n_at_once: states per policy whose gradients are computed together.
+    """
+    n_slices, horizon, q = uniforms.shape
+    n_own = n_slices // len(policies)
+
+    def weigh(rewards: Float[Tensor, "*step slice q"]) -> Float[Tensor, "*step slice q"]:
+        return -advantages(rewards) / ((q - 1) * n_own)
+
+    recording = Recording(
+        policies,
+        simulator,
+        weigh,
+        is_by_step=True,
+        n_states=n_slices * horizon,
+        n_at_once=n_at_once,
+    )
+    # Made for all steps at once: small tensors cost a GPU as much as large ones.
+    draws = uniforms.transpose(0, 1).contiguous()
+    choices = followed.repeat_interleave(n_own, dim=1)
+    state = simulator.start(n_initial)
+    for step in range(horizon):
+        given = None if replay is None else replay[step]
+        columns = recording.choose(state, draws[step], given)
+        branches = simulator.branch(state, columns)
+        recording.reward(branches.score - state.score[:, None])
+        state = branches.follow(choices[step])
+    return recording.finish(state)
+
+
+@final
+class Greedy(GradientEstimator):
+    """Trains policies with the greedy estimator."""
+
+    is_pure = True
+
+    def draw(
+        self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
+    ) -> Draws:
+        q, horizon = config.training.n_trajectories, config.acquisition.horizon
+        uniforms = torch.rand(n_slices, horizon, q, generator=generator("actions"))
+        followed = torch.randint(q, (n_batches, horizon), generator=generator("followed"))
+        return Draws([uniforms], [followed])
+
+    def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
+        (uniforms,), (followed,) = batch.per_slice, batch.per_batch
+        n_initial = batch.configs[0].acquisition.n_initial
+        return greedy_gradients(
+            batch.policies,
+            batch.simulator,
+            n_initial=n_initial,
+            uniforms=uniforms,
+            followed=followed,
+        ).final_score

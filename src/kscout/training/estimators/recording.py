@@ -1,0 +1,261 @@
+"""Columns are chosen now, and the gradients of their log-probabilities are computed later.
+
+Parameters do not change within a batch. So columns are chosen without an autograd graph, what the
+policies saw is stored, and log-probabilities are computed again, in chunks, once their weights in
+the loss are known (arXiv 2010.16262, appendix B.1). Memory is bounded whatever the horizon.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unmeasured
+from kscout.acquisition.episode import Simulator, State
+from kscout.core import Observation
+from kscout.kernels import count_on
+from kscout.training.streams import side_by_side
+from kscout.training.views import View
+
+N_AT_ONCE = {"cpu": 16, "cuda": 512}
+"""States of a policy whose gradients are computed together, by kind of device."""
+
+KEPT_BYTES = {"cpu": 2**28, "cuda": 2**33}
+"""Memory that features of all policies may take from the choice until the gradients, by kind of
+device: on a CPU, more states gain nothing by waiting for the last. Beyond it, features are computed
+again: at 128 x 128 pixels, a batch of 16 and 16 steps, greedy features take 0.8 GiB on CUDA, and
+non-greedy ones 6.0 GiB."""
+
+N_GRAPHED_ON_CPU = 64
+"""States whose autograd graph may be held on a CPU from the choice until the reward of a step."""
+
+Weigh = Callable[[Float[Tensor, "*step slice q"]], Float[Tensor, "*step slice q"]]
+"""From rewards to the factor of each log-probability in the loss, summed over everything."""
+
+
+@final
+@dataclass(frozen=True)
+class Estimate:
+    """What one batch gave beside the gradients; slices of several policies lie in a row."""
+
+    columns: Int[Tensor, "step slice q"]
+    log_probs: Float[Tensor, "step slice q"]
+    rewards: Float[Tensor, "step slice q"]
+    weights: Float[Tensor, "step slice q"]
+    """The factor of each log-probability in the loss."""
+    final_score: Float[Tensor, " policy"]
+    """Mean SSIM at the end of the acquisitions that were followed."""
+
+    @property
+    def losses(self) -> Float[Tensor, "step policy"]:
+        """Each step's share of each policy's loss."""
+        weighted = (self.log_probs * self.weights).unflatten(1, (len(self.final_score), -1))
+        return weighted.sum(dim=(-2, -1))
+
+
+class _Step(NamedTuple):
+    """What the policies saw and chose at one step."""
+
+    seen: Observation
+    drawn: Drawn
+    is_kept: bool
+    """Whether the views kept the features of its states."""
+
+    def part(self, number: int, n_parts: int) -> "_Step":
+        """Return one policy's part."""
+        drawn = Drawn(*(x.chunk(n_parts)[number] for x in self.drawn))
+        return _Step(_part(self.seen, number, n_parts), drawn, self.is_kept)
+
+
+@final
+class Recording:
+    """One batch of acquisitions: what the policies saw, drew and gained.
+
+    For each step an estimator calls `choose`, acquires, and calls `reward`; then `finish` leaves
+    the gradients of the loss in the policies' parameters.
+
+    Args:
+        policies: one, or several in lockstep: the simulator's slices are divided among them in
+            equal consecutive parts.
+        simulator: holds the slices.
+        weigh: the estimator's weights of log-probabilities, from the rewards of all steps.
+        is_by_step: whether `weigh` may be given the rewards of one step alone.
+        n_states: states that will be scored, for which features are kept where a view can.
+        kept_bytes: the most memory for that, by kind of device.
+        n_at_once: states per policy whose gradients are computed together.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[View],
+        simulator: Simulator,
+        weigh: Weigh,
+        *,
+        is_by_step: bool = False,
+        n_states: int = 0,
+        kept_bytes: Mapping[str, int] = KEPT_BYTES,
+        n_at_once: int | None = None,
+    ) -> None:
+        self.policies, self.simulator, self.weigh = policies, simulator, weigh
+        device = simulator.batch.kspace.device
+        n_own, n_bytes = n_states // len(policies), kept_bytes[device.type] // len(policies)
+        # Every view is asked, so that none keeps features of the batch before.
+        self.n_kept = min([policy.keep(n_own, n_bytes) for policy in policies])
+        self.n_at_once = n_at_once or N_AT_ONCE[device.type]
+        is_small = n_at_once is None and len(simulator.batch) <= N_GRAPHED_ON_CPU
+        # A CPU holds a small step's graph more cheaply than it computes features again.
+        self.goes_back_at_once = (
+            is_by_step and is_small and device.type == "cpu" and self.n_kept < max(1, n_own)
+        )
+        self.n_scored = 0
+        self.steps: list[_Step] = []
+        self.rewards: list[Float[Tensor, "slice q"]] = []
+        self.logits: Float[Tensor, "state col"]
+
+    def choose(
+        self,
+        state: State,
+        uniforms: Float[Tensor, "state draw"],
+        replay: Int[Tensor, "state draw"] | None = None,
+    ) -> Int[Tensor, "state draw"]:
+        """Draw columns from the policies' scores.
+
+        Args:
+            state: where the acquisitions stand.
+            uniforms: numbers in [0, 1) that decide the draws.
+            replay: columns to take instead of drawing.
+        """
+        seen = self._observe(state)
+        with torch.set_grad_enabled(self.goes_back_at_once):
+            self.logits = self._score(seen, state.step)
+        drawn = self._draw(state, uniforms, replay)
+        self.n_scored += len(state) // len(self.policies)
+        self.steps.append(_Step(seen, drawn, self.n_scored <= self.n_kept))
+        return drawn.columns
+
+    def reward(self, gains: Float[Tensor, "slice q"]) -> None:
+        """Take note of what the columns chosen last gained."""
+        self.rewards.append(gains)
+        if self.goes_back_at_once:
+            _backward(self.logits, self.steps[-1].drawn, self.weigh(gains))
+
+    def finish(self, state: State) -> Estimate:
+        """Add the gradients of the loss to the policies' own.
+
+        Args:
+            state: the end of the acquisitions.
+        """
+        rewards = torch.stack(self.rewards)
+        weights = self.weigh(rewards)
+        if not self.goes_back_at_once:
+            for number in range(len(self.policies)):
+                self._add_gradients(number, weights)
+        drawn = [step.drawn for step in self.steps]
+        return Estimate(
+            torch.stack([x.columns.view(rewards.shape[1:]) for x in drawn]),
+            torch.stack([x.log_probs.view(rewards.shape[1:]) for x in drawn]),
+            rewards,
+            weights,
+            state.score.view(len(self.policies), -1).mean(dim=-1),
+        )
+
+    def _observe(self, state: State) -> Observation:
+        """Return what policies see, with a step for each state, as several steps will be joined."""
+        seen = self.simulator.observe(self.policies[0].chooser, state)
+        return replace(seen, step=count_on(state.mask.device, state.step).expand(len(state)))
+
+    def _score(self, seen: Observation, step: int) -> Float[Tensor, "state col"]:
+        """Let each policy score the columns of its own part of the states."""
+        n_policies = len(self.policies)
+        calls = [
+            partial(policy, replace(_part(seen, number, n_policies), step=step))
+            for number, policy in enumerate(self.policies)
+        ]
+        found = side_by_side(calls, seen.image.device)
+        return found[0] if n_policies == 1 else torch.cat(found)
+
+    @torch.no_grad()
+    def _draw(
+        self,
+        state: State,
+        uniforms: Float[Tensor, "state draw"],
+        replay: Int[Tensor, "state draw"] | None,
+    ) -> Drawn:
+        logits = self.logits.detach()
+        if replay is None:
+            selectable = self.simulator.batch.selectable
+            return draw_unmeasured(logits, state.mask, selectable, state.owner, uniforms)
+        blocked = self.simulator.blocked(state)
+        log_probs = column_log_probabilities(logits.float(), blocked)
+        return Drawn(blocked, replay, log_probs.gather(-1, replay))
+
+    def _add_gradients(self, number: int, weights: Float[Tensor, "step slice q"]) -> None:
+        """Compute a policy's log-probabilities again, with gradients, and add those of the loss.
+
+        Steps are joined, so that a GPU has many images to work on at once.
+        """
+        policy, n_policies, begin = self.policies[number], len(self.policies), 0
+        own = [
+            (step.part(number, n_policies), weight.chunk(n_policies)[number])
+            for step, weight in zip(self.steps, weights, strict=True)
+        ]
+        for _, alike in groupby(own, key=_likeness):
+            for seen, drawn, weight in _joined(list(alike), self.n_at_once):
+                _backward(policy.recall(seen, begin), drawn, weight)
+                begin += len(weight)
+
+
+def _likeness(own: tuple[_Step, Tensor]) -> tuple[int, bool]:
+    """Return what steps that are joined have in common: draws per state, and kept features."""
+    step, _ = own
+    return step.drawn.columns.shape[1], step.is_kept
+
+
+def _joined(
+    own: list[tuple[_Step, Tensor]], n_at_once: int
+) -> Iterator[tuple[Observation, Drawn, Tensor]]:
+    """Yield at most so many consecutive states at a time, from one step or several."""
+    rows = [
+        {
+            **_tensors(step.seen),
+            **step.drawn._asdict(),
+            "weight": weight.reshape(step.drawn.columns.shape),
+        }
+        for step, weight in own
+    ]
+    n_states = [len(row["weight"]) for row in rows]
+    for begin in range(0, sum(n_states), n_at_once):
+        pieces, at = [], 0
+        for row, n in zip(rows, n_states, strict=True):
+            first, last = max(begin - at, 0), min(begin + n_at_once - at, n)
+            if first < last:
+                pieces.append({key: value[first:last] for key, value in row.items()})
+            at += n
+        joined = {key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]}
+        weight = joined.pop("weight")
+        drawn = Drawn(*(joined.pop(key) for key in Drawn._fields))
+        yield Observation(**joined), drawn, weight  # type: ignore[arg-type]
+
+
+def _part(seen: Observation, number: int, n_parts: int) -> Observation:
+    own = {name: value.chunk(n_parts)[number] for name, value in _tensors(seen).items()}
+    return Observation(**own)  # type: ignore[arg-type]
+
+
+def _tensors(seen: Observation) -> dict[str, Tensor]:
+    """Return what an observation with a step for each state holds."""
+    found = {field.name: getattr(seen, field.name) for field in fields(seen)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _backward(
+    scores: Float[Tensor, "state col"], drawn: Drawn, weights: Float[Tensor, "state draw"]
+) -> None:
+    """Add the gradients of the weighted log-probabilities' sum to the policies' own."""
+    log_probs = column_log_probabilities(scores.float(), drawn.blocked)
+    (log_probs.gather(-1, drawn.columns) * weights).sum().backward()

@@ -1,0 +1,185 @@
+"""Epoch by epoch: train, validate, write. One loop for everything that is trained."""
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar, final
+
+import torch
+
+from kscout.config import learning_rate_at
+from kscout.device import peak_memory
+from kscout.errors import ConfigError, RunError
+from kscout.runs import Progress, Run
+from kscout.training.convolution import choose_convolution
+from kscout.training.distributed import from_main, is_main, n_processes
+from kscout.training.trainee import ConfigT, ModuleT, Trainee
+
+OnStep = Callable[[Progress], None]
+
+
+@final
+@dataclass(frozen=True)
+class EpochResult:
+    """What an epoch gave for one trainee; both parts go into its line of metrics."""
+
+    scores: Mapping[str, float]
+    """Means over the epoch, e.g. `train_ssim`."""
+    facts: Mapping[str, int] = field(default_factory=dict)
+    """Counts, e.g. `n_reconstructions`."""
+
+
+class Course(ABC, Generic[ModuleT, ConfigT]):
+    """How trainees are taken through an epoch.
+
+    A new one implements `train_epoch`. One that carries more than weights from epoch to epoch (a
+    running mean, a replay memory) also gives `state` and `restore`, and one whose weights at
+    validation are not those that it trains (their moving average) gives `evaluated`.
+
+    Args:
+        trainees: what learns; several differ in settings that leave their batches alike.
+    """
+
+    def __init__(self, trainees: Sequence[Trainee[ModuleT, ConfigT]]) -> None:
+        self.trainees = trainees
+
+    @abstractmethod
+    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
+        """Train for one epoch; return what it gave for each trainee.
+
+        Args:
+            epoch: counted from 1.
+            on_step: to be called after each optimizer step.
+        """
+
+    def evaluated(self, number: int) -> ModuleT:
+        """Return a trainee's module with the weights to validate and to write."""
+        return self.trainees[number].module
+
+    def state(self, number: int) -> dict[str, Any]:
+        """Return what a trainee's checkpoint must hold besides module and optimizer."""
+        return {}
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Take back what `state` gave, so that training goes on alike."""
+
+
+CourseT = TypeVar("CourseT", bound=Course[Any, Any])
+
+
+def train_epochs(
+    trainees: Sequence[Trainee[Any, Any]],
+    make_course: Callable[[Sequence[Trainee[Any, Any]]], CourseT],
+    validate: Callable[[CourseT, int], float],
+    *,
+    device: torch.device,
+    on_step: OnStep,
+) -> None:
+    """Train to the last epoch and close the runs.
+
+    Args:
+        trainees: those that are not finished.
+        make_course: how such trainees learn together.
+        validate: mean SSIM of one trainee of a course on held-out slices.
+        device: where they learn.
+        on_step: called after each optimizer step, and with the epoch's record after each epoch.
+    """
+    n_epochs = trainees[0].config.training.n_epochs
+    steps, course = _Steps(on_step, Progress(1, n_epochs, 1, 1)), None
+    for epoch in range(min(trainee.n_done for trainee in trainees) + 1, n_epochs + 1):
+        # A kill may have left some an epoch behind: those catch up first.
+        active = [trainee for trainee in trainees if trainee.n_done < epoch]
+        if course is None or len(course.trainees) != len(active):
+            course = make_course(active)
+            for number, trainee in enumerate(active):
+                course.restore(number, trainee.carried)
+        begun = time.perf_counter()
+        results = course.train_epoch(epoch, steps)
+        _check_finite(epoch, active, results)
+        scores = [validate(course, number) for number in range(len(active))]
+        shared = {
+            "time_s": round(time.perf_counter() - begun, 3),
+            "n_lockstep": len(active),
+            "peak_memory_bytes": peak_memory(device),
+        }
+        records = [
+            {
+                "epoch": epoch,
+                **result.scores,
+                "val_ssim": score,
+                "learning_rate": learning_rate_at(trainee.config.training, epoch),
+                **shared,
+                **result.facts,
+            }
+            for trainee, result, score in zip(active, results, scores, strict=True)
+        ]
+        for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
+            trainee.keep(record, course.evaluated(number), course.state(number))
+        on_step(replace(steps.last, record=records[0]))
+    for trainee in trainees:
+        trainee.finish()
+
+
+@final
+@dataclass
+class _Steps:
+    """Hands on where a training stands, and remembers it."""
+
+    on_step: OnStep
+    last: Progress
+
+    def __call__(self, progress: Progress) -> None:
+        self.last = progress
+        self.on_step(progress)
+
+
+def n_steps_of(n_slices: int, batch_size: int) -> int:
+    """Return the optimizer steps of an epoch; refuse batches that leave a process without work."""
+    if batch_size < n_processes():
+        raise ConfigError(
+            f"a batch of {batch_size} cannot be shared by {n_processes()} processes; "
+            "raise training.batch_size or start fewer"
+        )
+    return math.ceil(n_slices / batch_size)
+
+
+def fixed_convolution(
+    runs: Sequence[Run], wanted: str, device: torch.device, *, trains: bool
+) -> str:
+    """Return the convolution backend of runs: the recorded one, else the wanted one, recorded now.
+
+    Args:
+        runs: those of the main process; no others have any.
+        wanted: a backend's name, or `auto`.
+        device: what it will run on.
+        trains: whether a reconstructor is trained.
+    """
+    name = ""
+    if is_main():
+        noted = [run.provenance["convolution"] for run in runs if "convolution" in run.provenance]
+        name = choose_convolution(noted[0] if noted else wanted, device, trains=trains)
+        for run in runs:
+            if "convolution" not in run.provenance:
+                run.note(convolution=name)
+    return from_main(name)
+
+
+def _check_finite(
+    epoch: int, trainees: Sequence[Trainee[Any, Any]], results: Sequence[EpochResult]
+) -> None:
+    for trainee, result in zip(trainees, results, strict=True):
+        training = trainee.config.training
+        advice = f"lower training.learning_rate (now {training.learning_rate})"
+        for name, value in result.scores.items():
+            if not math.isfinite(value):
+                raise RunError(
+                    f"{name} of epoch {epoch} is {value}; {advice} and name another --out"
+                )
+        # Scores that are not numbers draw columns on CUDA all the same; weights show them later.
+        if not torch.stack([p.isfinite().all() for p in trainee.module.parameters()]).all():
+            raise RunError(
+                f"the weights of epoch {epoch} are not finite; {advice}, or see that the outputs "
+                "and their gradients are finite"
+            )

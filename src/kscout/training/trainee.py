@@ -1,0 +1,117 @@
+"""A module in training: its optimizer, its run folder, its best epoch, and how it goes on."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar, final
+
+import torch
+from torch import nn
+
+from kscout.config import PolicyConfig, ReconstructorConfig, learning_rate_at
+from kscout.runs import Record, Run
+from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
+from kscout.training.distributed import from_main
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+ConfigT = TypeVar("ConfigT", bound=PolicyConfig | ReconstructorConfig)
+
+Save = Callable[[Path, ModuleT, int], None]
+"""Writes a module's weights of an epoch to a file."""
+
+
+@final
+@dataclass
+class Trainee(Generic[ModuleT, ConfigT]):
+    """One module in training; only the main process has its run."""
+
+    module: ModuleT
+    config: ConfigT
+    optimizer: torch.optim.Optimizer
+    run: Run | None = None
+    save: Save[ModuleT] | None = None
+    n_done: int = 0
+    """Epochs done."""
+    best_epoch: int = 0
+    best_ssim: float = -math.inf
+    """Of validation."""
+    is_finished: bool = False
+    carried: dict[str, Any] = field(default_factory=dict)
+    """What its course carries from epoch to epoch: numbers, strings, tensors."""
+
+    @classmethod
+    def resume(
+        cls,
+        module: ModuleT,
+        config: ConfigT,
+        run: Run | None = None,
+        save: Save[ModuleT] | None = None,
+    ) -> "Trainee[ModuleT, ConfigT]":
+        """Start a module's training, or put it back to its last whole epoch.
+
+        Args:
+            module: with its initial weights, on its device.
+            config: the settings of its run.
+            run: the folder to write to; None in all processes but the main one.
+            save: how weights are written; needed where there is a run.
+        """
+        parameters = list(module.parameters())
+        optimizer = torch.optim.Adam(parameters, fused=parameters[0].device.type == "cuda")
+        found = cls(module, config, optimizer, run, save)
+        found.is_finished = from_main(run is not None and run.is_finished)
+        checkpoint = from_main(load_checkpoint(run.checkpoint_path) if run else None)
+        if checkpoint is not None:
+            restore(checkpoint, module, optimizer)
+            found.n_done, facts = checkpoint["epoch"], checkpoint["facts"]
+            # Version 0.1 wrote the second pair of names for reconstructors.
+            found.best_epoch = facts["best_epoch"] if "best_epoch" in facts else facts["epoch"]
+            found.best_ssim = facts["best_ssim"] if "best_ssim" in facts else facts["val_ssim"]
+            found.carried = facts.get("carried", {})
+        if run is not None and not found.is_finished:
+            run.rewind(found.n_done)
+        return found
+
+    def begin(self, epoch: int) -> None:
+        """Set the epoch's step size, and the module to training."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(self.config.training, epoch)
+        self.module.train()
+
+    def keep(self, record: Record, evaluated: ModuleT, carried: dict[str, Any]) -> None:
+        """Write an epoch's record, weights and checkpoint.
+
+        Args:
+            record: has `epoch` and `val_ssim`.
+            evaluated: the module with the weights that were validated.
+            carried: what the course needs to go on from here.
+        """
+        self.n_done, self.carried = record["epoch"], carried
+        if record["val_ssim"] > self.best_ssim:
+            self.best_epoch, self.best_ssim = self.n_done, record["val_ssim"]
+        if self.run is None or self.save is None:
+            return
+        self.run.log(record)
+        training = self.config.training
+        for path, is_due in (
+            (self.run.epoch_path(self.n_done), self.n_done in training.keep_epochs),
+            (self.run.best_path, self.n_done == self.best_epoch),
+            (self.run.weights_path, self.n_done == training.n_epochs),
+        ):
+            if is_due:
+                self.save(path, evaluated, self.n_done)
+        facts: dict[str, Any] = {"best_epoch": self.best_epoch, "best_ssim": self.best_ssim}
+        if carried:
+            facts["carried"] = carried
+        # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.
+        state = checkpoint_of(self.n_done, self.module, self.optimizer, facts)
+        save_checkpoint(self.run.checkpoint_path, state)
+
+    def finish(self) -> None:
+        """Close the run."""
+        if self.run is None or self.save is None:
+            return
+        if not self.run.weights_path.exists():
+            # Killed by version 0.1 between the last checkpoint and these weights.
+            self.save(self.run.weights_path, self.module, self.n_done)
+        self.run.finish({"best_epoch": self.best_epoch, "best_val_ssim": self.best_ssim})
