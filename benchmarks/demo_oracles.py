@@ -17,21 +17,23 @@ from typing import Any
 
 from kscout.data.generate import make_store
 from kscout.data.store import Store
-from kscout.demo.oracles import STORED, to_json
-from kscout.demo.paper_size import UNET, Budget, PaperSize
-from kscout.demo.stages import reused_evaluation
-from kscout.evaluation.compare import evaluate
-from kscout.evaluation.results import read_scores
+from kscout.demo.oracles import STORED
+from kscout.demo.settings import ZOO_UNET, PaperSize, ZooAcquisition
+from kscout.demo.stages import evaluated
+from kscout.evaluation.results import Scores, read_scores
 from kscout.files import write_text
 from kscout.reconstruction import load
 from kscout.weights import fingerprint
+from kscout.zoo import zoo_path
 
 ORACLES = ["na-oracle", "oracle"]
 LEADERBOARD = Path(__file__).with_name("leaderboard.json")
 TEST_SET = {"store": "knee-paper-size", "n_slices": 1715, "n_volumes": 96}
 
 
-def whole_test(budget: Budget, leaderboard: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def whole_test(
+    budget: ZooAcquisition, leaderboard: list[dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
     """Return what each row of the table scores over the whole test set.
 
     A policy is found by its name in the zoo, and an order that evaluations fit by its title.
@@ -43,7 +45,7 @@ def whole_test(budget: Budget, leaderboard: list[dict[str, Any]]) -> dict[str, d
     }
     found = {name: records.get(name) for name in ("random", "center-out")}
     found |= {
-        one.title: records.get(one.weights, records.get(one.title)) for one in budget.policies
+        title: records.get(name, records.get(title)) for title, name in budget.policies.items()
     }
     found |= {name: records.get(name) for name in ORACLES}
     return {
@@ -58,16 +60,13 @@ def whole_test(budget: Budget, leaderboard: list[dict[str, Any]]) -> dict[str, d
     }
 
 
-def oracles_of(budget: Budget, settings: PaperSize, store: Store, work: Path) -> dict[str, Any]:
+def oracles_of(
+    budget: ZooAcquisition, settings: PaperSize, store: Store, work: Path
+) -> dict[str, Any]:
     """Run both oracles on the demo's slices of one acquisition."""
-    out, setting = work / budget.name, settings.evaluation(budget)
-    inputs = {
-        "store": store.fingerprint,
-        "reconstructor": fingerprint(load(UNET)),
-        "setting": str(setting),
-    }
-    reused_evaluation(out, inputs, lambda: evaluate(ORACLES, store, UNET, setting, out=out))
-    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    out, weights = work / budget.name, zoo_path(ZOO_UNET)
+    files = {} if weights is None else {ZOO_UNET: weights}
+    summary = evaluated(ORACLES, store, ZOO_UNET, settings.evaluation(budget), out, files)
     made = datetime.fromtimestamp((out / "summary.json").stat().st_mtime, UTC)
     return {
         "date": f"{made:%Y-%m-%d}",
@@ -76,8 +75,17 @@ def oracles_of(budget: Budget, settings: PaperSize, store: Store, work: Path) ->
         "horizon": budget.horizon,
         "protocol": summary["protocol"],
         "store_fingerprint": store.fingerprint,
-        "reconstructor_fingerprint": inputs["reconstructor"],
+        "reconstructor_fingerprint": fingerprint(load(ZOO_UNET)),
         **to_json(read_scores(out)),
+    }
+
+
+def to_json(scores: list[Scores], *, digits: int = 7) -> dict[str, Any]:
+    """Return slices and SSIM by slice and step, as they are stored."""
+    first = scores[0]
+    return {
+        "slices": [list(pair) for pair in zip(first.volumes, first.slices, strict=True)],
+        "ssim": {one.policy: one.metric("ssim").round(digits).tolist() for one in scores},
     }
 
 
@@ -97,7 +105,7 @@ def main() -> None:
             **oracles_of(budget, settings, store, wanted.work),
             "whole_test": whole_test(budget, leaderboard),
         }
-        for budget in settings.budgets
+        for budget in settings.acquisitions
     }
     value = {
         "command": "python benchmarks/demo_oracles.py",

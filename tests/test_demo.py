@@ -16,10 +16,9 @@ from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
 from kscout.demo.commands import as_shell, commands_of, untrained_script
 from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
-from kscout.demo.paper_size import PaperSize, ZooPolicy
-from kscout.demo.settings import BASELINES, CLAIMED
-from kscout.demo.stages import steps_of, typical_slice
-from kscout.demo.zoo_section import paper_size_section
+from kscout.demo.paper_size import paper_size_section
+from kscout.demo.settings import BASELINES, CLAIMED, PaperSize, ZooAcquisition
+from kscout.demo.stages import INPUTS, steps_of, typical_slice
 from kscout.errors import DataError
 from kscout.evaluation.results import read_scores
 from kscout.figures.tables import Measured
@@ -44,9 +43,10 @@ TINY = DemoSettings(
     n_fixed_slices=2,
     seed=3,
     paper_size=PaperSize(
-        policies=(
-            ZooPolicy("fixed", "knee-base-fixed", 16, 2),
-            ZooPolicy("greedy", "knee-base-greedy", 16, 2),
+        acquisitions=(
+            ZooAcquisition(
+                "knee-16-2", 16, 2, {"fixed": "knee-base-fixed", "greedy": "knee-base-greedy"}
+            ),
         ),
         n_volumes=2,
         n_slices=2,
@@ -125,9 +125,9 @@ def test_stages_tell_how_far_they_are(demo: Demo) -> None:
 
 def test_a_second_run_does_no_work_again(demo: Demo) -> None:
     folder, first, _ = demo
-    zoo = folder.paper_evaluation("knee-16-2")
+    zoo = folder.zoo("knee-16-2")
     kept = [folder.evaluation / "results.csv", folder.unet / "weights.safetensors"]
-    kept += [zoo / "results.csv", folder.paper_store / "manifest.json"]
+    kept += [zoo / "results.csv", folder.zoo_store / "manifest.json"]
     before = [path.stat().st_mtime_ns for path in kept]
     stages = Stages()
     again = run_demo(folder.path, seed=3, settings=TINY, stage=stages)
@@ -141,20 +141,21 @@ def test_a_second_run_does_no_work_again(demo: Demo) -> None:
 
 def test_an_evaluation_of_other_weights_is_not_reused(demo: Demo) -> None:
     folder, first, _ = demo
-    inputs = json.loads(folder.inputs.read_text())
+    kept = folder.evaluation / INPUTS
+    inputs = json.loads(kept.read_text())
     other = {**inputs, "weights": {**inputs["weights"], "untrained.safetensors": "0"}}
-    folder.inputs.write_text(json.dumps(other))
+    kept.write_text(json.dumps(other))
     stages = Stages()
     again = run_demo(folder.path, seed=3, settings=TINY, stage=stages)
     assert stages.told["evaluating all policies on test slices"]
-    assert json.loads(folder.inputs.read_text()) == inputs
+    assert json.loads(kept.read_text()) == inputs
     assert again.summary == first.summary
 
 
 def test_shown_commands_are_those_of_the_demo(demo: Demo) -> None:
     """A run folder refuses settings other than its own, so equal settings are proven by it."""
     folder, first, _ = demo
-    weights = folder.policy("ngreedy") / "weights.safetensors"
+    weights = folder.runs["ngreedy"] / "weights.safetensors"
     before = weights.read_bytes()
     results = (folder.evaluation / "results.csv").read_text()
     untrained = folder.untrained.read_bytes()
@@ -169,7 +170,7 @@ def test_shown_commands_are_those_of_the_demo(demo: Demo) -> None:
     assert (folder.evaluation / "results.csv").read_text() == results
     summary = json.loads((folder.evaluation / "summary.json").read_text())
     assert summary == first.summary
-    zoo = json.loads((folder.paper_evaluation("knee-16-2") / "summary.json").read_text())
+    zoo = json.loads((folder.zoo("knee-16-2") / "summary.json").read_text())
     assert zoo == first.zoo[0].summary
 
 
@@ -225,7 +226,7 @@ def test_stored_oracles_are_shown_for_their_own_slices_only(
         whole_test={"random": {"ssim": 0.8427, "interval": None, "is_argmax": False}},
         test_set={"n_slices": 1715, "n_volumes": 96},
     )
-    monkeypatch.setattr("kscout.demo.zoo_section.read_stored", lambda name: stored)
+    monkeypatch.setattr("kscout.demo.paper_size.read_stored", lambda name: stored)
     section = paper_size_section([run])
     (table,) = tables_of([section])
     rows = {row.cells[0]: row for row in table.rows}
@@ -243,7 +244,7 @@ def test_slice_shown_is_the_median_lead(demo: Demo) -> None:
     folder = demo[0]
     final = {s.policy: s.metric("ssim")[:, -1] for s in read_scores(folder.evaluation)}
     lead = final["greedy"] - final["random"]
-    place = typical_slice(folder.evaluation)
+    place = typical_slice(folder.evaluation, "greedy", "random")
     assert sum(lead < lead[place]) <= len(lead) // 2 <= sum(lead <= lead[place])
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from kscout.data.generate import paper_settings
 from kscout.demo.oracles import StoredOracles, read_stored
-from kscout.demo.paper_size import POLICIES, PaperSize, ZooPolicy
-from kscout.demo.zoo_section import tell_handful
+from kscout.demo.paper_size import tell_handful
+from kscout.demo.settings import ZOO_ACQUISITIONS, PaperSize, ZooAcquisition
 from kscout.evaluation.results import Scores
 from kscout.figures.pictures import draw_reconstructions
 from kscout.zoo import ZOO
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
-NAMES = [budget.name for budget in PaperSize().budgets]
+NAMES = [one.name for one in ZOO_ACQUISITIONS]
 
 
 def stored_of(name: str) -> StoredOracles:
@@ -42,22 +42,22 @@ def test_knees_are_drawn_as_those_of_the_zoos_test_set() -> None:
     assert ours.volumes[2] < whole.volumes[2]
 
 
-def test_every_policy_of_the_table_is_in_the_zoo() -> None:
-    assert {ZOO[one.weights] for one in POLICIES} == {"policy"}
-
-
-def test_a_line_more_is_an_acquisition_more() -> None:
-    settings = PaperSize(policies=(*POLICIES, ZooPolicy("long", "knee-long-greedy", 4, 28)))
-    base, long = settings.budgets[0], settings.budgets[-1]
-    assert base == PaperSize().budgets[0]
-    assert (long.name, long.reference) == ("knee-long", "long")
-    assert long.wanted == ["random", "center-out", "long=knee-long-greedy"]
+@pytest.mark.parametrize("one", ZOO_ACQUISITIONS, ids=NAMES)
+def test_every_policy_of_the_table_is_in_the_zoo(one: ZooAcquisition) -> None:
+    assert {ZOO[name] for name in one.policies.values()} == {"policy"}
+    assert one.wanted == [
+        "random",
+        "center-out",
+        "fixed=knee-base-fixed",
+        "greedy=knee-base-greedy",
+    ]
+    assert (one.reference, one.told) == ("fixed", "greedy")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stored_oracles_are_of_the_demos_slices(name: str) -> None:
     settings, stored = PaperSize(), stored_of(name)
-    (budget,) = [one for one in settings.budgets if one.name == name]
+    (budget,) = [one for one in settings.acquisitions if one.name == name]
     n_whole = settings.n_volumes * settings.n_slices
     places = [number * n_whole // settings.limit for number in range(settings.limit)]
     expected = [divmod(place, settings.n_slices) for place in places]
@@ -79,7 +79,8 @@ def test_stored_scores_of_the_whole_test_set_are_the_leaderboards(name: str) -> 
     stored = stored_of(name).whole_test
     assert {"random", "oracle", "na-oracle"} <= set(stored)
     by_method = {one["method"]: one for one in records}
-    weights = {one.title: one.weights for one in POLICIES if one.weights in by_method}
+    (acquisition,) = [one for one in ZOO_ACQUISITIONS if one.name == name]
+    weights = {title: own for title, own in acquisition.policies.items() if own in by_method}
     # The leaderboard's own `greedy` are other seeds than the zoo's.
     assert weights["greedy"] == "knee-base-greedy"
     for title, entry in stored.items():

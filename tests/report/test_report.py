@@ -10,11 +10,6 @@ from kscout.figures.blocks import Prose, Section
 from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
 from kscout.report.page import Front, write_page
-from kscout.report.reconstructions import (
-    ReconstructionPictures,
-    ReconstructionScores,
-    reconstruction_section,
-)
 from synthetic_results import make_acquisition, write_evaluation, write_run
 
 
@@ -140,20 +135,3 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     text = page.read_text()
     assert "<i>t" not in text and "<u>" not in text and "<x>" not in text
     assert "a <strong>b</strong> &lt;script&gt;" in text
-
-
-def test_reconstructions_are_ranked_per_acceleration() -> None:
-    scores = [
-        ReconstructionScores("zero-filled", 4, 0.6, 24.0, 0.1),
-        ReconstructionScores("unet", 4, 0.7, 27.0, 0.05, (0.69, 0.71)),
-        ReconstructionScores("unet", 8, 0.65, 25.0, 0.07),
-    ]
-    image = make_acquisition(("random",)).target
-    pictures = [ReconstructionPictures("Slice 1", image, {"unet": image})]
-    section = reconstruction_section(scores, pictures, protocol="blind")
-    prose, table, drawing = section.blocks
-    assert isinstance(prose, Prose)
-    assert "At 4× **unet** is best with SSIM 0.7000, 0.1000 above zero-filled" in prose.text
-    assert table.rows[0].cells[4:] == (None, None, None)  # type: ignore[union-attr]
-    assert "protocol blind" in table.note  # type: ignore[union-attr]
-    assert drawing.name == "reconstructions-1"  # type: ignore[union-attr]

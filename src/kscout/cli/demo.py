@@ -16,7 +16,7 @@ from rich.table import Table
 from kscout.cli.evaluate import answer_console, summary_table
 
 if TYPE_CHECKING:
-    from kscout.demo.reconstructions import Comparison
+    from kscout.evaluation.reconstructions import ReconstructionComparison
 
 
 def demo(
@@ -71,23 +71,19 @@ def _stage(console: Console, title: str) -> Iterator[Callable[[int, int, str], N
     console.print(f"{title}: {time.perf_counter() - begun:.1f} s", highlight=False, soft_wrap=True)
 
 
-def _reconstruction_table(compared: "Comparison") -> Table:
-    accelerations = sorted({score.acceleration for score in compared.scores})
+def _reconstruction_table(compared: "ReconstructionComparison") -> Table:
     table = Table(
-        title="Reconstructions of test slices, protocol paper",
+        title=f"Reconstructions of test slices, protocol {compared.protocol}",
         title_justify="left",
         box=SIMPLE_HEAD,
     )
     table.add_column("reconstruction")
-    for acceleration in accelerations:
-        table.add_column(f"SSIM at {acceleration:g}x", justify="right")
-        table.add_column(f"PSNR at {acceleration:g}x", justify="right")
-    for name in dict.fromkeys(score.name for score in compared.scores):
-        own = {score.acceleration: score for score in compared.scores if score.name == name}
-        cells = [
-            text
-            for acceleration in accelerations
-            for text in (f"{own[acceleration].ssim:.4f}", f"{own[acceleration].psnr:.2f}")
-        ]
-        table.add_row(name, *cells)
+    for at in compared.accelerations:
+        table.add_column(f"SSIM at {at:g}x", justify="right")
+        table.add_column(f"PSNR at {at:g}x", justify="right")
+    for name in compared.names:
+        own = [one for one in compared.scores if one.name == name]
+        table.add_row(
+            name, *(text for one in own for text in (f"{one.ssim:.4f}", f"{one.psnr:.2f}"))
+        )
     return table

@@ -4,18 +4,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from kscout.data.generate import make_store
 from kscout.demo.page import write_demo_page
-from kscout.demo.reconstructions import Comparison, compare_reconstructions
-from kscout.demo.settings import ACCELERATIONS, DemoFolder, DemoSettings
+from kscout.demo.settings import (
+    ACCELERATIONS,
+    CENTER_FRACTION,
+    CLASSICAL,
+    UNET,
+    ZERO_FILLED,
+    ZOO_SIZE,
+    DemoFolder,
+    DemoSettings,
+)
 from kscout.demo.stages import (
     Stage,
+    ZooRun,
     evaluate_all,
-    make_images,
     record_acquisition,
+    run_zoo,
     silent,
     train_all,
 )
-from kscout.demo.zoo_stages import ZooRun, run_zoo
+from kscout.evaluation.reconstructions import ReconstructionComparison, compare_reconstructions
 
 
 @final
@@ -26,7 +36,7 @@ class DemoResult:
     page: Path
     summary: dict[str, Any]
     """The summary of the evaluation of policies."""
-    reconstructions: Comparison
+    reconstructions: ReconstructionComparison
     zoo: list[ZooRun]
     """What the zoo's policies did at the paper's size, one entry per acquisition."""
 
@@ -47,16 +57,31 @@ def run_demo(
         stage: opens each stage by its title, and yields what is told of its progress.
     """
     settings, folder = replace(settings or DemoSettings(), seed=seed), DemoFolder(out)
-    store = make_images(settings, folder, stage)
+    size, n_slices = settings.size, sum(settings.volumes) * settings.slices
+    with stage(f"drawing {n_slices} knee slices of {size}x{size}") as tell:
+        store = make_store(folder.store, settings.making, on_volume=tell)
     train_all(settings, folder, store, stage)
     with stage("comparing reconstructions on test slices"):
-        compared = compare_reconstructions(folder.unet, store.split("test"), ACCELERATIONS)
-    summary = evaluate_all(settings, folder, store, stage)
-    record_acquisition(settings, folder, store, stage)
-    zoo = run_zoo(settings.paper_size, folder, stage)
+        compared = compare_reconstructions(
+            {ZERO_FILLED: "zero-filled", CLASSICAL: "total-variation", UNET: folder.unet},
+            store.split("test"),
+            ACCELERATIONS,
+            center_fraction=CENTER_FRACTION,
+        )
+    with stage("evaluating all policies on test slices") as tell:
+        summary = evaluate_all(settings, folder, store, tell)
+    with stage("recording one slice, step by step") as tell:
+        record_acquisition(settings, folder, store, tell)
+    zoo, runs = settings.paper_size, []
+    with stage(f"drawing {zoo.n_volumes} unseen knees of {ZOO_SIZE}x{ZOO_SIZE}") as tell:
+        knees = make_store(folder.zoo_store, zoo.making, on_volume=tell)
+    for one in zoo.acquisitions:
+        told = f"{one.n_initial} + {one.horizon} of {ZOO_SIZE} columns"
+        with stage(f"running the zoo's policies, {told}") as tell:
+            runs.append(run_zoo(one, zoo, folder, knees, tell))
     with stage("writing the page"):
-        page = write_demo_page(settings, folder, store, compared, zoo)
-    return DemoResult(page, summary, compared, zoo)
+        page = write_demo_page(settings, folder, store, compared, runs)
+    return DemoResult(page, summary, compared, runs)
 
 
 __all__ = ["DemoFolder", "DemoResult", "DemoSettings", "run_demo"]

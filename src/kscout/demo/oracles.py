@@ -5,7 +5,6 @@ try every column at every step, and what policies score on the whole test set.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -50,20 +49,19 @@ class StoredOracles:
         """
         if tuple(zip(found.volumes, found.slices, strict=True)) != self.slices:
             return False, "they are of other slices than those of this run"
-        start = found.metric("ssim")[:, 0]
+        start, here, there = found.metric("ssim")[:, 0], fingerprint[:12], self.fingerprint[:12]
         largest = max(float(np.abs(ssim[:, 0] - start).max()) for ssim in self.ssim.values())
         if largest > LARGEST_DIFFERENCE:
             return False, (
                 f"SSIM at the start differs by up to {largest:.0e} from theirs, so that images or "
-                f"U-Net are others (store fingerprint {fingerprint[:12]} here, "
-                f"{self.fingerprint[:12]} there)"
+                f"U-Net are others (store fingerprint {here} here, {there} there)"
             )
         if fingerprint == self.fingerprint:
-            return True, f"their store has the fingerprint of this one, {fingerprint[:12]}"
+            return True, f"their store has the fingerprint of this one, {here}"
         return True, (
-            f"the fingerprint of this store, {fingerprint[:12]}, is not that of theirs, "
-            f"{self.fingerprint[:12]}, as machines round differently, but the SSIM of every slice "
-            f"at the start is the same within {LARGEST_DIFFERENCE:g}"
+            f"the fingerprint of this store, {here}, is not that of theirs, {there}, as machines "
+            "round differently, but the SSIM of every slice at the start is the same within "
+            f"{LARGEST_DIFFERENCE:g}"
         )
 
 
@@ -87,12 +85,3 @@ def read_stored(name: str, path: Path = STORED) -> StoredOracles | None:
         whole_test=entry["whole_test"],
         test_set=value["test_set"],
     )
-
-
-def to_json(scores: Sequence[Scores], *, digits: int = 7) -> dict[str, Any]:
-    """Return slices and SSIM by slice and step, as they are stored."""
-    first = scores[0]
-    return {
-        "slices": [list(pair) for pair in zip(first.volumes, first.slices, strict=True)],
-        "ssim": {one.policy: one.metric("ssim").round(digits).tolist() for one in scores},
-    }

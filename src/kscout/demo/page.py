@@ -7,20 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from kscout.data.store import Store
 from kscout.demo.commands import EVALUATE, as_shell, commands_of, untrained_script
-from kscout.demo.reconstructions import CLASSICAL, UNET, Comparison
-from kscout.demo.settings import ACCELERATIONS, CLAIMED, REFERENCE, DemoFolder, DemoSettings
-from kscout.demo.zoo_section import paper_size_section, tell_scores
-from kscout.demo.zoo_stages import ZooRun
+from kscout.demo.paper_size import paper_size_section, tell_scores
+from kscout.demo.settings import (
+    CLAIMED,
+    CLASSICAL,
+    REFERENCE,
+    UNET,
+    ZERO_FILLED,
+    DemoFolder,
+    DemoSettings,
+)
+from kscout.demo.stages import ZooRun
+from kscout.demo.words import say
+from kscout.evaluation.reconstructions import ReconstructionComparison, reconstruction_section
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.pictures import draw_montage
 from kscout.report.build import build_report, write_report
 from kscout.report.evaluations import read_evaluation
 from kscout.report.folders import search
-from kscout.report.page import Front
-from kscout.report.reconstructions import reconstruction_section
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
 _N_SHOWN = 8
@@ -34,33 +42,28 @@ def write_demo_page(
     settings: DemoSettings,
     folder: DemoFolder,
     store: Store,
-    compared: Comparison,
+    compared: ReconstructionComparison,
     zoo: Sequence[ZooRun],
 ) -> Path:
     """Write the self-contained page and return its path."""
     report = build_report(folder.reported, title=TITLE)
     summary = read_evaluation(folder.evaluation).summary
-    zoo_folders = [folder.paper_evaluation(run.budget.name) for run in zoo]
+    counts = {key: summary[key] for key in ("n_slices", "n_volumes")}
+    lead, *rest = report.front.summary
+    images = f"{_tell_reconstructions(compared)}{_tell_noise(compared)}"
+    front = replace(
+        report.front,
+        subtitle=say("subtitle"),
+        summary=(lead, tell_claim(summary), images, *rest, tell_scores(zoo)),
+    )
     sections = (
         data_section(settings, store),
-        reconstruction_section(
-            compared.scores,
-            compared.pictures,
-            protocol=settings.evaluation.plan.protocol,
-            about=f"{summary['n_slices']} test slices of {summary['n_volumes']} knees that no "
-            "training saw; random masks around the central eighth of the columns, one per knee and "
-            "the same for every method. Brackets: 95 % intervals with knees as the unit.",
-        ),
+        reconstruction_section(compared, about=say("reconstructions", **counts)),
         *report.sections,
         paper_size_section(zoo),
         commands_section(settings, folder),
     )
-    front = replace(
-        report.front,
-        subtitle="Procedural knees, a small U-Net and two small policies, trained within minutes "
-        "on a CPU by kscout. A demonstration of the method, not a result on patients.",
-        summary=(*_summary(report.front, summary, compared), tell_scores(zoo)),
-    )
+    zoo_folders = [folder.zoo(run.acquisition.name) for run in zoo]
     provenance = {**report.provenance, **search(zoo_folders).provenance}
     whole = replace(report, front=front, sections=sections, provenance=provenance)
     (path,) = write_report(whole, folder.page)
@@ -71,68 +74,49 @@ def data_section(settings: DemoSettings, store: Store) -> Section:
     """Show some training images, and say what they are."""
     slices = store.split("train")
     places = np.linspace(0, len(slices) - 1, _N_SHOWN).round().astype(int)
-    n_train, n_val, n_test = (n * settings.slices for n in settings.volumes)
-    text = (
-        f"{sum(settings.volumes)} knees were drawn from random anatomy and scanner settings, "
-        f"{settings.slices} slices of {settings.size}×{settings.size} pixels each: "
-        f"{n_train} slices for training, {n_val} for validation, {n_test} for the test. They "
-        "look like MR images and need no license; they are not patients. No setting was chosen "
-        "on test slices."
+    counts = zip(("n_train", "n_val", "n_test"), settings.volumes, strict=True)
+    text = say(
+        "images",
+        n_knees=sum(settings.volumes),
+        slices=settings.slices,
+        size=settings.size,
+        **{name: n * settings.slices for name, n in counts},
     )
-    figure = draw_montage([np.asarray(slices.images[place]) for place in places])
-    caption = "Some of the training images, each with its own brightness."
-    return Section("Images", (Prose(text), Drawing(figure, "images", caption, is_wide=True)))
+    images = slices.batch(torch.from_numpy(places)).target
+    figure = draw_montage([np.asarray(image) for image in images])
+    drawing = Drawing(figure, "images", say("images_caption"), is_wide=True)
+    return Section("Images", (Prose(text), drawing))
 
 
 def tell_claim(summary: dict[str, Any]) -> str:
     """Say by how much the trained policy beats the plain masks, and whether that is chance."""
     against = {entry["policy"]: entry for entry in summary["comparisons"]}
-    leads, clear = [], True
+    leads, is_clear = [], True
     for name in CLAIMED:
-        low, high = against[name]["interval"]
-        leads.append(
-            f"{-against[name]['difference']:+.4f} against {name} [{-high:.4f}, {-low:.4f}]"
-        )
-        clear = clear and high < 0
-    verdict = (
-        "every interval excludes zero"
-        if clear
-        else "**not every interval excludes zero**, so this run does not show an advantage"
-    )
-    return (
-        f"The learned policy **{REFERENCE}** started from random weights, whose own row is "
-        f"“untrained”. Its paired SSIM differences: {'; '.join(leads)} (95 % intervals over "
-        f"{summary['n_volumes']} test knees): {verdict}."
+        (low, high), difference = against[name]["interval"], against[name]["difference"]
+        leads.append(f"{-difference:+.4f} against {name} [{-high:.4f}, {-low:.4f}]")
+        is_clear = is_clear and high < 0
+    return say(
+        "claim",
+        reference=REFERENCE,
+        leads="; ".join(leads),
+        n_volumes=summary["n_volumes"],
+        verdict=say("claim_holds" if is_clear else "claim_fails"),
     )
 
 
 def commands_section(settings: DemoSettings, folder: DemoFolder) -> Section:
     """Show how each step is redone by hand, and what differs from the paper."""
-    greedy, non_greedy = settings.policy_epochs
-    differs = (
-        "**What differs from the paper.** Images of "
-        f"{settings.size}×{settings.size} pixels instead of 128×128 knees of fastMRI, "
-        f"{settings.n_initial} + {settings.horizon} columns instead of 16 + 16; a U-Net of "
-        f"{settings.unet_channels} channels (16) trained for {settings.unet_epochs} epochs (50) "
-        f"with step size {settings.unet_learning_rate:g} (0.001); policy networks of "
-        f"{settings.policy_channels} channels (16) and {settings.policy_hidden} hidden units "
-        f"(256), trained for {greedy} epochs (greedy) and {non_greedy} (non-greedy) instead of "
-        f"50, with step size {settings.policy_learning_rate:g} (0.00005), batches of "
-        f"{settings.batch_size} (16) and {settings.n_trajectories} draws (8). Estimators, rewards, "
-        "masks and scores are the paper's."
-    )
-    intro = (
-        "The demo called the same functions as these commands. Typed again, making and training "
-        "find their work done; with another --out all is done anew."
-    )
-    codes = {title: as_shell(words) for title, words in commands_of(settings, folder).items()}
-    # The evaluation reads the file that this writes, so it stands before it.
-    python = {"Write the untrained network (Python)": untrained_script(settings, folder)}
-    place = list(codes).index(EVALUATE)
-    items = [*codes.items()]
-    ordered = [*items[:place], *python.items(), *items[place:]]
-    widgets = [Widget(_code(title, text)) for title, text in ordered]
-    return Section("How this was made", (Prose(differs), Prose(intro), *widgets))
+    codes = {}
+    for title, words in commands_of(settings, folder).items():
+        if title == EVALUATE:
+            # The evaluation reads the file that this writes, so it stands before it.
+            script = untrained_script(settings, folder)
+            codes["Write the untrained network (Python)"] = script
+        codes[title] = as_shell(words)
+    widgets = [Widget(_code(title, text)) for title, text in codes.items()]
+    prose = Prose(say("differs", **vars(settings))), Prose(say("commands"))
+    return Section("How this was made", (*prose, *widgets))
 
 
 def _code(title: str, text: str) -> str:
@@ -142,26 +126,22 @@ def _code(title: str, text: str) -> str:
     )
 
 
-def _summary(front: Front, summary: dict[str, Any], compared: Comparison) -> tuple[str, ...]:
-    lead, *rest = front.summary
-    slow, fast = ACCELERATIONS[0], ACCELERATIONS[-1]
-    images = (
-        f"The reconstruction under all policies is a U-Net trained here. With random masks it "
-        f"reaches SSIM {compared.ssim(UNET, slow):.3f} at {slow:g}× and "
-        f"{compared.ssim(UNET, fast):.3f} at {fast:g}× on test knees; {CLASSICAL} "
-        f"{compared.ssim(CLASSICAL, slow):.3f} and "
-        f"{compared.ssim(CLASSICAL, fast):.3f}, zero-filling "
-        f"{compared.ssim('zero-filled', slow):.3f} and {compared.ssim('zero-filled', fast):.3f}."
+def _tell_reconstructions(compared: ReconstructionComparison) -> str:
+    slow, *_, fast = compared.accelerations
+    ssim = {(one.name, one.acceleration): one.ssim for one in compared.scores}
+    unet, classical, plain = (
+        (ssim[name, slow], ssim[name, fast]) for name in (UNET, CLASSICAL, ZERO_FILLED)
     )
-    return (lead, tell_claim(summary), f"{images}{_tell_noise(compared)}", *rest)
+    reached = {"unet": unet, "tv": classical, "plain": plain}
+    return say("reconstructions_summary", slow=slow, fast=fast, classical=CLASSICAL, **reached)
 
 
-def _tell_noise(compared: Comparison) -> str:
+def _tell_noise(compared: ReconstructionComparison) -> str:
     """Say where the U-Net's lead does not hold in PSNR."""
-    psnr = {(score.name, score.acceleration): score.psnr for score in compared.scores}
+    psnr = {(one.name, one.acceleration): one.psnr for one in compared.scores}
     behind = [
         f"{at:g}× ({psnr[CLASSICAL, at]:.1f} against {psnr[UNET, at]:.1f} dB)"
-        for at in ACCELERATIONS
+        for at in compared.accelerations
         if psnr[CLASSICAL, at] > psnr[UNET, at]
     ]
     return f" By PSNR, {CLASSICAL} leads at {' and '.join(behind)}." if behind else ""

@@ -1,115 +1,170 @@
-"""What the demo runs at the paper's size: weights from the zoo, on knees that they never saw."""
+"""The section at the paper's size: a table, a picture and SSIM by step."""
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from kscout.data.generate import MakeSettings
-from kscout.evaluation.compare import EvaluationSetting
-from kscout.evaluation.paper_numbers import same_setting
-from kscout.evaluation.trajectories import AcquisitionPlan
+import numpy as np
+from jaxtyping import Float64
 
-UNET = "knee-unet"
-"""The reconstruction under all of these policies."""
-ZERO_FILLED = "zero-filled"
-BASELINES = ("random", "center-out")
-SHOWN_BASELINE = "center-out"
-"""Of these, the one in pictures; it is also what zero-filled images are measured by."""
-SIZE = 128
+from kscout.demo.oracles import StoredOracles, read_stored
+from kscout.demo.settings import SHOWN_BASELINE, ZOO_BASELINES, ZOO_SIZE, ZOO_UNET
+from kscout.demo.stages import ZooRun
+from kscout.demo.words import say
+from kscout.evaluation.statistics import bootstrap_interval
+from kscout.figures.blocks import Block, Drawing, Prose, Section
+from kscout.figures.curves import Curve, draw_ssim_by_step
+from kscout.figures.pictures import draw_reconstructions
+from kscout.figures.tables import Column, Measured, Row, Table
 
-
-@final
-@dataclass(frozen=True)
-class ZooPolicy:
-    """Weights of the zoo and the acquisition that they were trained for."""
-
-    title: str
-    """What tables call it."""
-    weights: str
-    """Its name in the zoo, and on benchmarks/leaderboard.json, unless it goes by `title` there."""
-    n_initial: int
-    horizon: int
+TITLE = "At the paper's size"
+_ORACLE_TITLES = {"na-oracle": "NA oracle", "oracle": "oracle"}
 
 
-POLICIES = (
-    ZooPolicy("fixed", "knee-base-fixed", 16, 16),
-    ZooPolicy("greedy", "knee-base-greedy", 16, 16),
-)
-"""Of each acquisition, the first is what the others are compared with, the last what is told of.
-
-A line more is a policy more on the page; `python benchmarks/demo_oracles.py` then stores what goes
-with it.
-"""
-
-
-@final
-@dataclass(frozen=True)
-class Budget:
-    """One start and number of steps, and the policies that were trained for it."""
-
-    n_initial: int
-    horizon: int
-    policies: tuple[ZooPolicy, ...]
-
-    @property
-    def name(self) -> str:
-        """The paper's name of this acquisition, where it has one."""
-        same = same_setting(SIZE, self.n_initial, self.horizon)
-        return f"knee-{self.n_initial}-{self.horizon}" if same is None else same.name
-
-    @property
-    def wanted(self) -> list[str]:
-        """All that takes part, as `kscout evaluate --policy` takes it."""
-        return [*BASELINES, *(f"{one.title}={one.weights}" for one in self.policies)]
-
-    @property
-    def reference(self) -> str:
-        return self.policies[0].title
-
-    @property
-    def told(self) -> str:
-        return self.policies[-1].title
-
-
-@final
-@dataclass(frozen=True)
-class PaperSize:
-    """How many knees of the zoo's own test set are looked at."""
-
-    policies: tuple[ZooPolicy, ...] = POLICIES
-    n_volumes: int = 6
-    """Knees: the first ones of the test set that `kscout data make knee --paper` makes."""
-    n_slices: int = 18
-    """Per knee; that recipe's number, because another one would draw other images."""
-    limit: int = 7
-    """Slices looked at; seven of 108 lie at seven depths, six would lie at one."""
-    n_trajectories: int = 2
-    """Acquisitions per slice of `random`."""
-
-    @property
-    def making(self) -> MakeSettings:
-        """The recipe of the zoo's test set, cut after a few knees."""
-        return MakeSettings(
-            kind="knee", volumes=(0, 0, self.n_volumes), slices=self.n_slices, size=SIZE, seed=0
+def paper_size_section(runs: Sequence[ZooRun]) -> Section:
+    """Return what the zoo's policies reached, acquisition by acquisition."""
+    names = [ZOO_UNET, *(name for run in runs for name in run.acquisition.policies.values())]
+    told = {key: runs[0].summary[key] for key in ("n_slices", "n_volumes", "protocol")}
+    blocks: list[Block] = [
+        Prose(say("paper_size", size=ZOO_SIZE, weights=", ".join(names), **told))
+    ]
+    for run in runs:
+        stored = read_stored(run.acquisition.name)
+        is_same, why = (
+            (False, "") if stored is None else stored.check(run.fingerprint, run.scores[0])
         )
-
-    @property
-    def budgets(self) -> list[Budget]:
-        """The acquisitions in the order of their first policy."""
-        starts = dict.fromkeys((one.n_initial, one.horizon) for one in self.policies)
-        return [
-            Budget(
-                *start,
-                tuple(one for one in self.policies if (one.n_initial, one.horizon) == start),
-            )
-            for start in starts
+        oracles = stored.ssim if stored is not None and is_same else {}
+        blocks += [
+            Prose(tell_handful(run.summary, run.acquisition.told, stored)),
+            _table(run, stored, oracles, why),
+            _pictures(run),
+            _by_step(run, oracles),
         ]
+    return Section(TITLE, tuple(blocks))
 
-    def evaluation(self, budget: Budget, *, reference: str | None = None) -> EvaluationSetting:
-        """Return how policies are run: trained ones take their best column."""
-        plan = AcquisitionPlan(
-            n_initial=budget.n_initial,
-            horizon=budget.horizon,
-            n_trajectories=self.n_trajectories,
-            is_argmax=True,
-        )
-        return EvaluationSetting(plan, seeds=(0,), limit=self.limit, reference=reference)
+
+def tell_scores(runs: Sequence[ZooRun]) -> str:
+    """Say in a sentence what the table shows, for the top of the page."""
+    parts = []
+    for run in runs:
+        one, entries = run.acquisition, run.summary["policies"]
+        scores = [f"{each['final']['ssim']['mean']:.4f} for {each['policy']}" for each in entries]
+        parts.append(f"SSIM after {one.n_initial} + {one.horizon} columns is {', '.join(scores)}")
+    told = {key: runs[0].summary[key] for key in ("n_slices", "n_volumes")}
+    scores_told = "; ".join(parts)
+    return say("paper_size_summary", size=ZOO_SIZE, scores=scores_told, title=TITLE, **told)
+
+
+def tell_handful(summary: dict[str, Any], told: str, stored: StoredOracles | None) -> str:
+    """Say what the slices of this run can and cannot show.
+
+    Args:
+        summary: of the evaluation.
+        told: the policy that the sentence is about.
+        stored: scores over the whole test set.
+    """
+    text = say("handful", n_slices=summary["n_slices"], n_volumes=summary["n_volumes"])
+    here = {entry["policy"]: entry for entry in summary["comparisons"]}.get(told)
+    if here is not None and here["interval"] is not None:
+        difference = _difference(here["difference"], here["interval"])
+        reference = summary["reference"]
+        text += say("handful_here", told=told, reference=reference, difference=difference)
+    whole = None if stored is None else stored.whole_test.get(told)
+    if whole is not None and whole["interval"] is not None:
+        difference = _difference(whole["difference_to_fixed"], whole["interval"])
+        how = "" if whole["is_argmax"] else ", columns drawn and not argmax"
+        text += say("handful_whole", difference=difference, how=how)
+    return text
+
+
+def _difference(value: float, interval: Sequence[float]) -> str:
+    low, high = interval
+    return f"{value:+.4f} (95 % interval {low:+.4f} to {high:+.4f})".replace("-", "−")
+
+
+def _table(
+    run: ZooRun,
+    stored: StoredOracles | None,
+    oracles: Mapping[str, Float64[np.ndarray, "slice moment"]],
+    why: str,
+) -> Table:
+    one, summary = run.acquisition, run.summary
+    reference, whole_test = summary["reference"], {} if stored is None else stored.whole_test
+    ssim = {scores.policy: scores.metric("ssim") for scores in run.scores}
+    base, volumes = ssim[reference][:, -1], run.scores[0].volumes
+
+    def row(
+        title: str,
+        final: Float64[np.ndarray, " slice"],
+        name: str | None = None,
+        *,
+        is_oracle: bool = False,
+    ) -> Row:
+        interval = bootstrap_interval(final - base, volumes)
+        minus = Measured(float((final - base).mean()), None, interval)
+        whole = Measured(whole_test[name]["ssim"]) if name in whole_test else None
+        cells = (title, Measured(float(final.mean())), None if name == reference else minus, whole)
+        return Row(cells, is_oracle=is_oracle)
+
+    rows = [
+        row(f"{one.n_initial} central columns alone", ssim[reference][:, 0]),
+        row(f"{SHOWN_BASELINE}, zero-filled", run.zero_filled.metric("ssim")[:, -1]),
+        *(row(name, ssim[name][:, -1], name) for name in (*ZOO_BASELINES, *one.policies)),
+        *(
+            row(f"{_ORACLE_TITLES.get(name, name)} (stored)", values[:, -1], name, is_oracle=True)
+            for name, values in oracles.items()
+        ),
+    ]
+    size = "" if stored is None else f", {stored.test_set['n_slices']} slices"
+    columns = (
+        Column("policy"),
+        Column(f"SSIM, {summary['n_slices']} slices"),
+        Column(f"minus {reference}", is_signed=True),
+        Column(f"whole test set{size} (stored)", is_paper=True),
+    )
+    title = f"SSIM after {one.n_initial} + {one.horizon} of {ZOO_SIZE} columns"
+    note = _note(run, stored, is_shown=bool(oracles), why=why)
+    return Table(title, columns, tuple(rows), note, f"paper-size-{one.name}")
+
+
+def _note(run: ZooRun, stored: StoredOracles | None, *, is_shown: bool, why: str) -> str:
+    n_draws = max(entry["n_trajectories"] for entry in run.summary["policies"])
+    text = say("table_note", n_draws=n_draws, unet=ZOO_UNET)
+    if stored is None:
+        return text + say("oracles_missing")
+    made = {"command": stored.command, "date": stored.date, "why": why}
+    if not is_shown:
+        return text + say("oracles_other", **made)
+    names = [name for name in run.acquisition.policies if name != run.acquisition.reference]
+    drawn = [name for name in names if not stored.whole_test.get(name, {}).get("is_argmax", True)]
+    told = f"; {', '.join(drawn)} drew its columns there" if drawn else ""
+    n_volumes = stored.test_set["n_volumes"]
+    return text + say("oracles_shown", **made, n_volumes=n_volumes, drawn=told)
+
+
+def _pictures(run: ZooRun) -> Drawing:
+    plain, *learned = run.examples
+    shown = {"zero-filled": plain} | {one.policy: one for one in learned}
+    figure = draw_reconstructions(
+        plain.target,
+        {name: one.image for name, one in shown.items()},
+        ssim={name: one.ssim for name, one in shown.items()},
+        masks={name: one.mask for name, one in shown.items()},
+    )
+    one = run.acquisition
+    budget = {"n_initial": one.n_initial, "horizon": one.horizon, "told": one.told}
+    at = {"volume": plain.volume, "slice": plain.slice}
+    caption = say("pictures_caption", baseline=SHOWN_BASELINE, **budget, **at)
+    return Drawing(figure, f"paper-size-{one.name}-images", caption, is_wide=True)
+
+
+def _by_step(run: ZooRun, oracles: Mapping[str, Float64[np.ndarray, "slice moment"]]) -> Drawing:
+    ssim = {one.policy: one.metric("ssim") for one in run.scores} | dict(oracles)
+    means = {name: values.mean(axis=0) for name, values in ssim.items()}
+    curves = [
+        Curve(name, np.arange(len(mean), dtype=np.float64), mean, is_oracle=name in oracles)
+        for name, mean in means.items()
+    ]
+    stored = " Oracles, dashed, are stored with the demo." if oracles else ""
+    one, n_slices = run.acquisition, run.summary["n_slices"]
+    caption = say("by_step_caption", n_slices=n_slices, n_initial=one.n_initial, stored=stored)
+    return Drawing(draw_ssim_by_step(curves), f"paper-size-{one.name}-by-step", caption)

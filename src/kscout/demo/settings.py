@@ -1,5 +1,6 @@
-"""What the demo runs: sizes at which learning is real and two CPU cores take minutes."""
+"""What the demo runs and where it keeps it: learning is real, and two CPU cores take minutes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, final
@@ -13,33 +14,93 @@ from kscout.config import (
     ReconstructorTraining,
 )
 from kscout.data.generate import MakeSettings
-from kscout.demo.paper_size import PaperSize
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.names import POLICIES
 
-METHODS = ("greedy", "ngreedy")
-"""Estimators that a policy is trained by; also the names of their runs."""
-BASELINES = (
-    "random",
-    "variable-density",
-    "equispaced-one",
-    "equispaced-two",
-    "center-out",
-    "fixed",
-    "na-oracle",
-    "oracle",
-    "spectral-oracle",
-)
+METHODS = {"greedy": "greedy", "ngreedy": "non-greedy"}
+"""Estimators that a policy is trained by, which also name their runs, in words."""
+BASELINES = tuple(name for name, one in POLICIES.entries.items() if one.origin != "training")
 CLAIMED = ("random", "equispaced-one", "equispaced-two")
 """What the learned policy must beat."""
-ACCELERATIONS = (4.0, 8.0)
-"""Columns over measured columns at which reconstructions are compared."""
-CONVOLUTION: Literal["onednn"] = "onednn"
-"""Not measured, so that the same seed gives the same numbers however busy the machine is."""
-INPUTS = "inputs.json"
-"""In the folder of an evaluation: what it was made from."""
 REFERENCE = "greedy"
 """The policy that all others are compared with, slice by slice."""
+PLAYED = ("random", "equispaced-two", "oracle")
+"""Shown step by step beside the reference: with the target, one row of five pictures."""
+ACCELERATIONS = (4.0, 8.0)
+"""Columns over measured columns at which reconstructions are compared."""
+CENTER_FRACTION = 0.125
+"""Columns always measured then: the paper's at eightfold acceleration, and the policies' start."""
+UNET, CLASSICAL, ZERO_FILLED = "U-Net, trained here", "total variation", "zero-filled"
+"""What the comparison of reconstructions calls them."""
+CONVOLUTION: Literal["onednn"] = "onednn"
+"""Named, so that the same seed gives the same numbers whatever the machine has."""
+
+ZOO_UNET = "knee-unet"
+"""The reconstruction under all policies of the zoo."""
+ZOO_BASELINES = ("random", "center-out")
+SHOWN_BASELINE = "center-out"
+"""The one of them in pictures; it is also what zero-filled images are measured by."""
+ZOO_SIZE = 128
+
+
+@final
+@dataclass(frozen=True)
+class ZooAcquisition:
+    """A start, a number of steps, and the weights of the zoo that were trained for them."""
+
+    name: str
+    """As in benchmarks/leaderboard.json."""
+    n_initial: int
+    horizon: int
+    policies: Mapping[str, str]
+    """Weights by title. The others are compared with the first; the text is about the last."""
+
+    @property
+    def wanted(self) -> list[str]:
+        """All that takes part, as `kscout evaluate --policy` takes it."""
+        return [*ZOO_BASELINES, *(f"{title}={name}" for title, name in self.policies.items())]
+
+    @property
+    def reference(self) -> str:
+        return next(iter(self.policies))
+
+    @property
+    def told(self) -> str:
+        return list(self.policies)[-1]
+
+
+ZOO_ACQUISITIONS = (
+    ZooAcquisition("knee-base", 16, 16, {"fixed": "knee-base-fixed", "greedy": "knee-base-greedy"}),
+)
+"""One policy more is one row more; `python benchmarks/demo_oracles.py` stores what goes with it."""
+
+
+@final
+@dataclass(frozen=True)
+class PaperSize:
+    """What runs at the paper's size: weights of the zoo, on knees that they never saw."""
+
+    acquisitions: tuple[ZooAcquisition, ...] = ZOO_ACQUISITIONS
+    n_volumes: int = 6
+    """Knees: the first ones of the test set that `kscout data make knee --paper` makes."""
+    n_slices: int = 18
+    """Per knee; that recipe's number, because another one would draw other images."""
+    limit: int = 7
+    """Slices looked at; seven of 108 lie at seven depths, six would lie at one."""
+    n_trajectories: int = 2
+    """Acquisitions per slice of `random`."""
+
+    @property
+    def making(self) -> MakeSettings:
+        """The recipe of the zoo's test set, cut after a few knees."""
+        volumes = (0, 0, self.n_volumes)
+        return MakeSettings(kind="knee", volumes=volumes, slices=self.n_slices, size=ZOO_SIZE)
+
+    def evaluation(self, one: ZooAcquisition, reference: str | None = None) -> EvaluationSetting:
+        """Return how policies are run: trained ones take their best column."""
+        plan = AcquisitionPlan(one.n_initial, one.horizon, self.n_trajectories, is_argmax=True)
+        return EvaluationSetting(plan, seeds=(0,), limit=self.limit, reference=reference)
 
 
 @final
@@ -104,7 +165,7 @@ class DemoSettings:
         """Return the training of a policy by one of the two estimators."""
         training = PolicyTraining(
             method="greedy" if method == "greedy" else "ngreedy",
-            n_epochs=self.policy_epochs[METHODS.index(method)],
+            n_epochs=self.policy_epochs[list(METHODS).index(method)],
             batch_size=self.batch_size,
             n_trajectories=self.n_trajectories,
             learning_rate=self.policy_learning_rate,
@@ -119,78 +180,32 @@ class DemoSettings:
     @property
     def evaluation(self) -> EvaluationSetting:
         """How all policies are run over the test slices."""
-        plan = AcquisitionPlan(
-            n_initial=self.n_initial,
-            horizon=self.horizon,
-            n_trajectories=self.n_trajectories,
-            seed=self.seed,
-        )
+        plan = AcquisitionPlan(self.n_initial, self.horizon, self.n_trajectories, seed=self.seed)
         return EvaluationSetting(
-            plan,
-            seeds=(self.seed,),
-            reference=REFERENCE,
-            n_fixed_slices=self.n_fixed_slices,
+            plan, seeds=(self.seed,), reference=REFERENCE, n_fixed_slices=self.n_fixed_slices
         )
 
 
 @final
-@dataclass(frozen=True)
 class DemoFolder:
     """Where a demo keeps what."""
 
-    path: Path
-
-    @property
-    def store(self) -> Path:
-        return self.path / "knees"
-
-    @property
-    def unet(self) -> Path:
-        return self.path / "unet"
-
-    def policy(self, method: str) -> Path:
-        """Return the run folder of a trained policy."""
-        return self.path / method
-
-    @property
-    def untrained(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store, self.unet, self.page = path / "knees", path / "unet", path / "index.html"
+        self.runs = {method: path / method for method in METHODS}
+        """The trained policies."""
+        self.untrained = path / "untrained.safetensors"
         """The policy network as training found it."""
-        return self.path / "untrained.safetensors"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / "evaluation"
-
-    @property
-    def inputs(self) -> Path:
-        """What the evaluation was made from."""
-        return self.evaluation / INPUTS
-
-    @property
-    def acquisition(self) -> Path:
+        self.evaluation = path / "evaluation"
+        self.acquisition = self.evaluation / "acquisition.npz"
         """One slice, step by step."""
-        return self.evaluation / "acquisition.npz"
-
-    @property
-    def page(self) -> Path:
-        return self.path / "index.html"
-
-    @property
-    def reported(self) -> list[Path]:
+        self.reported = [self.unet, *self.runs.values(), self.evaluation]
         """The folders that the miniature's report is made of."""
-        return [self.unet, *(self.policy(method) for method in METHODS), self.evaluation]
-
-    @property
-    def paper_store(self) -> Path:
-        """Knees at the paper's size."""
-        return self.path / "paper-size" / "knees"
-
-    def paper_evaluation(self, name: str, *, is_zero_filled: bool = False) -> Path:
-        """Return the folder of the zoo's policies under one acquisition."""
-        return self.path / "paper-size" / (f"{name}-zero-filled" if is_zero_filled else name)
-
-    @property
-    def policies(self) -> list[str]:
+        self.policies = [*map(str, [*self.runs.values(), self.untrained]), *BASELINES]
         """All that takes part in the evaluation, as `kscout evaluate --policy` takes it."""
-        trained = [str(self.policy(method)) for method in METHODS]
-        return [*trained, str(self.untrained), *BASELINES]
+        self.zoo_store = path / "paper-size" / "knees"
+
+    def zoo(self, name: str, *, is_zero_filled: bool = False) -> Path:
+        """Return the folder of the zoo's policies under one acquisition."""
+        return self.zoo_store.with_name(f"{name}-zero-filled" if is_zero_filled else name)

@@ -1,12 +1,12 @@
 """The stages of the demo, each of which goes on from, or reuses, what an earlier run left."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -14,23 +14,27 @@ import torch
 from kscout import policies, reconstruction
 from kscout.acquisition.rollout import Trajectory
 from kscout.assemble import make_policy
-from kscout.data.generate import make_store
-from kscout.data.slices import SliceSet
 from kscout.data.store import Store, checksum
 from kscout.demo.settings import (
     CLAIMED,
-    INPUTS,
     METHODS,
+    PLAYED,
     REFERENCE,
+    SHOWN_BASELINE,
+    ZOO_UNET,
     DemoFolder,
     DemoSettings,
+    PaperSize,
+    ZooAcquisition,
 )
+from kscout.demo.words import say
 from kscout.errors import DataError
-from kscout.evaluation.compare import evaluate
+from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.entrants import Sizes, resolve
-from kscout.evaluation.results import RESULTS, read_scores
+from kscout.evaluation.examples import Example, reconstruction_examples
+from kscout.evaluation.results import RESULTS, Scores, read_scores
 from kscout.evaluation.summary import SUMMARY
-from kscout.evaluation.trajectories import trajectories
+from kscout.evaluation.trajectories import spread_subset, trajectories
 from kscout.files import write_json
 from kscout.physics.sampling import center_mask
 from kscout.player import Acquisition, PolicySteps, save_acquisition
@@ -39,14 +43,15 @@ from kscout.runs import Progress
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
 from kscout.weights import WEIGHTS_NAME
+from kscout.zoo import zoo_path
 
 OnProgress = Callable[[int, int, str], None]
 """Called with what is done, of how much, and a few words."""
 Stage = Callable[[str], AbstractContextManager[OnProgress]]
 """Opens a stage by its title; what it yields is told of progress."""
 
-_PLAYED = ("random", "equispaced-two", "oracle")
-"""Shown step by step beside the greedy policy: with the target, one row of five pictures."""
+INPUTS = "inputs.json"
+"""In the folder of an evaluation: what it was made from."""
 
 
 @contextmanager
@@ -55,100 +60,90 @@ def silent(_: str) -> Iterator[OnProgress]:
     yield lambda done, total, words: None
 
 
-def make_images(settings: DemoSettings, folder: DemoFolder, stage: Stage) -> Store:
-    """Draw the knees."""
-    n_slices = sum(settings.volumes) * settings.slices
-    with stage(f"drawing {n_slices} knee slices of {settings.size}x{settings.size}") as tell:
-        return make_store(folder.store, settings.making, on_volume=tell)
-
-
 def train_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> None:
     """Train the U-Net and, on top of it, both policies; keep the network they started from."""
     with stage("training a small U-Net") as tell, _one_thread():
         train_reconstructor(settings.reconstructor, store, folder.unet, on_step=_epochs(tell))
-    untrained = make_policy(
-        settings.network, seed=settings.seed, n_cols=settings.size, n_rows=settings.size
-    )
-    policies.save(folder.untrained, untrained)
-    for method in METHODS:
-        name = "greedy" if method == "greedy" else "non-greedy"
-        with stage(f"training the {name} policy") as tell:
-            train_policy(
-                settings.policy(method),
-                store,
-                folder.unet,
-                folder.policy(method),
-                on_step=_epochs(tell),
-            )
+    sizes = {"n_cols": settings.size, "n_rows": settings.size}
+    policies.save(folder.untrained, make_policy(settings.network, seed=settings.seed, **sizes))
+    for method, run in folder.runs.items():
+        with stage(f"training the {METHODS[method]} policy") as tell:
+            config = settings.policy(method)
+            train_policy(config, store, folder.unet, run, on_step=_epochs(tell))
 
 
 def evaluate_all(
-    settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage
+    settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProgress
 ) -> dict[str, Any]:
-    """Run all policies over the test slices; return the summary, an earlier one if it holds."""
-    with stage("evaluating all policies on test slices") as tell:
-        return reused_evaluation(
-            folder.evaluation,
-            _inputs(settings, folder, store),
-            lambda: evaluate(
-                folder.policies,
-                folder.store,
-                str(folder.unet),
-                settings.evaluation,
-                out=folder.evaluation,
-                on_step=on_evaluation(tell),
-            ),
-        )
+    """Run all policies over the test slices and return the summary."""
+    runs = [folder.unet, *folder.runs.values()]
+    files = [*(run / WEIGHTS_NAME for run in runs), folder.untrained]
+    named = {str(file.relative_to(folder.path)): file for file in files}
+    wanted, setting = folder.policies, settings.evaluation
+    return evaluated(wanted, store, folder.unet, setting, folder.evaluation, named, tell)
 
 
-def reused_evaluation(
-    folder: Path, inputs: dict[str, Any], run: Callable[[], object]
+def evaluated(
+    wanted: Sequence[str],
+    store: Store,
+    reconstructor: Path | str,
+    setting: EvaluationSetting,
+    out: Path,
+    files: Mapping[str, Path],
+    tell: OnProgress = lambda done, total, words: None,
 ) -> dict[str, Any]:
-    """Return the summary of an evaluation, which is run only where none of these inputs is there.
+    """Return the summary of an evaluation, which is run where none of the same inputs is there.
 
     Args:
-        folder: of the evaluation.
-        inputs: JSON values of all that it depends on.
-        run: writes results and summary into the folder.
+        wanted: policies, as `evaluate` takes them.
+        store: its test slices are evaluated.
+        reconstructor: as `evaluate` takes it.
+        setting: how policies are run.
+        out: folder of the evaluation.
+        files: weights that decide the scores, by name.
+        tell: called with progress.
     """
+    inputs = {
+        "version": version("kscout"),
+        "store": store.fingerprint,
+        "setting": asdict(setting),
+        "policies": [Path(policy).name for policy in wanted],
+        "weights": {name: checksum(file) for name, file in files.items()},
+    }
     inputs = json.loads(json.dumps(inputs))
-    file = folder / INPUTS
-    if not _is_kept(folder, inputs):
-        file.unlink(missing_ok=True)
-        run()
+    kept = out / INPUTS
+    is_whole = all(file.is_file() for file in (kept, out / RESULTS, out / SUMMARY))
+    if not is_whole or json.loads(kept.read_text(encoding="utf-8")) != inputs:
+        kept.unlink(missing_ok=True)
+        evaluate(
+            wanted, store.path, str(reconstructor), setting, out=out, on_step=_evaluating(tell)
+        )
         # Last, so that an evaluation cut short is not taken for a whole one.
-        write_json(file, inputs)
-    return read_evaluation(folder).summary
-
-
-def on_evaluation(tell: OnProgress) -> Callable[[dict[str, Any]], None]:
-    """Return an evaluation's callback that tells what it is at."""
-    return lambda record: tell(record["done"], record["total"], _words(record))
+        write_json(kept, inputs)
+    return read_evaluation(out).summary
 
 
 def record_acquisition(
-    settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage
+    settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProgress
 ) -> None:
     """Keep one slice as several policies acquire it, for the player of the page."""
-    with stage("recording one slice, step by step") as tell:
-        slices = store.split("test")
-        place = typical_slice(folder.evaluation)
-        own = slices.subset(torch.tensor([place]))
-        found = reconstruction.load(folder.unet)
-        plan = replace(settings.evaluation.plan, n_trajectories=1)
-        sizes = Sizes(settings.size, settings.size, settings.n_initial, settings.horizon)
-        wanted = [str(folder.policy(REFERENCE)), *_PLAYED]
-        steps = []
-        for number, name in enumerate(wanted, start=1):
-            (entrant,) = resolve(name, sizes, seeds=(settings.seed,))
-            ((_, done),) = trajectories(entrant.policy, own, found, plan, keep_images=True)
-            steps.append(steps_of(entrant.name, done, is_oracle=entrant.is_oracle))
-            tell(number, len(wanted), entrant.name)
-        start = center_mask(settings.size, settings.n_initial).nonzero()[:, 0].tolist()
-        save_acquisition(
-            Acquisition(_target(own), tuple(start), tuple(steps), _title(own, settings)),
-            folder.acquisition,
-        )
+    place = typical_slice(folder.evaluation, REFERENCE, CLAIMED[0])
+    own = store.split("test").subset(torch.tensor([place]))
+    found = reconstruction.load(folder.unet)
+    plan = replace(settings.evaluation.plan, n_trajectories=1)
+    sizes = Sizes(settings.size, settings.size, settings.n_initial, settings.horizon)
+    wanted = [str(folder.runs[REFERENCE]), *PLAYED]
+    steps = []
+    for number, name in enumerate(wanted, start=1):
+        (entrant,) = resolve(name, sizes, seeds=(settings.seed,))
+        ((batch, done),) = trajectories(entrant.policy, own, found, plan, keep_images=True)
+        steps.append(steps_of(entrant.name, done, is_oracle=entrant.is_oracle))
+        tell(number, len(wanted), entrant.name)
+    start = tuple(center_mask(settings.size, settings.n_initial).nonzero()[:, 0].tolist())
+    told = {"volume": own.volumes[0], "slice": own.slices[0], "protocol": plan.protocol}
+    title = say("acquisition", reference=REFERENCE, claimed=CLAIMED[0], **told)
+    acquisition = Acquisition(np.asarray(batch.target[0]), start, tuple(steps), title)
+    save_acquisition(acquisition, folder.acquisition)
 
 
 def steps_of(
@@ -173,47 +168,53 @@ def steps_of(
     )
 
 
-def typical_slice(evaluation: Path, policy: str = REFERENCE, other: str = CLAIMED[0]) -> int:
+def typical_slice(evaluation: Path, policy: str, other: str) -> int:
     """Return the evaluated slice on which the lead of one policy over another is the median."""
-    final = {
-        scores.policy: scores.metric("ssim")[:, -1]
-        for scores in read_scores(evaluation)
-        if scores.policy in (policy, other)
-    }
+    final = {one.policy: one.metric("ssim")[:, -1] for one in read_scores(evaluation)}
     lead = final[policy] - final[other]
     return int(np.argsort(lead, kind="stable")[len(lead) // 2])
 
 
-def _target(slices: SliceSet) -> np.ndarray:
-    return np.asarray(slices.batch(torch.tensor([0])).target[0])
+@final
+@dataclass(frozen=True)
+class ZooRun:
+    """What policies of the zoo did under one acquisition."""
+
+    acquisition: ZooAcquisition
+    fingerprint: str
+    """Of the store that the slices come from."""
+    summary: dict[str, Any]
+    scores: list[Scores] = field(repr=False)
+    zero_filled: Scores = field(repr=False)
+    """Of images without a network, columns from the center outwards."""
+    examples: list[Example] = field(repr=False)
+    """One slice: zero-filled, then center-out and the zoo's policies."""
 
 
-def _title(slices: SliceSet, settings: DemoSettings) -> str:
-    return (
-        f"Test knee {slices.volumes[0]}, slice {slices.slices[0]}, protocol "
-        f"{settings.evaluation.plan.protocol}: of all test slices, the one on which the lead of "
-        f"{REFERENCE} over {CLAIMED[0]} is the median"
-    )
-
-
-def _inputs(settings: DemoSettings, folder: DemoFolder, store: Store) -> dict[str, Any]:
-    """Return all that the evaluation depends on."""
-    runs = [folder.unet, *(folder.policy(method) for method in METHODS)]
-    files = [*(run / WEIGHTS_NAME for run in runs), folder.untrained]
-    return {
-        "version": version("kscout"),
-        "store": store.fingerprint,
-        "setting": asdict(settings.evaluation),
-        "policies": [Path(policy).name for policy in folder.policies],
-        "weights": {str(file.relative_to(folder.path)): checksum(file) for file in files},
-    }
-
-
-def _is_kept(folder: Path, inputs: dict[str, Any]) -> bool:
-    files = (folder / INPUTS, folder / RESULTS, folder / SUMMARY)
-    if not all(file.is_file() for file in files):
-        return False
-    return bool(json.loads((folder / INPUTS).read_text(encoding="utf-8")) == inputs)
+def run_zoo(
+    one: ZooAcquisition, settings: PaperSize, folder: DemoFolder, store: Store, tell: OnProgress
+) -> ZooRun:
+    """Run the zoo's policies on a few unseen knees; nothing is trained."""
+    files = {name: zoo_path(name) for name in (ZOO_UNET, *one.policies.values())}
+    # A file or folder of that name in the working directory goes before the zoo's.
+    known = {name: path for name, path in files.items() if path is not None}
+    out, plain = folder.zoo(one.name), folder.zoo(one.name, is_zero_filled=True)
+    setting = settings.evaluation(one)
+    compared = replace(setting, reference=one.reference)
+    summary = evaluated(one.wanted, store, ZOO_UNET, compared, out, known, tell)
+    evaluated([SHOWN_BASELINE], store, "zero-filled", setting, plain, {})
+    place = torch.tensor([typical_slice(out, one.told, SHOWN_BASELINE)])
+    own = spread_subset(store.split("test"), settings.limit).subset(place)
+    sizes = Sizes(own.n_cols, own.n_cols, one.n_initial, one.horizon)
+    shown = [name for name in one.wanted if name == SHOWN_BASELINE or "=" in name]
+    entrants = [entrant for name in shown for entrant in resolve(name, sizes)]
+    pictures = [
+        example
+        for name, chosen in (("zero-filled", entrants[:1]), (ZOO_UNET, entrants))
+        for example in reconstruction_examples(chosen, own, reconstruction.load(name), setting.plan)
+    ]
+    scores = read_scores(out)
+    return ZooRun(one, store.fingerprint, summary, scores, read_scores(plain)[0], pictures)
 
 
 @contextmanager
@@ -244,5 +245,11 @@ def _epochs(tell: OnProgress) -> Callable[[Progress], None]:
     return on_step
 
 
-def _words(record: dict[str, Any]) -> str:
-    return f"fitting {record['fitting']}" if "fitting" in record else str(record["policy"])
+def _evaluating(tell: OnProgress) -> Callable[[dict[str, Any]], None]:
+    """Return an evaluation's callback that tells what it is at."""
+
+    def on_step(record: dict[str, Any]) -> None:
+        at = f"fitting {record['fitting']}" if "fitting" in record else str(record["policy"])
+        tell(record["done"], record["total"], at)
+
+    return on_step
