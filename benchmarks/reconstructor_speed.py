@@ -36,7 +36,7 @@ def measure(
     to_layout(model, backend)
     optimizer = torch.optim.Adam(model.parameters(), fused=slices.device.type == "cuda")
     masking = MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
-    masks = masking.draw(len(slices), 0).to(slices.device)
+    masks = masking.draw(len(slices), 0)
     with convolution(backend):
         begun = wait(slices.device)
         learner = Learner(model, optimizer, slices, training)

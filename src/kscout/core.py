@@ -70,15 +70,17 @@ class SliceBatch:
     def n_cols(self) -> int:
         return self.kspace.shape[-1]
 
+    def tensors(self) -> list[Tensor]:
+        """Return the fields in their order: `SliceBatch(*tensors)` is the batch again."""
+        return [getattr(self, field.name) for field in fields(self)]
+
     def rows(self, selection: Int[Tensor, " n"]) -> "SliceBatch":
         """Return the chosen slices, in that order; one may be chosen several times."""
-        return SliceBatch(**{f.name: getattr(self, f.name)[selection] for f in fields(self)})
+        return SliceBatch(*(tensor[selection] for tensor in self.tensors()))
 
     def to(self, device: torch.device | str) -> "SliceBatch":
         """Return the same slices on another device."""
-        return SliceBatch(
-            **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)}
-        )
+        return SliceBatch(*(tensor.to(device, non_blocking=True) for tensor in self.tensors()))
 
     def units(
         self, found: Reconstruction, protocol: Protocol

@@ -1,5 +1,6 @@
 """The device that work runs on: found from a user's word, described, and its memory measured."""
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -45,6 +46,26 @@ def describe_device(device: torch.device, n_processes: int = 1) -> str:
     if device.type == "cuda":
         return f"cuda: {torch.cuda.get_device_name(device)} x {n_processes}"
     return f"{device.type} x {n_processes}"
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that may still be taken: of the device, or of this machine or container."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    amounts = [pages, _first_number("/proc/meminfo", "MemAvailable:") * 1024]
+    amounts.append(_first_number("/sys/fs/cgroup/memory.max"))
+    return min(amount for amount in amounts if amount > 0)
+
+
+def _first_number(file: str, after: str = "") -> int:
+    """Return the number that follows a word in a file of the system; 0 where there is none."""
+    try:
+        words = Path(file).read_text(encoding="ascii").split()
+    except OSError:
+        return 0
+    place = words.index(after) + 1 if after in words else 0
+    return int(words[place]) if words[place].isdigit() else 0
 
 
 def peak_memory(device: torch.device) -> int:

@@ -81,7 +81,7 @@ class _Scanner:
         chosen = ZeroFilled() if reconstructor is None else reconstructor
         self.reconstructor = chosen.to(self.slices.device).eval()
         self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol
-        shape = tuple(self.slices.images.shape[1:])
+        shape = self.slices.shape[1:]
         image = spaces.Box(-IMAGE_BOUND, IMAGE_BOUND, shape, np.float32)
         self.space = spaces.Dict({"image": image, "mask": spaces.MultiBinary(shape[1])})
         self._simulator: Simulator | None = None

@@ -44,7 +44,7 @@ def test_import_keeps_the_documented_form(source: Path, tmp_path: Path) -> None:
     said = call("import", source, "--out", out, "--size", 64, "--center-volume")
     assert "3 train, 3 val, 3 test slices" in said
     store = Store.open(out)
-    assert store.split("val").images.shape == (3, 64, 64)
+    assert store.split("val").magnitudes().shape == (3, 64, 64)
     assert store.split("val").slices == (1, 2, 3)
 
 
@@ -85,7 +85,7 @@ def test_info_counts_and_measures(store: Store) -> None:
     assert facts == {**describe(store), "verified": True}
     assert facts["arrays"][0]["slices"] == 6
     assert facts["arrays"][0]["pixels"] == pytest.approx(
-        [train.images.min().item(), train.images.max().item()]
+        [train.magnitudes().min().item(), train.magnitudes().max().item()]
     )
     assert facts["arrays"][0]["data_range"] == pytest.approx([train.data_range[0].item()] * 2)
     assert facts["acquisitions"] == {"CORPD_FBK": 3}
@@ -105,7 +105,7 @@ def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> No
     call("show", store.path, "--split", "val", "--images", 4, "--out", tmp_path / "a.png")
     picture = imread(tmp_path / "a.png")
     first = store.split("val")
-    expected = (first.images[0] / first.data_range[0]).clamp(0, 1).numpy()
+    expected = (first.magnitudes()[0] / first.data_range[0]).clamp(0, 1).numpy()
     assert np.abs(picture[:9, :9] - expected).max() <= 2 / 255
 
 
@@ -120,7 +120,7 @@ def test_make_writes_a_store(tmp_path: Path) -> None:
     options = ("--volumes", "2,1,1", "--slices", 2, "--size", 64, "--workers", 1, "--seed", 5)
     answer = json.loads(call("make", "brain", "--out", tmp_path / "store", *options, "--json"))
     assert answer["splits"] == {"train": 4, "val": 2, "test": 2}
-    assert Store.open(tmp_path / "store").split("train").images.shape == (4, 64, 64)
+    assert Store.open(tmp_path / "store").split("train").magnitudes().shape == (4, 64, 64)
 
 
 @pytest.mark.parametrize("option", [("--volumes", "1,1,1"), ("--slices", 1)])

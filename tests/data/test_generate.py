@@ -28,16 +28,16 @@ def test_counts_and_images_are_what_was_asked(tmp_path: Path) -> None:
     store = make(tmp_path / "store", 2, 0, 1)
     assert store.manifest.splits == {"train": 6, "test": 3}
     train, test = store.split("train"), store.split("test")
-    assert train.images.shape == (6, 64, 64)
+    assert train.magnitudes().shape == (6, 64, 64)
     assert len(set(train.volumes)) == 2
-    assert not torch.equal(train.images[:3], test.images)
+    assert not torch.equal(train.magnitudes()[:3], test.magnitudes())
     assert store.manifest.recipe["settings"]["seed"] == 0
 
 
 def test_a_split_does_not_depend_on_the_size_of_the_others(tmp_path: Path) -> None:
     first = make(tmp_path / "first", 2, 0, 1).split("test")
     other = make(tmp_path / "other", 0, 0, 1).split("test")
-    assert torch.equal(first.images, other.images)
+    assert torch.equal(first.magnitudes(), other.magnitudes())
 
 
 def test_totals_cut_the_last_volume_short(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_fastmris_own_data_sets_are_taken_as_they_are(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     write_volume(source / "singlecoil_val" / "file1.h5", IMAGES - 0.5)
     store = import_folder(source, tmp_path / "store", SETTINGS)
-    assert np.array_equal(store.split("val").images.numpy(), IMAGES[:, 2:9, 2:9] - 0.5)
+    assert np.array_equal(store.split("val").magnitudes().numpy(), IMAGES[:, 2:9, 2:9] - 0.5)
     with h5py.File(source / "singlecoil_val" / "file1.h5", "a") as file:
         file.move("reconstruction_esc", "mine")
     with pytest.raises(DataError, match="instead of magnitudes"):
@@ -221,7 +221,7 @@ def test_slices_of_nothing_but_zeros_are_left_out_and_counted(
     images[0] = images[3, 2:9, 2:9] = 0  # Of the last one, only the frame is cut away.
     damage(lambda p: write_volume(p, images), source / "singlecoil_val" / "file1.h5")
     store = import_folder(source, tmp_path / "store", SETTINGS)
-    assert np.array_equal(store.split("val").images.numpy(), IMAGES[1:3, 2:9, 2:9])
+    assert np.array_equal(store.split("val").magnitudes().numpy(), IMAGES[1:3, 2:9, 2:9])
     assert store.split("val").slices == (1, 2)
     assert store.manifest.splits == {"train": 4, "val": 2, "test": 4}
     assert store.manifest.warnings == ("left out 2 slices that hold nothing but zeros",)
@@ -291,7 +291,7 @@ def test_the_middle_of_images_that_are_not_square_is_kept_where_it_fits(tmp_path
     with pytest.raises(DataError, match=r"12x9, which are not square; .*--size 9, .*--pad 12, "):
         import_folder(source, tmp_path / "store", ImportSettings())
     store = import_folder(source, tmp_path / "store", SETTINGS)
-    assert np.array_equal(store.split("val").images.numpy(), IMAGES[:, 2:9, 1:8])
+    assert np.array_equal(store.split("val").magnitudes().numpy(), IMAGES[:, 2:9, 1:8])
 
 
 def test_single_images_are_told_apart_from_stacks(
@@ -316,7 +316,7 @@ def test_padding_takes_images_of_any_shape(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     damage(lambda p: write_volume(p, IMAGES[:, :5, :4]), source / "singlecoil_val" / "file1.h5")
     store = import_folder(source, tmp_path / "store", ImportSettings(size=7, pad=9))
-    image = store.split("val").images.numpy()
+    image = store.split("val").magnitudes().numpy()
     assert np.array_equal(image[:, 1:6, 2:6], IMAGES[:, :5, :4])
     assert image.sum() == pytest.approx(IMAGES[:, :5, :4].sum())
 

@@ -30,12 +30,12 @@ def write(path: Path) -> Store:
 def test_a_split_comes_back_as_it_was_written(tmp_path: Path) -> None:
     train = write(tmp_path / "store").split("train")
     expected = np.concatenate([volume(0), volume(1, n_slices=1)])
-    assert torch.equal(train.images, torch.from_numpy(expected))
+    assert torch.equal(train.magnitudes(), torch.from_numpy(expected))
     assert train.volumes == ("a", "a", "a", "b")
     assert train.slices == (4, 5, 6, 0)
     assert train.position.tolist() == [0, 1, 2, 3]
     assert train.selectable.all()
-    in_memory = SliceSet.from_images(train.images, train.volumes)
+    in_memory = SliceSet.from_images(train.magnitudes(), train.volumes)
     assert torch.equal(train.data_range, in_memory.data_range)
 
 
@@ -43,7 +43,7 @@ def test_arrays_are_plain_numpy_files(tmp_path: Path) -> None:
     store = write(tmp_path / "store")
     array = np.load(store.path / "train_9x11.npy")
     assert array.shape == (4, 9, 11)
-    assert np.array_equal(store.images("train"), array)
+    assert np.array_equal(store.split("train", lazy=True).magnitudes(), array)
 
 
 def test_the_manifest_tells_sources_recipe_and_counts(tmp_path: Path) -> None:
@@ -64,7 +64,9 @@ def test_several_sizes_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="sizes 9x11, 7x7; name one"):
         store.split("val")
     assert store.split("val", size=7).volumes == ("b", "b", "b")
-    assert torch.equal(store.split("val", size=(9, 11)).images[3:], torch.from_numpy(volume(2)))
+    assert torch.equal(
+        store.split("val", size=(9, 11)).magnitudes()[3:], torch.from_numpy(volume(2))
+    )
     with pytest.raises(DataError, match="no split 'train'; it has: val; to have it, import"):
         store.split("train")
     with pytest.raises(DataError, match=r"no split 'tset'; it has: val$"):

@@ -30,7 +30,7 @@ def store(tmp_path: Path, test_slices: SliceSet, train_slices: SliceSet) -> Path
     writer = StoreWriter(tmp_path / "store", {"command": "test"})
     for split, slices in (("train", train_slices), ("test", test_slices)):
         for volume in dict.fromkeys(slices.volumes):
-            writer.append(split, volume, slices.of_volumes(volume).images.numpy())
+            writer.append(split, volume, slices.of_volumes(volume).magnitudes().numpy())
     return writer.finish().path
 
 

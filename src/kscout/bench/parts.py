@@ -135,7 +135,7 @@ def _policy(engine: Engine) -> Part:
         loss.backward()
         return loss
 
-    inputs = [engine.slices.images[_repeated(engine, n_images)]]
+    inputs = [engine.slices.magnitudes(_repeated(engine, n_images))]
     parameters = batch.estimator.parameters(slice(None))
     run: EagerGradients | GraphedGradients = (
         GraphedGradients(backward, parameters, inputs)

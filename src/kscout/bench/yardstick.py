@@ -30,7 +30,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
         return plain_greedy_gradients(
             policy,
             unet,
-            engine.slices.images[index],
+            engine.slices.magnitudes(index),
             engine.slices.data_range[index],
             n_initial=engine.size // 8,
             uniforms=uniforms,

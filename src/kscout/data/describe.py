@@ -1,10 +1,12 @@
 """What `kscout data info` tells about a store."""
 
+import math
 from collections import Counter
 from typing import Any
 
-import numpy as np
+import torch
 
+from kscout.data.slices import SliceSet
 from kscout.data.store import ArrayRecord, Store
 
 
@@ -27,7 +29,8 @@ def describe(store: Store) -> dict[str, Any]:
     acquisitions = Counter(record.acquisition or "unknown" for record in manifest.volumes)
     return {
         **summarize(store),
-        "kind": manifest.kind,
+        "kind": manifest.kind.name,
+        "n_coils": max(manifest.kind.shape(array.shape)[0] for array in manifest.arrays),
         "schema_version": manifest.schema_version,
         "arrays": [_describe_array(store, array) for array in manifest.arrays],
         "acquisitions": dict(sorted(acquisitions.items())),
@@ -37,7 +40,7 @@ def describe(store: Store) -> dict[str, Any]:
 
 def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
     records = store.records(array.split, array.size)
-    low, high = _pixel_range(store.images(array.split, size=array.size))
+    low, high = _pixel_range(store.split(array.split, size=array.size, lazy=True))
     return {
         "split": array.split,
         "rows": array.size[0],
@@ -55,9 +58,9 @@ def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
     }
 
 
-def _pixel_range(images: np.ndarray) -> tuple[float, float]:
-    low, high = np.inf, -np.inf
-    for start in range(0, len(images), 256):
-        chunk = images[start : start + 256]
-        low, high = min(low, float(chunk.min())), max(high, float(chunk.max()))
+def _pixel_range(slices: SliceSet) -> tuple[float, float]:
+    low, high = math.inf, -math.inf
+    for index in torch.arange(len(slices)).split(256):
+        images = slices.magnitudes(index)
+        low, high = min(low, float(images.min())), max(high, float(images.max()))
     return low, high

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from kscout.data.store import Store
 from kscout.figures import png
@@ -17,13 +18,9 @@ def save_montage(
         The volume and slice number of each picture, in reading order.
     """
     split = split or next(iter(store.manifest.splits))
-    array = store.array(split, size=size)
-    stored = store.images(split, size=array.size)
-    chosen = np.unique(np.linspace(0, len(stored) - 1, n_images).round().astype(int))
-    table = [
-        (record, number) for record in store.records(split, array.size) for number in record.slices
-    ]
-    ranges = np.array([table[i][0].data_range for i in chosen], dtype=np.float32)
-    shown = np.clip(stored[chosen] / ranges[:, None, None], 0, 1)
-    png.save_montage(path, shown)
-    return [f"{table[i][0].volume}:{table[i][1]}" for i in chosen]
+    whole = store.split(split, size=size, lazy=True)
+    spread = np.unique(np.linspace(0, len(whole) - 1, n_images).round().astype(np.int64))
+    slices = whole.subset(torch.from_numpy(spread))
+    shown = (slices.magnitudes() / slices.data_range[:, None, None]).clamp(0, 1)
+    png.save_montage(path, shown.numpy())
+    return [f"{v}:{number}" for v, number in zip(slices.volumes, slices.slices, strict=True)]

@@ -1,5 +1,6 @@
-"""Slices of one matrix size, resident in memory or on a device, handed out in batches."""
+"""Slices of one matrix size, in memory, on a device or in a file, handed out in batches."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -9,18 +10,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.core import SliceBatch
-from kscout.errors import DataError
-from kscout.physics.fourier import fft2c
+from kscout.data.contents import Contents
+from kscout.data.kinds import IMAGES
+from kscout.errors import ConfigError, DataError
 from kscout.physics.normalization import denormalize, normalize
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SliceSet:
-    """Slices of one matrix size, resident in memory or on a device."""
+    """Fully sampled slices of one matrix size and kind, handed out on one device.
 
-    images: Float[Tensor, "slice row col"]
-    """Raw images as stored."""
+    A set may be larger than memory: then its slices are read when a batch is asked for.
+    """
+
+    contents: Contents
+    """The stored slices; only `kscout.data` looks at these."""
     data_range: Float[Tensor, " slice"]
     """Maximum of the clamped target over the kept slices of the slice's volume."""
     selectable: Bool[Tensor, "slice col"]
@@ -35,15 +40,41 @@ class SliceSet:
     split: str = ""
 
     def __len__(self) -> int:
-        return self.images.shape[0]
+        return len(self.contents)
+
+    def __repr__(self) -> str:
+        named = " ".join(word for word in (self.name, self.split) if word)
+        coils, rows, cols = self.shape
+        size = f"{len(self)} slices of {coils} x {rows} x {cols}"
+        place = "" if self.contents.is_resident else ", read when asked for"
+        return f"SliceSet({named or 'unnamed'}: {size}, {self.kind}, on {self.device}{place})"
+
+    @property
+    def kind(self) -> str:
+        """What the slices are: `images`."""
+        return self.contents.kind.name
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Number of coils, rows and columns of each slice."""
+        return self.contents.kind.shape(tuple(self.contents.array.shape))
 
     @property
     def n_cols(self) -> int:
-        return self.images.shape[-1]
+        return self.shape[-1]
 
     @property
     def device(self) -> torch.device:
-        return self.images.device
+        """Where batches are handed out."""
+        return self.contents.device
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the content: equal for equal slices, wherever they lie."""
+        digest = hashlib.sha256(repr((len(self), *self.contents.array.shape[1:])).encode())
+        for part in (*self.contents.chunks(), self.data_range, self.selectable):
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     @classmethod
     def from_images(
@@ -74,7 +105,7 @@ class SliceSet:
             counts[volume] = numbers[-1] + 1
         _check_peaks(peaks)
         return cls(
-            images=images,
+            contents=Contents(IMAGES, images, images.device),
             data_range=images.new_tensor([peaks[volume] for volume in volumes]),
             selectable=torch.ones(
                 len(images), images.shape[-1], dtype=torch.bool, device=images.device
@@ -87,12 +118,16 @@ class SliceSet:
         )
 
     def batch(self, index: Int[Tensor, " batch"]) -> SliceBatch:
-        """Return the slices at `index`, ready to be acquired and scored."""
-        index = index.to(self.device)
-        image = self.images[index]
-        normalized = normalize(image)
+        """Return the slices at `index`, ready to be acquired and scored.
+
+        Give the index on the CPU where the set may be larger than memory: then nothing waits for
+        the device. A CUDA graph can contain this call only where the slices lie on the device.
+        """
+        kind, stored = self.contents.kind, self.contents.read(index)
+        normalized = normalize(kind.to_images(stored))
+        index = index.to(self.device, non_blocking=True)
         return SliceBatch(
-            kspace=fft2c(image)[:, None],
+            kspace=kind.to_kspace(stored),
             target=denormalize(*normalized),
             target_mean=normalized.mean,
             target_std=normalized.std,
@@ -101,9 +136,16 @@ class SliceSet:
             index=self.position[index],
         )
 
+    def magnitudes(
+        self, index: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch row col"]:
+        """Return magnitude images as they were stored, before clamping; by default of all."""
+        index = torch.arange(len(self)) if index is None else index
+        return self.contents.kind.to_images(self.contents.read(index))
+
     def batches(self, batch_size: int) -> Iterator[SliceBatch]:
         """Yield all slices in order; the last batch may be small."""
-        for index in torch.split(torch.arange(len(self), device=self.device), batch_size):
+        for index in torch.split(torch.arange(len(self)), batch_size):
             yield self.batch(index)
 
     def subset(self, index: Int[Tensor, " n"]) -> "SliceSet":
@@ -112,13 +154,21 @@ class SliceSet:
         index = index.to(self.device)
         return replace(
             self,
-            images=self.images[index],
+            contents=self.contents.take(index),
             data_range=self.data_range[index],
             selectable=self.selectable[index],
             position=self.position[index],
             volumes=tuple(self.volumes[i] for i in chosen),
             slices=tuple(self.slices[i] for i in chosen),
         )
+
+    def sample(self, n_slices: int | None) -> "SliceSet":
+        """Return at most so many slices, spread evenly over the set and so over its volumes."""
+        if n_slices is None or n_slices >= len(self):
+            return self
+        if n_slices < 1:
+            raise ConfigError(f"limit is {n_slices}; it must be 1 or more")
+        return self.subset(torch.arange(n_slices) * len(self) // n_slices)
 
     def of_volumes(self, *volumes: str) -> "SliceSet":
         """Return the slices of the named volumes, in the order of the set."""
@@ -132,10 +182,10 @@ class SliceSet:
         return self.subset(torch.tensor(chosen, dtype=torch.int64))
 
     def to(self, device: torch.device | str) -> "SliceSet":
-        """Return the same slices on another device."""
+        """Return the same slices, handed out on another device."""
         return replace(
             self,
-            images=self.images.to(device),
+            contents=self.contents.to(device),
             data_range=self.data_range.to(device),
             selectable=self.selectable.to(device),
             position=self.position.to(device),

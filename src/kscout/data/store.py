@@ -1,4 +1,4 @@
-"""Prepared slices on disk: memory-mapped arrays, checksummed, with a manifest that tells all.
+"""Prepared slices on disk: arrays, checksummed, with a manifest that tells all.
 
 A store is a folder of `manifest.json` and one `.npy` array per split and matrix size. The manifest
 is written last and the folder appears whole, so that a folder with a manifest is a whole store.
@@ -13,8 +13,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Float32
 
+from kscout.data.contents import read_contents
+from kscout.data.kinds import IMAGES, Kind, kind_of
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
 
@@ -86,8 +87,8 @@ class Manifest:
     left_out: tuple[dict[str, str], ...] = ()
     """Sources that could not be used, each with `source` and `reason`."""
     warnings: tuple[str, ...] = ()
-    kind: str = "image"
-    """`image`: real images, whose k-space is their transform."""
+    kind: Kind = IMAGES
+    """What every array of the store holds."""
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property
@@ -100,8 +101,15 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `manifest.json`."""
-        head = {"schema_version": self.schema_version, "kind": self.kind, "name": self.name}
-        return {**head, "splits": self.splits, **asdict(self)}
+        head = {"schema_version": self.schema_version, "kind": self.kind.word, "name": self.name}
+        rest = {
+            "recipe": self.recipe,
+            "volumes": [asdict(volume) for volume in self.volumes],
+            "arrays": [asdict(array) for array in self.arrays],
+            "left_out": self.left_out,
+            "warnings": self.warnings,
+        }
+        return {**head, "splits": self.splits, **rest}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Manifest":
@@ -113,7 +121,7 @@ class Manifest:
             arrays=tuple(ArrayRecord.from_json(array) for array in value["arrays"]),
             left_out=tuple(value["left_out"]),
             warnings=tuple(value["warnings"]),
-            kind=value["kind"],
+            kind=kind_of(value["kind"]),
             schema_version=value["schema_version"],
         )
 
@@ -155,25 +163,30 @@ class Store:
         """A hash of the content: equal for copies, whatever their name or folder."""
         arrays = [[array.file, array.sha256] for array in self.manifest.arrays]
         volumes = [asdict(volume) for volume in self.manifest.volumes]
-        text = json.dumps([self.manifest.kind, arrays, volumes], sort_keys=True)
+        text = json.dumps([self.manifest.kind.word, arrays, volumes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def sizes(self, split: str) -> list[tuple[int, int]]:
         """Return the matrix sizes in a split, as (rows, columns)."""
         return [array.size for array in self.manifest.arrays if array.split == split]
 
-    def split(self, name: str, *, size: int | tuple[int, int] | None = None) -> SliceSet:
-        """Read a split into memory.
+    def split(
+        self,
+        name: str,
+        *,
+        size: int | tuple[int, int] | None = None,
+        lazy: bool | None = None,
+    ) -> SliceSet:
+        """Open a split.
 
         Args:
             name: train, val or test.
             size: matrix size, as columns of a square or (rows, columns); needed only where the
                 split holds several.
+            lazy: leave the slices on disk and read those of a batch when it is asked for, instead
+                of reading all now; None does so where they would take over half the free memory.
         """
         array = self.array(name, size=size)
-        stored = np.fromfile(
-            self._checked_file(array), dtype=array.dtype, offset=_header_length(self.path, array)
-        )
         records = self.records(name, array.size)
         lengths = [len(record.slices) for record in records]
         ranges = np.repeat(np.array([r.data_range for r in records], dtype=np.float32), lengths)
@@ -181,7 +194,7 @@ class Store:
         columns = np.arange(array.shape[-1])
         selectable = (columns >= bounds[:, :1]) & (columns < bounds[:, 1:])
         return SliceSet(
-            images=torch.from_numpy(stored.reshape(array.shape)),
+            contents=read_contents(self.manifest.kind, self._checked_file(array), lazy=lazy),
             data_range=torch.from_numpy(ranges),
             selectable=torch.from_numpy(selectable),
             position=torch.arange(array.shape[0]),
@@ -190,12 +203,6 @@ class Store:
             name=self.name,
             split=name,
         )
-
-    def images(
-        self, split: str, *, size: int | tuple[int, int] | None = None
-    ) -> Float32[np.ndarray, "slice row col"]:
-        """Return the images of a split memory-mapped: only what is looked at is read."""
-        return np.load(self._checked_file(self.array(split, size=size)), mmap_mode="r")
 
     def records(self, split: str, size: tuple[int, int]) -> list[VolumeRecord]:
         """Return the volumes of a split and matrix size, in the order of the array."""

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any, BinaryIO, final
 import numpy as np
 import torch
 from filelock import lock_descriptor
-from jaxtyping import Float32
 
+from kscout.data.kinds import IMAGES, Kind
 from kscout.data.slices import slice_peaks
 from kscout.data.store import (
     MANIFEST,
@@ -40,21 +39,24 @@ class StoreWriter:
     killed process stopped. Volumes must come in the same order each time.
     """
 
-    def __init__(self, path: Path, recipe: dict[str, Any], *, name: str = "") -> None:
+    def __init__(
+        self, path: Path, recipe: dict[str, Any], *, name: str = "", kind: Kind = IMAGES
+    ) -> None:
         """Start a store, or go on with the unfinished one of the same recipe.
 
         Args:
             path: the folder that the store will be.
             recipe: JSON values from which the store can be made again.
             name: what tables call the data set; the folder's name where empty.
+            kind: what the slices are.
         """
-        self.path = path
+        self.path, self.kind = path, kind
         self.name = name or path.name
         self.recipe: dict[str, Any] = json.loads(json.dumps(recipe))
         self._check_path()
         self._folder = unfinished_path(path)
         self._records: dict[tuple[str, str], VolumeRecord] = {}
-        self._n_slices: Counter[tuple[str, tuple[int, int]]] = Counter()
+        self._shapes: dict[tuple[str, tuple[int, int]], tuple[int, ...]] = {}
         self._left_out: dict[str, str] = {}
         self.n_blank = 0
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +92,7 @@ class StoreWriter:
 
     def n_slices(self, split: str) -> int:
         """Return how many slices of a split are in the store so far."""
-        return sum(count for (where, _), count in self._n_slices.items() if where == split)
+        return sum(shape[0] for (where, _), shape in self._shapes.items() if where == split)
 
     @property
     def peak(self) -> float:
@@ -105,7 +107,7 @@ class StoreWriter:
         self,
         split: str,
         volume: str,
-        images: Float32[np.ndarray, "slice row col"],
+        stored: np.ndarray,
         *,
         slices: Sequence[int] | None = None,
         source: str = "",
@@ -117,7 +119,7 @@ class StoreWriter:
         Args:
             split: train, val or test.
             volume: its name in the split.
-            images: the slices that are kept.
+            stored: the slices that are kept, as the store's kind lays them out.
             slices: their numbers in the source; counted from 0 where not given.
             source: the file, or the generator, that they come from.
             acquisition: its contrast.
@@ -128,21 +130,23 @@ class StoreWriter:
             raise DataError(
                 f"volume {volume!r} comes twice in split {split!r}; rename one of the files"
             )
-        peaks = slice_peaks(torch.from_numpy(np.ascontiguousarray(images)))
-        n_rows, n_cols = images.shape[-2:]
+        self.kind.check(stored)
+        stored = np.ascontiguousarray(stored)
+        peaks = slice_peaks(self.kind.to_images(torch.from_numpy(stored)))
+        n_rows, n_cols = stored.shape[-2:]
         record = VolumeRecord(
             split=split,
             volume=volume,
             size=(n_rows, n_cols),
-            slices=tuple(range(len(images)) if slices is None else slices),
+            slices=tuple(range(len(stored)) if slices is None else slices),
             data_range=float(peaks.max()),
             source=source,
             acquisition=acquisition,
             selectable=(0, n_cols),
         )
-        self._write_pixels(record, images)
-        self._write_line({"volume": asdict(record), "n_blank": n_blank})
-        self._remember(record, n_blank)
+        self._write_slices(record, stored)
+        self._write_line({"volume": asdict(record), "n_blank": n_blank, "shape": stored.shape})
+        self._remember(record, stored.shape, n_blank)
 
     def leave_out(self, source: str, reason: str) -> None:
         """Record that a source could not be used."""
@@ -161,6 +165,7 @@ class StoreWriter:
             arrays=self._close_arrays(),
             left_out=left_out,
             warnings=tuple(warnings),
+            kind=self.kind,
         )
         write_json(self._folder / MANIFEST, manifest.to_json())
         self.close()
@@ -207,7 +212,9 @@ class StoreWriter:
             )
         for entry in entries:
             if "volume" in entry:
-                self._remember(VolumeRecord.from_json(entry["volume"]), entry.get("n_blank", 0))
+                record = VolumeRecord.from_json(entry["volume"])
+                shape = entry.get("shape", (len(record.slices), *record.size))
+                self._remember(record, tuple(shape), entry.get("n_blank", 0))
             else:
                 self._left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
         if self._left_out and _refuses_bad(self.recipe):
@@ -216,43 +223,60 @@ class StoreWriter:
                 f"with --skip-bad, or delete {self._folder} to start afresh"
             )
 
-    def _remember(self, record: VolumeRecord, n_blank: int) -> None:
+    def _remember(self, record: VolumeRecord, shape: tuple[int, ...], n_blank: int) -> None:
         self.n_blank += n_blank
         self._records[record.split, record.volume] = record
-        self._n_slices[record.split, record.size] += len(record.slices)
+        self._shapes[record.split, record.size] = (self._n_before(record) + shape[0], *shape[1:])
+
+    def _n_before(self, record: VolumeRecord) -> int:
+        return self._shapes.get((record.split, record.size), (0,))[0]
 
     def _write_line(self, value: dict[str, Any]) -> None:
         self._journal.write(json.dumps(value).encode() + b"\n")
         _flush(self._journal)
 
-    def _write_pixels(
-        self, record: VolumeRecord, images: Float32[np.ndarray, "slice row col"]
-    ) -> None:
-        n_before = self._n_slices[record.split, record.size]
+    def _write_slices(self, record: VolumeRecord, stored: np.ndarray) -> None:
+        known = self._shapes.get((record.split, record.size), stored.shape)
+        if known[1:] != stored.shape[1:]:
+            raise DataError(
+                f"slices of {record.volume!r} are of shape {stored.shape[1:]}, others of split "
+                f"{record.split!r} and the same matrix of {known[1:]}; store them apart"
+            )
         file = self._folder / _array_file(record.split, record.size)
         with file.open("r+b" if file.exists() else "w+b") as handle:
             # Beyond this point lies only what a killed process wrote without journaling it.
-            handle.truncate(_HEADER_BYTES + n_before * images[0].nbytes)
+            handle.truncate(_HEADER_BYTES + self._n_before(record) * stored[0].nbytes)
             handle.seek(0)
-            handle.write(_header((0, *record.size)))
+            handle.write(self._header((0, *stored.shape[1:])))
             handle.seek(0, os.SEEK_END)
-            handle.write(np.ascontiguousarray(images).data)
+            handle.write(stored.data)
             _flush(handle)
 
     def _close_arrays(self) -> tuple[ArrayRecord, ...]:
-        arrays = []
-        for (split, size), n_slices in self._n_slices.items():
-            shape = (n_slices, *size)
+        arrays, kind = [], self.kind
+        for (split, size), shape in self._shapes.items():
             file = self._folder / _array_file(split, size)
             with file.open("r+b") as handle:
-                handle.write(_header(shape))
-                handle.truncate(_HEADER_BYTES + int(np.prod(shape)) * 4)
+                handle.write(self._header(shape))
+                n_bytes = int(np.prod(shape)) * np.dtype(kind.dtype).itemsize
+                handle.truncate(_HEADER_BYTES + n_bytes)
                 _flush(handle)
-            axes = ("slice", "row", "col")
             arrays.append(
-                ArrayRecord(file.name, split, shape, axes, "float32", sha256=checksum(file))
+                ArrayRecord(file.name, split, shape, kind.axes, kind.dtype, sha256=checksum(file))
             )
         return tuple(arrays)
+
+    def _header(self, shape: tuple[int, ...]) -> bytes:
+        """Return a `.npy` header of fixed length, so that the number of slices may grow."""
+        descr = np.dtype(self.kind.dtype).newbyteorder("<").str
+        text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+        length = _HEADER_BYTES - 10
+        return (
+            b"\x93NUMPY\x01\x00"
+            + length.to_bytes(2, "little")
+            + text.ljust(length - 1).encode()
+            + b"\n"
+        )
 
 
 def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
@@ -292,18 +316,6 @@ def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 def _array_file(split: str, size: tuple[int, int]) -> str:
     return f"{split}_{size[0]}x{size[1]}.npy"
-
-
-def _header(shape: tuple[int, ...]) -> bytes:
-    """Return a `.npy` header of fixed length, so that the number of slices may grow."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
-    length = _HEADER_BYTES - 10
-    return (
-        b"\x93NUMPY\x01\x00"
-        + length.to_bytes(2, "little")
-        + text.ljust(length - 1).encode()
-        + b"\n"
-    )
 
 
 def _flush(handle: BinaryIO) -> None:

@@ -34,7 +34,7 @@ from kscout.evaluation.entrants import Sizes, resolve
 from kscout.evaluation.examples import Example, reconstruction_examples
 from kscout.evaluation.results import RESULTS, Scores, read_scores
 from kscout.evaluation.summary import SUMMARY
-from kscout.evaluation.trajectories import spread_subset, trajectories
+from kscout.evaluation.trajectories import trajectories
 from kscout.files import write_json
 from kscout.physics.sampling import center_mask
 from kscout.player import Acquisition, PolicySteps, save_acquisition
@@ -204,7 +204,7 @@ def run_zoo(
     summary = evaluated(one.wanted, store, ZOO_UNET, compared, out, known, tell)
     evaluated([SHOWN_BASELINE], store, "zero-filled", setting, plain, {})
     place = torch.tensor([typical_slice(out, one.told, SHOWN_BASELINE)])
-    own = spread_subset(store.split("test"), settings.limit).subset(place)
+    own = store.split("test").sample(settings.limit).subset(place)
     sizes = Sizes(own.n_cols, own.n_cols, one.n_initial, one.horizon)
     shown = [name for name in one.wanted if name == SHOWN_BASELINE or "=" in name]
     entrants = [entrant for name in shown for entrant in resolve(name, sizes)]

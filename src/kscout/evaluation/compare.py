@@ -26,7 +26,7 @@ from kscout.evaluation.entrants import (
     is_fitted,
     resolve,
 )
-from kscout.evaluation.orders import ORDERS, fingerprint_slices, fitted_order
+from kscout.evaluation.orders import ORDERS, fitted_order
 from kscout.evaluation.parts import PARTS, Parts
 from kscout.evaluation.requests import Request, as_request, check_request
 from kscout.evaluation.results import METRICS, RESULTS, Scores
@@ -34,7 +34,6 @@ from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
 from kscout.evaluation.trajectories import (
     AcquisitionPlan,
     check_fits,
-    spread_subset,
     trajectories,
 )
 from kscout.files import write_json
@@ -139,7 +138,7 @@ def evaluate(
     )
     notes = [protocol_note(loaded, setting.plan.protocol)]
     slices = _slices(source, setting)
-    n_rows, n_cols = slices.images.shape[1:]
+    _, n_rows, n_cols = slices.shape
     job = _Job(
         slices=slices,
         train=lambda: _train_slices(source, setting, train),
@@ -187,7 +186,7 @@ def _decisive(job: _Job, head: dict[str, Any]) -> dict[str, Any]:
     """Return what decides the scores of every policy, but for its own draws."""
     plan = {key: value for key, value in asdict(job.setting.plan).items() if key != "seed"}
     told = {key: head[key] for key in ("device", "precision", "reconstructor_fingerprint")}
-    return {**plan, **told, "slices": fingerprint_slices(job.slices)}
+    return {**plan, **told, "slices": job.slices.fingerprint}
 
 
 def request_of(
@@ -242,7 +241,7 @@ def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
     whole = (
         source if isinstance(source, SliceSet) else source.split(setting.split, size=setting.size)
     )
-    return spread_subset(whole, setting.limit).to(setting.device)
+    return whole.sample(setting.limit).to(setting.device)
 
 
 def _train_slices(
@@ -260,7 +259,7 @@ def _train_slices(
 def _entrants(wanted: Sequence[Wanted], job: _Job) -> tuple[list[Entrant], str]:
     """Return the policies ready to run, and the name of the one that others are compared with."""
     setting, plan = job.setting, job.setting.plan
-    n_rows, n_cols = job.slices.images.shape[1:]
+    _, n_rows, n_cols = job.slices.shape
     check_budget(job.slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     # All that can be refused is refused before the first order is fitted.

@@ -37,7 +37,7 @@ def fitted_order(
         on_step: called after each column.
     """
     depends_on = {
-        "slices": fingerprint_slices(slices),
+        "slices": slices.fingerprint,
         "reconstructor": fingerprint(reconstructor),
         "n_initial": plan.n_initial,
         "horizon": plan.horizon,
@@ -68,11 +68,3 @@ def fitted_order(
             {"order": result.order, "mean_scores": result.mean_scores, "depends_on": depends_on},
         )
     return result.order
-
-
-def fingerprint_slices(slices: SliceSet) -> str:
-    """Return a hash of the slices' content."""
-    digest = hashlib.sha256(repr(tuple(slices.images.shape)).encode())
-    for tensor in (slices.images, slices.data_range, slices.selectable):
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -27,9 +27,7 @@ from kscout.evaluation.gradient_noise import (
     measure_passes,
     noise_table,
 )
-from kscout.evaluation.orders import fingerprint_slices
 from kscout.evaluation.run_names import named_runs
-from kscout.evaluation.trajectories import spread_subset
 from kscout.names import ESTIMATORS
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
@@ -89,7 +87,7 @@ def measure_run(
     config = read_run(run).config
     reconstructor = reconstructor.to(slices.device).eval()
     base = {
-        "slices": fingerprint_slices(slices),
+        "slices": slices.fingerprint,
         "reconstructor": fingerprint(reconstructor),
         "n_trajectories": setting.n_trajectories,
         "batch_size": setting.batch_size,
@@ -142,7 +140,7 @@ def measure_runs(
         snr_reference, std_reference.
     """
     device = resolve_device(source.device)
-    slices = spread_subset(Store.open(source.data).split(source.split), source.limit).to(device)
+    slices = Store.open(source.data).split(source.split).sample(source.limit).to(device)
     reconstructor = reconstruction.load(source.reconstructor, device=device)
     rows = []
     for name, run in named_runs(runs):

@@ -13,7 +13,7 @@ from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.entrants import Entrant, Sizes, check_distinct, is_fitted, resolve
 from kscout.evaluation.orders import fitted_order
-from kscout.evaluation.trajectories import AcquisitionPlan, spread_subset
+from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.names import POLICIES
 
 
@@ -65,8 +65,8 @@ def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
     device = resolve_device(setting.device)
     store = Store.open(setting.data)
     whole = store.split(setting.split)
-    slices = spread_subset(whole, setting.limit).to(device)
-    n_rows, n_cols = slices.images.shape[1:]
+    slices = whole.sample(setting.limit).to(device)
+    _, n_rows, n_cols = slices.shape
     loaded = reconstruction.load(setting.reconstructor).frozen(
         precision="auto", n_rows=n_rows, n_cols=n_cols, device=device
     )

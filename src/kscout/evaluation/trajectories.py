@@ -102,13 +102,3 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
             f"{type(policy).__name__} was made for {n_cols} columns, the slices have "
             f"{slices.n_cols}; give a policy and a data set of one size"
         )
-
-
-def spread_subset(slices: SliceSet, limit: int | None) -> SliceSet:
-    """Return at most `limit` slices, spread evenly over the set and so over its volumes."""
-    if limit is None or limit >= len(slices):
-        return slices
-    if limit < 1:
-        raise ConfigError(f"limit is {limit}; it must be 1 or more")
-    index = torch.arange(limit) * len(slices) // limit
-    return slices.subset(index)

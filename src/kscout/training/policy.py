@@ -114,7 +114,7 @@ def _train(
     on_step: OnStep,
 ) -> None:
     training, device = trainees[0].config.training, slices.device
-    n_rows, n_cols = slices.images.shape[-2:]
+    _, n_rows, n_cols = slices.shape
     frozen = reconstructor.frozen(
         precision=training.precision, n_rows=n_rows, n_cols=n_cols, device=device
     )
@@ -180,7 +180,7 @@ def _make_policy(config: PolicyConfig, slices: SliceSet) -> Policy:
         config.policy,
         seed=config.training.seed,
         n_cols=slices.n_cols,
-        n_rows=slices.images.shape[-2],
+        n_rows=slices.shape[1],
         n_initial=config.acquisition.n_initial,
         horizon=config.acquisition.horizon,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.assemble import make_reconstructor, seeded_globals
@@ -111,13 +111,14 @@ def _train(
         run.rewind(n_done)
 
     masking = MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
-    held_out_masks = masking.of_volumes(held_out.volumes).to(slices.device) & held_out.selectable
+    held_out_masks = masking.of_volumes(held_out.volumes) & held_out.selectable.cpu()
+    selectable = slices.selectable.cpu()
     with convolution(backend):
         learner = Learner(model, optimizer, slices, training)
         for epoch in range(n_done + 1, training.n_epochs + 1):
             begun = time.perf_counter()
-            masks = masking.draw(len(slices), training.seed, "masks", epoch).to(slices.device)
-            loss = learner.pass_over_slices(epoch, masks & slices.selectable, on_step)
+            masks = masking.draw(len(slices), training.seed, "masks", epoch) & selectable
+            loss = learner.pass_over_slices(epoch, masks, on_step)
             score = validation_ssim(model, held_out, held_out_masks, training)
             record = {
                 "epoch": epoch,
@@ -143,7 +144,7 @@ def _train(
 
 @final
 class Learner:
-    """Takes a model through the training slices, batch by batch, without leaving the device."""
+    """Takes a model through the training slices, batch by batch, never waiting for the device."""
 
     def __init__(
         self,
@@ -163,18 +164,18 @@ class Learner:
             )
         self.n_steps = math.ceil(len(slices) / training.batch_size)
 
-        def backward(batch: Sequence[Tensor]) -> Tensor:
-            index, mask = batch
-            loss = training_loss(model, slices.batch(index), mask, training)
+        def backward(inputs: Sequence[Tensor]) -> Tensor:
+            mask, *tensors = inputs
+            loss = training_loss(model, SliceBatch(*tensors), mask, training)
             torch.autograd.backward(loss)
             return loss
 
         self.gradients: EagerGradients | GraphedGradients
         if slices.device.type == "cuda":
-            example = share(torch.zeros(training.batch_size, dtype=torch.int64)).to(slices.device)
+            example = slices.batch(share(torch.zeros(training.batch_size, dtype=torch.int64)))
             model.train()
             self.gradients = GraphedGradients(
-                backward, model.parameters(), [example, slices.selectable[example]]
+                backward, model.parameters(), [example.selectable, *example.tensors()]
             )
         else:
             self.gradients = EagerGradients(backward, model.parameters())
@@ -187,7 +188,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(training, epoch)
         shuffle = keyed_generator(training.seed, "order", epoch)
-        order = torch.randperm(len(slices), generator=shuffle).to(slices.device)
+        order = torch.randperm(len(slices), generator=shuffle)
         total = torch.zeros((), device=slices.device)
         self.model.train()
         with seeded_globals(training.seed, "dropout", epoch, rank()):
@@ -202,12 +203,16 @@ class Learner:
             )
         return mean
 
-    def learn(self, index: Tensor, masks: Bool[Tensor, "slice col"]) -> Tensor:
-        """Take one optimizer step; return the summed loss of this process's share of the batch."""
-        mine = share(index)
-        summed = torch.zeros((), device=index.device)
+    def learn(self, index: Int[Tensor, " batch"], masks: Bool[Tensor, "slice col"]) -> Tensor:
+        """Take one optimizer step; return the summed loss of this process's share of the batch.
+
+        Slices are read here, not inside of a graph: they may lie in a file.
+        """
+        mine, device = share(index), self.slices.device
+        summed = torch.zeros((), device=device)
         if len(mine):
-            summed = self.gradients([mine, masks[mine]]) * len(mine)
+            mask = masks[mine].to(device, non_blocking=True)
+            summed = self.gradients([mask, *self.slices.batch(mine).tensors()]) * len(mine)
         else:
             self.optimizer.zero_grad()
         average_gradients(self.model.parameters(), len(mine) / len(index))
@@ -237,13 +242,13 @@ def validation_ssim(
     """Return the mean SSIM of reconstructions under fixed masks, by the run's protocol."""
     model.eval()
     total = torch.zeros((), device=slices.device)
-    for index in torch.arange(len(slices), device=slices.device).split(_VALIDATION_BATCH):
+    for index in torch.arange(len(slices)).split(_VALIDATION_BATCH):
         mine = share(index)
         if not len(mine):
             continue
         batch = slices.batch(mine)
         with _arithmetic(training, slices.device):
-            found = model(batch.kspace, masks[mine])
+            found = model(batch.kspace, masks[mine].to(slices.device))
         image = batch.unnormalized(found, training.protocol)
         total += ssim(image, batch.target, data_range=batch.data_range).sum()
     return float(sum_over_processes(total)) / len(slices)

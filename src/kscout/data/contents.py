@@ -1,0 +1,89 @@
+"""The slices behind a `SliceSet`: one array in memory, on a device, or mapped from a file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Inexact, Int
+from torch import Tensor
+
+from kscout.data.kinds import Kind
+from kscout.device import free_memory
+
+RESIDENT_SHARE = 0.5
+"""Share of the free memory, of a machine or a device, up to which a split is held there whole."""
+
+
+@final
+@dataclass(frozen=True)
+class Contents:
+    """Slices of one kind, handed out on one device.
+
+    Where `array` lies on that device, indexing is all that happens, and a CUDA graph may contain
+    it. Elsewhere `array` stays where it is, in memory or in a file that the operating system maps,
+    and chosen slices are copied to the device. Then they are chosen by an index on the CPU, or the
+    device is waited for.
+    """
+
+    kind: Kind
+    array: Inexact[Tensor, "stored *axes"]
+    device: torch.device
+    rows: Int[Tensor, " slice"] | None = None
+    """Which slices of the array belong here, on the CPU; None means all."""
+    is_mapped: bool = False
+    """Whether the array is a file, read when it is looked at."""
+
+    def __len__(self) -> int:
+        return len(self.array) if self.rows is None else len(self.rows)
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the slices, and no others, lie in the memory of the device."""
+        return not self.is_mapped and self.rows is None and self.array.device == self.device
+
+    def read(self, index: Int[Tensor, " batch"]) -> Inexact[Tensor, "batch *axes"]:
+        """Return the chosen slices as they are stored, on the device."""
+        if self.is_resident:
+            return self.array[index.to(self.device, non_blocking=True)]
+        index = index.cpu()
+        return self.array[index if self.rows is None else self.rows[index]].to(self.device)
+
+    def chunks(self, n_slices: int = 256) -> Iterator[Inexact[Tensor, "chunk *axes"]]:
+        """Yield all slices in order, some at a time."""
+        for index in torch.arange(len(self)).split(n_slices):
+            yield self.read(index)
+
+    def take(self, index: Int[Tensor, " n"]) -> "Contents":
+        """Return the chosen slices alone; nothing is read of an array that is not resident."""
+        if self.is_resident:
+            return replace(self, array=self.read(index))
+        index = index.cpu()
+        return replace(self, rows=index if self.rows is None else self.rows[index])
+
+    def to(self, device: torch.device | str) -> "Contents":
+        """Hand the slices out on another device, and move them there where they fit."""
+        place = torch.empty(0, device=device).device
+        moves = self.is_resident and place != self.device
+        if moves and self.array.nbytes <= RESIDENT_SHARE * free_memory(place):
+            return replace(self, array=self.array.to(place), device=place)
+        return replace(self, device=place)
+
+
+def read_contents(kind: Kind, file: Path, *, lazy: bool | None) -> Contents:
+    """Open an array of slices.
+
+    Args:
+        kind: what it holds.
+        file: a `.npy` file.
+        lazy: map the file instead of reading it; None maps what would take more than
+            `RESIDENT_SHARE` of the free memory.
+    """
+    device = torch.device("cpu")
+    if lazy is None:
+        lazy = file.stat().st_size > RESIDENT_SHARE * free_memory(device)
+    # Copy-on-write: torch wants arrays that may be written to, and nothing reaches the file.
+    array = torch.from_numpy(np.load(file, mmap_mode="c" if lazy else None))
+    return Contents(kind, array, device, is_mapped=lazy)

@@ -1,0 +1,74 @@
+"""Kinds of slices that a store may hold: how each lies in an array, and what it means.
+
+`SliceSet`, `Store` and `StoreWriter` are written once for all kinds. A new one is an entry here:
+how one slice lies on disk, and two functions from stored slices to k-space and to images.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Complex, Float, Inexact
+from torch import Tensor
+
+from kscout.errors import DataError
+from kscout.physics.fourier import fft2c
+
+Stored = Inexact[Tensor, "slice *axes"]
+"""Slices as they lie in an array."""
+
+
+@final
+@dataclass(frozen=True)
+class Kind:
+    """One kind of slices."""
+
+    name: str
+    word: str
+    """What manifests call it."""
+    axes: tuple[str, ...]
+    """Of an array of slices: the first is `slice`, the last two are `row` and `col`."""
+    dtype: str
+    to_kspace: Callable[[Stored], Complex[Tensor, "slice coil row col"]]
+    """Full k-space of stored slices."""
+    to_images: Callable[[Stored], Float[Tensor, "slice row col"]]
+    """Magnitude images of stored slices, before they are clamped to become targets."""
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return (n_coils, n_rows, n_cols) of the slices of an array of the given shape."""
+        n_coils = stored[self.axes.index("coil")] if "coil" in self.axes else 1
+        return n_coils, stored[-2], stored[-1]
+
+    def check(self, stored: np.ndarray) -> None:
+        """Refuse an array that does not lie as this kind does."""
+        if stored.ndim != len(self.axes) or stored.dtype != np.dtype(self.dtype):
+            axes = " x ".join(self.axes)
+            raise DataError(
+                f"{self.name} are stored as {self.dtype} of {axes}, found {stored.dtype} of "
+                f"shape {stored.shape}; convert them first"
+            )
+
+
+IMAGES = Kind(
+    name="images",
+    word="image",
+    axes=("slice", "row", "col"),
+    dtype="float32",
+    to_kspace=lambda images: fft2c(images)[:, None],
+    to_images=lambda images: images,
+)
+"""Real images of one coil, whose k-space is their transform."""
+
+KINDS = {kind.name: kind for kind in (IMAGES,)}
+
+
+def kind_of(word: str) -> Kind:
+    """Return the kind that a manifest names."""
+    found = [kind for kind in KINDS.values() if word in (kind.word, kind.name)]
+    if not found:
+        raise DataError(
+            f"slices of kind {word!r} cannot be read by this kscout, which reads: "
+            f"{', '.join(KINDS)}; use the kscout that made the store"
+        )
+    return found[0]

@@ -1,0 +1,161 @@
+"""A set read from disk as it is used equals one in memory, and kinds differ in one entry."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kscout.config import ReconstructorTraining
+from kscout.core import SliceBatch
+from kscout.data import contents as contents_module
+from kscout.data import kinds
+from kscout.data.describe import describe
+from kscout.data.kinds import IMAGES, Kind
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError, DataError
+from kscout.physics.fourier import fft2c, ifft2c
+from kscout.physics.normalization import magnitude
+from kscout.physics.sampling import center_mask
+from kscout.training.reconstructor import training_loss
+from unrolled import Unrolled
+
+RECIPE = {"made by": "tests"}
+COILS = Kind(
+    name="kspace",
+    word="kspace",
+    axes=("slice", "coil", "row", "col"),
+    dtype="complex64",
+    to_kspace=lambda kspace: kspace,
+    to_images=lambda kspace: magnitude(ifft2c(kspace)),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    random = np.random.default_rng(0)
+    with StoreWriter(tmp_path / "store", RECIPE) as writer:
+        for name, n_slices in (("a", 4), ("b", 3)):
+            writer.append("train", name, random.random((n_slices, 9, 11), dtype=np.float32))
+        return writer.finish()
+
+
+def same(one: SliceBatch, other: SliceBatch) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.tensors(), other.tensors(), strict=True))
+
+
+def test_a_lazy_split_hands_out_the_batches_of_a_resident_one(store: Store) -> None:
+    resident, lazy = store.split("train", lazy=False), store.split("train", lazy=True)
+    assert resident.contents.is_resident and not lazy.contents.is_resident
+    index = torch.tensor([5, 0, 5, 3])
+    assert same(resident.batch(index), lazy.batch(index))
+    pairs = zip(resident.batches(3), lazy.batches(3), strict=True)
+    assert all(same(one, other) for one, other in pairs)
+    chosen = torch.tensor([6, 2, 1])
+    few, fewer = lazy.subset(chosen), lazy.subset(chosen).subset(torch.tensor([2, 0]))
+    assert same(few.batch(torch.arange(3)), resident.subset(chosen).batch(torch.arange(3)))
+    assert same(fewer.batch(torch.arange(2)), resident.batch(torch.tensor([1, 6])))
+    assert torch.equal(lazy.magnitudes(), resident.magnitudes())
+    assert lazy.to("cpu").of_volumes("b").magnitudes().shape == (3, 9, 11)
+
+
+def test_a_subset_of_a_lazy_split_stays_on_disk(store: Store) -> None:
+    lazy = store.split("train", lazy=True)
+    few = lazy.subset(torch.tensor([2, 4]))
+    assert few.contents.array.data_ptr() == lazy.contents.array.data_ptr()
+
+
+def test_fingerprints_tell_contents_apart_wherever_they_lie(store: Store) -> None:
+    resident, lazy = store.split("train", lazy=False), store.split("train", lazy=True)
+    assert resident.fingerprint == lazy.fingerprint
+    assert resident.sample(3).fingerprint == lazy.sample(3).fingerprint != lazy.fingerprint
+    moved = replace(resident, data_range=2 * resident.data_range)
+    assert moved.fingerprint != resident.fingerprint
+
+
+def test_what_does_not_fit_memory_stays_on_disk(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store.split("train").contents.is_resident
+    n_bytes = (store.path / "train_9x11.npy").stat().st_size
+    monkeypatch.setattr(contents_module, "free_memory", lambda _: 2 * n_bytes - 1)
+    assert not store.split("train").contents.is_resident
+    monkeypatch.setattr(contents_module, "free_memory", lambda _: 2 * n_bytes)
+    assert store.split("train").contents.is_resident
+
+
+def test_what_does_not_fit_a_device_is_handed_out_there(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = torch.rand(5, 9, 11, generator=generator)
+    slices = SliceSet.from_images(images, ["a"] * 5)
+    monkeypatch.setattr(contents_module, "free_memory", lambda _: images.nbytes)
+    there = slices.contents.to("meta")
+    assert there.device.type == "meta" and there.array.device.type == "cpu"
+    assert there.read(torch.tensor([3, 1])).device.type == "meta"
+    assert there.take(torch.tensor([4, 2])).to("cpu").read(torch.tensor([1])).equal(images[2:3])
+    monkeypatch.setattr(contents_module, "free_memory", lambda _: 2 * images.nbytes)
+    assert slices.contents.to("meta").is_resident
+
+
+def test_a_set_says_what_it_is_in_one_line(store: Store) -> None:
+    slices = store.split("train")
+    assert repr(slices) == "SliceSet(store train: 7 slices of 1 x 9 x 11, images, on cpu)"
+    assert repr(store.split("train", lazy=True)).endswith("on cpu, read when asked for)")
+    assert (slices.kind, slices.shape, slices.n_cols) == ("images", (1, 9, 11), 11)
+
+
+def test_a_sample_is_spread_evenly(store: Store) -> None:
+    slices = store.split("train")
+    assert slices.sample(3).position.tolist() == [0, 2, 4]
+    assert slices.sample(None) is slices and slices.sample(9) is slices
+    with pytest.raises(ConfigError, match="limit is 0; it must be 1 or more"):
+        slices.sample(0)
+
+
+def test_info_names_the_kind_and_an_unknown_one_is_told(store: Store) -> None:
+    facts = describe(store)
+    assert (facts["kind"], facts["n_coils"]) == ("images", 1)
+    manifest = store.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"kind": "image"', '"kind": "spokes"'))
+    with pytest.raises(DataError, match=r"kind 'spokes' cannot be read .* reads: images"):
+        Store.open(store.path)
+
+
+def test_images_in_another_layout_are_refused(tmp_path: Path) -> None:
+    for stored in (np.zeros((2, 9, 11)), np.zeros((9, 11), dtype=np.float32)):
+        writer = StoreWriter(tmp_path / "store", RECIPE)
+        with pytest.raises(DataError, match="images are stored as float32 of slice x row x col"):
+            writer.append("train", "a", stored)
+        writer.close()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_another_kind_is_one_entry(
+    lazy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "KINDS", {"images": IMAGES, "kspace": COILS})
+    random = np.random.default_rng(0)
+    image = torch.from_numpy(random.random((3, 1, 9, 11)))
+    maps = torch.from_numpy(random.random((2, 9, 11)) + 1j * random.random((2, 9, 11)))
+    kspace = fft2c(image * maps).to(torch.complex64)
+    with StoreWriter(tmp_path / "coils", RECIPE, kind=COILS) as writer:
+        writer.append("train", "a", kspace.numpy())
+        with pytest.raises(DataError, match=r"of shape \(3, 9, 11\), others .* of \(2, 9, 11\)"):
+            writer.append("train", "b", np.ones((1, 3, 9, 11), dtype=np.complex64))
+        writer.finish()
+    opened = Store.open(tmp_path / "coils")
+    assert (describe(opened)["kind"], describe(opened)["n_coils"]) == ("kspace", 2)
+    slices = opened.split("train", lazy=lazy)
+    assert (slices.kind, slices.shape) == ("kspace", (2, 9, 11))
+    batch = slices.batch(torch.tensor([2, 0]))
+    assert torch.equal(batch.kspace, kspace[[2, 0]])
+    expected = (image * maps).abs().square().sum(dim=1).sqrt()[[2, 0]].float()
+    torch.testing.assert_close(slices.magnitudes(torch.tensor([2, 0])), expected)
+    model = Unrolled()
+    mask = center_mask(11, 5).expand(2, -1)
+    training_loss(model, batch, mask, ReconstructorTraining(protocol="blind")).backward()
+    assert model.step.grad is not None and model.step.grad.isfinite().all()

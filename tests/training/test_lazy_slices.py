@@ -1,0 +1,56 @@
+"""Trainings, fits and evaluations read slices from disk batch by batch, to the same bytes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_stores import blob_store
+
+from kscout.config import (
+    AcquisitionSetting,
+    Component,
+    PolicyConfig,
+    PolicyTraining,
+    ReconstructorConfig,
+    ReconstructorTraining,
+)
+from kscout.data import contents
+from kscout.data.store import Store
+from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.training.policy import train_policy
+from kscout.training.reconstructor import train_reconstructor
+
+UNET = ReconstructorConfig(
+    Component("unet", {"n_channels": 2, "n_pools": 2}),
+    ReconstructorTraining(n_epochs=2, batch_size=4, convolution="native"),
+)
+POLICY = PolicyConfig(
+    Component("conv", {"n_channels": 2, "n_blocks": 2, "n_hidden": 8}),
+    AcquisitionSetting(n_initial=4, horizon=2),
+    PolicyTraining(n_epochs=1, batch_size=4, n_trajectories=3, convolution="native"),
+)
+EVALUATED = ("random", "fixed", "na-oracle", "oracle")
+
+
+def results(store: Store, folder: Path) -> dict[str, Any]:
+    unet = train_reconstructor(UNET, store, folder / "unet", device="cpu")
+    policy = train_policy(POLICY, store, unet.path, folder / "policy", device="cpu")
+    plan = AcquisitionPlan(n_initial=4, horizon=2, n_trajectories=2)
+    setting = EvaluationSetting(plan=plan, split="val", limit=4, device="cpu")
+    names = [*EVALUATED, str(policy.path)]
+    evaluate(names, store, unet.path, setting, out=folder / "evaluation")
+    weights = "weights.safetensors"
+    return {
+        "unet": (unet.path / weights).read_bytes(),
+        "policy": (policy.path / weights).read_bytes(),
+        "scores": (folder / "evaluation" / "results.csv").read_text(),
+    }
+
+
+def test_lazy_slices_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = blob_store(tmp_path / "store")
+    resident = results(store, tmp_path / "resident")
+    monkeypatch.setattr(contents, "RESIDENT_SHARE", 0)
+    assert not store.split("train").contents.is_resident
+    assert results(store, tmp_path / "lazy") == resident
