@@ -14,7 +14,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.figures.pictures import Example, draw_examples
+from kscout.figures.pictures import Shown, draw_examples
 
 N_INITIAL, HORIZON, SIZE = 16, 16, 128
 
@@ -47,7 +47,7 @@ def main(path: Path) -> None:
         assert found.images is not None
         image = found.images[-1, 0, 0].numpy()
         score = float(found.ssim[0, 0, -1])
-        examples.append(Example(name, np.asarray(mask), image, target, score))
+        examples.append(Shown(name, np.asarray(mask), image, target, score))
     path.parent.mkdir(parents=True, exist_ok=True)
     draw_examples(examples).savefig(path, dpi=140, facecolor="white")
 

@@ -96,7 +96,7 @@ def test_deterministic_policy_is_refused(generator: torch.Generator) -> None:
 
 def test_bands_are_mean_and_std_over_seeds() -> None:
     seeds = [entropies(torch.eye(4).view(1, 4, 1, 4)), entropies(torch.full((1, 2, 1, 4), 0.25))]
-    bands = entropy_bands(seeds)
-    assert bands["mutual_information"]["mean"] == pytest.approx([math.log(4) / 2], abs=1e-6)
-    assert bands["mutual_information"]["std"] == pytest.approx([math.log(4) / 2**0.5], abs=1e-6)
-    assert entropy_bands(seeds[:1])["marginal"]["std"] is None
+    (band,) = entropy_bands(seeds)
+    assert band.mutual_information == pytest.approx(math.log(4) / 2, abs=1e-6)
+    assert band.mutual_information_std == pytest.approx(math.log(4) / 2**0.5, abs=1e-6)
+    assert entropy_bands(seeds[:1])[0].marginal_std is None

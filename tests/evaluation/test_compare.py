@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.entrants import run_label
+from kscout.evaluation.progress import Step
 from kscout.evaluation.results import read_scores
+from kscout.evaluation.run_names import run_label
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.total_variation import TotalVariation
@@ -207,8 +209,8 @@ def test_fixed_order_is_fitted_once(
 ) -> None:
     fitted: list[str] = []
 
-    def on_step(record: dict[str, Any]) -> None:
-        fitted.extend([record["fitting"]] if "fitting" in record else [])
+    def on_step(step: Step) -> None:
+        fitted.extend(re.findall("fitting ([a-z-]+)", step.what))
 
     names = ("fixed", "na-oracle")
     for slices in (test_slices, test_slices, test_slices.subset(torch.arange(6))):

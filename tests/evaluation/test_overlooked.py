@@ -10,7 +10,7 @@ from torch import Tensor
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.overlooked import overlooked_rows, tally_policy, tally_states
+from kscout.evaluation.overlooked import shares_by_column, tally_policy, tally_states
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
@@ -40,22 +40,22 @@ def test_three_states_by_hand() -> None:
     out = -torch.inf
     gains = torch.tensor([[0.1, 0.4, 0.2, out], [0.3, 0.1, out, 0.2], [out, 0.5, 0.1, 0.1]])
     probabilities = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.5, 0.5, 0, 0], [0, 0.005, 0.995, 0]])
-    found = overlooked_rows({"some": tally_states(gains, probabilities, rare=0.01)})
-    by_column = {row["column"]: row for row in found}
+    found = shares_by_column({"some": tally_states(gains, probabilities, rare=0.01)})
+    by_column = {column: shares for _, column, shares in found}
     assert list(by_column) == ["any", 1, 0]
-    assert by_column["any"]["best"] == pytest.approx(1)
-    assert by_column["any"]["overlooked"] == by_column[1]["overlooked"] == pytest.approx(2 / 3)
-    assert by_column[1]["gain"] == pytest.approx((0.4 + 0.5) / 2)
+    assert by_column["any"].best == pytest.approx(1)
+    assert by_column["any"].overlooked == by_column[1].overlooked == pytest.approx(2 / 3)
+    assert by_column[1].gain == pytest.approx((0.4 + 0.5) / 2)
     expected = (0.4 - 0.15) + (0.5 - 0.005 * 0.5 - 0.995 * 0.1)
-    assert by_column[1]["forgone"] == pytest.approx(expected / 2)
-    assert (by_column[0]["overlooked"], by_column[0]["gain"]) == (0, None)
+    assert by_column[1].forgone == pytest.approx(expected / 2)
+    assert (by_column[0].overlooked, by_column[0].gain) == (0, None)
 
 
 def test_totals_of_all_policies_come_before_columns() -> None:
     gains = torch.tensor([[0.1, 0.4], [0.3, 0.1], [0.3, 0.1]])
     some = tally_states(gains, torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), rare=0.01)
     other = tally_states(gains, torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]), rare=0.01)
-    found = [(row["policy"], row["column"]) for row in overlooked_rows({"a": some, "b": other})]
+    found = [where[:2] for where in shares_by_column({"a": some, "b": other})]
     assert found[:2] == [("a", "any"), ("b", "any")]
     assert found[2:] == [("b", 0), ("a", 1), ("a", 0), ("b", 1)]
 

@@ -9,6 +9,7 @@ import torch
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.progress import Step
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
 
@@ -28,10 +29,11 @@ def run(
     """Evaluate; return the policies that were run, one name per batch."""
     said: list[str] = []
 
-    def on_step(record: dict[str, Any]) -> None:
-        if "policy" in record:
-            said.append(record["policy"])
-            if record["policy"] == stop_at:
+    def on_step(step: Step) -> None:
+        name = step.what.partition(",")[0]
+        if not name.startswith("fitting"):
+            said.append(name)
+            if name == stop_at:
                 raise KeyboardInterrupt
 
     setting = EvaluationSetting(plan, seeds=(5,), n_fixed_slices=4)

@@ -55,12 +55,12 @@ def test_every_kept_epoch_is_measured_over_all_batches(
     record = tmp_path / "snr.jsonl"
     records = measure_run(run, test_slices, ZeroFilled(), SETTING, record=record)
     rows = noise_table(records)
-    assert [(row["epoch"], row["n_passes"], row["n_batches"]) for row in rows] == [
+    assert [(row.epoch, row.n_passes, row.n_batches) for row in rows] == [
         (1, 2, 3),
         (10, 2, 3),
     ]
     assert records[0].n_values == 5 * 13 + 13
-    assert all(row["snr_paper"] > 0 and row["std_paper"] > 0 for row in rows)
+    assert all(row.snr_paper > 0 and row.std_paper > 0 for row in rows)
     assert measure_run(run, test_slices, ZeroFilled(), SETTING, record=record) == records
 
 
@@ -75,7 +75,7 @@ def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path
         run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl", epochs=[10]
     )
     (row,) = noise_table(records)
-    assert (row["snr_paper"], row["std_paper"]) == pytest.approx(signal_to_noise(gradients))
+    assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
 
 
 def test_only_the_last_layer_is_differentiated(test_slices: SliceSet) -> None:

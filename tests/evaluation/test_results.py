@@ -19,9 +19,14 @@ def _trajectory(generator: torch.Generator) -> Trajectory:
     return Trajectory(columns=columns, ssim=scores[0], psnr=30 * scores[1], nmse=scores[2])
 
 
+def _arrays(done: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    metrics = torch.stack([done.ssim, done.psnr, done.nmse], dim=-1)
+    return done.columns.numpy(), metrics.numpy()
+
+
 def _write(path: Path, trajectory: Trajectory) -> None:
     with writing_results(path) as writer:
-        writer.write("greedy", 3, trajectory, volumes=["a", "a", "b"], slices=[7, 8, 2])
+        writer.write("greedy", 3, *_arrays(trajectory), volumes=["a", "a", "b"], slices=[7, 8, 2])
 
 
 def test_rows_are_those_of_the_specification(tmp_path: Path, generator: torch.Generator) -> None:
@@ -54,7 +59,7 @@ def test_failed_writing_leaves_the_old_table(tmp_path: Path, generator: torch.Ge
     path = tmp_path / "results.csv"
     path.write_text("old")
     with pytest.raises(KeyboardInterrupt), writing_results(path) as writer:
-        writer.write("x", 0, _trajectory(generator), volumes="abc", slices=[0, 0, 0])
+        writer.write("x", 0, *_arrays(_trajectory(generator)), volumes="abc", slices=[0, 0, 0])
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

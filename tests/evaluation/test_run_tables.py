@@ -9,10 +9,12 @@ import pytest
 from scipy import stats
 
 from kscout.errors import DataError, RunError
-from kscout.evaluation.cost import cost_table
-from kscout.evaluation.curves import curve_rows, learning_curves
-from kscout.evaluation.ranking import gamma_table, kendall_tau, rank_policies, read_summary
+from kscout.evaluation.analyses.cost import Cost, CostRow
+from kscout.evaluation.analyses.curves import CurveRow, Curves
+from kscout.evaluation.analyses.gammas import gamma_rows
+from kscout.evaluation.analyses.ranking import Ranking, RankingRow, kendall_tau, rank_policies
 from kscout.evaluation.run_names import named_runs
+from kscout.evaluation.summary import read_summary
 from kscout.evaluation.tables import write_table
 
 
@@ -42,20 +44,27 @@ def _line(epoch: int, train: float, val: float, **more: Any) -> dict[str, Any]:
     return {"epoch": epoch, "train_ssim": train, "val_ssim": val, "time_s": 2.0, **more}
 
 
+def _curves(*runs: Path) -> list[CurveRow]:
+    return Curves().compute([str(run) for run in runs])
+
+
+def _cost(*runs: Path) -> list[CostRow]:
+    return Cost().compute([str(run) for run in runs])
+
+
 def test_curves_are_means_over_seeds_of_epochs_that_all_reached(tmp_path: Path) -> None:
     one = _run(tmp_path / "greedy-seed1", 1, [_line(1, 0.5, 0.4), _line(2, 0.6, 0.5)])
     two = _run(tmp_path / "greedy-seed0", 0, [_line(1, 0.7, 0.2)], is_done=False)
-    train, val = learning_curves([one, two])
-    assert (train.name, train.series, train.epochs, train.seeds) == (
+    train, val = _curves(one, two)
+    assert (train.policy, train.series, train.epoch, train.n_seeds) == (
         "greedy",
         "train_ssim",
-        (1,),
-        (0, 1),
+        1,
+        2,
     )
-    assert train.mean == pytest.approx([0.6])
-    assert val.std == pytest.approx([0.2 / 2**0.5])
-    row = curve_rows([val])[0]
-    assert (row["epoch"], row["n_seeds"]) == (1, 2)
+    assert train.mean == pytest.approx(0.6)
+    assert val.std == pytest.approx(0.2 / 2**0.5)
+    assert (val.series, val.epoch) == ("val_ssim", 1)
 
 
 def test_runs_of_other_settings_are_no_seeds_of_a_method(tmp_path: Path) -> None:
@@ -64,12 +73,12 @@ def test_runs_of_other_settings_are_no_seeds_of_a_method(tmp_path: Path) -> None
         for horizon, line in ((5, _line(1, 0.7, 0.7)), (9, _line(1, 0.3, 0.3)))
         for seed in (0, 1)
     ]
-    rows = curve_rows(learning_curves(runs))
-    assert [(row["policy"], row["mean"], row["n_seeds"]) for row in rows[::2]] == [
+    rows = _curves(*runs)
+    assert [(row.policy, row.mean, row.n_seeds) for row in rows[::2]] == [
         ("greedy, 4+5", 0.7, 2),
         ("greedy, 4+9", 0.3, 2),
     ]
-    assert [row["policy"] for row in cost_table(runs)] == ["greedy, 4+5", "greedy, 4+9"]
+    assert [row.policy for row in _cost(*runs)] == ["greedy, 4+5", "greedy, 4+9"]
 
 
 def test_names_of_runs_tell_as_little_as_tells_them_apart(tmp_path: Path) -> None:
@@ -92,7 +101,7 @@ def test_names_of_runs_tell_as_little_as_tells_them_apart(tmp_path: Path) -> Non
 
 def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no epoch yet"):
-        learning_curves([_run(tmp_path / "greedy", 0, [])])
+        _curves(_run(tmp_path / "greedy", 0, []))
 
 
 def test_cost_follows_from_metrics(tmp_path: Path) -> None:
@@ -100,20 +109,20 @@ def test_cost_follows_from_metrics(tmp_path: Path) -> None:
     logged = {"n_reconstructions": 300, "peak_memory_bytes": 3 * 2**19, "n_lockstep": 2}
     one = _run(tmp_path / "a-seed0", 0, [_line(1, 0, 0, **logged), _line(2, 0, 0, **logged)])
     two = _run(tmp_path / "a-seed1", 1, [_line(1, 0, 0, **logged)], is_done=False)
-    (row,) = cost_table([one, two])
-    assert (row["n_seeds"], row["n_finished"], row["n_epochs"]) == (2, 1, 2)
-    assert row["time_s"] == pytest.approx(3.0)
-    assert row["time_per_epoch_s"] == pytest.approx(2.0)
-    assert row["reconstructions_per_s"] == pytest.approx(150)
-    assert row["own_time_s"] == pytest.approx(1.5)
-    assert row["peak_memory_mib"] == 1.5
+    (row,) = _cost(one, two)
+    assert (row.n_seeds, row.n_finished, row.n_epochs) == (2, 1, 2)
+    assert row.time_s == pytest.approx(3.0)
+    assert row.time_per_epoch_s == pytest.approx(2.0)
+    assert row.reconstructions_per_s == pytest.approx(150)
+    assert row.own_time_s == pytest.approx(1.5)
+    assert row.peak_memory_mib == 1.5
 
 
 def test_cost_counts_reconstructions_from_settings_where_not_logged(tmp_path: Path) -> None:
-    (row,) = cost_table([_run(tmp_path / "a", 0, [_line(1, 0, 0, n_slices=10)])])
+    (row,) = _cost(_run(tmp_path / "a", 0, [_line(1, 0, 0, n_slices=10)]))
     # Ten slices, each once at the start and eight times in each of five steps, in two seconds.
-    assert row["reconstructions_per_s"] == pytest.approx(10 * 41 / 2)
-    assert row["peak_memory_mib"] is None
+    assert row.reconstructions_per_s == pytest.approx(10 * 41 / 2)
+    assert row.peak_memory_mib is None
 
 
 def _summary(*policies: tuple[str, bool, float, float, Any]) -> dict[str, Any]:
@@ -134,24 +143,28 @@ def _summary(*policies: tuple[str, bool, float, float, Any]) -> dict[str, Any]:
 
 
 def test_ranking_finds_where_metrics_disagree() -> None:
-    found = rank_policies(
+    rows = rank_policies(
+        "here",
         _summary(
             ("random", False, 0.5, 20.0, None),
             ("oracle", True, 0.9, 25.0, None),
             ("center-out", False, 0.6, 27.0, None),
-        )
+        ),
     )
-    assert [row["policy"] for row in found["rows"]] == ["oracle", "center-out", "random"]
-    assert [row["psnr_rank"] for row in found["rows"]] == [2, 1, 3]
+    assert [row.policy for row in rows] == ["oracle", "center-out", "random"]
+    assert [row.psnr_rank for row in rows] == [2, 1, 3]
+    document = Ranking.document(rows)
+    assert Ranking.parse(document) == rows
+    found = document["here"]
     assert found["disagreements"] == [["oracle", "center-out"]]
     assert found["kendall_tau_feasible"] == pytest.approx(1)
 
 
 def test_kendall_tau_agrees_with_scipy() -> None:
     ssim, psnr = [0.1, 0.5, 0.5, 0.3, 0.9], [9.0, 5.0, 6.0, 6.0, 12.0]
-    rows = [{"ssim": a, "psnr": b} for a, b in zip(ssim, psnr, strict=True)]
+    rows = [RankingRow("", "", False, a, b, 1, 1) for a, b in zip(ssim, psnr, strict=True)]
     assert kendall_tau(rows) == pytest.approx(stats.kendalltau(ssim, psnr).statistic)
-    assert kendall_tau(rows[:1]) is None
+    assert kendall_tau(rows[:1]) is kendall_tau([rows[0]] * 2) is None
 
 
 def test_gammas_are_sorted_with_greedy_first() -> None:
@@ -161,14 +174,14 @@ def test_gammas_are_sorted_with_greedy_first() -> None:
         ("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}),
         ("random", False, 0.5, 20.0, None),
     )
-    rows = gamma_table([summary])
-    assert [(row["policy"], row["gamma"]) for row in rows] == [
+    rows = gamma_rows([summary])
+    assert [(row.policy, row.gamma) for row in rows] == [
         ("g", None),
         ("ng0", 0.0),
         ("ng1", 1.0),
     ]
     with pytest.raises(DataError, match="no policy"):
-        gamma_table([_summary(("random", False, 0.5, 20.0, None))])
+        gamma_rows([_summary(("random", False, 0.5, 20.0, None))])
 
 
 @pytest.mark.parametrize(
@@ -190,15 +203,15 @@ def test_gammas_of_other_conditions_are_refused(
 ) -> None:
     summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
     with pytest.raises(DataError, match=f"differ in {told}"):
-        gamma_table([{**summary, **here}, {**summary, **there}])
+        gamma_rows([{**summary, **here}, {**summary, **there}])
 
 
 def test_gammas_of_one_reconstructor_under_two_names_are_one_table() -> None:
     summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
     same = {**summary, "reconstructor_fingerprint": "ab"}
     long = {**same, "reconstructor": "runs/unet", "steps": 9}
-    rows = gamma_table([{**same, "reconstructor": "/runs/unet"}, long])
-    assert [row["steps"] for row in rows] == [5, 9]
+    rows = gamma_rows([{**same, "reconstructor": "/runs/unet"}, long])
+    assert [row.steps for row in rows] == [5, 9]
 
 
 def test_summary_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -208,7 +221,7 @@ def test_summary_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
-    write_table(tmp_path, "cost", [{"policy": "a", "time_s": 1.5, "memory": None}])
-    (row,) = csv.DictReader((tmp_path / "cost.csv").open(newline=""))
-    assert row == {"policy": "a", "time_s": "1.5", "memory": ""}
-    assert json.loads((tmp_path / "cost.json").read_text())[0]["memory"] is None
+    write_table(tmp_path, "curves", [CurveRow("a", "val_ssim", 3, 1.5, None, 1)])
+    (row,) = csv.DictReader((tmp_path / "curves.csv").open(newline=""))
+    assert row["mean"] == "1.5" and row["std"] == ""
+    assert json.loads((tmp_path / "curves.json").read_text())[0]["std"] is None

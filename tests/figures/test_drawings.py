@@ -11,7 +11,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from kscout.figures.curves import (
-    Curve,
     draw_curves,
     draw_entropies,
     draw_gammas,
@@ -20,14 +19,15 @@ from kscout.figures.curves import (
     draw_ssim_by_step,
 )
 from kscout.figures.pictures import (
-    Example,
+    Shown,
     draw_average_policy,
     draw_examples,
     draw_montage,
     draw_reconstructions,
 )
 from kscout.figures.png import montage
-from kscout.figures.style import INK, SERIES, assign_styles, save_figure, to_inline_svg, to_svg
+from kscout.figures.series import INK, SERIES, Curve, assign_styles
+from kscout.figures.style import save_figure, to_inline_svg, to_svg
 
 X = np.arange(7, dtype=np.float64)
 CURVES = [
@@ -86,7 +86,7 @@ def test_start_columns_are_white_and_the_rest_is_the_fraction() -> None:
 
 
 def test_errors_of_all_examples_share_one_scale() -> None:
-    examples = [Example("a", MASK, IMAGE, IMAGE, 0.5), Example("b", MASK, IMAGE + 0.3, IMAGE)]
+    examples = [Shown("a", MASK, IMAGE, IMAGE, 0.5), Shown("b", MASK, IMAGE + 0.3, IMAGE)]
     axes = draw_examples(examples).axes
     assert axes[3].images[0].get_clim() == axes[7].images[0].get_clim() == (0, pytest.approx(0.3))
     assert np.asarray(axes[0].images[0].get_array())[4].tolist() == MASK.tolist()

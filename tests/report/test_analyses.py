@@ -1,21 +1,25 @@
 """Tables of the analyses, as evaluation writes them, become sections of the page."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from kscout.acquisition.rollout import Trajectory
-from kscout.evaluation.adaptivity import entropies, entropy_rows
-from kscout.evaluation.average_policy import AveragePolicy, average_policy_rows
-from kscout.evaluation.cost import cost_table
-from kscout.evaluation.curves import curve_rows, learning_curves
+from kscout.evaluation.adaptivity import entropies, entropy_bands
+from kscout.evaluation.analyses.cost import Cost
+from kscout.evaluation.analyses.curves import Curves
+from kscout.evaluation.analyses.entropy import EntropyRow
+from kscout.evaluation.analyses.examples import ExampleRow
+from kscout.evaluation.analyses.gammas import gamma_rows
+from kscout.evaluation.analyses.overlooked import OverlookedRow
+from kscout.evaluation.analyses.policy import PolicyRow
+from kscout.evaluation.analyses.snr import SnrRow
 from kscout.evaluation.examples import Example, save_examples
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
-from kscout.evaluation.overlooked import overlooked_rows, tally_states
-from kscout.evaluation.ranking import gamma_table
+from kscout.evaluation.overlooked import shares_by_column, tally_states
 from kscout.evaluation.results import writing_results
 from kscout.evaluation.tables import write_table
 from kscout.figures.blocks import Drawing
@@ -33,12 +37,16 @@ def entry(policy: str, gamma: float | None, ssim: float) -> dict[str, object]:
 
 
 def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS) -> Path:
-    sampled = torch.linspace(0, 1, 5 * 7).reshape(5, 7)
-    average = AveragePolicy(sampled=sampled, start=torch.arange(7) == 3)
-    write_table(folder, "average_policy", average_policy_rows({"greedy": average}))
+    """Write tables as version 0.1 did: no record beside them names the analysis."""
+    average = [
+        PolicyRow("greedy", step, column, 0.5, None) for step in (1, 2, 3) for column in range(7)
+    ]
+    write_table(folder, "average_policy", average)
     draws = torch.rand(3, 2, 5, 4, 7, generator=torch.Generator().manual_seed(0))
     by_seed = [entropies(draw.softmax(dim=-1)) for draw in draws.transpose(1, 2)]
-    write_table(folder, "entropies", entropy_rows({"greedy": by_seed}))
+    bands = enumerate(entropy_bands(by_seed), start=1)
+    entropy = [EntropyRow("greedy", step, 3, **asdict(band)) for step, band in bands]
+    write_table(folder, "entropies", entropy)
     passes = [
         PassRecord(
             epoch=epoch, pass_index=i, n_batches=4, n_values=9, paper=2.0 + i, reference=3.0,
@@ -47,14 +55,14 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
         for epoch in (1, 10, 13)
         for i in range(3)
     ]  # fmt: skip
-    snr = [{"policy": "greedy", "seed": 0, **row} for row in noise_table(passes)]
-    write_table(folder, "snr", snr)
+    write_table(folder, "snr", [SnrRow("greedy", 0, **asdict(one)) for one in noise_table(passes)])
     gammas = [entry("g", None, 0.71), entry("a", 0.9, 0.72), entry("b", 1.0, 0.7)]
     summary = {"n_initial": n_initial, "steps": steps, "policies": gammas}
-    write_table(folder, "gammas", gamma_table([summary]))
+    write_table(folder, "gammas", gamma_rows([summary]))
     image = np.ones((9, 11), dtype=np.float32)
     example = Example("greedy", 0, "v", 3, np.arange(11) > 5, image, image * 0.5, 0.9)
     save_examples(folder / "examples.npz", [example])
+    write_table(folder, "examples", [ExampleRow.of(example)])
     return folder
 
 
@@ -105,7 +113,9 @@ def test_overlooked_columns_have_a_table_with_every_policy(tmp_path: Path) -> No
     some, other = (
         tally_states(gains, torch.tensor([[1 - p, p]] * 2), rare=0.01) for p in (0.0, 0.5)
     )
-    write_table(tmp_path, "overlooked", overlooked_rows({"greedy": some, "random": other}))
+    found = shares_by_column({"greedy": some, "random": other})
+    rows = [OverlookedRow(*where, **asdict(shares)) for *where, shares in found]
+    write_table(tmp_path, "overlooked", rows)
     (section,) = build_report([tmp_path]).sections
     (table,) = section.blocks
     assert isinstance(table, Table) and section.title == "Overlooked columns"
@@ -121,11 +131,9 @@ def test_the_average_policy_of_an_evaluation_is_drawn_without_an_analysis(tmp_pa
     with writing_results(folder / "results.csv") as writer:
         for one in scores:
             n_slices = len(one.slices)
-            columns = torch.arange(STEPS).expand(n_slices, 1, STEPS).contiguous()
-            metrics = torch.from_numpy(one.values).float().unbind(dim=-1)
-            ssim, psnr, nmse = (metric.unsqueeze(1) for metric in metrics)
-            trajectory = Trajectory(columns=columns, ssim=ssim, psnr=psnr, nmse=nmse)
-            writer.write(one.policy, one.seed, trajectory, volumes=one.volumes, slices=one.slices)
+            columns = np.broadcast_to(np.arange(STEPS), (n_slices, 1, STEPS))
+            where = {"volumes": one.volumes, "slices": one.slices}
+            writer.write(one.policy, one.seed, columns, one.values[:, None], **where)
     sections = {section.title: section for section in build_report([tmp_path]).sections}
     (drawing,) = sections["Average policy"].blocks
     assert isinstance(drawing, Drawing)
@@ -150,8 +158,8 @@ def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:
     for horizon in ("16+2", "4+3"):
         folder = write_analyses(tmp_path / horizon)
         run = write_run(tmp_path / "runs" / horizon / "greedy")
-        write_table(folder, "cost", cost_table([run]))
-        write_table(folder, "curves", curve_rows(learning_curves([run])))
+        write_table(folder, "cost", Cost().compute([str(run)]))
+        write_table(folder, "curves", Curves().compute([str(run)]))
     report = build_report([tmp_path / "16+2", tmp_path / "4+3"])
     blocks = [*report.tables, *drawings_of(report.sections)]
     names = [f"{type(block).__name__} {block.name}" for block in blocks]

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from kscout.campaign.analyses import check_analysis
 from kscout.campaign.store_recipes import StoreRecipe, parse_store
 from kscout.campaign.values import (
     FLAG,
     NUMBERS,
-    PLACES,
     TEXT,
     TEXTS,
     WHOLE,
-    WHOLE_OR_WHOLES,
     WHOLES,
     Kind,
     Table,
@@ -52,22 +51,6 @@ from kscout.names import use as use_module
 from kscout.zoo import zoo_names, zoo_path
 
 _SPLIT = one_of("train", "val", "test")
-_RUNS: dict[str, Kind] = {"methods": TEXTS, "seeds": WHOLES}
-ANALYSES: dict[str, Mapping[str, Kind]] = {
-    "policy": {"policies": TEXTS},
-    "entropy": {"split": _SPLIT, "trajectories": WHOLE, "limit": WHOLE, **_RUNS},
-    "snr": {
-        **{"split": _SPLIT, "epoch": WHOLE_OR_WHOLES, "trajectories": WHOLE, "batch_size": WHOLE},
-        **{"passes": WHOLE, "limit": WHOLE, **_RUNS},
-    },
-    "cost": _RUNS,
-    "curves": _RUNS,
-    "gammas": {},
-    "examples": {"policies": TEXTS, "slice": PLACES, "split": _SPLIT, **_RUNS},
-    "ranking": {},
-}
-"""Analyses by name, each with the options that its table in the file may hold."""
-
 _EVALUATION: dict[str, Kind] = {
     **{"policies": TEXTS, "trajectories": WHOLE, "split": _SPLIT, "reference": TEXT},
     **{"seeds": WHOLES, "limit": WHOLE, "fixed_slices": WHOLE, "argmax": FLAG},
@@ -287,13 +270,9 @@ def _evaluation(table: Table, seeds: tuple[int, ...]) -> Evaluation:
 def _analyses(table: Table, evaluation: Evaluation | None) -> dict[str, Table]:
     found: dict[str, Table] = {}
     for name, options in table.items():
-        allowed = known("analysis", name, ANALYSES)
-        if options is False:
-            continue
-        found[name] = {} if options is True else options
-        check_values(found[name], allowed, f"analyses.{name}")
-        if evaluation is None and name in ("policy", "gammas", "ranking"):
-            raise ConfigError(f"analysis {name!r} reads an evaluation; add [evaluation]")
+        if options is not False:
+            found[name] = {} if options is True else options
+            check_analysis(name, found[name], evaluation is not None)
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from kscout.campaign.analyses import analysis_nodes, ranking_node
+from kscout.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.campaign.grid import Grid, Reconstruction
 from kscout.campaign.nodes import (
     Node,
@@ -110,8 +110,8 @@ def _cross(
             evaluations.append(evaluation)
         for node in analysis_nodes(plan.root, grid.analyses, setting, policies, evaluation):
             plan.add(node)
-    if "ranking" in grid.analyses:
-        plan.add(ranking_node(plan.root, store, network, evaluations))
+    for node in spanning_nodes(plan.root, grid.analyses, store, network, evaluations):
+        plan.add(node)
 
 
 def _store(plan: Plan, recipe: StoreRecipe, known: Mapping[str, str]) -> Node | Source:

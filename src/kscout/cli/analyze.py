@@ -1,396 +1,156 @@
-"""`kscout analyze`: the paper's analyses. Each writes CSV, JSON and a figure to a folder."""
+"""`kscout analyze`: one command per analysis, made from its options when it is asked for.
 
+Each writes CSV, JSON and, where there is something to draw, figures to a folder.
+"""
+
+import inspect
 import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from typer.core import TyperGroup
 
-from kscout.cli.analysis_options import (
-    AsJson,
-    BatchSize,
-    Data,
-    Device,
-    Formula,
-    Limit,
-    NInitial,
-    Out,
-    Policies,
-    Protocol,
-    Reconstructor,
-    Results,
-    Runs,
-    Seeds,
-    Split,
-    Steps,
-    claim,
-    refuse_without_effect,
-    subject_setting,
-    tell,
-)
-from kscout.cli.evaluate import Overwrite, evaluation_progress
+from kscout.cli.evaluate import Overwrite, answer_console, evaluation_progress
+from kscout.files import finite
+from kscout.names import ANALYSES
 
-app = typer.Typer(no_args_is_help=True)
-
-TOLD, N_TOLD = 0.02, 10
-"""Columns overlooked in fewer states, or after so many, are in the table's files alone."""
+_GIVEN = {
+    "policies": ("POLICY...", "Run folders, weights files or names."),
+    "runs": ("RUN...", "Run folders."),
+    "results": ("RESULTS...", "Folders that `evaluate` wrote."),
+}
+_COMMON = {
+    "out": Annotated[Path, typer.Option(help="Folder for tables and figures.")],
+    "overwrite": Overwrite,
+    "as_json": Annotated[bool, typer.Option("--json", help="Print the table as JSON.")],
+}
+_DEFAULTS = {"overwrite": False, "as_json": False}
 
 
-@app.command()
-def policy(
-    policies: Policies,
-    out: Out,
-    data: Annotated[Path | None, typer.Option(help="Store of slices.")] = None,
-    reconstructor: Annotated[str | None, typer.Option(help="As for `evaluate`.")] = None,
-    results: Annotated[
-        Path | None, typer.Option(help="Take columns from this evaluation; runs nothing.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="train, val or test; test where not given.")
-    ] = None,
-    n_initial: NInitial = None,
-    steps: Steps = None,
-    seed: Seeds = None,
-    limit: Limit = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Slices at once; 16 where not given.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto (where not given), cpu or cuda.")] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Average policies: the share of slices that have sampled a column by each step.
+class _Commands(Mapping[str, Any]):
+    """The command of every analysis that the table knows, those from outside kscout too."""
 
-    With --results the policies are names in that evaluation, and of several seeds the best is
-    drawn. Otherwise each policy runs once over the split, and mean probabilities are written too.
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a command of typer's
+        if name not in ANALYSES:
+            raise KeyError(name)
+        return _command(name)
 
-    Example: kscout analyze policy greedy ngreedy --results results/knee --out analyses
-    """
-    from kscout.cli.analysis_figures import save_average_policies
-    from kscout.evaluation.average_policy import (
-        average_policy_rows,
-        averages_of_results,
-        averages_of_runs,
-    )
-    from kscout.evaluation.tables import write_table
+    def __iter__(self) -> Iterator[str]:
+        return iter(ANALYSES)
 
-    options = {
-        "split": split,
-        "n_initial": n_initial,
-        "limit": limit,
-        "batch_size": batch_size,
-        "device": device,
-    }
-    if results is not None:
-        refuse_without_effect(seed, data=data, reconstructor=reconstructor, steps=steps, **options)
-        request = claim(
-            "average_policy", out, overwrite, policies=policies, results=results, seed=seed
+    def __len__(self) -> int:
+        return len(ANALYSES)
+
+
+class _Analyses(TyperGroup):
+    """The group of these commands."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - typer's own
+        super().__init__(**options)
+        self.commands = _Commands()  # type: ignore[assignment]
+
+
+app = typer.Typer(cls=_Analyses, no_args_is_help=True)
+
+
+@cache
+def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer's
+    """Make the command of an analysis: its options are the fields of its class."""
+    kind = ANALYSES.resolve(name)
+
+    def call(given: list[str], out: Path, overwrite: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+        _run(kind, given, options, out=out, overwrite=overwrite, as_json=as_json)
+
+    parameters = _parameters(kind)
+    call.__doc__ = kind.__doc__
+    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    single = typer.Typer(add_completion=False)
+    single.command(name)(call)
+    return typer.main.get_command(single)
+
+
+def _parameters(kind: Any) -> list[inspect.Parameter]:  # noqa: ANN401 - a class of analyses
+    from kscout.evaluation.analyses import options_of
+
+    metavar, words = _GIVEN[kind.reads]
+    given = Annotated[list[str], typer.Argument(metavar=metavar, help=words)]
+    found = [inspect.Parameter("given", inspect.Parameter.KEYWORD_ONLY, annotation=given)]
+    for option in options_of(kind):
+        is_required = option.name in kind.required
+        type_, default = _typed(option.type, is_required), _listed(option.default)
+        found.append(
+            inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if is_required else default,
+                annotation=Annotated[type_, typer.Option(help=option.help)],
+            )
         )
-        found = averages_of_results(results, policies, seed=seed[0] if seed else None)
-    else:
-        setting = subject_setting(
-            data, reconstructor, horizon=steps, seeds=seed, n_trajectories=1, **options
+    return found + [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_DEFAULTS.get(name, inspect.Parameter.empty),
+            annotation=annotation,
         )
-        request = claim("average_policy", out, overwrite, policies=policies, setting=setting)
-        found = averages_of_runs(policies, setting)
-    rows = average_policy_rows(found)
-    write_table(out, "average_policy", rows, request)
-    save_average_policies(out, found)
-    tell(rows, out, "average_policy", as_json, head=0)
+        for name, annotation in _COMMON.items()
+    ]
 
 
-@app.command()
-def entropy(
-    policies: Policies,
-    data: Data,
-    reconstructor: Reconstructor,
-    out: Out,
-    split: Split = "test",
-    n_initial: NInitial = None,
-    steps: Steps = None,
-    trajectories: Annotated[int, typer.Option(help="Per slice (paper: 8).")] = 8,
-    seed: Seeds = None,
-    limit: Limit = None,
-    batch_size: BatchSize = 16,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+def _typed(type_: Any, is_required: bool) -> Any:  # noqa: ANN401 - types as values
+    """Return the type as typer knows it: an option that may be given often is a list."""
+    if get_origin(type_) is tuple:
+        return list[get_args(type_)[0]] | None  # type: ignore[misc]
+    if is_required and get_origin(type_) in (Union, types.UnionType):
+        return next(one for one in get_args(type_) if one is not type(None))
+    return type_
+
+
+def _listed(default: object) -> object:
+    return (list(default) or None) if isinstance(default, tuple) else default
+
+
+def _run(
+    kind: Any,  # noqa: ANN401 - a class of analyses
+    given: list[str],
+    options: dict[str, Any],
+    *,
+    out: Path,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
-    """Marginal and conditional entropy and mutual information per step, in nats.
+    from kscout.evaluation.analyses import run_analysis, with_options
 
-    Example: kscout analyze entropy runs/greedy-seed0 runs/greedy-seed1 --data stores/knee
-    --reconstructor runs/unet --out analyses
-    """
-    from kscout.cli.analysis_figures import save_entropies
-    from kscout.evaluation.adaptivity import entropies_by_policy, entropy_rows
-    from kscout.evaluation.subjects import open_subjects
-    from kscout.evaluation.tables import write_table
-
-    setting = subject_setting(
-        data,
-        reconstructor,
-        split=split,
-        n_initial=n_initial,
-        horizon=steps,
-        seeds=seed,
-        n_trajectories=trajectories,
-        limit=limit,
-        batch_size=batch_size,
-        device=device,
-    )
-    request = claim("entropies", out, overwrite, policies=policies, setting=setting)
-    subjects = open_subjects(policies, setting)
+    analysis = with_options(kind, options)
     with evaluation_progress() as on_step:
-        found = entropies_by_policy(
-            subjects.entrants, subjects.slices, subjects.reconstructor, subjects.plan, on_step
-        )
-    rows = entropy_rows(found)
-    write_table(out, "entropies", rows, request)
-    save_entropies(out, rows)
-    tell(rows, out, "entropies", as_json)
-
-
-@app.command()
-def overlooked(
-    policies: Policies,
-    data: Data,
-    reconstructor: Reconstructor,
-    out: Out,
-    split: Split = "test",
-    n_initial: NInitial = None,
-    steps: Steps = None,
-    seed: Seeds = None,
-    rare: Annotated[
-        float, typer.Option(help="A column with less than this probability is overlooked.")
-    ] = 1e-4,
-    limit: Limit = 64,
-    batch_size: BatchSize = 16,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Columns that would help most and that a policy hardly ever draws.
-
-    A training that only tries what its policy draws cannot learn their worth: validation stands
-    still until one is drawn by chance. Every column is tried at every step, as by the oracle.
-
-    The table has a row for all columns together (any) of every policy,
-    then the columns overlooked most. A state is a slice at a step.
-    best: share of states in which no column would raise SSIM more.
-    overlooked: share in which, moreover, it is hardly ever drawn (--rare).
-    gain: what it would add to SSIM, mean over overlooked states.
-    forgone: by how much that exceeds what the policy can expect of its draw.
-
-    Example: kscout analyze overlooked runs/greedy/epoch-0001.safetensors runs/greedy --data
-    stores/knee --reconstructor runs/unet --out analyses
-    """
-    from kscout.evaluation.overlooked import overlooked_by_policy, overlooked_rows
-    from kscout.evaluation.subjects import open_subjects
-    from kscout.evaluation.tables import write_table
-
-    setting = subject_setting(
-        data,
-        reconstructor,
-        split=split,
-        n_initial=n_initial,
-        horizon=steps,
-        seeds=seed,
-        n_trajectories=1,
-        limit=limit,
-        batch_size=batch_size,
-        device=device,
-    )
-    request = claim("overlooked", out, overwrite, policies=policies, setting=setting, rare=rare)
-    subjects = open_subjects(policies, setting)
-    with evaluation_progress() as on_step:
-        found = overlooked_by_policy(subjects, rare=rare, on_step=on_step)
-    rows = overlooked_rows(found)
-    write_table(out, "overlooked", rows, request)
-    n_columns = sum(row["overlooked"] > TOLD for row in rows[len(found) :])
-    tell(rows, out, "overlooked", as_json, head=len(found) + min(n_columns, N_TOLD))
-
-
-@app.command()
-def snr(
-    runs: Runs,
-    data: Data,
-    reconstructor: Reconstructor,
-    out: Out,
-    split: Annotated[str, typer.Option(help="The paper uses training data.")] = "train",
-    epoch: Annotated[
-        list[int] | None, typer.Option(help="Checkpoints. [default: all that are kept]")
-    ] = None,
-    trajectories: Annotated[int, typer.Option(help="q (paper: 16).")] = 16,
-    batch_size: Annotated[int, typer.Option(help="Slices per gradient (paper: 16).")] = 16,
-    passes: Annotated[int, typer.Option(help="Passes over the data (paper: 3).")] = 3,
-    seed: Annotated[int, typer.Option(help="Of order and draws.")] = 0,
-    protocol: Protocol = "paper",
-    formula: Annotated[
-        Formula, typer.Option(help="The one that is drawn; both are written.")
-    ] = "paper",
-    limit: Limit = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Signal-to-noise ratio of gradients at kept epochs; stop it, run it again, it goes on.
-
-    Example: kscout analyze snr runs/greedy-seed0 runs/ngreedy-seed0 --data stores/knee
-    --reconstructor runs/unet --out analyses
-    """
-    from kscout.cli.analysis_figures import save_snr
-    from kscout.evaluation.policy_noise import NoiseSetting, NoiseSource, measure_runs
-    from kscout.evaluation.tables import write_table
-
-    source = NoiseSource(data, reconstructor, split, limit, device)
-    setting = NoiseSetting(trajectories, batch_size, passes, seed, protocol)
-    request = claim("snr", out, overwrite, runs=runs, epochs=epoch, source=source, setting=setting)
-    rows = measure_runs(runs, source, setting, out=out, epochs=epoch, on_step=_tell_pass)
-    write_table(out, "snr", rows, request)
-    save_snr(out, rows, formula)
-    tell(rows, out, "snr", as_json)
-
-
-@app.command()
-def cost(runs: Runs, out: Out, overwrite: Overwrite = False, as_json: AsJson = False) -> None:
-    """What training cost: time, peak memory, reconstructions per second.
-
-    Example: kscout analyze cost runs/greedy-seed0 runs/ngreedy-seed0 --out analyses
-    """
-    from kscout.evaluation.cost import cost_table
-    from kscout.evaluation.tables import write_table
-
-    request = claim("cost", out, overwrite, runs=runs)
-    rows = cost_table(runs)
-    write_table(out, "cost", rows, request)
-    tell(rows, out, "cost", as_json)
-
-
-@app.command()
-def curves(runs: Runs, out: Out, overwrite: Overwrite = False, as_json: AsJson = False) -> None:
-    """Learning curves: training and validation SSIM per epoch, over seeds.
-
-    Example: kscout analyze curves runs/greedy-seed* runs/ngreedy-seed* --out analyses
-    """
-    from kscout.cli.analysis_figures import save_learning_curves
-    from kscout.evaluation.curves import curve_rows, learning_curves
-    from kscout.evaluation.tables import write_table
-
-    request = claim("curves", out, overwrite, runs=runs)
-    found = learning_curves(runs)
-    rows = curve_rows(found)
-    write_table(out, "curves", rows, request)
-    save_learning_curves(out, found)
-    tell(rows, out, "curves", as_json, head=0)
-
-
-@app.command()
-def gammas(
-    results: Results, out: Out, overwrite: Overwrite = False, as_json: AsJson = False
-) -> None:
-    """Final scores by gamma, with the greedy estimator beside.
-
-    Example: kscout analyze gammas results/knee-base --out analyses
-    """
-    from kscout.cli.analysis_figures import save_gammas
-    from kscout.evaluation.ranking import gamma_table, read_summary
-    from kscout.evaluation.tables import write_table
-
-    request = claim("gammas", out, overwrite, results=results)
-    rows = gamma_table([read_summary(path) for path in results])
-    write_table(out, "gammas", rows, request)
-    save_gammas(out, rows)
-    tell(rows, out, "gammas", as_json)
-
-
-@app.command()
-def examples(
-    policies: Policies,
-    data: Data,
-    reconstructor: Reconstructor,
-    out: Out,
-    slice_: Annotated[
-        list[str] | None, typer.Option("--slice", help="Position or VOLUME:NUMBER; repeatable.")
-    ] = None,
-    split: Split = "test",
-    n_initial: NInitial = None,
-    steps: Steps = None,
-    seed: Seeds = None,
-    protocol: Protocol = "paper",
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-) -> None:
-    """Mask, reconstruction, target and absolute difference of chosen slices.
-
-    Example: kscout analyze examples random runs/greedy-seed0 --slice 3 --data stores/knee
-    --reconstructor runs/unet --out analyses
-    """
-    from kscout.cli.analysis_figures import save_example_pictures
-    from kscout.evaluation.examples import (
-        choose_slices,
-        example_rows,
-        reconstruction_examples,
-        save_examples,
-    )
-    from kscout.evaluation.subjects import open_subjects
-    from kscout.evaluation.tables import write_table
-
-    setting = subject_setting(
-        data,
-        reconstructor,
-        split=split,
-        n_initial=n_initial,
-        horizon=steps,
-        seeds=seed,
-        protocol=protocol,
-        device=device,
-    )
-    request = claim("examples", out, overwrite, policies=policies, slices=slice_, setting=setting)
-    subjects = open_subjects(policies, setting)
-    chosen = choose_slices(subjects.slices, slice_ or ["0"])
-    found = reconstruction_examples(
-        subjects.entrants, chosen, subjects.reconstructor, subjects.plan
-    )
-    save_examples(out / "examples.npz", found)
-    rows = example_rows(found)
-    write_table(out, "examples", rows, request)
-    save_example_pictures(out, found)
-    tell(rows, out, "examples", as_json)
-
-
-@app.command()
-def ranking(
-    results: Results, out: Out, overwrite: Overwrite = False, as_json: AsJson = False
-) -> None:
-    """How SSIM and PSNR order the policies of evaluations, and where they disagree.
-
-    Example: kscout analyze ranking results/knee-base results/knee-long --out analyses
-    """
-    from kscout.cli.analysis_figures import save_rankings
-    from kscout.evaluation.ranking import rank_policies, read_summary
-    from kscout.evaluation.requests import keep_request
-    from kscout.evaluation.tables import write_csv
-    from kscout.files import write_json
-    from kscout.report.folders import folder_labels
-
-    request = claim("ranking", out, overwrite, results=results)
-    labels = folder_labels([path.resolve() for path in results])
-    found = {label: rank_policies(read_summary(path)) for path, label in labels.items()}
-    rows = [{"results": name, **row} for name, one in found.items() for row in one["rows"]]
-    write_csv(out / "ranking.csv", rows)
-    write_json(out / "ranking.json", found)
-    save_rankings(out, found)
-    keep_request(out, "ranking", request)
+        rows = run_analysis(analysis, given, out=out, overwrite=overwrite, on_step=on_step)
     if as_json:
-        typer.echo(json.dumps(found))
-    else:
-        tell(rows, out, "ranking", as_json=False)
+        typer.echo(json.dumps(finite(kind.document(rows))))
+        return
+    lines = [asdict(row) for row in kind.told(rows)]
+    console = answer_console()
+    if lines:
+        table = Table(box=SIMPLE_HEAD)
+        for key in lines[0]:
+            table.add_column(key.replace("_", " "), overflow="fold")
+        for line in lines:
+            table.add_row(*(_cell(value) for value in line.values()))
+        console.print(table)
+    text = f"wrote {out}/{kind.file}.csv and .json, {len(rows)} rows"
+    if 0 < len(lines) < len(rows):
+        text += f", of which {len(lines)} are shown"
+    console.print(text, highlight=False, soft_wrap=True)
 
 
-def _tell_pass(record: dict[str, Any]) -> None:
-    if record["batch"] == 0:
-        Console(stderr=True).print(
-            f"{record['run']}: epoch {record['epoch']}, pass {record['pass'] + 1}", highlight=False
-        )
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

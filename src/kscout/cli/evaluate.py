@@ -1,7 +1,7 @@
 """`kscout evaluate`: policies over one split and one reconstruction, compared."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,9 +9,17 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
+from kscout.evaluation.progress import OnStep, Step
 from kscout.files import finite
 from kscout.names import POLICIES, Protocol, untrained_reconstructions
 
@@ -177,32 +185,24 @@ def answer_console() -> Console:
 
 
 @contextmanager
-def evaluation_progress() -> Iterator[Callable[[dict[str, Any]], None]]:
+def evaluation_progress() -> Iterator[OnStep]:
     """Yield a callback that draws a bar on a terminal, and a line per policy elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda record: _tell_done(console, record)
+        yield lambda step: _tell_done(console, step)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, TaskID] = {}
 
-        def on_step(record: dict[str, Any]) -> None:
-            text = describe_step(record)
-            if text not in tasks:
-                tasks[text] = bar.add_task(text, total=record["total"])
-            bar.update(tasks[text], completed=record["done"])
+        def on_step(step: Step) -> None:
+            if step.what not in tasks:
+                tasks[step.what] = bar.add_task(step.what, total=step.total)
+            bar.update(tasks[step.what], completed=step.done)
 
         yield on_step
 
 
-def _tell_done(console: Console, record: dict[str, Any]) -> None:
-    if record["done"] == record["total"]:
-        console.print(f"{describe_step(record)}: done", highlight=False)
-
-
-def describe_step(record: dict[str, Any]) -> str:
-    """Return what is under way, in words."""
-    if "fitting" in record:
-        return f"fitting {record['fitting']}, column by column"
-    return f"{record['policy']}, seed {record['seed']}"
+def _tell_done(console: Console, step: Step) -> None:
+    if step.done == step.total:
+        console.print(f"{step.what}: done", highlight=False)

@@ -12,8 +12,9 @@ from kscout.demo.stages import ZooRun
 from kscout.demo.words import say
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.figures.blocks import Block, Drawing, Prose, Section
-from kscout.figures.curves import Curve, draw_ssim_by_step
+from kscout.figures.curves import draw_ssim_by_step
 from kscout.figures.pictures import draw_reconstructions
+from kscout.figures.series import Curve
 from kscout.figures.tables import Column, Measured, Row, Table
 
 TITLE = "At the paper's size"

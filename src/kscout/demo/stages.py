@@ -31,10 +31,11 @@ from kscout.demo.words import say
 from kscout.errors import DataError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.entrants import Sizes, resolve
-from kscout.evaluation.examples import Example, reconstruction_examples
+from kscout.evaluation.examples import Example
+from kscout.evaluation.progress import Step
 from kscout.evaluation.results import RESULTS, Scores, read_scores
 from kscout.evaluation.summary import SUMMARY
-from kscout.evaluation.trajectories import trajectories
+from kscout.evaluation.trajectories import reconstruction_examples, trajectories
 from kscout.files import write_json
 from kscout.physics.sampling import center_mask
 from kscout.player import Acquisition, PolicySteps, save_acquisition
@@ -245,11 +246,6 @@ def _epochs(tell: OnProgress) -> Callable[[Progress], None]:
     return on_step
 
 
-def _evaluating(tell: OnProgress) -> Callable[[dict[str, Any]], None]:
+def _evaluating(tell: OnProgress) -> Callable[[Step], None]:
     """Return an evaluation's callback that tells what it is at."""
-
-    def on_step(record: dict[str, Any]) -> None:
-        at = f"fitting {record['fitting']}" if "fitting" in record else str(record["policy"])
-        tell(record["done"], record["total"], at)
-
-    return on_step
+    return lambda step: tell(step.done, step.total, step.what)

@@ -5,9 +5,9 @@ conditional one is the entropy of each distribution, averaged. Their difference,
 information, says how much the image tells about the next column. All in nats.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,6 @@ from torch import Tensor
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.entrants import Entrant
 from kscout.evaluation.trajectories import AcquisitionPlan, trajectories
 
 EPSILON = 1e-11
@@ -99,63 +98,34 @@ def policy_entropies(
     return accumulator.result()
 
 
-def entropy_bands(by_seed: Sequence[Entropies]) -> dict[str, dict[str, list[float] | None]]:
-    """Return mean and std (ddof 1) over seeds of each entropy per step; std None for one seed."""
-    bands: dict[str, dict[str, list[float] | None]] = {}
+@final
+@dataclass(frozen=True)
+class EntropyBand:
+    """Mean and std (ddof 1, None for one seed) over seeds of each entropy at one step."""
+
+    marginal: float
+    marginal_std: float | None
+    conditional: float
+    conditional_std: float | None
+    mutual_information: float
+    mutual_information_std: float | None
+
+
+def entropy_bands(by_seed: Sequence[Entropies]) -> list[EntropyBand]:
+    """Return by step what the seeds of one method have in common."""
+    columns: list[list[float | None]] = []
     for name in ("marginal", "conditional", "mutual_information"):
         values = torch.stack([getattr(one, name) for one in by_seed])
-        std = values.std(dim=0).tolist() if len(by_seed) > 1 else None
-        bands[name] = {"mean": values.mean(dim=0).tolist(), "std": std}
-    return bands
-
-
-def entropies_by_policy(
-    entrants: Sequence[Entrant],
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    plan: AcquisitionPlan,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
-) -> dict[str, list[Entropies]]:
-    """Return the entropies of each policy, one entry per seed.
-
-    Args:
-        entrants: stochastic policies; those of one name are seeds of one method.
-        slices: what is acquired.
-        reconstructor: makes the images that the policies see.
-        plan: how slices are acquired; the draws are keyed by each entrant's own seed.
-        on_step: called after each entrant with `policy`, `seed`, `done` and `total` slices.
-    """
-    found: dict[str, list[Entropies]] = {}
-    for entrant in entrants:
-        own = replace(plan, seed=entrant.draw_seed)
-        one = policy_entropies(entrant.policy, slices, reconstructor, own)
-        found.setdefault(entrant.name, []).append(one)
-        if on_step is not None:
-            whole = {"done": len(slices), "total": len(slices)}
-            on_step({"policy": entrant.name, "seed": entrant.seed, **whole})
-    return found
-
-
-def entropy_rows(found: dict[str, list[Entropies]]) -> list[dict[str, Any]]:
-    """Return a table: policy, step (from 1), mean and std of each entropy, n_seeds."""
-    rows = []
-    for name, by_seed in found.items():
-        bands = entropy_bands(by_seed)
-        for step in range(len(by_seed[0].marginal)):
-            row: dict[str, Any] = {"policy": name, "step": step + 1, "n_seeds": len(by_seed)}
-            for quantity, band in bands.items():
-                row[quantity] = (band["mean"] or [])[step]
-                row[f"{quantity}_std"] = None if band["std"] is None else band["std"][step]
-            rows.append(row)
-    return rows
+        stds = values.std(dim=0).tolist() if len(by_seed) > 1 else [None] * values.shape[1]
+        columns += [values.mean(dim=0).tolist(), stds]
+    return [EntropyBand(*values) for values in zip(*columns, strict=True)]
 
 
 __all__ = [
     "Entropies",
     "EntropyAccumulator",
+    "EntropyBand",
     "entropies",
-    "entropies_by_policy",
     "entropy_bands",
-    "entropy_rows",
     "policy_entropies",
 ]

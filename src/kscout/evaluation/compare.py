@@ -28,6 +28,7 @@ from kscout.evaluation.entrants import (
 )
 from kscout.evaluation.orders import ORDERS, fitted_order
 from kscout.evaluation.parts import PARTS, Parts
+from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.requests import Request, as_request, check_request
 from kscout.evaluation.results import METRICS, RESULTS, Scores
 from kscout.evaluation.summary import SUMMARY, choose_reference, summarize
@@ -40,7 +41,6 @@ from kscout.files import write_json
 from kscout.names import POLICIES
 from kscout.weights import fingerprint
 
-OnStep = Callable[[dict[str, Any]], None]
 Wanted = str | Path | tuple[str, Policy]
 """A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
 
@@ -123,8 +123,7 @@ def evaluate(
         train: slices that `fixed` is fitted on; the store's training split where not given.
         out: folder to write `results.csv` and `summary.json` to; called again after a kill, it
             goes on with the policies that were not finished.
-        on_step: called after each batch with `policy`, `seed`, `done` and `total` slices, and
-            after each fitted column with `fitting`, `done` and `total` columns.
+        on_step: called after each batch of slices, and after each fitted column.
     """
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
@@ -294,7 +293,8 @@ def _fit(name: str, job: _Job) -> list[int]:
 
     def told(record: dict[str, Any]) -> None:
         if on_step is not None:
-            on_step({"fitting": name, "done": record["step"], "total": record["n_steps"]})
+            what = f"fitting {name}, column by column"
+            on_step(Step(what, record["step"], record["n_steps"]))
 
     return fitted_order(
         job.train() if is_fixed else job.slices,
@@ -330,19 +330,19 @@ def _score(entrant: Entrant, job: _Job, parts: Parts | None) -> Scores:
         for batch, trajectory in trajectories(entrant.policy, slices, job.reconstructor, plan):
             rows = slice(done, done + len(batch))
             done, n_trajectories = rows.stop, trajectory.columns.shape[1]
+            metrics = torch.stack([getattr(trajectory, name) for name in METRICS], dim=-1)
             if writer is not None:
                 writer.write(
                     entrant.name,
                     entrant.seed,
-                    trajectory,
+                    trajectory.columns.cpu().numpy(),
+                    metrics.cpu().numpy(),
                     volumes=slices.volumes[rows],
                     slices=slices.slices[rows],
                 )
-            metrics = torch.stack([getattr(trajectory, name) for name in METRICS], dim=-1)
             means.append(metrics.double().mean(dim=1).cpu().numpy())
             if job.on_step is not None:
-                record = {"policy": entrant.name, "seed": entrant.seed, "done": done}
-                job.on_step({**record, "total": len(slices)})
+                job.on_step(Step(f"{entrant.name}, seed {entrant.seed}", done, len(slices)))
     return Scores(
         policy=entrant.name,
         seed=entrant.seed,

@@ -1,6 +1,5 @@
 """From what a user names (policy, run folder, weights file, zoo name) to policies ready to run."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,12 +10,11 @@ from kscout.assemble import make_policy
 from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
+from kscout.evaluation.run_names import run_label, seed_in, without_seed
 from kscout.names import POLICIES
 from kscout.runs import CONFIG, read_run
 from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
 from kscout.zoo import zoo_names, zoo_path
-
-_SEED_AT_END = re.compile(r"(?:[-_.]?seed[-_=]?|(?:^|[-_.])s)(\d+)$")
 
 
 @final
@@ -125,7 +123,7 @@ def _loaded(wanted: str | Path, draw_seed: int) -> Entrant:
         )
     folder = path if path.is_dir() else path.parent
     config = read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
-    seed = config["training"]["seed"] if config else _seed_in(path)
+    seed = config["training"]["seed"] if config else seed_in(path)
     return Entrant(
         name=label if has_label else run_label(path),
         seed=seed,
@@ -134,21 +132,6 @@ def _loaded(wanted: str | Path, draw_seed: int) -> Entrant:
         is_learned=True,
         config=config,
     )
-
-
-def run_label(path: Path) -> str:
-    """Return what tables call a run: its folder's name without the seed.
-
-    A folder that is named by its seed alone lends its parent's name; a file other than the last
-    weights of a run adds its own, as in `greedy/best`.
-    """
-    path = path.resolve()
-    folder = path if path.is_dir() else path.parent
-    if not path.is_dir() and not (folder / CONFIG).is_file():
-        return _SEED_AT_END.sub("", path.stem) or path.stem
-    label = _SEED_AT_END.sub("", folder.name) or folder.parent.name
-    is_last = path.is_dir() or path.stem == "weights"
-    return label if is_last else f"{label}/{path.stem}"
 
 
 def _config_in(path: Path) -> dict[str, Any] | None:
@@ -161,11 +144,6 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     if not all(key in extra for keys in sections.values() for key in keys):
         return None
     return {section: {key: extra[key] for key in keys} for section, keys in sections.items()}
-
-
-def _seed_in(path: Path) -> int:
-    found = _SEED_AT_END.search(path.stem)
-    return int(found.group(1)) if found else 0
 
 
 def check_distinct(entrants: Sequence[Entrant]) -> None:
@@ -189,12 +167,6 @@ def check_distinct(entrants: Sequence[Entrant]) -> None:
 
 def _settings(entrant: Entrant) -> dict[str, Any] | None:
     return None if entrant.config is None else without_seed(entrant.config)
-
-
-def without_seed(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that seeds of one method share."""
-    training = {key: value for key, value in config["training"].items() if key != "seed"}
-    return {**config, "training": training}
 
 
 def conditions_note(entrant: Entrant, sizes: Sizes, protocol: str) -> str | None:

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.errors import ConfigError, RunError, unknown_name
+from kscout.evaluation.progress import OnStep, Step
 from kscout.files import write_text
 
 FORMULAS = ("paper", "reference")
@@ -108,7 +109,7 @@ def measure_passes(
     record: Path,
     setting: str = "",
     n_passes: int = N_PASSES,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> list[PassRecord]:
     """Measure the ratio of one checkpoint in several passes, going on where `record` ends.
 
@@ -119,11 +120,12 @@ def measure_passes(
         record: file of one JSON line per finished epoch and pass; lines are added to it.
         setting: names what else the numbers depend on.
         n_passes: passes over the data.
-        on_step: called with epoch, pass and batch after each batch.
+        on_step: called before and after each pass.
 
     Returns:
         Exactly `n_passes` records, each of a pass of its own.
     """
+    tell = on_step or (lambda _: None)
     finished = {
         (line.epoch, line.pass_index): line
         for line in read_passes(record)
@@ -133,12 +135,12 @@ def measure_passes(
         if (epoch, pass_index) in finished:
             continue
         moments, n_values = GradientMoments(), 0
-        for number, batch in enumerate(batches(pass_index)):
+        what = f"epoch {epoch}, pass {pass_index + 1}"
+        tell(Step(what, 0, 1))
+        for batch in batches(pass_index):
             gradient = batch_gradient(batch, pass_index)
             n_values = gradient.numel()
             moments.add(gradient)
-            if on_step is not None:
-                on_step({"epoch": epoch, "pass": pass_index, "batch": number})
         line = PassRecord(
             epoch=epoch,
             pass_index=pass_index,
@@ -150,6 +152,7 @@ def measure_passes(
         )
         finished[epoch, pass_index] = line
         _append(record, line)
+        tell(Step(what, 1, 1))
     return [finished[epoch, pass_index] for pass_index in range(n_passes)]
 
 
@@ -173,18 +176,30 @@ def _append(record: Path, line: PassRecord) -> None:
     write_text(record, "".join(json.dumps(asdict(one)) + "\n" for one in [*kept, line]))
 
 
-def noise_table(records: list[PassRecord]) -> list[dict[str, Any]]:
-    """Return one row per epoch: mean and std over its passes by both formulas, and their number."""
-    rows: list[dict[str, Any]] = []
+@final
+@dataclass(frozen=True)
+class EpochNoise:
+    """The ratio at one checkpoint by both formulas: mean and std (ddof 1) over its passes."""
+
+    epoch: int
+    n_passes: int
+    n_batches: int
+    snr_paper: float
+    std_paper: float | None
+    snr_reference: float
+    std_reference: float | None
+
+
+def noise_table(records: list[PassRecord]) -> list[EpochNoise]:
+    """Return what the passes of each epoch say together."""
+    rows = []
     for epoch in sorted({line.epoch for line in records}):
         lines = [line for line in records if line.epoch == epoch]
-        row: dict[str, Any] = {"epoch": epoch, "n_passes": len(lines)}
-        row["n_batches"] = lines[0].n_batches
+        ratios: list[float | None] = []
         for formula in FORMULAS:
             mean, std = _mean_and_std([getattr(line, formula) for line in lines])
-            row[f"snr_{formula}"] = mean
-            row[f"std_{formula}"] = None if math.isnan(std) else std
-        rows.append(row)
+            ratios += [mean, None if math.isnan(std) else std]
+        rows.append(EpochNoise(epoch, len(lines), lines[0].n_batches, *ratios))  # type: ignore[arg-type]
     return rows
 
 
@@ -194,6 +209,7 @@ __all__ = [
     "N_PASSES",
     "N_TRAJECTORIES",
     "BatchGradient",
+    "EpochNoise",
     "GradientMoments",
     "PassRecord",
     "measure_passes",

@@ -4,9 +4,9 @@ Both estimators learn from the columns that the policy draws. One that it has ru
 no gradient any more, however much it is worth.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -18,9 +18,24 @@ from kscout.acquisition.rollout import action_uniforms
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.subjects import Subjects
 from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, in_precision_of
 from kscout.policies.oracle import TIE
+
+
+@final
+@dataclass(frozen=True)
+class Shares:
+    """How often columns are best and overlooked; see `Tally`."""
+
+    best: float
+    """Share of states."""
+    overlooked: float
+    """Share of states."""
+    gain: float | None
+    """Mean over overlooked states."""
+    forgone: float | None
+    """Mean over overlooked states."""
+    n_states: int
 
 
 @final
@@ -37,6 +52,17 @@ class Tally:
     """What measuring it next adds to SSIM, over the overlooked ones."""
     forgone: Float[Tensor, " col"]
     """By how much that exceeds what the policy can expect of its draw."""
+
+    def shares(self, columns: Sequence[int] | None = None) -> Shares:
+        """Return the shares of some columns together, of all where none are named."""
+        chosen = list(range(len(self.n_best)) if columns is None else columns)
+        n_overlooked = float(self.n_overlooked[chosen].sum())
+        gain, forgone = (
+            float(sums[chosen].sum()) / n_overlooked if n_overlooked else None
+            for sums in (self.gain, self.forgone)
+        )
+        best = float(self.n_best[chosen].sum()) / self.n_states
+        return Shares(best, n_overlooked / self.n_states, gain, forgone, self.n_states)
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -117,61 +143,18 @@ def tally_policy(
     return total
 
 
-def overlooked_by_policy(
-    subjects: Subjects, *, rare: float, on_step: Callable[[dict[str, Any]], None] | None = None
-) -> dict[str, Tally]:
-    """Return the tally of each policy, over all its seeds.
+def shares_by_column(found: Mapping[str, Tally]) -> list[tuple[str, int | str, Shares]]:
+    """Return policy, column and shares: all columns together (`any`) first, then single ones.
 
-    Args:
-        subjects: policies, slices, reconstruction and plan.
-        rare: a probability below this counts as hardly ever.
-        on_step: called after each entrant with `policy`, `seed`, `done` and `total` slices.
+    Columns come most overlooked first, whichever policy overlooks them; those that are never best
+    are left out.
     """
-    if not 0 < rare < 1:
-        raise ConfigError(f"rare is {rare}; it is a probability above 0 and below 1")
-    found: dict[str, Tally] = {}
-    n_slices = len(subjects.slices)
-    for name, entrants in subjects.by_name.items():
-        for entrant in entrants:
-            own = replace(subjects.plan, seed=entrant.draw_seed)
-            one = tally_policy(
-                entrant.policy, subjects.slices, subjects.reconstructor, own, rare=rare
-            )
-            found[name] = found[name] + one if name in found else one
-            if on_step is not None:
-                whole = {"done": n_slices, "total": n_slices}
-                on_step({"policy": name, "seed": entrant.seed, **whole})
-    return found
-
-
-def overlooked_rows(found: dict[str, Tally]) -> list[dict[str, Any]]:
-    """Return a row per policy for all columns together, then one for each column that is best.
-
-    Columns come most overlooked first, whichever policy overlooks them.
-    `best` and `overlooked` are shares of states; `gain` and `forgone` means over overlooked ones.
-    """
-    totals = [
-        _row(name, "any", tally, list(range(len(tally.n_best)))) for name, tally in found.items()
+    totals: list[tuple[str, int | str, Shares]] = [
+        (name, "any", tally.shares()) for name, tally in found.items()
     ]
-    columns = [
-        _row(name, column, tally, [column])
+    columns: list[tuple[str, int | str, Shares]] = [
+        (name, column, tally.shares([column]))
         for name, tally in found.items()
         for column in tally.n_best.nonzero()[:, 0].tolist()
     ]
-    return totals + sorted(columns, key=lambda row: row["overlooked"], reverse=True)
-
-
-def _row(name: str, label: int | str, tally: Tally, columns: list[int]) -> dict[str, Any]:
-    n_overlooked = float(tally.n_overlooked[columns].sum())
-    means = {
-        key: float(getattr(tally, key)[columns].sum()) / n_overlooked if n_overlooked else None
-        for key in ("gain", "forgone")
-    }
-    return {
-        "policy": name,
-        "column": label,
-        "best": float(tally.n_best[columns].sum()) / tally.n_states,
-        "overlooked": n_overlooked / tally.n_states,
-        **means,
-        "n_states": tally.n_states,
-    }
+    return totals + sorted(columns, key=lambda one: one[2].overlooked, reverse=True)

@@ -1,8 +1,7 @@
 """Gradient noise of a trained policy: its kept checkpoints, its own estimator, its last layer."""
 
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -11,13 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kscout import policies, reconstruction
+from kscout import policies
 from kscout.acquisition.episode import Simulator, check_budget
 from kscout.config import PolicyConfig, read
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.data.store import Store
-from kscout.device import resolve_device
 from kscout.errors import RunError
 from kscout.evaluation.gradient_noise import (
     BATCH_SIZE,
@@ -25,9 +22,8 @@ from kscout.evaluation.gradient_noise import (
     N_TRAJECTORIES,
     PassRecord,
     measure_passes,
-    noise_table,
 )
-from kscout.evaluation.run_names import named_runs
+from kscout.evaluation.progress import OnStep
 from kscout.names import ESTIMATORS
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
@@ -70,7 +66,7 @@ def measure_run(
     *,
     record: Path,
     epochs: Sequence[int] | None = None,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> list[PassRecord]:
     """Measure the gradient's signal-to-noise ratio at checkpoints of a run, resumably.
 
@@ -81,7 +77,7 @@ def measure_run(
         setting: q, batch size, passes, seed, protocol.
         record: file of one JSON line per finished pass; a stopped measurement goes on.
         epochs: which checkpoints; all that are kept where not given.
-        on_step: called after each batch.
+        on_step: called before and after each pass.
     """
     setting = setting or NoiseSetting()
     config = read_run(run).config
@@ -108,59 +104,6 @@ def measure_run(
             on_step=on_step,
         )
     return records
-
-
-@final
-@dataclass(frozen=True)
-class NoiseSource:
-    """The data that gradients are taken on."""
-
-    data: Path
-    reconstructor: str
-    split: str = "train"
-    """The paper's text and code use training data."""
-    limit: int | None = None
-    """Use this many slices only, spread evenly over the split."""
-    device: str = "auto"
-
-
-def measure_runs(
-    runs: Sequence[Path],
-    source: NoiseSource,
-    setting: NoiseSetting,
-    *,
-    out: Path,
-    epochs: Sequence[int] | None = None,
-    on_step: Callable[[dict[str, Any]], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Measure several runs, each with a record file of its own in `out`.
-
-    Returns:
-        One row per run and epoch: policy, seed, epoch, n_passes, n_batches, snr_paper, std_paper,
-        snr_reference, std_reference.
-    """
-    device = resolve_device(source.device)
-    slices = Store.open(source.data).split(source.split).sample(source.limit).to(device)
-    reconstructor = reconstruction.load(source.reconstructor, device=device)
-    rows = []
-    for name, run in named_runs(runs):
-        seed = int(run.config["training"]["seed"])
-
-        def told(record: dict[str, Any], name: str = name) -> None:
-            if on_step is not None:
-                on_step({"run": name, **record})
-
-        records = measure_run(
-            run.path,
-            slices,
-            reconstructor,
-            setting,
-            record=out / f"snr-{re.sub('[/, ]+', '-', name)}-seed{seed}.jsonl",
-            epochs=epochs,
-            on_step=told,
-        )
-        rows += [{"policy": name, "seed": seed, **row} for row in noise_table(records)]
-    return rows
 
 
 def last_layer(policy: Policy) -> list[nn.Parameter]:

@@ -11,6 +11,15 @@ from kscout.files import write_json
 Request = dict[str, Any]
 """The settings that decide results, as they read back from JSON."""
 
+_NAMES_IN_0_1 = {
+    "horizon": "steps",
+    "n_trajectories": "trajectories",
+    "n_passes": "passes",
+    "seeds": "seed",
+    "slices": "slice",
+    "epochs": "epoch",
+}
+"""What version 0.1, which did not record the analysis, called some options."""
 _N_TOLD = 3
 """Differences that a message names; more make it hard to read."""
 _LONGEST = 40
@@ -44,8 +53,14 @@ def check_request(out: Path, product: str, there: Request | None, here: Request)
 
 def check_table(out: Path, name: str, here: Request) -> None:
     """Refuse to replace the table `name` of a folder where it was made with other settings."""
-    if (out / f"{name}.csv").exists():
-        check_request(out, f"{name}.csv", _read(_request_file(out, name)), here)
+    if not (out / f"{name}.csv").exists():
+        return
+    there = kept_request(out, name)
+    if there is not None and "analysis" not in there:
+        there = {_NAMES_IN_0_1.get(key, key): value for key, value in there.items()}
+        shared = [key for key in there if key in here]
+        there = {**here, **{key: there[key] for key in shared}}
+    check_request(out, f"{name}.csv", there, here)
 
 
 def keep_request(out: Path, name: str, request: Request) -> None:
@@ -57,9 +72,10 @@ def _request_file(out: Path, name: str) -> Path:
     return out / f"{name}.settings.json"
 
 
-def _read(path: Path) -> Request | None:
+def kept_request(out: Path, name: str) -> Request | None:
+    """Return what a table was made with; None where that is not known."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(_request_file(out, name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

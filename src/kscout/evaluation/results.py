@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64, Int
 
-from kscout.acquisition.rollout import Trajectory
 from kscout.errors import DataError
 from kscout.files import written_whole
 
@@ -61,17 +60,16 @@ class ResultsWriter:
         self,
         policy: str,
         seed: int,
-        trajectory: Trajectory,
+        columns: Int[np.ndarray, "slice trajectory step"],
+        metrics: Float[np.ndarray, "slice trajectory moment 3"],
         *,
         volumes: Sequence[str],
         slices: Sequence[int],
     ) -> None:
-        """Append the rows of one batch."""
-        columns = trajectory.columns.tolist()
-        metrics = [getattr(trajectory, name).tolist() for name in METRICS]
+        """Append the rows of one batch; metrics are in the order of `METRICS`."""
+        chosen, values = columns.tolist(), metrics.tolist()
         for i, (volume, number) in enumerate(zip(volumes, slices, strict=True)):
-            for path, taken in enumerate(columns[i]):
-                scores = zip(*(metric[i][path] for metric in metrics), strict=True)
+            for path, (taken, scores) in enumerate(zip(chosen[i], values[i], strict=True)):
                 # Eight digits hold a float32 to a hundredth of its own rounding.
                 self._rows.writerows(
                     (policy, seed, volume, number, path, step, column, *(f"{x:.8g}" for x in score))

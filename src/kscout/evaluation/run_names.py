@@ -1,19 +1,59 @@
 """What tables call runs: seeds of one method share a name, runs of other settings do not."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kscout.errors import RunError
-from kscout.evaluation.entrants import run_label, without_seed
-from kscout.runs import RunRecord, read_run
+from kscout.runs import CONFIG, RunRecord, read_run
 
 Traits = dict[str, str]
 """What sets the runs of one label apart, as names tell it, by where it stands."""
 
+_SEED_AT_END = re.compile(r"(?:[-_.]?seed[-_=]?|(?:^|[-_.])s)(\d+)$")
 _N_CHARACTERS = 8
 """Of a fingerprint: enough to tell two inputs apart."""
+
+
+def run_label(path: Path) -> str:
+    """Return what tables call a run: its folder's name without the seed.
+
+    A folder that is named by its seed alone lends its parent's name; a file other than the last
+    weights of a run adds its own, as in `greedy/best`.
+    """
+    path = path.resolve()
+    folder = path if path.is_dir() else path.parent
+    if not path.is_dir() and not (folder / CONFIG).is_file():
+        return _SEED_AT_END.sub("", path.stem) or path.stem
+    label = _SEED_AT_END.sub("", folder.name) or folder.parent.name
+    is_last = path.is_dir() or path.stem == "weights"
+    return label if is_last else f"{label}/{path.stem}"
+
+
+def seed_in(path: Path) -> int:
+    """Return the seed that a file or folder is named after, 0 where it names none."""
+    found = _SEED_AT_END.search(path.stem)
+    return int(found.group(1)) if found else 0
+
+
+def without_seed(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that seeds of one method share."""
+    training = {key: value for key, value in config["training"].items() if key != "seed"}
+    return {**config, "training": training}
+
+
+def folder_labels(folders: Sequence[Path]) -> dict[Path, str]:
+    """Name folders by as few of their last parts as tell them apart."""
+    labels = {}
+    for folder in folders:
+        for n_parts in range(1, len(folder.parts)):
+            label = "/".join(folder.parts[-n_parts:])
+            if sum("/".join(other.parts[-n_parts:]) == label for other in folders) == 1:
+                break
+        labels[folder] = label
+    return labels
 
 
 def named_runs(runs: Sequence[Path]) -> list[tuple[str, RunRecord]]:

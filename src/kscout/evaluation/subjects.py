@@ -2,41 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 from kscout import reconstruction
-from kscout.core import Protocol, Reconstructor
+from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
+from kscout.evaluation.analyses.analysis import SliceSetting
 from kscout.evaluation.entrants import Entrant, Sizes, check_distinct, is_fitted, resolve
 from kscout.evaluation.orders import fitted_order
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.names import POLICIES
 
-
-@final
-@dataclass(frozen=True)
-class SubjectSetting:
-    """What is analyzed on what; start and steps are the runs' own where not given."""
-
-    data: Path
-    reconstructor: str
-    split: str = "test"
-    n_initial: int | None = None
-    horizon: int | None = None
-    n_trajectories: int = 8
-    seeds: tuple[int, ...] = (0,)
-    protocol: Protocol = "paper"
-    batch_size: int = 16
-    limit: int | None = None
-    """Use this many slices only, spread evenly over the split."""
-    n_fixed_slices: int = 256
-    """Training slices drawn for each column of the order of `fixed`."""
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
+_N_FIXED_SLICES = 256
+"""Training slices drawn for each column of the order of `fixed`."""
 
 
 @final
@@ -58,7 +39,7 @@ class Subjects:
         return groups
 
 
-def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
+def open_subjects(wanted: Sequence[str], setting: SliceSetting) -> Subjects:
     """Load policies (names, runs, weights files), a split and a reconstruction."""
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
@@ -71,35 +52,35 @@ def open_subjects(wanted: Sequence[str], setting: SubjectSetting) -> Subjects:
         precision="auto", n_rows=n_rows, n_cols=n_cols, device=device
     )
     # Runs do not need their sizes to be loaded: theirs tell the budget where none is given.
-    draft = Sizes(n_rows, n_cols, setting.n_initial or 1, setting.horizon or 1)
+    draft = Sizes(n_rows, n_cols, setting.n_initial or 1, setting.steps or 1)
     others = [name for name in wanted if not is_fitted(name)]
-    runs = [one for name in others for one in resolve(name, draft, seeds=setting.seeds)]
+    runs = [one for name in others for one in resolve(name, draft, seeds=setting.seed)]
     plan = _plan(setting, runs)
     orders = {
         name: fitted_order(
             slices if POLICIES[name].is_oracle else store.split("train").to(device),
             loaded,
             plan,
-            n_slices_per_step=None if POLICIES[name].is_oracle else setting.n_fixed_slices,
+            n_slices_per_step=None if POLICIES[name].is_oracle else _N_FIXED_SLICES,
         )
         for name in dict.fromkeys(wanted)
         if is_fitted(name)
     }
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     entrants = [
-        one for name in wanted for one in resolve(name, sizes, seeds=setting.seeds, orders=orders)
+        one for name in wanted for one in resolve(name, sizes, seeds=setting.seed, orders=orders)
     ]
     check_distinct(entrants)
     return Subjects(entrants, slices, loaded, plan)
 
 
-def _plan(setting: SubjectSetting, entrants: Sequence[Entrant]) -> AcquisitionPlan:
+def _plan(setting: SliceSetting, entrants: Sequence[Entrant]) -> AcquisitionPlan:
     budgets = {
         (config["acquisition"]["n_initial"], config["acquisition"]["horizon"])
         for config in (entrant.config for entrant in entrants)
         if config is not None and "acquisition" in config
     }
-    n_initial, horizon = setting.n_initial, setting.horizon
+    n_initial, horizon = setting.n_initial, setting.steps
     if n_initial is None or horizon is None:
         if len(budgets) != 1:
             found = "no run tells" if not budgets else "the runs were trained for several"
@@ -113,8 +94,8 @@ def _plan(setting: SubjectSetting, entrants: Sequence[Entrant]) -> AcquisitionPl
     return AcquisitionPlan(
         n_initial=n_initial,
         horizon=horizon,
-        n_trajectories=setting.n_trajectories,
-        seed=setting.seeds[0],
+        n_trajectories=setting.trajectories,
+        seed=setting.seed[0],
         protocol=setting.protocol,
         batch_size=setting.batch_size,
     )

@@ -4,7 +4,9 @@ Means are over slices, trajectories and seeds; std is over seeds; intervals and 
 as the unit and the scores averaged over seeds.
 """
 
+import json
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,17 @@ LEAST_GAP = 0.002
 _REFERENCES = ("fixed", "random", "center-out", "variable-density", "equispaced-two")
 
 Table = dict[str, Any]
+
+_CONDITIONS = {
+    "store": ("store_fingerprint", "store"),
+    "split": ("split",),
+    "limit": ("limit",),
+    "size": ("n_cols",),
+    "reconstructor": ("reconstructor_fingerprint", "reconstructor"),
+    "protocol": ("protocol",),
+    "argmax": ("is_argmax",),
+}
+"""What scores depend on beside the policy and its budget: keys of a summary, the surest first."""
 
 
 def summarize(
@@ -178,3 +191,36 @@ def _check_same_slices(scores: Sequence[Scores]) -> None:
                 f"{entry.policy!r} took {entry.values.shape[1] - 1} steps and {first.policy!r} "
                 f"{first.values.shape[1] - 1}; compare policies of one horizon"
             )
+
+
+def read_summary(path: Path) -> Table:
+    """Read `summary.json`, given the file or its folder."""
+    file = path / SUMMARY if path.is_dir() else path
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+        for entry in summary["policies"]:
+            _ = entry["final"]["ssim"]["mean"], entry["is_oracle"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{file} is not the summary of an evaluation ({error!r}); run `kscout evaluate` again"
+        ) from error
+    return summary
+
+
+def check_comparable(summaries: Sequence[Table]) -> None:
+    """Refuse evaluations whose scores differ for reasons that no row would tell."""
+    for name, keys in _CONDITIONS.items():
+        # A fingerprint tells more than a name, which may be typed in several ways.
+        known = (key for key in keys if all(one.get(key) is not None for one in summaries))
+        key = next(known, keys[-1])
+        if len({str(one.get(key)) for one in summaries}) > 1:
+            named = dict.fromkeys(_words(one.get(keys[-1])) for one in summaries)
+            told = named if len(named) > 1 else dict.fromkeys(_words(one[key]) for one in summaries)
+            raise DataError(
+                f"these evaluations differ in {name} ({', '.join(told)}), so that their scores do "
+                "not belong in one table; analyze them one by one"
+            )
+
+
+def _words(value: object) -> str:
+    return "not set" if value is None else str(value)

@@ -1,7 +1,7 @@
 """Run a policy over a whole data set, batch by batch, with draws that no batch size changes."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -11,6 +11,10 @@ from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
 from kscout.core import PROTOCOLS, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, unknown_name
+from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
+from kscout.evaluation.entrants import Entrant
+from kscout.evaluation.examples import Example
+from kscout.physics.sampling import center_mask
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
 
 
@@ -102,3 +106,74 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
             f"{type(policy).__name__} was made for {n_cols} columns, the slices have "
             f"{slices.n_cols}; give a policy and a data set of one size"
         )
+
+
+def average_policy(
+    policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan
+) -> AveragePolicy:
+    """Run a policy over a data set and average what it measured (paper: one trajectory)."""
+    columns, total, count = [], torch.zeros(plan.horizon, slices.n_cols, dtype=torch.float64), 0
+    for _, done in trajectories(
+        policy, slices, reconstructor, plan, keep_probabilities=policy.is_stochastic
+    ):
+        columns.append(done.columns.flatten(0, 1).cpu())
+        if done.probabilities is not None:
+            total += done.probabilities.double().sum(dim=(1, 2)).cpu()
+            count += done.probabilities.shape[1] * done.probabilities.shape[2]
+    start = center_mask(slices.n_cols, plan.n_initial)
+    return AveragePolicy(
+        sampled=sampled_by_step(torch.cat(columns).numpy(), start.numpy()),
+        probabilities=(total / count).float().numpy() if count else None,
+    )
+
+
+def choose_slices(slices: SliceSet, wanted: Sequence[str]) -> SliceSet:
+    """Return slices named by position (`12`) or as `VOLUME:NUMBER`, in the order asked for."""
+    found = []
+    places = {pair: i for i, pair in enumerate(zip(slices.volumes, slices.slices, strict=True))}
+    for name in wanted:
+        volume, colon, number = name.rpartition(":")
+        try:
+            place = places[volume, int(number)] if colon else int(name)
+            if not 0 <= place < len(slices):
+                raise IndexError
+        except (KeyError, ValueError, IndexError) as error:
+            raise DataError(
+                f"no slice {name!r}; give a position 0..{len(slices) - 1} or VOLUME:NUMBER, "
+                f"e.g. {slices.volumes[0]}:{slices.slices[0]}"
+            ) from error
+        found.append(place)
+    return slices.subset(torch.tensor(found, dtype=torch.long))
+
+
+def reconstruction_examples(
+    entrants: Sequence[Entrant],
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    plan: AcquisitionPlan,
+) -> list[Example]:
+    """Run each policy once over the slices; examples come slice by slice, then by policy."""
+    found: list[tuple[int, Example]] = []
+    for entrant in entrants:
+        own = replace(plan, n_trajectories=1, seed=entrant.draw_seed)
+        place = 0
+        for batch, done in trajectories(
+            entrant.policy, slices, reconstructor, own, keep_images=True
+        ):
+            assert done.images is not None
+            for i in range(len(batch)):
+                mask = center_mask(slices.n_cols, plan.n_initial)
+                mask[done.columns[i, 0].cpu()] = True
+                example = Example(
+                    policy=entrant.name,
+                    seed=entrant.seed,
+                    volume=slices.volumes[place],
+                    slice=slices.slices[place],
+                    mask=mask.numpy(),
+                    image=done.images[-1, i, 0].float().cpu().numpy(),
+                    target=batch.target[i].float().cpu().numpy(),
+                    ssim=done.ssim[i, 0, -1].item(),
+                )
+                found.append((place, example))
+                place += 1
+    return [example for _, example in sorted(found, key=lambda pair: pair[0])]

@@ -5,8 +5,6 @@ state of matplotlib changes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from jaxtyping import Float
@@ -14,40 +12,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kscout.figures.style import (
+from kscout.figures.series import (
     QUIET,
     SERIES,
+    Curve,
     LineStyle,
     assign_styles,
-    house_style,
-    new_axes,
+    mark_oracle,
+    styles_of,
 )
+from kscout.figures.style import house_style, new_axes
 
 _ORACLE_MARKERS = ("*", "h", "8")
-
-
-@final
-@dataclass(frozen=True)
-class Curve:
-    """One method's values over steps or epochs, with a band where its uncertainty is known."""
-
-    name: str
-    x: Float[np.ndarray, " point"]
-    mean: Float[np.ndarray, " point"]
-    low: Float[np.ndarray, " point"] | None = None
-    high: Float[np.ndarray, " point"] | None = None
-    is_oracle: bool = False
-
-
-def styles_of(curves: Sequence[Curve]) -> dict[str, LineStyle]:
-    """Return a look for every curve's method."""
-    names = list(dict.fromkeys(curve.name for curve in curves))
-    return assign_styles(names, {curve.name for curve in curves if curve.is_oracle})
-
-
-def mark_oracle(name: str) -> str:
-    """Return a name that says that it is an oracle's."""
-    return name if "oracle" in name.lower() else f"{name} (oracle)"
 
 
 def _draw_curve(axes: Axes, curve: Curve, style: LineStyle, *, label: str | None = None) -> None:
@@ -267,13 +243,10 @@ def draw_ranking(
 
 
 __all__ = [
-    "Curve",
     "draw_curves",
     "draw_entropies",
     "draw_gammas",
     "draw_ranking",
     "draw_snr",
     "draw_ssim_by_step",
-    "mark_oracle",
-    "styles_of",
 ]

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kscout.figures.png import brightest_shown
-from kscout.figures.style import QUIET, house_style, new_axes
+from kscout.figures.series import QUIET
+from kscout.figures.style import house_style, new_axes
 
 _STRIP = 0.14
 """Height over width of a drawn mask."""
@@ -19,7 +20,7 @@ _STRIP = 0.14
 
 @final
 @dataclass(frozen=True)
-class Example:
+class Shown:
     """One slice under one method: what was measured and what came of it."""
 
     title: str
@@ -32,7 +33,7 @@ class Example:
 def draw_average_policy(
     policies: Mapping[str, Float[np.ndarray, "step col"]],
     *,
-    start_columns: Sequence[int] | Int[np.ndarray, " start"],
+    start_columns: Sequence[int] | Int[np.ndarray, " start"] = (),
 ) -> Figure:
     """Draw the fraction of slices that have acquired a column by each step.
 
@@ -70,7 +71,7 @@ def draw_average_policy(
     return figure
 
 
-def draw_examples(examples: Sequence[Example]) -> Figure:
+def draw_examples(examples: Sequence[Shown]) -> Figure:
     """Draw mask, reconstruction, target and absolute difference, one example per row.
 
     All differences share one scale, so that rows may be compared.
@@ -184,7 +185,7 @@ def _show(axes: Axes, picture: Any, limit: float, colormap: str) -> None:  # noq
 
 
 __all__ = [
-    "Example",
+    "Shown",
     "draw_average_policy",
     "draw_examples",
     "draw_montage",

@@ -1,38 +1,22 @@
-"""Colors, line styles and files of figures.
+"""The style and the files of figures.
 
-Colors can be told apart with any color vision; marker and dash repeat what the color
-says. A figure is drawn in fixed colors; inside the page these become CSS variables, so that one
-drawing serves light and dark.
+A figure is drawn in fixed colors; inside the page these become CSS variables, so that one drawing
+serves light and dark.
 """
 
 import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kscout.figures.series import GRID, INK, PAPER, QUIET, SERIES
 from kscout.files import write_text, written_whole
 
-INK, QUIET, GRID, PAPER = "#1b1f24", "#67707a", "#d9dee3", "#fdfdfe"
-# Six of Okabe and Ito's (black is the oracles', yellow is lost on white), then wine and gray.
-SERIES = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#882255",
-    "#7f8c99",
-)
-_MARKERS = "osD^vPXp"
-_ORACLE_DASHES: tuple[Any, ...] = ("--", "-.", (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5)))
 _VARIABLES = {INK: "var(--ink)", QUIET: "var(--quiet)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 _VARIABLES |= {color: f"var(--series-{index})" for index, color in enumerate(SERIES, start=1)}
 _RC = {
@@ -65,33 +49,6 @@ _RC = {
     "pdf.fonttype": 42,
     "savefig.dpi": 200,
 }
-
-
-@final
-@dataclass(frozen=True)
-class LineStyle:
-    """How a method is drawn, everywhere in a report."""
-
-    color: str
-    dash: Any
-    marker: str | None
-
-
-def assign_styles(names: list[str], oracles: set[str]) -> dict[str, LineStyle]:
-    """Give every method its look: oracles dashed in ink, the others solid in color."""
-    styles: dict[str, LineStyle] = {}
-    n_methods = n_oracles = 0
-    for name in names:
-        if name in oracles:
-            styles[name] = LineStyle(INK, _ORACLE_DASHES[n_oracles % len(_ORACLE_DASHES)], None)
-            n_oracles += 1
-        else:
-            # After the colors are used up, a shifted marker keeps the pairs distinct.
-            turn = n_methods // len(SERIES)
-            marker = _MARKERS[(n_methods + turn) % len(_MARKERS)]
-            styles[name] = LineStyle(SERIES[n_methods % len(SERIES)], "-", marker)
-            n_methods += 1
-    return styles
 
 
 @contextmanager
@@ -157,17 +114,4 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     return [*paths, svg]
 
 
-__all__ = [
-    "GRID",
-    "INK",
-    "PAPER",
-    "QUIET",
-    "SERIES",
-    "LineStyle",
-    "assign_styles",
-    "house_style",
-    "new_axes",
-    "save_figure",
-    "to_inline_svg",
-    "to_svg",
-]
+__all__ = ["house_style", "new_axes", "save_figure", "to_inline_svg", "to_svg"]

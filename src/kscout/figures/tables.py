@@ -7,10 +7,10 @@ oracles, and which columns are the paper's own numbers.
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from kscout.errors import unknown_name
 
@@ -26,6 +26,13 @@ class Measured:
 
 
 Cell = str | Measured | None
+
+
+def measured(value: int | float | None, spread: int | float | None = None) -> Measured | None:
+    """Return a cell for a number that may not be known."""
+    if value is None:
+        return None
+    return Measured(float(value), None if spread is None else float(spread))
 
 
 @final
@@ -92,6 +99,19 @@ class Table:
         if not isinstance(cell, Measured) or math.isnan(cell.value):
             return None
         return round(cell.value, self.columns[index].digits)
+
+
+def plain_table(title: str, name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Lay out rows of any kind: their keys are the columns, numbers with a fraction are rounded."""
+    columns = tuple(Column(key.replace("_", " ")) for key in rows[0])
+    lines = tuple(Row(tuple(map(_plain_cell, row.values()))) for row in rows)
+    return Table(title, columns, lines, name=name.replace("_", "-"))
+
+
+def _plain_cell(value: object) -> Cell:
+    if isinstance(value, float):
+        return Measured(value)
+    return None if value is None else str(value)
 
 
 def to_html(table: Table) -> str:
@@ -318,6 +338,8 @@ __all__ = [
     "Measured",
     "Row",
     "Table",
+    "measured",
+    "plain_table",
     "to_csv",
     "to_html",
     "to_latex",

@@ -306,7 +306,44 @@ ESTIMATORS = Table(
     },
 )
 
+
+def label_of(method: str, settings: Mapping[str, Any]) -> str:
+    """Return what tables call the runs of an estimator that has these settings.
+
+    Args:
+        method: its name; one that is not in the table is its own label.
+        settings: by key; those that the label names may be left out.
+    """
+    entry = ESTIMATORS.entries.get(method)
+    try:
+        return entry.label.format(**settings) if entry else method
+    except (KeyError, TypeError, ValueError):
+        return method
+
+
+ANALYSES = Table(
+    "analysis",
+    "kscout.analyses",
+    "kscout.evaluation.analyses:Analysis",
+    Entry,
+    {
+        name: Entry(f"kscout.evaluation.analyses.{target}", summary)
+        for name, target, summary in (
+            ("policy", "policy:Policy", "which columns are measured by which step"),
+            ("entropy", "entropy:Entropy", "how much policies adapt to the image"),
+            ("overlooked", "overlooked:Overlooked", "columns that policies hardly ever draw"),
+            ("snr", "snr:Snr", "signal-to-noise ratio of gradients"),
+            ("gammas", "gammas:Gammas", "final scores by discount"),
+            ("curves", "curves:Curves", "learning curves"),
+            ("cost", "cost:Cost", "what training cost"),
+            ("examples", "examples:Examples", "reconstructions of chosen slices"),
+            ("ranking", "ranking:Ranking", "how SSIM and PSNR order policies"),
+        )
+    },
+)
+
 __all__ = [
+    "ANALYSES",
     "ESTIMATORS",
     "FORMATS",
     "IMPORT_PRESETS",
@@ -326,6 +363,7 @@ __all__ = [
     "Table",
     "import_target",
     "is_outside",
+    "label_of",
     "untrained_reconstructions",
     "use",
     "used",

@@ -6,37 +6,24 @@ from pathlib import Path
 from typing import final
 
 from kscout.errors import DataError, unknown_name
-from kscout.evaluation.average_policy import average_policy_of_results
-from kscout.evaluation.results import RESULTS
+from kscout.evaluation.analyses import EvaluationFolder, Material, Page
 from kscout.figures.blocks import Block, Section, Widget, labeled
-from kscout.figures.curves import styles_of
-from kscout.figures.style import SERIES, LineStyle
+from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.files import write_text
+from kscout.names import ANALYSES
 from kscout.player import acquisition_player
-from kscout.report.analyses import (
-    TRAINING,
-    Context,
-    draw_policies,
-    example_blocks,
-    kind_of,
-)
 from kscout.report.evaluations import (
     Evaluation,
     curves_of,
+    is_trained,
     overview_table,
-    paper_method,
     result_section,
     result_sections,
 )
 from kscout.report.folders import Found, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
-from kscout.report.trainings import training_section
 from kscout.report.words import facts, summarize, tell_overall, tell_winner
-
-_TRAINED = ("greedy", "ngreedy", "ngreedy-0.9", "alphazero")
-_LARGEST_RESULTS = 64 * 2**20
-"""Bytes of `results.csv` up to which a report reads it; beyond, `kscout analyze policy` does."""
 
 
 @final
@@ -57,11 +44,8 @@ def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> 
     """Read folders and lay out a report; a section appears only where there is data for it."""
     found = search(folders)
     styles = styles_of([curve for one in found.evaluations for curve in curves_of(one)])
-    analyses = analysis_sections(found, styles)
     sections = _evaluation_sections(found.evaluations, styles)
-    sections += [player_section(found, styles), *analyses]
-    if all(section.title != TRAINING for section in analyses):
-        sections.append(training_section(found.runs, styles=styles))
+    sections += [player_section(found, styles), *analysis_sections(found, styles)]
     return Report(
         front=_front(found, title),
         sections=tuple(section for section in sections if section.blocks),
@@ -70,23 +54,40 @@ def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> 
 
 
 def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
-    """Return the paper's analyses: from tables of `kscout analyze`, or results themselves."""
-    context = Context(styles, settings=_paper_settings(found.evaluations))
+    """Return the analyses: from their tables, or from runs and results where there are none."""
+    page = Page(styles, settings=_paper_settings(found.evaluations))
+    names = [table.name for _, table in found.tables]
+    order = [*ANALYSES, *(name for name in dict.fromkeys(names) if name not in ANALYSES.entries)]
     parts: dict[str, list[Block]] = {}
-    kinds = [kind_of(rows) for _, rows in found.analyses]
-    for kind, (label, rows) in zip(kinds, found.analyses, strict=True):
-        if kind is None:
-            continue
-        blocks = kind.blocks(rows, context)
-        own = parts.setdefault(kind.title, [])
-        own += labeled(blocks, label) if kinds.count(kind) > 1 else blocks
-    if "Average policy" not in parts:
-        parts["Average policy"] = average_policies_of(found.evaluations)
-    for label, examples in found.examples:
-        blocks = example_blocks(examples)
-        own = parts.setdefault("Examples", [])
-        own += labeled(blocks, label) if len(found.examples) > 1 else blocks
+    for label, table in sorted(found.tables, key=lambda pair: order.index(pair[1].name)):
+        if table.title:
+            blocks = table.blocks(page)
+            is_one = names.count(table.name) == 1
+            parts.setdefault(table.title, []).extend(blocks if is_one else labeled(blocks, label))
+    material = _material(found)
+    asked = set(parts)
+    for name in ANALYSES.entries:
+        kind = ANALYSES.resolve(name)
+        if kind.title not in asked and (blocks := kind.unasked(material, page)):
+            parts.setdefault(kind.title, []).extend(blocks)
     return [Section(title, tuple(blocks)) for title, blocks in parts.items() if blocks]
+
+
+def _material(found: Found) -> Material:
+    return Material(
+        runs=[run.path for run in found.runs if run.metrics],
+        evaluations=[
+            EvaluationFolder(
+                label=one.label,
+                path=one.folder,
+                n_cols=one.n_cols,
+                n_initial=one.n_initial,
+                trained=tuple(entry["policy"] for entry in one.policies if is_trained(entry)),
+            )
+            for one in found.evaluations
+            if one.folder is not None and one.n_cols is not None and one.n_initial is not None
+        ],
+    )
 
 
 def _paper_settings(evaluations: Sequence[Evaluation]) -> dict[tuple[int, int], str | None]:
@@ -98,30 +99,6 @@ def _paper_settings(evaluations: Sequence[Evaluation]) -> dict[tuple[int, int], 
         key = (one.n_initial or 0, one.steps)
         settings[key] = name if settings.get(key, name) == name else None
     return settings
-
-
-def average_policies_of(evaluations: Sequence[Evaluation]) -> list[Block]:
-    """Draw what trained policies measured in evaluations, from their long tables."""
-    blocks: list[Block] = []
-    for evaluation in evaluations:
-        results = None if evaluation.folder is None else evaluation.folder / RESULTS
-        n_cols, n_initial = evaluation.n_cols, evaluation.n_initial
-        if results is None or n_cols is None or n_initial is None or not _is_small(results):
-            continue
-        pictures = {
-            policy["policy"]: average_policy_of_results(
-                results, policy["policy"], n_cols=n_cols, n_initial=n_initial
-            ).sampled.numpy()
-            for policy in evaluation.policies
-            if paper_method(policy) in _TRAINED
-        }
-        drawn = draw_policies(pictures)
-        blocks += labeled(drawn, evaluation.label) if len(evaluations) > 1 else drawn
-    return blocks
-
-
-def _is_small(results: Path) -> bool:
-    return results.is_file() and results.stat().st_size <= _LARGEST_RESULTS
 
 
 def _evaluation_sections(

@@ -18,9 +18,10 @@ from kscout.evaluation.paper_numbers import (
     same_setting,
 )
 from kscout.figures.blocks import Block, Drawing, Prose, Section, link_name
-from kscout.figures.curves import Curve, draw_ranking, draw_ssim_by_step, styles_of
-from kscout.figures.style import LineStyle
+from kscout.figures.curves import draw_ranking, draw_ssim_by_step
+from kscout.figures.series import Curve, LineStyle, styles_of
 from kscout.figures.tables import Column, Measured, Row, Table
+from kscout.names import POLICIES, label_of
 
 PROTOCOL_WORDS = {
     "paper": "Protocol **paper**: images are brought to the target's units with the target's own "
@@ -88,9 +89,12 @@ def paper_method(policy: dict[str, Any]) -> str | None:
     training = policy.get("training")
     if not training:
         return method_of(policy["policy"])
-    if training["method"] == "greedy":
-        return "greedy"
-    return {1.0: "ngreedy", 0.9: "ngreedy-0.9"}.get(float(training.get("gamma", 1)))
+    return method_of(label_of(training["method"], training))
+
+
+def is_trained(policy: dict[str, Any]) -> bool:
+    """Say whether a policy of a summary was trained, by its training or its name."""
+    return bool(policy.get("training")) or paper_method(policy) not in (None, *POLICIES.entries)
 
 
 def read_evaluation(folder: Path, label: str | None = None) -> Evaluation:
@@ -287,6 +291,7 @@ __all__ = [
     "Evaluation",
     "curves_of",
     "final_of",
+    "is_trained",
     "overview_table",
     "paper_method",
     "policy_table",

@@ -8,16 +8,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from kscout.errors import DataError
-from kscout.figures.pictures import Example
+from kscout.evaluation.analyses import Tabulated, find_tables
+from kscout.evaluation.run_names import folder_labels
 from kscout.player import Acquisition, load_acquisition
 from kscout.report.evaluations import Evaluation, read_evaluation
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 
 SUMMARY = "summary.json"
-ACQUISITIONS, EXAMPLES = "acquisition*.npz", "examples.npz"
+ACQUISITIONS = "acquisition*.npz"
 _ORIGIN = (
     "protocol",
     "metric_convention",
@@ -42,10 +41,8 @@ class Found:
     evaluations: tuple[Evaluation, ...]
     runs: tuple[RunRecord, ...]
     acquisitions: tuple[Acquisition, ...]
-    analyses: tuple[tuple[str, list[dict[str, Any]]], ...]
-    """Folder's label and rows of the tables that `kscout analyze` wrote."""
-    examples: tuple[tuple[str, list[Example]], ...]
-    """Folder's label and what `kscout analyze examples` wrote there."""
+    tables: tuple[tuple[str, Tabulated], ...]
+    """Folder's label and a table that `kscout analyze` wrote there."""
     provenance: dict[str, Facts]
 
 
@@ -70,19 +67,12 @@ def search(names: Sequence[str | Path]) -> Found:
             for folder in folders
             for file in sorted(folder.glob(ACQUISITIONS))
         ),
-        analyses=tuple(
-            (label, rows) for folder, label in folders.items() for rows in _tables(folder)
-        ),
-        examples=tuple(
-            (label, examples)
-            for folder, label in folders.items()
-            if (examples := _examples(folder))
+        tables=tuple(
+            (label, table) for folder, label in folders.items() for table in find_tables(folder)
         ),
         provenance=_provenance(folders, evaluations, runs),
     )
-    if not (
-        found.evaluations or found.runs or found.acquisitions or found.analyses or found.examples
-    ):
+    if not (found.evaluations or found.runs or found.acquisitions or found.tables):
         raise DataError(
             f"nothing to report in {', '.join(map(str, paths))}: no {SUMMARY} of "
             f"`kscout evaluate`, no run folder ({CONFIG} and {PROVENANCE}), no output of "
@@ -106,18 +96,6 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(inner)
 
 
-def folder_labels(folders: Sequence[Path]) -> dict[Path, str]:
-    """Name folders by as few of their last parts as tell them apart."""
-    labels = {}
-    for folder in folders:
-        for n_parts in range(1, len(folder.parts)):
-            label = "/".join(folder.parts[-n_parts:])
-            if sum("/".join(other.parts[-n_parts:]) == label for other in folders) == 1:
-                break
-        labels[folder] = label
-    return labels
-
-
 def _is_evaluation(folder: Path) -> bool:
     return isinstance((_json(folder / SUMMARY) or {}).get("policies"), list)
 
@@ -126,36 +104,6 @@ def _is_run(folder: Path) -> bool:
     if not ((folder / CONFIG).is_file() and (folder / PROVENANCE).is_file()):
         return False
     return "kind" in tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
-
-
-def _tables(folder: Path) -> list[list[dict[str, Any]]]:
-    contents = [_load(path) for path in sorted(folder.glob("*.json"))]
-    return [
-        content
-        for content in contents
-        if isinstance(content, list) and content and isinstance(content[0], dict)
-    ]
-
-
-def _examples(folder: Path) -> list[Example]:
-    """Read what `kscout analyze examples` wrote."""
-    path = folder / EXAMPLES
-    if not path.is_file():
-        return []
-    try:
-        with np.load(path) as arrays:
-            names = [arrays[key] for key in ("policy", "volume", "slice")]
-            titles = [
-                f"{policy}\n{volume}:{number}"
-                for policy, volume, number in zip(*names, strict=True)
-            ]
-            pictures = [arrays[key] for key in ("mask", "image", "target", "ssim")]
-            return [
-                Example(title, mask, image, target, float(ssim))
-                for title, mask, image, target, ssim in zip(titles, *pictures, strict=True)
-            ]
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} is damaged ({error}); run `kscout analyze examples`") from error
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -202,4 +150,4 @@ def _flat(record: Mapping[str, Any]) -> Facts:
     return flat
 
 
-__all__ = ["Found", "folder_labels", "search"]
+__all__ = ["Found", "search"]

@@ -1,0 +1,34 @@
+"""The analyses, one file each: options, what is computed, table, figures and report section.
+
+`kscout.names.ANALYSES` lists them. The command line, campaigns and reports read that table, so that
+no other file names an analysis. Nothing here imports torch or matplotlib until an analysis computes
+or draws.
+"""
+
+from kscout.evaluation.analyses.analysis import (
+    Analysis,
+    EvaluationFolder,
+    Material,
+    Page,
+    PolicyAnalysis,
+    SliceSetting,
+    Split,
+)
+from kscout.evaluation.analyses.files import Tabulated, find_tables, run_analysis
+from kscout.evaluation.analyses.options import Option, options_of, with_options
+
+__all__ = [
+    "Analysis",
+    "EvaluationFolder",
+    "Material",
+    "Option",
+    "Page",
+    "PolicyAnalysis",
+    "SliceSetting",
+    "Split",
+    "Tabulated",
+    "find_tables",
+    "options_of",
+    "run_analysis",
+    "with_options",
+]

@@ -1,0 +1,190 @@
+"""What an analysis is: derive from `Analysis`, or from `PolicyAnalysis` to run policies."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar, final
+
+from kscout.errors import ConfigError, DataError
+from kscout.evaluation.progress import OnStep
+from kscout.figures.blocks import Block
+from kscout.figures.series import LineStyle
+from kscout.figures.tables import plain_table
+from kscout.names import Protocol
+
+Row = TypeVar("Row")
+"""A frozen dataclass: one row of the table of an analysis."""
+Split = Literal["train", "val", "test"]
+
+
+@final
+@dataclass(frozen=True)
+class Page:
+    """What the sections of a page share."""
+
+    styles: Mapping[str, LineStyle] = field(default_factory=dict)
+    """The looks of methods."""
+    settings: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
+    """The paper's setting by start and number of steps, as evaluations tell; None for none."""
+
+    @property
+    def setting(self) -> str | None:
+        """The paper's setting, where all evaluations are of one."""
+        found = set(self.settings.values())
+        return next(iter(found)) if len(found) == 1 else None
+
+    def looks_of(self, names: set[str]) -> Mapping[str, LineStyle] | None:
+        """Return the page's looks where they cover all names."""
+        return self.styles if names <= set(self.styles) else None
+
+
+@final
+@dataclass(frozen=True)
+class EvaluationFolder:
+    """An evaluation on disk, as far as analyses read it."""
+
+    label: str
+    path: Path
+    n_cols: int
+    n_initial: int
+    trained: tuple[str, ...]
+    """Names of its trained policies."""
+
+
+@final
+@dataclass(frozen=True)
+class Material:
+    """What lies in the folders of a report beside the tables of analyses."""
+
+    runs: Sequence[Path] = ()
+    """Run folders that have logged an epoch."""
+    evaluations: Sequence[EvaluationFolder] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis(ABC, Generic[Row]):
+    """An analysis: its fields are the options, each with a docstring that becomes its help.
+
+    The docstring of the class is the help of its command and ends with an example.
+    """
+
+    reads: ClassVar[Literal["policies", "runs", "results"]]
+    """The arguments of the command: policies (names, run folders, weights files), run folders, or
+    folders that `evaluate` wrote."""
+    file: ClassVar[str]
+    """Name of the files that it writes: `entropies` for `entropies.csv`, `.json` and figures."""
+    row: ClassVar[type[Any]]
+    """The dataclass of a row."""
+    title: ClassVar[str] = ""
+    """The section of a report; empty where reports leave it out."""
+    required: ClassVar[tuple[str, ...]] = ()
+    """Options that the command line insists on."""
+    free: ClassVar[frozenset[str]] = frozenset({"device", "batch_size"})
+    """Options that change no row, so that no table is refused or replaced because of them."""
+    one_seed: ClassVar[bool] = False
+    """A campaign hands over the first seed of each method where its file names none."""
+    spans_horizons: ClassVar[bool] = False
+    """A campaign runs it once over the evaluations of all horizons, and not for each."""
+
+    @abstractmethod
+    def compute(
+        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+    ) -> list[Row]:
+        """Compute the rows of the table.
+
+        Args:
+            given: the arguments; see `reads`.
+            out: folder of the table, for what is written beside it.
+            on_step: told how far the work has come.
+        """
+
+    def figures(self, rows: Sequence[Row], folder: Path) -> dict[str, Any]:
+        """Draw the table: matplotlib figures by file name.
+
+        Args:
+            rows: the table.
+            folder: where it was written, with what `compute` left there.
+        """
+        return {}
+
+    @classmethod
+    def blocks(cls, rows: Sequence[Row], page: Page, folder: Path) -> list[Block]:
+        """Lay out the table for a report: all columns as they are, where not overridden."""
+        return [plain_table(cls.title, cls.file, cls.document(rows))]
+
+    @classmethod
+    def unasked(cls, material: Material, page: Page) -> list[Block]:
+        """Return what a report shows where nobody ran the analysis and its material lies there."""
+        return []
+
+    @classmethod
+    def told(cls, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows that the command prints; all are in the files."""
+        return rows
+
+    @classmethod
+    def document(cls, rows: Sequence[Row]) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the content of the JSON file."""
+        return [asdict(row) for row in rows]  # type: ignore[call-overload]
+
+    @classmethod
+    def parse(cls, document: Any) -> list[Row]:  # noqa: ANN401 - any JSON value
+        """Return the rows that a JSON file holds."""
+        names = [item.name for item in fields(cls.row)]
+        try:
+            found = [{name: line[name] for name in names if name in line} for line in document]
+            return [cls.row(**line) for line in found]
+        except TypeError as error:
+            raise DataError(f"this is no table of {cls.file} ({error}); make it anew") from error
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SliceSetting:
+    """Slices, and how policies acquire them; the budget is the runs' own where not given."""
+
+    data: Path
+    reconstructor: str
+    split: Split = "test"
+    n_initial: int | None = None
+    steps: int | None = None
+    trajectories: int = 1
+    seed: tuple[int, ...] = (0,)
+    protocol: Protocol = "paper"
+    batch_size: int = 16
+    limit: int | None = None
+    """Use this many slices only, spread evenly over the split."""
+    device: str = "auto"
+
+    @classmethod
+    def of(cls, options: Analysis[Any]) -> "SliceSetting":
+        """Take what the options of an analysis give; the rest keeps its default."""
+        values = {item.name: getattr(options, item.name, None) for item in fields(cls)}
+        given = {name: value for name, value in values.items() if value not in (None, ())}
+        if "data" not in given or "reconstructor" not in given:
+            raise ConfigError("policies are run on slices; give --data and --reconstructor")
+        return cls(**given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyAnalysis(Analysis[Row]):
+    """An analysis that runs policies on slices."""
+
+    reads = "policies"
+    required = ("data", "reconstructor")
+
+    data: Path | None = None
+    """Store of slices."""
+    reconstructor: str | None = None
+    """As for `evaluate`."""
+    split: Split = "test"
+    """train, val or test."""
+    n_initial: int | None = None
+    """Columns at the start. (default: the runs')"""
+    steps: int | None = None
+    """Columns to acquire. (default: the runs')"""
+    seed: tuple[int, ...] = (0,)
+    """Of the draws."""
+    device: str = "auto"
+    """auto, cpu or cuda."""

@@ -1,0 +1,134 @@
+"""What training costs: time, peak memory, reconstructions per second, from run folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import final
+
+from kscout.evaluation.analyses.analysis import Analysis, Material, Page
+from kscout.evaluation.paper_numbers import ARXIV, COST_DAYS
+from kscout.evaluation.progress import OnStep
+from kscout.evaluation.run_names import grouped_runs
+from kscout.figures.blocks import Block
+from kscout.figures.tables import Column, Row, Table, measured
+from kscout.runs import RunRecord
+
+
+@final
+@dataclass(frozen=True)
+class CostRow:
+    """What the runs of one method took, mean over its seeds.
+
+    Runs trained in lockstep share their time: `time_s` is what each waited, `own_time_s` its share.
+    """
+
+    policy: str
+    kind: str
+    device: str
+    n_seeds: int
+    n_finished: int
+    n_epochs: int
+    n_lockstep: int
+    time_s: float
+    own_time_s: float
+    time_per_epoch_s: float | None
+    peak_memory_mib: float | None
+    reconstructions_per_s: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Cost(Analysis[CostRow]):
+    """What training cost: time, peak memory, reconstructions per second.
+
+    Example: kscout analyze cost runs/greedy-seed0 runs/ngreedy-seed0 --out analyses
+    """
+
+    reads = "runs"
+    file = "cost"
+    title = "Training"
+    row = CostRow
+
+    def compute(
+        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+    ) -> list[CostRow]:
+        """Return one row per method, from what its runs logged."""
+        groups = grouped_runs([Path(one) for one in given])
+        return [_row(name, records) for name, records in groups.items()]
+
+    @classmethod
+    def blocks(cls, rows: Sequence[CostRow], page: Page, folder: Path) -> list[Block]:
+        """Tabulate time and memory, with the paper's days in the note."""
+        columns = (
+            *(Column("run"), Column("kind"), Column("seeds"), Column("epochs")),
+            *(Column("time (s)", digits=1), Column("per epoch (s)", digits=2)),
+            *(Column("peak memory (MiB)", digits=0), Column("reconstructions per s", digits=0)),
+            Column("device"),
+        )
+        lines = tuple(
+            Row(
+                (
+                    *(row.policy, row.kind, str(row.n_seeds), str(row.n_epochs)),
+                    *map(measured, (row.time_s, row.time_per_epoch_s, row.peak_memory_mib)),
+                    *(measured(row.reconstructions_per_s), row.device),
+                )
+            )
+            for row in rows
+        )
+        greedy, non_greedy = COST_DAYS["knee-base"]["greedy"], COST_DAYS["knee-base"]["ngreedy"]
+        longest = COST_DAYS["brain-long"]["ngreedy"]
+        note = (
+            "Time is the mean over seeds of all epochs, validation included. The paper "
+            f"({ARXIV}) gives about {greedy[0]} days for greedy and {non_greedy[0]} for non-greedy "
+            f"training on fastMRI knees (base) on one GTX 1080 Ti, and up to {longest[0]} days on "
+            f"{longest[1]} (brain, long): other data, size and hardware."
+        )
+        return [Table("What training took", columns, lines, note, "training")]
+
+    @classmethod
+    def unasked(cls, material: Material, page: Page) -> list[Block]:
+        """Tabulate all runs."""
+        runs = [str(path) for path in material.runs]
+        return cls.blocks(cls().compute(runs), page, Path()) if runs else []
+
+
+def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
+    lines = [line for record in records for line in record.metrics]
+    times = [sum(line["time_s"] for line in record.metrics) for record in records]
+    own_times = [
+        sum(line["time_s"] / line.get("n_lockstep", 1) for line in record.metrics)
+        for record in records
+    ]
+    memory = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
+    counts = [_n_reconstructions(record) for record in records]
+    known = [count for count in counts if count is not None]
+    total_s = float(sum(times))
+    is_known = bool(total_s) and len(known) == len(counts)
+    return CostRow(
+        policy=name,
+        kind=records[0].kind,
+        device=", ".join(sorted({str(r.provenance.get("device", "unknown")) for r in records})),
+        n_seeds=len(records),
+        n_finished=sum(record.is_finished for record in records),
+        n_epochs=max(len(record.metrics) for record in records),
+        n_lockstep=max((line.get("n_lockstep", 1) for line in lines), default=1),
+        time_s=fmean(times),
+        own_time_s=fmean(own_times),
+        time_per_epoch_s=total_s / len(lines) if lines else None,
+        peak_memory_mib=max(memory) / 2**20 if memory else None,
+        reconstructions_per_s=sum(known) / total_s if is_known else None,
+    )
+
+
+def _n_reconstructions(record: RunRecord) -> int | None:
+    """Count those of a run; where it did not log them, one per slice and then q per step."""
+    if all("n_reconstructions" in line for line in record.metrics):
+        return sum(line["n_reconstructions"] for line in record.metrics)
+    if not all("n_slices" in line for line in record.metrics):
+        return None
+    n_slices = sum(line["n_slices"] for line in record.metrics)
+    if record.kind != "policy":
+        return n_slices
+    per_step = record.config["training"]["n_trajectories"]
+    return n_slices * (1 + record.config["acquisition"]["horizon"] * per_step)

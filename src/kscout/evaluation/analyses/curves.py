@@ -1,0 +1,124 @@
+"""Learning curves: training and validation SSIM per epoch, over the seeds of a method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from kscout.errors import RunError
+from kscout.evaluation.analyses.analysis import Analysis, Material, Page
+from kscout.evaluation.progress import OnStep
+from kscout.evaluation.run_names import grouped_runs
+from kscout.figures.blocks import Block, Drawing
+from kscout.figures.series import Curve
+from kscout.runs import RunRecord, read_run
+
+SERIES = ("train_ssim", "val_ssim")
+"""Keys of `metrics.jsonl`; reconstructors have the second alone."""
+_CAPTION = (
+    "Learning curves: mean SSIM per epoch on training and on validation slices, one sampled "
+    "trajectory each; bands are one standard deviation over seeds."
+)
+
+
+@final
+@dataclass(frozen=True)
+class CurveRow:
+    """One series of a method at one epoch that all its seeds have reached."""
+
+    policy: str
+    series: str
+    epoch: int
+    mean: float
+    std: float | None
+    """Over seeds (ddof 1)."""
+    n_seeds: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Curves(Analysis[CurveRow]):
+    """Learning curves: training and validation SSIM per epoch, over seeds.
+
+    Example: kscout analyze curves runs/greedy-seed* runs/ngreedy-seed* --out analyses
+    """
+
+    reads = "runs"
+    file = "curves"
+    title = "Training"
+    row = CurveRow
+
+    def compute(
+        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+    ) -> list[CurveRow]:
+        """Read runs, finished or not, grouped by method."""
+        rows = [
+            row
+            for name, records in grouped_runs([Path(one) for one in given]).items()
+            for series in SERIES
+            for row in _rows(name, series, records)
+        ]
+        if not rows:
+            raise RunError(f"{given[0]} has logged no epoch yet; wait for its first one")
+        return rows
+
+    def figures(self, rows: Sequence[CurveRow], folder: Path) -> dict[str, Any]:
+        """Draw training and validation SSIM, with bands over seeds."""
+        from kscout.figures.curves import draw_curves
+
+        return {self.file: draw_curves(*_panels(rows))}
+
+    @classmethod
+    def told(cls, rows: Sequence[CurveRow]) -> Sequence[CurveRow]:
+        return ()
+
+    @classmethod
+    def blocks(cls, rows: Sequence[CurveRow], page: Page, folder: Path) -> list[Block]:
+        """Draw the curves; nothing where no run has two epochs."""
+        panels = _panels(rows)
+        if all(len(curve.x) < 2 for curves in panels for curve in curves):
+            return []
+        from kscout.figures.curves import draw_curves
+
+        figure = draw_curves(*panels, styles=page.looks_of({row.policy for row in rows}))
+        return [Drawing(figure, "learning-curves", _CAPTION, is_wide=True)]
+
+    @classmethod
+    def unasked(cls, material: Material, page: Page) -> list[Block]:
+        """Draw the policies' runs."""
+        runs = [str(path) for path in material.runs if read_run(path).kind == "policy"]
+        return cls.blocks(cls().compute(runs), page, Path()) if runs else []
+
+
+def _rows(name: str, series: str, records: Sequence[RunRecord]) -> list[CurveRow]:
+    logged = [
+        {line["epoch"]: float(line[series]) for line in record.metrics if series in line}
+        for record in records
+    ]
+    epochs = sorted(set.intersection(*(set(values) for values in logged)))
+    values = np.array([[one[epoch] for epoch in epochs] for one in logged])
+    n_seeds = len(values)
+    stds = values.std(axis=0, ddof=1).tolist() if n_seeds > 1 else [None] * len(epochs)
+    return [
+        CurveRow(name, series, *point, n_seeds)
+        for point in zip(epochs, values.mean(axis=0).tolist(), stds, strict=True)
+    ]
+
+
+def _panels(rows: Sequence[CurveRow]) -> tuple[list[Curve], list[Curve]]:
+    train, val = (
+        [
+            Curve.with_spread(
+                name,
+                [row.epoch for row in own],
+                [row.mean for row in own],
+                [row.std for row in own],
+            )
+            for name in dict.fromkeys(row.policy for row in rows)
+            if (own := [row for row in rows if (row.policy, row.series) == (name, series)])
+        ]
+        for series in SERIES
+    )
+    return train, val

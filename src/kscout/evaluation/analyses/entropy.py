@@ -1,0 +1,110 @@
+"""Entropies of policies by step: how much the choice of a column depends on the image."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
+from kscout.evaluation.progress import OnStep, Step
+from kscout.figures.blocks import Block, Drawing
+from kscout.figures.series import Curve
+
+_PANELS = {
+    "mutual_information": "mutual information",
+    "marginal": "marginal entropy",
+    "conditional": "conditional entropy",
+}
+_CAPTION = (
+    "Entropy of the policy per step. Marginal: of the policy averaged over slices. Conditional: "
+    "averaged over slices of each slice's own. Their difference, the mutual information, is how "
+    "much the choice depends on the slice. Bands are one standard deviation over seeds."
+)
+
+
+@final
+@dataclass(frozen=True)
+class EntropyRow:
+    """Entropies of one method at one step, mean and deviation over seeds, in nats."""
+
+    policy: str
+    step: int
+    """From 1."""
+    n_seeds: int
+    marginal: float
+    marginal_std: float | None
+    conditional: float
+    conditional_std: float | None
+    mutual_information: float
+    mutual_information_std: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Entropy(PolicyAnalysis[EntropyRow]):
+    """Marginal and conditional entropy and mutual information per step, in nats.
+
+    Example: kscout analyze entropy runs/greedy-seed0 runs/greedy-seed1 --data stores/knee
+    --reconstructor runs/unet --out analyses
+    """
+
+    file = "entropies"
+    title = "Adaptivity"
+    row = EntropyRow
+
+    trajectories: int = 8
+    """Per slice (paper: 8)."""
+    limit: int | None = None
+    """Only so many slices, spread over the split."""
+    batch_size: int = 16
+    """Slices at once."""
+
+    def compute(
+        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+    ) -> list[EntropyRow]:
+        """Run the policies; seeds of one method share a row."""
+        from kscout.evaluation.adaptivity import entropy_bands, policy_entropies
+        from kscout.evaluation.subjects import open_subjects
+
+        opened = open_subjects(given, SliceSetting.of(self))
+        rows = []
+        for name, entrants in opened.by_name.items():
+            by_seed = []
+            for entrant in entrants:
+                plan = replace(opened.plan, seed=entrant.draw_seed)
+                by_seed.append(
+                    policy_entropies(entrant.policy, opened.slices, opened.reconstructor, plan)
+                )
+                if on_step is not None:
+                    n_slices = len(opened.slices)
+                    on_step(Step(f"{name}, seed {entrant.seed}", n_slices, n_slices))
+            rows += [
+                EntropyRow(policy=name, step=step, n_seeds=len(by_seed), **asdict(band))
+                for step, band in enumerate(entropy_bands(by_seed), start=1)
+            ]
+        return rows
+
+    def figures(self, rows: Sequence[EntropyRow], folder: Path) -> dict[str, Any]:
+        """Draw the three quantities side by side, with bands over seeds."""
+        from kscout.figures.curves import draw_entropies
+
+        return {self.file: draw_entropies(_panels(rows))}
+
+    @classmethod
+    def blocks(cls, rows: Sequence[EntropyRow], page: Page, folder: Path) -> list[Block]:
+        from kscout.figures.curves import draw_entropies
+
+        looks = page.looks_of({row.policy for row in rows})
+        figure = draw_entropies(_panels(rows), styles=looks)
+        return [Drawing(figure, "entropies", _CAPTION, is_wide=True)]
+
+
+def _panels(rows: Sequence[EntropyRow]) -> dict[str, list[Curve]]:
+    panels: dict[str, list[Curve]] = {title: [] for title in _PANELS.values()}
+    for name in dict.fromkeys(row.policy for row in rows):
+        own = [row for row in rows if row.policy == name]
+        for key, title in _PANELS.items():
+            mean = [getattr(row, key) for row in own]
+            std = [getattr(row, f"{key}_std") for row in own]
+            panels[title].append(Curve.with_spread(name, [row.step for row in own], mean, std))
+    return panels

@@ -1,0 +1,170 @@
+"""Final scores of trained policies by the discount of their estimator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from kscout.errors import DataError
+from kscout.evaluation.analyses.analysis import Analysis, Page
+from kscout.evaluation.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
+from kscout.evaluation.progress import OnStep
+from kscout.evaluation.summary import check_comparable, read_summary
+from kscout.figures.blocks import Block, Drawing
+from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
+from kscout.names import ESTIMATORS
+
+
+@final
+@dataclass(frozen=True)
+class GammaRow:
+    """Final scores of one method under one start and number of steps."""
+
+    policy: str
+    method: str
+    gamma: float | None
+    """None for an estimator without discount, such as the greedy one."""
+    n_initial: int | None
+    steps: int | None
+    n_seeds: int
+    ssim_mean: float
+    ssim_std: float | None
+    psnr_mean: float
+    psnr_std: float | None
+
+    @property
+    def horizon(self) -> tuple[int, int]:
+        return self.n_initial or 0, self.steps or 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Gammas(Analysis[GammaRow]):
+    """Final scores by gamma, with the greedy estimator beside.
+
+    Example: kscout analyze gammas results/knee-base --out analyses
+    """
+
+    reads = "results"
+    file = "gammas"
+    title = "Discount"
+    row = GammaRow
+
+    def compute(
+        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+    ) -> list[GammaRow]:
+        """Return the trained policies of evaluations by discount, those without one first."""
+        return gamma_rows([read_summary(Path(one)) for one in given])
+
+    def figures(self, rows: Sequence[GammaRow], folder: Path) -> dict[str, Any]:
+        """Draw the final SSIM against gamma, one figure per horizon that has a gamma."""
+        groups = _by_horizon(rows)
+        return {
+            self.file if len(groups) == 1 else f"{self.file}-{n_initial}+{steps}": _draw(own)
+            for (n_initial, steps), own in groups.items()
+            if any(row.gamma is not None for row in own)
+        }
+
+    @classmethod
+    def blocks(cls, rows: Sequence[GammaRow], page: Page, folder: Path) -> list[Block]:
+        """Draw and tabulate final SSIM against the discount, one horizon after the other."""
+        groups = _by_horizon(rows)
+        blocks: list[Block] = []
+        for (n_initial, steps), own in groups.items():
+            name = f"discount-{n_initial}-{steps}" if len(groups) > 1 else "discount"
+            if sum(row.gamma is not None for row in own) > 1:
+                caption = "Final SSIM of non-greedy policies against the discount of later rewards."
+                blocks.append(Drawing(_draw(own), name, caption))
+            title = f"Final SSIM by discount (start {n_initial}, {steps} steps)"
+            blocks.append(_table(own, page.settings.get((n_initial, steps)), title, name))
+        return blocks
+
+
+def gamma_rows(summaries: Sequence[dict[str, Any]]) -> list[GammaRow]:
+    """Return final scores of trained policies by method and gamma, those without gamma first.
+
+    A policy's method and gamma are those that its run was trained with. Evaluations may differ in
+    start and steps, which rows tell, and in nothing else that changes scores.
+    """
+    check_comparable(summaries)
+    rows = []
+    for summary in summaries:
+        for entry in summary["policies"]:
+            training = entry.get("training")
+            if training is None:
+                continue
+            estimator = ESTIMATORS.entries.get(training["method"])
+            ssim, psnr = (entry["final"][metric] for metric in ("ssim", "psnr"))
+            rows.append(
+                GammaRow(
+                    policy=entry["policy"],
+                    method=training["method"],
+                    gamma=training["gamma"] if estimator and "gamma" in estimator.varies else None,
+                    n_initial=summary.get("n_initial"),
+                    steps=summary.get("steps"),
+                    n_seeds=entry["n_seeds"],
+                    ssim_mean=ssim["mean"],
+                    ssim_std=ssim["std"],
+                    psnr_mean=psnr["mean"],
+                    psnr_std=psnr["std"],
+                )
+            )
+    if not rows:
+        raise DataError("no policy in these evaluations was loaded from a training run")
+    return sorted(rows, key=lambda row: (row.steps or 0, -1 if row.gamma is None else row.gamma))
+
+
+def _by_horizon(rows: Sequence[GammaRow]) -> dict[tuple[int, int], list[GammaRow]]:
+    groups: dict[tuple[int, int], list[GammaRow]] = {}
+    for row in rows:
+        groups.setdefault(row.horizon, []).append(row)
+    return groups
+
+
+def _draw(rows: Sequence[GammaRow]) -> Any:  # noqa: ANN401 - a matplotlib figure
+    from kscout.figures.curves import draw_gammas
+
+    discounted = [row for row in rows if row.gamma is not None]
+    others = [row.ssim_mean for row in rows if row.gamma is None]
+    stds = [row.ssim_std for row in discounted]
+    return draw_gammas(
+        np.array([row.gamma for row in discounted], dtype=np.float64),
+        np.array([row.ssim_mean for row in discounted], dtype=np.float64),
+        None if None in stds else np.array(stds, dtype=np.float64),
+        greedy=others[0] if others else None,
+    )
+
+
+def _table(rows: Sequence[GammaRow], setting: str | None, title: str, name: str) -> Table:
+    lines = []
+    for row in rows:
+        cells: tuple[Cell, ...] = (
+            row.policy,
+            row.method if row.gamma is None else f"γ = {row.gamma:g}",
+            str(row.n_seeds),
+            measured(row.ssim_mean, row.ssim_std),
+            measured(row.psnr_mean, row.psnr_std),
+            *([_paper_gamma(setting, row)] if setting else []),
+        )
+        lines.append(Row(cells))
+    columns = (
+        Column("policy"),
+        Column("discount"),
+        Column("seeds"),
+        Column("SSIM", best="max"),
+        Column("PSNR (dB)", digits=2, best="max"),
+        *([Column(f"paper: SSIM, {setting}", is_paper=True)] if setting else []),
+    )
+    paper = f"The paper's column is printed in {ARXIV}, on fastMRI data." if setting else NOT_SHOWN
+    return Table(title, columns, tuple(lines), f"± over seeds. {paper}", name)
+
+
+def _paper_gamma(setting: str, row: GammaRow) -> Measured | None:
+    """Return the paper's final SSIM for a discount, or for an estimator that has none."""
+    if row.gamma is None:
+        found = SSIM[setting].get(row.method)
+    else:
+        found = GAMMAS.get(setting, {}).get(row.gamma)
+    return Measured(*found) if found else None

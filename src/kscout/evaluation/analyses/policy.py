@@ -1,0 +1,210 @@
+"""The average policy: which columns have been measured by which step, in which share of slices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float
+
+from kscout.errors import ConfigError
+from kscout.evaluation.analyses.analysis import (
+    Analysis,
+    EvaluationFolder,
+    Material,
+    Page,
+    SliceSetting,
+    Split,
+)
+from kscout.evaluation.average_policy import AveragePolicy, average_policy_of_results
+from kscout.evaluation.progress import OnStep
+from kscout.evaluation.results import RESULTS
+from kscout.evaluation.summary import read_summary
+from kscout.figures.blocks import Block, Drawing, labeled
+
+_CAPTION = (
+    "Average policy: the fraction of test slices for which a column has been sampled by each "
+    "step, one trajectory per slice. The white band in the middle is the start."
+)
+_N_PANELS = 3
+"""Average policies drawn side by side; more go to a row of their own."""
+_LARGEST_RESULTS = 64 * 2**20
+"""Bytes of `results.csv` up to which a report reads it unasked."""
+
+
+@final
+@dataclass(frozen=True)
+class PolicyRow:
+    """One column at one step."""
+
+    policy: str
+    step: int
+    """From 1."""
+    column: int
+    sampled: float
+    """Share of acquisitions that have measured the column by that step, the start included."""
+    probability: float | None
+    """Mean probability of the column; None where it is not known."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Policy(Analysis[PolicyRow]):
+    """Average policies: the share of slices that have sampled a column by each step.
+
+    With --results the policies are names in that evaluation, and of several seeds the best is
+    drawn. Otherwise each policy runs once over the split, and mean probabilities are written too.
+
+    Example: kscout analyze policy greedy ngreedy --results results/knee --out analyses
+    """
+
+    reads = "policies"
+    file = "average_policy"
+    title = "Average policy"
+    row = PolicyRow
+
+    results: Path | None = None
+    """Take columns from this evaluation; runs nothing."""
+    data: Path | None = None
+    """Store of slices."""
+    reconstructor: str | None = None
+    """As for `evaluate`."""
+    steps: int | None = None
+    """Columns to acquire. (default: the runs')"""
+    split: Split | None = None
+    """train, val or test; test where not given."""
+    n_initial: int | None = None
+    """Columns at the start. (default: the runs')"""
+    limit: int | None = None
+    """Only so many slices, spread over the split."""
+    batch_size: int | None = None
+    """Slices at once; 16 where not given."""
+    device: str | None = None
+    """auto (where not given), cpu or cuda."""
+    seed: tuple[int, ...] = ()
+    """Of the draws; 0 where not given. With --results, which seed to show."""
+
+    def __post_init__(self) -> None:
+        if self.results is not None:
+            self._refuse_without_effect()
+
+    def _refuse_without_effect(self) -> None:
+        """Refuse what results on disk cannot be asked for, rather than ignore it."""
+        names = [item.name for item in fields(self) if item.name not in ("results", "seed")]
+        given = [f"--{n.replace('_', '-')}" for n in names if getattr(self, n) is not None]
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)} would have no effect: --results reads an evaluation and runs "
+                "nothing; leave out one or the other"
+            )
+        if len(self.seed) > 1:
+            raise ConfigError(
+                f"--results shows one seed of each policy, and --seed names {len(self.seed)}; give "
+                "one, or none for the best"
+            )
+
+    def compute(
+        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+    ) -> list[PolicyRow]:
+        """Average what policies measured in an evaluation, or run them once over a split."""
+        found = self._of_slices(given) if self.results is None else self._of_results(given)
+        return [row for name, average in found.items() for row in _rows(name, average)]
+
+    def _of_results(self, names: Sequence[str]) -> dict[str, AveragePolicy]:
+        assert self.results is not None
+        summary = read_summary(self.results)
+        n_cols, n_initial = summary["n_cols"], summary["n_initial"]
+        seed = self.seed[0] if self.seed else None
+        return {
+            name: average_policy_of_results(
+                self.results, name, n_cols=n_cols, n_initial=n_initial, seed=seed
+            )
+            for name in names
+        }
+
+    def _of_slices(self, given: Sequence[str]) -> dict[str, AveragePolicy]:
+        from kscout.evaluation.subjects import open_subjects
+        from kscout.evaluation.trajectories import average_policy
+
+        opened = open_subjects(given, SliceSetting.of(self))
+        found = {}
+        for name, entrants in opened.by_name.items():
+            for entrant in entrants:
+                plan = replace(opened.plan, seed=entrant.draw_seed)
+                title = name if len(entrants) == 1 else f"{name}, seed {entrant.seed}"
+                where = (opened.slices, opened.reconstructor, plan)
+                found[title] = average_policy(entrant.policy, *where)
+        return found
+
+    def figures(self, rows: Sequence[PolicyRow], folder: Path) -> dict[str, Any]:
+        """Draw step by column, start columns white, policies side by side."""
+        from kscout.figures.pictures import draw_average_policy
+
+        return {self.file: draw_average_policy(_pictures(rows))}
+
+    @classmethod
+    def told(cls, rows: Sequence[PolicyRow]) -> Sequence[PolicyRow]:
+        return ()
+
+    @classmethod
+    def blocks(cls, rows: Sequence[PolicyRow], page: Page, folder: Path) -> list[Block]:
+        """Draw the policies, a few side by side."""
+        return _blocks(_pictures(rows))
+
+    @classmethod
+    def unasked(cls, material: Material, page: Page) -> list[Block]:
+        """Draw what trained policies measured in evaluations, from their long tables."""
+        blocks: list[Block] = []
+        for one in material.evaluations:
+            results = one.path / RESULTS
+            if not results.is_file() or results.stat().st_size > _LARGEST_RESULTS:
+                continue
+            drawn = _blocks(_pictures_of(one))
+            blocks += labeled(drawn, one.label) if len(material.evaluations) > 1 else drawn
+        return blocks
+
+
+def _rows(name: str, average: AveragePolicy) -> list[PolicyRow]:
+    sampled = average.sampled.tolist()
+    probabilities = None if average.probabilities is None else average.probabilities.tolist()
+    return [
+        PolicyRow(name, step + 1, column, share, probabilities and probabilities[step][column])
+        for step, shares in enumerate(sampled)
+        for column, share in enumerate(shares)
+    ]
+
+
+def _pictures(rows: Sequence[PolicyRow]) -> dict[str, Float[np.ndarray, "step col"]]:
+    pictures = {}
+    for name in dict.fromkeys(row.policy for row in rows):
+        own = [row for row in rows if row.policy == name]
+        n_cols = 1 + max(row.column for row in own)
+        picture = np.zeros((max(row.step for row in own), n_cols))
+        for row in own:
+            picture[row.step - 1, row.column] = row.sampled
+        pictures[name] = picture
+    return pictures
+
+
+def _pictures_of(one: EvaluationFolder) -> dict[str, Float[np.ndarray, "step col"]]:
+    return {
+        name: average_policy_of_results(
+            one.path, name, n_cols=one.n_cols, n_initial=one.n_initial
+        ).sampled.astype(np.float64)
+        for name in one.trained
+    }
+
+
+def _blocks(pictures: Mapping[str, Float[np.ndarray, "step col"]]) -> list[Block]:
+    from kscout.figures.pictures import draw_average_policy
+
+    names = list(pictures)
+    blocks: list[Block] = []
+    for place in range(0, len(names), _N_PANELS):
+        shown = {name: pictures[name] for name in names[place : place + _N_PANELS]}
+        suffix = f"-{place // _N_PANELS + 1}" if place else ""
+        figure = draw_average_policy(shown)
+        name = f"average-policy{suffix}"
+        blocks.append(Drawing(figure, name, _CAPTION, is_wide=len(shown) > 1))
+    return blocks

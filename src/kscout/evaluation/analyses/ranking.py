@@ -1,0 +1,133 @@
+"""How SSIM and PSNR order the policies of evaluations, and where they disagree."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from kscout.evaluation.analyses.analysis import Analysis
+from kscout.evaluation.progress import OnStep
+from kscout.evaluation.run_names import folder_labels
+from kscout.evaluation.summary import read_summary
+
+
+@final
+@dataclass(frozen=True)
+class RankingRow:
+    """One policy of one evaluation; rank 1 is best, and oracles are ranked with the rest."""
+
+    results: str
+    policy: str
+    is_oracle: bool
+    ssim: float
+    psnr: float
+    ssim_rank: int
+    psnr_rank: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ranking(Analysis[RankingRow]):
+    """How SSIM and PSNR order the policies of evaluations, and where they disagree.
+
+    Example: kscout analyze ranking results/knee-base results/knee-long --out analyses
+    """
+
+    reads = "results"
+    file = "ranking"
+    row = RankingRow
+    spans_horizons = True
+
+    def compute(
+        self, given: Sequence[str], *, out: Path | None = None, on_step: OnStep | None = None
+    ) -> list[RankingRow]:
+        """Rank the policies of each evaluation."""
+        labels = folder_labels([Path(one).resolve() for one in given])
+        return [
+            row
+            for path, label in labels.items()
+            for row in rank_policies(label, read_summary(path))
+        ]
+
+    def figures(self, rows: Sequence[RankingRow], folder: Path) -> dict[str, Any]:
+        """Draw SSIM against PSNR, one figure per evaluation."""
+        from kscout.figures.curves import draw_ranking
+
+        groups = _by_results(rows)
+        names = {one: f"{self.file}-{one.replace('/', '-')}" for one in groups}
+        return {
+            names[label] if len(groups) > 1 else self.file: draw_ranking(
+                [row.policy for row in own],
+                np.array([row.ssim for row in own]),
+                np.array([row.psnr for row in own]),
+                oracles=[row.policy for row in own if row.is_oracle],
+            )
+            for label, own in groups.items()
+        }
+
+    @classmethod
+    def document(cls, rows: Sequence[RankingRow]) -> dict[str, Any]:
+        """Return by evaluation its rows, how far the two orders agree, and where they do not.
+
+        `kendall_tau` is over all policies and `kendall_tau_feasible` without oracles, None where
+        not defined; `disagreements` are pairs, the one with the higher SSIM first.
+        """
+        return {
+            label: {
+                "rows": [{k: v for k, v in asdict(row).items() if k != "results"} for row in own],
+                "kendall_tau": kendall_tau(own),
+                "kendall_tau_feasible": kendall_tau([row for row in own if not row.is_oracle]),
+                "disagreements": [
+                    [one.policy, two.policy]
+                    for i, one in enumerate(own)
+                    for two in own[i + 1 :]
+                    if one.ssim > two.ssim and one.psnr < two.psnr
+                ],
+            }
+            for label, own in _by_results(rows).items()
+        }
+
+    @classmethod
+    def parse(cls, document: Any) -> list[RankingRow]:  # noqa: ANN401 - any JSON value
+        """Return the rows of all evaluations."""
+        return super().parse(
+            [{"results": label, **row} for label, one in document.items() for row in one["rows"]]
+        )
+
+
+def rank_policies(label: str, summary: dict[str, Any]) -> list[RankingRow]:
+    """Rank the policies of a summary by both metrics, best SSIM first."""
+    scores = {
+        metric: [float(entry["final"][metric]["mean"]) for entry in summary["policies"]]
+        for metric in ("ssim", "psnr")
+    }
+    ranks = {
+        metric: [1 + sum(other > value for other in values) for value in values]
+        for metric, values in scores.items()
+    }
+    rows = [
+        RankingRow(label, entry["policy"], entry["is_oracle"], *values)
+        for entry, *values in zip(
+            summary["policies"], *scores.values(), *ranks.values(), strict=True
+        )
+    ]
+    return sorted(rows, key=lambda row: row.ssim_rank)
+
+
+def kendall_tau(rows: Sequence[RankingRow]) -> float | None:
+    """Return Kendall's tau-b of SSIM and PSNR; None where it is not defined."""
+    if len(rows) < 2:
+        return None
+    from scipy.stats import kendalltau
+
+    tau = float(kendalltau([row.ssim for row in rows], [row.psnr for row in rows]).statistic)
+    return None if np.isnan(tau) else tau
+
+
+def _by_results(rows: Sequence[RankingRow]) -> dict[str, list[RankingRow]]:
+    groups: dict[str, list[RankingRow]] = {}
+    for row in rows:
+        groups.setdefault(row.results, []).append(row)
+    return groups
