@@ -8,7 +8,7 @@ from golden_numbers import Golden
 from kscout.acquisition.choose import column_log_probabilities, draw_columns, draw_unmeasured
 from kscout.acquisition.episode import Simulator, State, _distinct
 from kscout.bench.agreement import RANK_TOLERANCE, SSIM_TOLERANCE, rank_correlation
-from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
+from kscout.config import AcquisitionSetting, Component, GreedyTraining, PolicyConfig
 from kscout.core import Observation, Protocol
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
@@ -249,7 +249,7 @@ def test_graphed_training_equals_eager_training(
     config = PolicyConfig(
         policy=Component("conv"),
         acquisition=AcquisitionSetting(n_initial=8, horizon=3),
-        training=PolicyTraining(batch_size=4, n_trajectories=3, n_epochs=1, precision="fp32"),
+        training=GreedyTraining(batch_size=4, n_trajectories=3, n_epochs=1, precision="fp32"),
     )
     unet = trained_unet(golden).cuda()
     weights = []

@@ -144,7 +144,7 @@ def test_entries_enter_evaluations_under_their_name_or_a_label(name: str) -> Non
     for entrant in (plain, labeled):
         assert entrant.is_learned
         assert entrant.config is not None
-        assert entrant.config["training"] == {"method": "greedy", "gamma": 1.0, "seed": 0}
+        assert entrant.config["training"] == {"method": "greedy", "seed": 0}
         assert entrant.config["acquisition"] == {"n_initial": 16, "horizon": 16}
 
 

@@ -28,7 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
-from kscout.config import Config, differences, to_toml, told
+from kscout.config import Config, differences, read_file, to_toml, told
 from kscout.errors import RunError
 from kscout.files import take_lock, write_json, write_text
 
@@ -209,7 +209,7 @@ def read_run(path: Path | str) -> RunRecord:
     done = path / DONE
     return RunRecord(
         path=path,
-        config=tomllib.loads((path / CONFIG).read_text(encoding="utf-8")),
+        config=read_file(path / CONFIG, error=RunError),
         provenance=_read_json(path / PROVENANCE),
         metrics=read_metrics(path),
         done=_read_json(done) if done.exists() else None,
@@ -294,7 +294,7 @@ def _read_json(path: Path) -> Record:
 
 
 def _check_same_config(path: Path, config: Config) -> None:
-    there = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
+    there = read_file(path / CONFIG, error=RunError)
     here = tomllib.loads(to_toml(config))
     if there.get("kind") != here["kind"]:
         raise RunError(

@@ -9,10 +9,10 @@ import pytest
 
 from kscout.config import (
     ACQUISITIONS,
-    POLICY_TRAININGS,
     RECONSTRUCTOR_TRAININGS,
     AcquisitionSetting,
     Component,
+    NonGreedyTraining,
     PolicyConfig,
     PolicyTraining,
     ReconstructorConfig,
@@ -33,7 +33,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
     "config",
     [
         ReconstructorConfig(Component("unet", {"n_channels": 5, "note": 'a "b" \\ é'})),
-        PolicyConfig(training=POLICY_TRAININGS["ngreedy"], acquisition=ACQUISITIONS["brain-long"]),
+        PolicyConfig(training=NonGreedyTraining(), acquisition=ACQUISITIONS["brain-long"]),
         PolicyConfig(acquisition=AcquisitionSetting(3, 5)),
         ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS["wide-unet"]),
     ],
@@ -47,12 +47,14 @@ def test_numpy_numbers_become_settings_that_toml_knows() -> None:
     config = PolicyConfig(
         Component("conv", {"n_channels": np.int64(5), "order": np.arange(3), "flag": np.True_}),
         AcquisitionSetting(n_initial=np.int32(3)),
-        PolicyTraining(gamma=np.linspace(0, 1, 5)[1], seed=np.int64(7), keep_epochs=np.arange(2)),
+        NonGreedyTraining(
+            gamma=np.linspace(0, 1, 5)[1], seed=np.int64(7), keep_epochs=np.arange(2)
+        ),
     )
     plain = PolicyConfig(
         Component("conv", {"n_channels": 5, "order": [0, 1, 2], "flag": True}),
         AcquisitionSetting(n_initial=3),
-        PolicyTraining(gamma=0.25, seed=7, keep_epochs=(0, 1)),
+        NonGreedyTraining(gamma=0.25, seed=7, keep_epochs=(0, 1)),
     )
     assert to_toml(config) == to_toml(plain)
     assert read(PolicyConfig, tomllib.loads(to_toml(config))) == plain
@@ -62,8 +64,8 @@ def test_numpy_numbers_become_settings_that_toml_knows() -> None:
 def test_settings_made_in_python_are_told_where_toml_could_not_hold_them() -> None:
     with pytest.raises(ConfigError, match=r"order is \{\}; expected a number, a string, true or"):
         Component("fixed", {"order": {}})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match="method is 'Greedy'; expected one of: greedy, ngre"):
-        PolicyTraining(method="Greedy")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="unknown estimator 'Greedy'; choose one of: greedy, ngr"):
+        PolicyTraining(method="Greedy")
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*-unet.toml")), ids=lambda p: p.stem)
@@ -88,7 +90,7 @@ def test_acquisition_presets_are_the_papers(name: str, size: int, start: int, en
 
 
 def test_step_sizes_decay_after_the_named_epochs() -> None:
-    unet, ngreedy = RECONSTRUCTOR_TRAININGS["paper-unet"], POLICY_TRAININGS["ngreedy"]
+    unet, ngreedy = RECONSTRUCTOR_TRAININGS["paper-unet"], NonGreedyTraining()
     assert [learning_rate_at(unet, e) for e in (1, 40, 41, 50)] == pytest.approx(
         [1e-3, 1e-3, 1e-4, 1e-4]
     )

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from kscout.cli.train_policy import resolve_policy
-from kscout.config import PolicyConfig
+from kscout.config import GreedyTraining, NonGreedyTraining, PolicyConfig
 from kscout.errors import ConfigError, KScoutError
-
-NOTHING: dict[str, Any] = {"training.gamma": None}
 
 
 @pytest.fixture
@@ -21,7 +19,7 @@ def resolve(
     file: Path | None = None, *settings: str, preset: str = "knee-base", **flags: Any
 ) -> PolicyConfig:
     own = {f"training.{key}": value for key, value in flags.items()}
-    return resolve_policy(preset, file, list(settings), NOTHING | own)
+    return resolve_policy(preset, file, list(settings), own)
 
 
 def test_a_seed_of_file_or_assignment_is_kept_unless_a_flag_names_another(file: Path) -> None:
@@ -36,15 +34,28 @@ def test_the_method_that_is_meant_brings_its_own_step_sizes(file: Path) -> None:
     file.write_text('[training]\nmethod = "ngreedy"\n')
     assert resolve().training.decay_epochs == (40,)
     assert resolve(file).training.decay_epochs == (10, 20, 30, 40)
-    assert resolve(file, gamma=0.9).training.gamma == 0.9
+    assert resolve(file, gamma=0.9).training.varied == {"gamma": 0.9}
     assert resolve(file, method="greedy").training.method == "greedy"
     file.write_text('[training]\nmethod = "greedy"\n')
     found = resolve(file, method="ngreedy", gamma=0.9).training
-    assert (found.method, found.gamma, found.decay_factor) == ("ngreedy", 0.9, 0.5)
-    with pytest.raises(ConfigError, match="greedy estimator has no gamma"):
-        resolve(file, gamma=0.9)
+    assert found == NonGreedyTraining(gamma=0.9) and found.decay_factor == 0.5
+    for given in ({"gamma": 0.9}, {"method": "greedy", "gamma": 1.0}):
+        with pytest.raises(ConfigError, match=r"greedy has no gamma; .* use --method ngreedy"):
+            resolve(file, **given)
+    with pytest.raises(ConfigError, match="greedy has no gamma"):
+        resolve(None, "training.gamma=0.5")
+    file.write_text('[training]\nmethod = "ngreedy"\ngamma = 0.9\n')
+    with pytest.raises(ConfigError, match="greedy has no gamma"):
+        resolve(file, method="greedy")
+    with pytest.raises(ConfigError, match=r"training\.gama.*did you mean 'gamma'"):
+        resolve(file, "training.gama=0.5")
     with pytest.raises(KScoutError, match="Greedy"):
         resolve(method="Greedy")
+
+
+def test_settings_that_a_greedy_run_of_0_1_wrote_may_be_given_again(file: Path) -> None:
+    file.write_text('kind = "policy"\n[training]\nmethod = "greedy"\ngamma = 1.0\nseed = 3\n')
+    assert resolve(file).training == GreedyTraining(seed=3)
 
 
 def test_numbers_of_columns_free_the_setting_from_the_presets_size(file: Path) -> None:

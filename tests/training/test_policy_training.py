@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from training_stores import blob_store, store_without_val
 
 from kscout.cli.train_policy import folders_of, vary
-from kscout.config import AcquisitionSetting, Component, PolicyConfig, PolicyTraining
+from kscout.config import Component, PolicyConfig, read, to_table, training_of
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
@@ -28,17 +28,23 @@ from kscout.training.policy import train_policies, train_policy
 from kscout.training.trainee import Trainee
 from kscout.weights import read_weights
 
-SMALL = PolicyConfig(
-    policy=Component("conv", {"n_channels": 2, "n_blocks": 2, "n_hidden": 8}),
-    acquisition=AcquisitionSetting(n_initial=2, horizon=3),
-    training=PolicyTraining(
-        n_epochs=2, batch_size=4, n_trajectories=3, learning_rate=1e-2, keep_epochs=(1,), seed=3
-    ),
-)
+TRAINING = {
+    **{"n_epochs": 2, "batch_size": 4, "n_trajectories": 3, "learning_rate": 1e-2},
+    **{"decay_epochs": [40], "decay_factor": 0.1, "keep_epochs": [1], "seed": 3},
+}
 
 
 def with_training(**changes: object) -> PolicyConfig:
-    return replace(SMALL, training=replace(SMALL.training, **changes))  # type: ignore[arg-type]
+    preset = training_of(str(changes.get("method", "greedy")))
+    small = {
+        "policy": {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8},
+        "acquisition": {"n_initial": 2, "horizon": 3},
+        "training": {**to_table(preset), **TRAINING, **changes},
+    }
+    return read(PolicyConfig, small)
+
+
+SMALL = with_training()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +80,7 @@ def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Pat
 def test_interrupted_training_ends_with_the_same_weights(
     store: Store, tmp_path: Path, method: str
 ) -> None:
-    config = with_training(method=method, n_epochs=3, gamma=0.9)
+    config = with_training(method=method, n_epochs=3)
     train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
 
     def stop(progress: object) -> None:
@@ -103,7 +109,7 @@ def test_seeds_in_lockstep_equal_single_runs(store: Store, tmp_path: Path, metho
 
 
 def test_gammas_in_lockstep_equal_single_runs(store: Store, tmp_path: Path) -> None:
-    configs = vary(with_training(method="ngreedy"), [0.5, 1.0], [3, 4])
+    configs = vary(with_training(method="ngreedy"), [3, 4], {"gamma": [0.5, 1.0]})
     names = folders_of(configs)
     assert names == ["gamma-0.5/seed-3", "gamma-0.5/seed-4", "gamma-1.0/seed-3", "gamma-1.0/seed-4"]
     outs = [tmp_path / "together" / name for name in names]
@@ -116,10 +122,11 @@ def test_gammas_in_lockstep_equal_single_runs(store: Store, tmp_path: Path) -> N
 
 
 def test_a_single_policy_needs_no_folder_below_the_run() -> None:
-    assert folders_of(vary(SMALL, [1.0], [7])) == [""]
-    assert folders_of(vary(SMALL, [0.5, 1.0], [7])) == ["gamma-0.5", "gamma-1.0"]
+    base = with_training(method="ngreedy")
+    assert folders_of(vary(SMALL, [7], {"gamma": None})) == [""]
+    assert folders_of(vary(base, [7], {"gamma": [0.5, 1.0]})) == ["gamma-0.5", "gamma-1.0"]
     with pytest.raises(ConfigError, match="names one value twice"):
-        vary(SMALL, [1.0, 1.0], [7])
+        vary(base, [7], {"gamma": [1.0, 1.0]})
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.assemble import make_policy
-from kscout.config import AcquisitionSetting, PolicyConfig, PolicyTraining
-from kscout.config.schema import FrozenPrecision, Method
+from kscout.config import PolicyConfig, estimators_with, read
+from kscout.config.training import FrozenPrecision
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
@@ -48,7 +48,7 @@ class Workload:
     """Of each seed."""
     horizon: int
     q: int
-    method: Method = "greedy"
+    method: str = "greedy"
     n_seeds: int = 1
 
     @property
@@ -244,19 +244,19 @@ def release(device: torch.device) -> None:
 
 
 def _config(engine: Engine, work: Workload, seed: int) -> PolicyConfig:
-    return PolicyConfig(
-        acquisition=AcquisitionSetting(n_initial=engine.size // 8, horizon=work.horizon),
-        training=PolicyTraining(
-            method=work.method,
-            gamma=0.9 if work.method == "ngreedy" else 1.0,
-            batch_size=work.n_slices,
-            n_trajectories=work.q,
-            # An update costs the same, and the policy stays untrained.
-            learning_rate=1e-12,
-            precision=engine.wanted,
-            seed=seed,
-        ),
-    )
+    own = {"gamma": 0.9} if work.method in estimators_with("gamma") else {}
+    training = {
+        "method": work.method,
+        "batch_size": work.n_slices,
+        "n_trajectories": work.q,
+        # An update costs the same, and the policy stays untrained.
+        "learning_rate": 1e-12,
+        "precision": engine.wanted,
+        "seed": seed,
+        **own,
+    }
+    acquisition = {"n_initial": engine.size // 8, "horizon": work.horizon}
+    return read(PolicyConfig, {"acquisition": acquisition, "training": training})
 
 
 def _policy(config: PolicyConfig, engine: Engine) -> Policy:

@@ -29,7 +29,6 @@ from kscout.campaign.values import (
 )
 from kscout.config import (
     ACQUISITIONS,
-    POLICY_TRAININGS,
     RECONSTRUCTOR_TRAININGS,
     AcquisitionSetting,
     PolicyConfig,
@@ -37,9 +36,11 @@ from kscout.config import (
     merge,
     read,
     to_table,
+    training_of,
 )
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import (
+    ESTIMATORS,
     POLICIES,
     PROTOCOLS,
     RECONSTRUCTORS,
@@ -230,27 +231,29 @@ def _horizons(grid: Table, sections: Table) -> dict[str, AcquisitionSetting]:
 def _policies(
     grid: Table, table: Table, protocol: str, seeds: Iterable[int]
 ) -> tuple[PolicyConfig, ...]:
-    methods, gammas = grid.get("methods", []), grid.get("gammas", [1.0])
+    methods, gammas = grid.get("methods", []), grid.get("gammas", [])
     TEXTS.check(methods, "grid.methods")
     NUMBERS.check(gammas, "grid.gammas")
     for method in methods:
-        known("method", method, POLICY_TRAININGS)
+        if method not in ESTIMATORS:
+            raise unknown_name("method", method, list(ESTIMATORS))
     if not methods and ("gammas" in grid or "training" in table or "policy" in table):
         raise ConfigError("no policy is trained: grid.methods is empty; list greedy, ngreedy")
     training = section(table, "training")
-    common = {key: value for key, value in training.items() if key not in POLICY_TRAININGS}
+    common = {key: value for key, value in training.items() if key not in ESTIMATORS}
     found = []
     for method in methods:
         own = {**common, **section(training, method, "training")}
         if taken := [key for key in own if key in _GRID_TRAINING]:
             raise ConfigError(f"[training] sets {taken[0]}, which the grid sets; move it there")
-        for gamma in gammas if method == "ngreedy" else (1.0,):
+        base = PolicyConfig(training=training_of(method))
+        is_varied = gammas and "gamma" in ESTIMATORS[method].varies
+        for varied in [{"gamma": float(gamma)} for gamma in gammas] if is_varied else [{}]:
             for seed in seeds:
-                of_grid = {"gamma": float(gamma), "seed": seed, "protocol": protocol}
+                of_grid = {**varied, "seed": seed, "protocol": protocol}
                 changes: Table = {"training": {**own, **of_grid}}
                 if "policy" in table:
                     changes["policy"] = {"name": "conv", **section(table, "policy")}
-                base = PolicyConfig(training=POLICY_TRAININGS[method])
                 found.append(_settings(base, changes, ""))
     return tuple(found)
 

@@ -178,13 +178,9 @@ def _reconstruction(
 def _policy(root: Path, config: PolicyConfig, setting: Setting, device: str) -> Node:
     config = replace(config, acquisition=setting.horizon)
     settings, training = to_table(config), config.training
-    if training.method == "greedy":
-        # The greedy estimator has no gamma: no setting of it may change the run's name.
-        del settings["training"]["gamma"]
     inputs = {"data": setting.store.key, "reconstructor": setting.network.key}
     key = address("policy", settings, inputs)
-    name = "greedy" if training.method == "greedy" else f"ngreedy-{training.gamma:g}"
-    label = f"{name}-seed{training.seed}"
+    label = f"{training.label}-seed{training.seed}"
     folder = folder_of(root, "policy", key)
     columns: tuple[str, ...] = ()
     if setting.horizon.size is None:
@@ -198,7 +194,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting, device: str) -> 
     )
     return Node(
         kind="policy",
-        title=f"{name} seed {training.seed}, {setting.label}",
+        title=f"{training.label} seed {training.seed}, {setting.label}",
         key=key,
         root=root,
         label=label,

@@ -1,7 +1,7 @@
 """`kscout train policy`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +13,14 @@ from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.progress import speaks_for_all, training_progress
 from kscout.config import (
     ACQUISITIONS,
-    POLICY_TRAININGS,
+    GreedyTraining,
     PolicyConfig,
+    estimators_with,
     given,
     section,
     settle,
+    to_table,
+    training_of,
 )
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import ESTIMATORS
@@ -76,7 +79,7 @@ def train_policy(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a policy by the paper's greedy or non-greedy estimator on a frozen reconstructor.
+    """Train a policy on a frozen reconstructor.
 
     Kill it and type the same again: it goes on from its last epoch.
 
@@ -102,7 +105,7 @@ def train_policy(
     }
     base = resolve_policy(preset, config, settings or [], flags)
     first = base.training.seed
-    configs = vary(base, gamma or [base.training.gamma], range(first, first + seeds))
+    configs = vary(base, range(first, first + seeds), {"gamma": gamma})
     outs = [out / name for name in folders_of(configs)]
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         runs = train_policies(
@@ -124,30 +127,41 @@ def resolve_policy(
     # Numbers of columns that a user names are meant for other sizes than the preset's, too.
     if {"n_initial", "horizon"} & set(section(wanted, "acquisition")):
         acquisition = replace(acquisition, size=None)
-    method = section(wanted, "training").get("method")
-    training = POLICY_TRAININGS.get(str(method), PolicyConfig.training)
-    base = PolicyConfig(acquisition=acquisition, training=training)
-    config = settle(base, file, settings, flags)
-    if config.training.method == "greedy" and flags["training.gamma"] is not None:
-        raise ConfigError("the greedy estimator has no gamma; use --method ngreedy with --gamma")
-    return config
+    method = str(section(wanted, "training").get("method"))
+    training = training_of(method) if method in ESTIMATORS else GreedyTraining()
+    for name in section(wanted, "training"):
+        others = estimators_with(name)
+        if name not in to_table(training) and others:
+            raise ConfigError(
+                f"{training.method} has no {name}; it is a setting of {' and '.join(others)}: "
+                f"leave it out, or use --method {others[0]}"
+            )
+    return settle(PolicyConfig(acquisition=acquisition, training=training), file, settings, flags)
 
 
-def vary(base: PolicyConfig, gammas: Sequence[float], seeds: Sequence[int]) -> list[PolicyConfig]:
-    """Return the settings of every gamma with every seed."""
-    if len(set(gammas)) < len(gammas):
-        raise ConfigError(f"--gamma names one value twice: {list(gammas)}; give each once")
-    return [
-        replace(base, training=replace(base.training, gamma=gamma, seed=seed))
-        for gamma in gammas
-        for seed in seeds
-    ]
+def vary(
+    base: PolicyConfig, seeds: Sequence[int], varied: Mapping[str, Sequence[Any] | None]
+) -> list[PolicyConfig]:
+    """Return the settings of all combinations, the seed changing fastest.
+
+    Args:
+        base: settings of them all.
+        seeds: at least one.
+        varied: values by the name of a setting; None for that of `base`.
+    """
+    changes: list[dict[str, Any]] = [{}]
+    for name, values in {**varied, "seed": seeds}.items():
+        if values is not None and len(set(values)) < len(values):
+            raise ConfigError(f"--{name} names one value twice: {list(values)}; give each once")
+        if values is not None:
+            changes = [{**change, name: value} for change in changes for value in values]
+    return [replace(base, training=replace(base.training, **change)) for change in changes]
 
 
 def folders_of(configs: Sequence[PolicyConfig]) -> list[str]:
     """Name each policy's folder below the run's by what differs; a single one needs none."""
-    values = [{"gamma": x.training.gamma, "seed": x.training.seed} for x in configs]
-    differing = [key for key in ("gamma", "seed") if len({value[key] for value in values}) > 1]
+    values = [{**x.training.varied, "seed": x.training.seed} for x in configs]
+    differing = [key for key in values[0] if len({value[key] for value in values}) > 1]
     return ["/".join(f"{key}-{value[key]}" for key in differing) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Settings of a run: classes and presets (`schema`) as records, read strictly (`records`)."""
+"""Settings of a run: classes and presets (`schema`, `training`), read strictly (`records`)."""
 
 from kscout.config.layers import (
     assigned,
@@ -9,29 +9,38 @@ from kscout.config.layers import (
     read_file,
     section,
     told,
+    without_retired,
 )
 from kscout.config.records import check, load, read, save, settle, to_table, to_toml
 from kscout.config.schema import (
     ACQUISITIONS,
-    POLICY_TRAININGS,
     RECONSTRUCTOR_TRAININGS,
     AcquisitionSetting,
     Component,
     Config,
     PolicyConfig,
-    PolicyTraining,
     ReconstructorConfig,
+)
+from kscout.config.training import (
+    GradientTraining,
+    GreedyTraining,
+    NonGreedyTraining,
+    PolicyTraining,
     ReconstructorTraining,
+    estimators_with,
     learning_rate_at,
+    training_of,
 )
 
 __all__ = [
     "ACQUISITIONS",
-    "POLICY_TRAININGS",
     "RECONSTRUCTOR_TRAININGS",
     "AcquisitionSetting",
     "Component",
     "Config",
+    "GradientTraining",
+    "GreedyTraining",
+    "NonGreedyTraining",
     "PolicyConfig",
     "PolicyTraining",
     "ReconstructorConfig",
@@ -39,6 +48,7 @@ __all__ = [
     "assigned",
     "check",
     "differences",
+    "estimators_with",
     "given",
     "learning_rate_at",
     "load",
@@ -52,4 +62,6 @@ __all__ = [
     "to_table",
     "to_toml",
     "told",
+    "training_of",
+    "without_retired",
 ]

@@ -8,8 +8,9 @@ from typing import Literal, final
 from kscout.config import (
     AcquisitionSetting,
     Component,
+    GreedyTraining,
+    NonGreedyTraining,
     PolicyConfig,
-    PolicyTraining,
     ReconstructorConfig,
     ReconstructorTraining,
 )
@@ -163,8 +164,8 @@ class DemoSettings:
 
     def policy(self, method: str) -> PolicyConfig:
         """Return the training of a policy by one of the two estimators."""
-        training = PolicyTraining(
-            method="greedy" if method == "greedy" else "ngreedy",
+        kind = GreedyTraining if method == "greedy" else NonGreedyTraining
+        training = kind(
             n_epochs=self.policy_epochs[list(METHODS).index(method)],
             batch_size=self.batch_size,
             n_trajectories=self.n_trajectories,

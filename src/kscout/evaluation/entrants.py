@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, final
 
 from kscout import policies
 from kscout.assemble import make_policy
-from kscout.config import Component, PolicyConfig
+from kscout.config import Component, PolicyConfig, without_retired
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.run_names import run_label, seed_in, without_seed
@@ -140,10 +140,15 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     if not file.is_file() or not is_safetensors(file):
         return None
     extra = read_weights(file).extra
-    sections = {"training": ("method", "gamma", "seed"), "acquisition": ("n_initial", "horizon")}
-    if not all(key in extra for keys in sections.values() for key in keys):
+    if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
-    return {section: {key: extra[key] for key in keys} for section, keys in sections.items()}
+    sections = {"training": ("method", "gamma", "seed"), "acquisition": ("n_initial", "horizon")}
+    return without_retired(
+        {
+            section: {key: extra[key] for key in keys if key in extra}
+            for section, keys in sections.items()
+        }
+    )
 
 
 def check_distinct(entrants: Sequence[Entrant]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator, check_budget
-from kscout.config import PolicyConfig, read
+from kscout.config import GradientTraining, PolicyConfig, read
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import RunError
@@ -128,16 +128,16 @@ class EstimatorGradient:
     ) -> None:
         self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
         found = read(PolicyConfig, config)
-        training = replace(found.training, n_trajectories=setting.n_trajectories)
-        self.setting, self.config = setting, replace(found, training=training)
-        budget = found.acquisition
+        training, budget = found.training, found.acquisition
         check_budget(slices.selectable, n_initial=budget.n_initial, horizon=budget.horizon)
         kind = ESTIMATORS.resolve(training.method)
-        if not issubclass(kind, GradientEstimator):
+        if not (issubclass(kind, GradientEstimator) and isinstance(training, GradientTraining)):
             raise RunError(
                 f"runs of {training.method} have no gradient of a batch whose noise could be "
                 "measured; choose runs of an estimator that takes one step per batch"
             )
+        training = replace(training, n_trajectories=setting.n_trajectories)
+        self.setting, self.config = setting, replace(found, training=training)
         trainee = Trainee.resume(policy, self.config)
         self.estimator: GradientEstimator = kind([trainee], slices, reconstructor)
         self.parameters = last_layer(policy)

@@ -161,11 +161,10 @@ def _save(
     config: PolicyConfig, inputs: dict[str, str], path: Path, policy: Policy, epoch: int
 ) -> None:
     training, setting = config.training, config.acquisition
-    varied = {name: getattr(training, name) for name in ESTIMATORS[training.method].varies}
     extra: dict[str, Any] = {
         "epoch": epoch,
         "method": training.method,
-        **varied,
+        **training.varied,
         "seed": training.seed,
         "protocol": training.protocol,
         "n_initial": setting.n_initial,
@@ -249,12 +248,12 @@ def _dropout(module: nn.Module) -> float:
 
 def _check_alike(configs: Sequence[PolicyConfig]) -> None:
     """Refuse to run policies in lockstep whose settings would want different batches."""
-    varies = ("seed", *ESTIMATORS[configs[0].training.method].varies)
-    own = {name: getattr(configs[0].training, name) for name in varies}
+    first = configs[0].training
+    own = {"seed": first.seed, **first.varied}
     for config in configs:
-        alike = config.training.method == configs[0].training.method
-        if not alike or replace(config, training=replace(config.training, **own)) != configs[0]:
+        is_other = config.training.method != first.method
+        if is_other or replace(config, training=replace(config.training, **own)) != configs[0]:
             raise ConfigError(
-                f"policies in lockstep differ in more than {' and '.join(varies)}; train them one "
+                f"policies in lockstep differ in more than {' and '.join(own)}; train them one "
                 "by one"
             )

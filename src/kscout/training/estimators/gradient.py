@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import PolicyConfig
+from kscout.config import GradientTraining, PolicyConfig, PolicyTraining
 from kscout.core import Policy, SliceBatch
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
@@ -74,6 +74,7 @@ class GradientEstimator(Estimator, ABC):
     A new one implements `draw` and `gradients`, mostly by a `Recording`.
     """
 
+    settings: ClassVar[type[PolicyTraining]] = GradientTraining
     is_pure: ClassVar[bool] = False
     """Whether `gradients` changes nothing but the policies' gradients, never waits for the device
     and depends on nothing but the batch: on CUDA it then runs as one graph."""
@@ -110,7 +111,7 @@ class GradientEstimator(Estimator, ABC):
     def n_reconstructions(self) -> int:
         """Candidates scored in one epoch, repeated draws counted each time."""
         config = self.trainees[0].config
-        per_slice = 1 + config.acquisition.horizon * config.training.n_trajectories
+        per_slice = 1 + config.acquisition.horizon * n_draws(config)
         return len(self.trainees) * len(self.slices) * per_slice
 
     @final
@@ -231,8 +232,14 @@ class GradientEstimator(Estimator, ABC):
         return self.gradients(Batch(views, configs, simulator, per_slice, rest, group.start))
 
 
+def n_draws(config: PolicyConfig) -> int:
+    """Return q: columns drawn per state, or trajectories per slice."""
+    assert isinstance(config.training, GradientTraining)
+    return config.training.n_trajectories
+
+
 def _keyed(seed: int, epoch: int, purpose: str) -> torch.Generator:
     return keyed_generator(purpose, seed, epoch)
 
 
-__all__ = ["Batch", "Drawn", "Draws", "GeneratorFor", "GradientEstimator"]
+__all__ = ["Batch", "Drawn", "Draws", "GeneratorFor", "GradientEstimator", "n_draws"]

@@ -11,8 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import PolicyConfig
-from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.config import GreedyTraining, PolicyConfig
+from kscout.training.estimators.gradient import (
+    Batch,
+    Draws,
+    GeneratorFor,
+    GradientEstimator,
+    n_draws,
+)
 from kscout.training.estimators.recording import Estimate, Recording
 from kscout.training.policy_gradient import advantages
 from kscout.training.views import View
@@ -74,12 +80,13 @@ def greedy_gradients(
 class Greedy(GradientEstimator):
     """Trains policies with the greedy estimator."""
 
+    settings = GreedyTraining
     is_pure = True
 
     def draw(
         self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
     ) -> Draws:
-        q, horizon = config.training.n_trajectories, config.acquisition.horizon
+        q, horizon = n_draws(config), config.acquisition.horizon
         uniforms = torch.rand(n_slices, horizon, q, generator=generator("actions"))
         followed = torch.randint(q, (n_batches, horizon), generator=generator("followed"))
         return Draws([uniforms], [followed])

@@ -12,8 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import PolicyConfig
-from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.config import NonGreedyTraining, PolicyConfig
+from kscout.training.estimators.gradient import (
+    Batch,
+    Draws,
+    GeneratorFor,
+    GradientEstimator,
+    n_draws,
+)
 from kscout.training.estimators.recording import KEPT_BYTES, Estimate, Recording
 from kscout.training.policy_gradient import returns_to_go
 from kscout.training.views import View
@@ -79,12 +85,13 @@ def non_greedy_gradients(
 class NonGreedy(GradientEstimator):
     """Trains policies with the non-greedy estimator."""
 
+    settings = NonGreedyTraining
     is_pure = True
 
     def draw(
         self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
     ) -> Draws:
-        q, horizon = config.training.n_trajectories, config.acquisition.horizon
+        q, horizon = n_draws(config), config.acquisition.horizon
         return Draws([torch.rand(n_slices, horizon, q, generator=generator("actions"))])
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
@@ -94,5 +101,5 @@ class NonGreedy(GradientEstimator):
             batch.simulator,
             n_initial=batch.configs[0].acquisition.n_initial,
             uniforms=uniforms,
-            gammas=[config.training.gamma for config in batch.configs],
+            gammas=[config.training.varied["gamma"] for config in batch.configs],
         ).final_score

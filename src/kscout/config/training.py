@@ -1,0 +1,183 @@
+"""Settings of trainings: the section `[training]`, and for policies one class per estimator.
+
+`training.method` picks the class through `kscout.names.ESTIMATORS`; the defaults of a class are the
+estimator's preset, and a setting of another estimator is an unknown key. Nothing here needs torch.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, final
+
+from kscout.config.bounds import Above, AtLeast, Between, OneOf
+from kscout.config.layers import Table
+from kscout.config.records import check
+from kscout.errors import ConfigError
+from kscout.names import ESTIMATORS, Protocol, import_target
+
+Precision = Literal["fp32", "bf16"]
+FrozenPrecision = Literal["auto", "fp32", "fp16"]
+Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
+
+
+@final
+@dataclass(frozen=True)
+class ReconstructorTraining:
+    """How a reconstructor learns from fully sampled slices under random masks."""
+
+    n_epochs: Annotated[int, AtLeast(1)] = 50
+    """Passes over the training split (paper: 50)."""
+    batch_size: Annotated[int, AtLeast(1)] = 16
+    """Slices per optimizer step, over all processes (paper: 16)."""
+    learning_rate: Annotated[float, Above(0)] = 1e-3
+    """Adam's step size (paper: 1e-3)."""
+    decay_epochs: tuple[int, ...] = (40,)
+    """Epochs after which the step size is multiplied by `decay_factor` (paper: 40)."""
+    decay_factor: Annotated[float, Above(0)] = 0.1
+    """Factor at each decay (paper: 0.1)."""
+    accelerations: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
+    """Columns over measured columns, one drawn per slice (paper: 4, 4, 4, 6, 6, 8)."""
+    center_fractions: tuple[Annotated[float, Between(0, 1)], ...] = (
+        0.25,
+        0.167,
+        0.125,
+        0.167,
+        0.125,
+        0.125,
+    )
+    """Share of columns always taken at the center, paired with `accelerations`."""
+    protocol: Protocol = "paper"
+    """Statistics that normalize targets: the target's (`paper`) or the zero-filled image's."""
+    precision: Precision = "fp32"
+    """Arithmetic of the network (paper: fp32)."""
+    convolution: Convolution = "auto"
+    """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs whose weights are kept beside the last and the best."""
+    seed: int = 0
+    """Keys initial weights, order of slices and masks."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if len(self.accelerations) != len(self.center_fractions) or not self.accelerations:
+            raise ConfigError(
+                f"{len(self.accelerations)} accelerations with {len(self.center_fractions)} "
+                "center_fractions; they are drawn in pairs: give as many of each, at least one"
+            )
+
+
+@dataclass(frozen=True)
+class PolicyTraining:
+    """What all ways to train a policy have in common; each estimator adds its own settings."""
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = ""
+    """Name of the estimator."""
+    n_epochs: Annotated[int, AtLeast(1)] = 50
+    """Passes over the training split (paper: 50)."""
+    batch_size: Annotated[int, AtLeast(1)] = 16
+    """Slices per optimizer step, over all processes (paper: 16)."""
+    learning_rate: Annotated[float, Above(0)] = 5e-5
+    """Adam's step size (paper: 5e-5)."""
+    decay_epochs: tuple[int, ...] = (40,)
+    """Epochs after which the step size is multiplied (paper: 40; non-greedy 10, 20, 30, 40)."""
+    decay_factor: Annotated[float, Above(0)] = 0.1
+    """Factor at each decay (paper: 0.1; non-greedy 0.5)."""
+    keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
+    """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
+    protocol: Protocol = "paper"
+    """How images are un-normalized before they are scored."""
+    precision: FrozenPrecision = "auto"
+    """Arithmetic: `auto` is fp32 on a CPU; on CUDA, where the kernels exist, 16-bit
+    reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""
+    compile: bool = False
+    """Whether torch.compile builds the gradients of a policy on CUDA that the fused kernels do not
+    serve, such as the brain network; without effect on others, on a CPU or with fp32."""
+    convolution: Convolution = "auto"
+    """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
+    seed: int = 0
+    """Keys initial weights, order of slices and actions."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        entry = ESTIMATORS[self.method]
+        if entry.settings not in ("", f"{type(self).__module__}:{type(self).__qualname__}"):
+            raise ConfigError(
+                f"{type(self).__name__} has no method {self.method!r}; its settings are "
+                f"{entry.settings.replace(':', '.')}"
+            )
+
+    @property
+    def varied(self) -> dict[str, Any]:
+        """The estimator's own settings in which runs in lockstep may differ, besides the seed."""
+        return {name: getattr(self, name) for name in ESTIMATORS[self.method].varies}
+
+    @property
+    def label(self) -> str:
+        """What folders and tables call such runs."""
+        return ESTIMATORS[self.method].label.format(**self.varied) or self.method.rpartition(":")[2]
+
+
+@dataclass(frozen=True)
+class GradientTraining(PolicyTraining):
+    """How a policy learns by an estimator that draws q columns, or q trajectories."""
+
+    n_trajectories: Annotated[int, AtLeast(2)] = 8
+    """Columns drawn per state (greedy) or trajectories per slice (paper: q = 8)."""
+
+
+@final
+@dataclass(frozen=True)
+class GreedyTraining(GradientTraining):
+    """How a policy learns by the paper's greedy estimator."""
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "greedy"
+    """Name of the estimator."""
+
+
+@final
+@dataclass(frozen=True)
+class NonGreedyTraining(GradientTraining):
+    """How a policy learns by the paper's non-greedy estimator."""
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "ngreedy"
+    """Name of the estimator."""
+    gamma: Annotated[float, Between(0, 1)] = 1.0
+    """Discount of later rewards (paper: 0 to 1; NGreedy is 1)."""
+    decay_epochs: tuple[int, ...] = (10, 20, 30, 40)
+    """Epochs after which the step size is multiplied (paper: 10, 20, 30, 40)."""
+    decay_factor: Annotated[float, Above(0)] = 0.5
+    """Factor at each decay (paper: 0.5)."""
+
+
+def training_of(method: str) -> PolicyTraining:
+    """Return the preset of an estimator: the defaults of its settings.
+
+    Args:
+        method: its name, which for one from outside kscout is imported.
+    """
+    return settings_class(method)(method=method)
+
+
+def settings_class(method: str) -> type[PolicyTraining]:
+    """Return the class of an estimator's settings."""
+    entry = ESTIMATORS[method]
+    if entry.settings:
+        return import_target(entry.settings, of="settings class")
+    return ESTIMATORS.resolve(method).settings
+
+
+def picked_training(table: Table) -> type[PolicyTraining]:
+    """Return the class of settings that a table `[training]` names by its method."""
+    method = table.get("method", GreedyTraining.method)
+    # A method that does not exist is told as such when the table is read.
+    return settings_class(method) if method in ESTIMATORS else GreedyTraining
+
+
+def estimators_with(setting: str) -> list[str]:
+    """Return the estimators of kscout that have a setting."""
+    found = {name: settings_class(name) for name in ESTIMATORS.entries}
+    return [name for name, kind in found.items() if setting in {f.name for f in fields(kind)}]
+
+
+def learning_rate_at(training: ReconstructorTraining | PolicyTraining, epoch: int) -> float:
+    """Return the step size during an epoch, counted from 1."""
+    n_decays = sum(epoch > decay_epoch for decay_epoch in training.decay_epochs)
+    return training.learning_rate * training.decay_factor**n_decays
