@@ -190,8 +190,7 @@ class TrainingBatch:
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """The slices of a greedy batch, the numbers that decide its draws, and which it follows."""
         index = [own.order[: self.work.n_slices] for own in self.drawn]
-        pairs = zip(self.drawn, index, strict=True)
-        uniforms = torch.cat([own.draws.per_slice[0][at] for own, at in pairs])
+        uniforms = torch.cat([own.draws.per_slice[0][: self.work.n_slices] for own in self.drawn])
         followed = torch.stack([own.draws.per_batch[0][0] for own in self.drawn], dim=-1)
         return torch.cat(index), uniforms, followed
 

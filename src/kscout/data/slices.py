@@ -69,6 +69,11 @@ class SliceSet:
         return self.contents.device
 
     @property
+    def index_device(self) -> torch.device:
+        """Where an index for `batch` should lie, so that nothing waits for the device."""
+        return self.device if self.contents.is_resident else torch.device("cpu")
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the content: equal for equal slices, wherever they lie."""
         digest = hashlib.sha256(repr((len(self), *self.contents.array.shape[1:])).encode())
@@ -120,8 +125,8 @@ class SliceSet:
     def batch(self, index: Int[Tensor, " batch"]) -> SliceBatch:
         """Return the slices at `index`, ready to be acquired and scored.
 
-        Give the index on the CPU where the set may be larger than memory: then nothing waits for
-        the device. A CUDA graph can contain this call only where the slices lie on the device.
+        Give the index on `index_device`: then nothing waits for the device. A CUDA graph can
+        contain this call only where the slices lie on the device.
         """
         kind, stored = self.contents.kind, self.contents.read(index)
         normalized = normalize(kind.to_images(stored))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Int
+from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from kscout.device import resolve_device
@@ -69,9 +69,9 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def share(index: Int[Tensor, " batch"]) -> Int[Tensor, " part"]:
+def share(batch: Shaped[Tensor, "batch *_"]) -> Shaped[Tensor, "part *_"]:
     """Return this process's part of a batch: every n-th slice; it may be empty."""
-    return index[rank() :: n_processes()]
+    return batch[rank() :: n_processes()]
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:

@@ -137,21 +137,19 @@ def _validation_ssim(slices: SliceSet, estimator: Estimator, number: int) -> flo
     config = estimator.trainees[number].config
     training, setting = config.training, config.acquisition
     estimator.evaluated(number).eval()
-    policy, device = estimator.chooser(number), estimator.device
-    uniforms = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
-    total = torch.zeros((), device=device)
-    everything = torch.arange(len(slices), device=slices.device)
-    uniforms = uniforms.to(slices.device)
-    for index in everything.split(_VALIDATION_BATCH[device.type]):
-        mine = share(index)
-        if len(mine):
-            batch = slices.batch(mine).to(device)
+    policy, size = estimator.chooser(number), _VALIDATION_BATCH[slices.device.type]
+    draws = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
+    index = torch.arange(len(slices), device=slices.index_device)
+    total = torch.zeros((), device=slices.device)
+    for whole, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
+        if len(mine := share(whole)):
+            batch = slices.batch(mine)
             found = rollout(
                 policy,
                 Simulator(batch, estimator.reconstructor, protocol=training.protocol),
                 n_initial=setting.n_initial,
                 horizon=setting.horizon,
-                uniforms=uniforms[mine].to(device),
+                uniforms=share(uniforms),
             )
             total += found.ssim[:, 0, -1].sum()
     return float(sum_over_processes(total)) / len(slices)

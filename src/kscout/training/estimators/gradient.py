@@ -48,6 +48,7 @@ class Drawn(NamedTuple):
     order: Int[Tensor, " slice"]
     """The slices, shuffled; batches are consecutive parts."""
     draws: Draws
+    """Those of slices lie in that order, on the device."""
 
 
 @final
@@ -144,10 +145,11 @@ class GradientEstimator(Estimator, ABC):
     def draws_of(self, config: PolicyConfig, epoch: int) -> Drawn:
         """Make a policy's draws for an epoch."""
         generator = partial(_keyed, config.training.seed, epoch)
-        n_slices, device = len(self.slices), self.slices.device
+        n_slices = len(self.slices)
         order = torch.randperm(n_slices, generator=generator("order"))
         draws = self.draw(config, n_slices, self.n_steps, generator)
-        return Drawn(order.to(device, non_blocking=True), draws.to(device))
+        in_order = Draws([x[order] for x in draws.per_slice], draws.per_batch)
+        return Drawn(order.to(self.slices.index_device), in_order.to(self.device))
 
     @final
     def batch_gradients(self, drawn: Sequence[Drawn], step: int) -> Float[Tensor, " policy"]:
@@ -161,17 +163,16 @@ class GradientEstimator(Estimator, ABC):
             Final scores, summed over this process's share of the batch.
         """
         size = self.trainees[0].config.training.batch_size
-        whole = [own.order[step * size : (step + 1) * size] for own in drawn]
-        mine = [share(index) for index in whole]
-        n_mine = len(mine[0])
+        whole = slice(step * size, (step + 1) * size)
+        n_whole, n_mine = len(drawn[0].order[whole]), len(share(drawn[0].order[whole]))
         scores = torch.zeros(len(drawn), device=self.device)
         if n_mine:
-            found = [self._run(group, mine[group], drawn[group], step) for group in self._groups]
+            found = [self._run(group, drawn[group], whole, step) for group in self._groups]
             scores = torch.cat(found) * n_mine
         else:
             for trainee in self.trainees:
                 trainee.optimizer.zero_grad()
-        average_gradients(self.parameters(slice(None)), n_mine / len(whole[0]))
+        average_gradients(self.parameters(slice(None)), n_mine / n_whole)
         return scores
 
     @final
@@ -193,20 +194,20 @@ class GradientEstimator(Estimator, ABC):
         return [slice(at, at + n_together) for at in range(0, n_policies, n_together)]
 
     def _run(
-        self, group: slice, index: Sequence[Tensor], drawn: Sequence[Drawn], step: int
+        self, group: slice, drawn: Sequence[Drawn], whole: slice, step: int
     ) -> Float[Tensor, " policy"]:
         """Leave a batch's gradients in some of the policies; return mean final scores."""
-        # Outside of the graph, so that slices may be read from anywhere.
-        batch = self.slices.batch(torch.cat(list(index))).to(self.device)
+        # Outside of the graph, so that slices may be read from a file.
+        batch = self.slices.batch(torch.cat([share(own.order[whole]) for own in drawn]))
         per_slice = [
-            torch.cat([x[at] for x, at in zip(numbers, index, strict=True)]).to(self.device)
+            torch.cat([share(x[whole]) for x in numbers])
             for numbers in zip(*(own.draws.per_slice for own in drawn), strict=True)
         ]
         per_batch = [
-            torch.stack([x[step] for x in numbers], dim=-1).to(self.device)
+            torch.stack([x[step] for x in numbers], dim=-1)
             for numbers in zip(*(own.draws.per_batch for own in drawn), strict=True)
         ]
-        inputs = [*(getattr(batch, f.name) for f in fields(batch)), *per_slice, *per_batch]
+        inputs = [*batch.tensors(), *per_slice, *per_batch]
         backward = partial(self._backward, group, len(per_slice))
         if not self.is_pure or self.device.type != "cuda":
             return EagerGradients(backward, self.parameters(group))(inputs)
