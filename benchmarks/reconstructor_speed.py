@@ -12,12 +12,12 @@ from dataclasses import replace
 import torch
 
 from kscout.assemble import make_reconstructor
-from kscout.config import Component, ReconstructorTraining
+from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
 from kscout.data.slices import SliceSet
 from kscout.device import describe_device, resolve_device
 from kscout.training.convolution import BACKENDS, convolution, to_layout
-from kscout.training.masks import MaskDistribution
-from kscout.training.reconstructor import Learner, validation_ssim
+from kscout.training.reconstructor import Supervised, masking_of, validation_ssim
+from kscout.training.trainee import Trainee
 
 
 def wait(device: torch.device) -> float:
@@ -34,28 +34,27 @@ def measure(
     model = make_reconstructor(Component("unet", {"n_channels": n_channels}))
     model = model.to(slices.device)
     to_layout(model, backend)
-    optimizer = torch.optim.Adam(model.parameters(), fused=slices.device.type == "cuda")
-    masking = MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
-    masks = masking.draw(len(slices), 0)
+    trainee = Trainee.resume(model, ReconstructorConfig(training=training))
+    masks = masking_of(slices, training).draw(len(slices), 0)
     with convolution(backend):
         begun = wait(slices.device)
-        learner = Learner(model, optimizer, slices, training)
-        learner.pass_over_slices(1, masks, lambda _: None)
+        course = Supervised([trainee], slices)
+        course.train_epoch(1, lambda _: None)
         warmed = wait(slices.device)
-        loss = learner.pass_over_slices(2, masks, lambda _: None)
+        (result,) = course.train_epoch(2, lambda _: None)
         trained = wait(slices.device)
         validation_ssim(model, slices, masks, training)
         validated = wait(slices.device)
         validation_ssim(model, slices, masks, training)
         again = wait(slices.device)
-    step_s = (trained - warmed) / learner.n_steps
+    step_s = (trained - warmed) / course.n_steps
     return {
         "first_epoch_s": warmed - begun,
         "step_ms": 1e3 * step_s,
         "slices_per_s": training.batch_size / step_s,
         "paper_training_min": 50 * 6959 / training.batch_size * step_s / 60,
         "validation_slices_per_s": len(slices) / (again - validated),
-        "loss": loss,
+        "loss": result.scores["train_loss"],
     }
 
 

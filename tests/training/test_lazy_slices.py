@@ -9,8 +9,8 @@ from training_stores import blob_store
 from kscout.config import (
     AcquisitionSetting,
     Component,
+    GreedyTraining,
     PolicyConfig,
-    PolicyTraining,
     ReconstructorConfig,
     ReconstructorTraining,
 )
@@ -28,7 +28,7 @@ UNET = ReconstructorConfig(
 POLICY = PolicyConfig(
     Component("conv", {"n_channels": 2, "n_blocks": 2, "n_hidden": 8}),
     AcquisitionSetting(n_initial=4, horizon=2),
-    PolicyTraining(n_epochs=1, batch_size=4, n_trajectories=3, convolution="native"),
+    GreedyTraining(n_epochs=1, batch_size=4, n_trajectories=3, convolution="native"),
 )
 EVALUATED = ("random", "fixed", "na-oracle", "oracle")
 

@@ -17,7 +17,7 @@ from kscout.physics.sampling import center_mask
 from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress, read_run
-from kscout.training import reconstructor
+from kscout.training import loop, reconstructor
 from kscout.training.convolution import BACKENDS, choose_convolution
 from kscout.training.masks import MaskDistribution
 from kscout.training.reconstructor import train_reconstructor, training_loss, validation_ssim
@@ -183,7 +183,7 @@ def test_the_chosen_convolution_is_recorded_and_kept(
     chosen = read_run(tmp_path / "run").provenance["convolution"]
     assert chosen == choose_convolution("auto", torch.device("cpu"), trains=True)
     other = next(name for name in BACKENDS if name != chosen)
-    monkeypatch.setattr(reconstructor, "choose_convolution", lambda *_, **__: other)
+    monkeypatch.setattr(loop, "choose_convolution", lambda *_, **__: other)
     used = []
     original = reconstructor.convolution
     monkeypatch.setattr(
@@ -232,7 +232,7 @@ def test_a_store_without_a_needed_split_claims_no_run_folder(tmp_path: Path) -> 
 
 def test_a_diverging_run_is_told(store: Store, tmp_path: Path) -> None:
     wild = replace(TRAINING, learning_rate=1e30)
-    with pytest.raises(RunError, match=r"the loss of epoch 1 is (nan|inf); lower"):
+    with pytest.raises(RunError, match=r"train_loss of epoch 1 is (nan|inf); lower"):
         train_reconstructor(replace(CONFIG, training=wild), store, tmp_path / "run", device="cpu")
 
 

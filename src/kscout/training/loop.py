@@ -3,14 +3,16 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
 import torch
 
-from kscout.config import learning_rate_at
-from kscout.device import peak_memory
+from kscout.config import Config, learning_rate_at
+from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
 from kscout.runs import Progress, Run
 from kscout.training.convolution import choose_convolution
@@ -145,6 +147,19 @@ def n_steps_of(n_slices: int, batch_size: int) -> int:
     return math.ceil(n_slices / batch_size)
 
 
+@contextmanager
+def opened_run(
+    out: str | Path, config: Config, inputs: Mapping[str, str], device: torch.device
+) -> Iterator[Run | None]:
+    """Open a run folder, new or to go on with, in the main process; others get None."""
+    if not is_main():
+        yield None
+        return
+    words = describe_device(device, n_processes())
+    with Run.create_or_resume(out, config, inputs=inputs, device=words) as run:
+        yield run
+
+
 def fixed_convolution(
     runs: Sequence[Run], wanted: str, device: torch.device, *, trains: bool
 ) -> str:
@@ -159,7 +174,7 @@ def fixed_convolution(
     name = ""
     if is_main():
         noted = [run.provenance["convolution"] for run in runs if "convolution" in run.provenance]
-        name = choose_convolution(noted[0] if noted else wanted, device, trains=trains)
+        name = noted[0] if noted else choose_convolution(wanted, device, trains=trains)
         for run in runs:
             if "convolution" not in run.provenance:
                 run.note(convolution=name)

@@ -23,23 +23,21 @@ from kscout.config import AcquisitionSetting, PolicyConfig
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.device import describe_device
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS
 from kscout.policies import save
 from kscout.reconstruction import load
-from kscout.runs import Run, RunRecord, read_run
+from kscout.runs import RunRecord, read_run
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     from_main,
     is_main,
-    n_processes,
     process_group,
     share,
     sum_over_processes,
 )
 from kscout.training.estimators import Estimator, PolicyTrainee
-from kscout.training.loop import OnStep, fixed_convolution, train_epochs
+from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint
 
@@ -92,13 +90,8 @@ def train_policies(
         for config, out in zip(configs, outs, strict=True):
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
             policy = _make_policy(config, slices).to(place)
-            run = None
-            if is_main():
-                words = describe_device(place, n_processes())
-                opened = Run.create_or_resume(out, config, inputs=inputs, device=words)
-                run = stack.enter_context(opened)
-            save_ = partial(_save, config, inputs)
-            trainees.append(Trainee.resume(policy, config, run, save_))
+            run = stack.enter_context(opened_run(out, config, inputs, place))
+            trainees.append(Trainee.resume(policy, config, run, partial(_save, config, inputs)))
         waiting = [trainee for trainee in trainees if not trainee.is_finished]
         if waiting:
             _train(waiting, estimator, slices, held_out, frozen, on_step)

@@ -1,52 +1,50 @@
-"""Supervised training of a reconstructor under random masks (arXiv 2010.16262, section 3)."""
+"""Supervised training of a reconstructor under random masks (arXiv 2010.16262, appendix A.1)."""
 
-import math
-import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.assemble import make_reconstructor, seeded_globals
-from kscout.config import ReconstructorConfig, ReconstructorTraining, learning_rate_at
+from kscout.config import ReconstructorConfig, ReconstructorTraining
 from kscout.core import Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.device import describe_device
-from kscout.errors import ConfigError, RunError
+from kscout.errors import ConfigError
 from kscout.metrics import ssim
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.runs import Progress, Run, RunRecord, read_run
-from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
-from kscout.training.convolution import choose_convolution, convolution, to_layout
+from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     average_gradients,
     from_main,
     is_main,
-    n_processes,
     process_group,
     rank,
     share,
     sum_over_processes,
 )
 from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.loop import (
+    Course,
+    EpochResult,
+    OnStep,
+    fixed_convolution,
+    n_steps_of,
+    opened_run,
+    train_epochs,
+)
 from kscout.training.masks import MaskDistribution
+from kscout.training.trainee import Trainee
 
 _VALIDATION_BATCH = 64
 
-OnStep = Callable[[Progress], None]
-
-
-class Best(NamedTuple):
-    """The epoch with the best validation so far."""
-
-    epoch: int
-    val_ssim: float
+ReconstructorTrainee = Trainee[Reconstructor, ReconstructorConfig]
 
 
 def train_reconstructor(
@@ -78,132 +76,88 @@ def train_reconstructor(
         check_trainable(model, training.protocol)
         for split in ("train", "val"):
             store.array(split)
-        words = describe_device(place, n_processes())
-        with (
-            Run.create_or_resume(out, config, inputs=inputs, device=words)
-            if is_main()
-            else nullcontext()
-        ) as run:
+        with opened_run(out, config, inputs, place) as run:
             if not from_main(run is not None and run.is_finished):
                 slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
-                _train(run, model, slices, held_out, training, on_step)
+                _train(run, model, config, slices, held_out, on_step)
             return from_main(read_run(out) if is_main() else None)  # type: ignore[return-value]
 
 
 def _train(
     run: Run | None,
     model: Reconstructor,
+    config: ReconstructorConfig,
     slices: SliceSet,
     held_out: SliceSet,
-    training: ReconstructorTraining,
     on_step: OnStep,
 ) -> None:
     """Train to the last epoch; only the main process has a run to write to."""
-    backend = _fixed_convolution(run, training.convolution, slices.device)
+    training = config.training
+    runs = [] if run is None else [run]
+    backend = fixed_convolution(runs, training.convolution, slices.device, trains=True)
     to_layout(model, backend)
-    optimizer = torch.optim.Adam(model.parameters(), fused=slices.device.type == "cuda")
-    checkpoint = from_main(load_checkpoint(run.checkpoint_path) if run else None)
-    n_done, best = 0, Best(epoch=0, val_ssim=-math.inf)
-    if checkpoint is not None:
-        restore(checkpoint, model, optimizer)
-        n_done, best = checkpoint["epoch"], Best(**checkpoint["facts"])
-    if run is not None:
-        run.rewind(n_done)
+    trainee = Trainee.resume(model, config, run, partial(_save, run))
+    masks = masking_of(slices, training).of_volumes(held_out.volumes) & held_out.selectable.cpu()
 
-    masking = MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
-    held_out_masks = masking.of_volumes(held_out.volumes) & held_out.selectable.cpu()
-    selectable = slices.selectable.cpu()
+    def validate(course: Supervised, number: int) -> float:
+        return validation_ssim(course.evaluated(number), held_out, masks, training)
+
     with convolution(backend):
-        learner = Learner(model, optimizer, slices, training)
-        for epoch in range(n_done + 1, training.n_epochs + 1):
-            begun = time.perf_counter()
-            masks = masking.draw(len(slices), training.seed, "masks", epoch) & selectable
-            loss = learner.pass_over_slices(epoch, masks, on_step)
-            score = validation_ssim(model, held_out, held_out_masks, training)
-            record = {
-                "epoch": epoch,
-                "train_loss": loss,
-                "val_ssim": score,
-                "learning_rate": learning_rate_at(training, epoch),
-                "time_s": round(time.perf_counter() - begun, 3),
-                "n_slices": len(slices),
-            }
-            if score > best.val_ssim:
-                best = Best(epoch, score)
-            if run is not None:
-                # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.
-                run.log(record)
-                _keep_weights(run, model, epoch, best.epoch, training)
-                state = checkpoint_of(epoch, model, optimizer, best._asdict())
-                save_checkpoint(run.checkpoint_path, state)
-            on_step(Progress(epoch, training.n_epochs, learner.n_steps, learner.n_steps, record))
-    if run is not None:
-        _save(run.weights_path, run, model, training.n_epochs)
-        run.finish({"best_epoch": best.epoch, "best_val_ssim": best.val_ssim})
+        train_epochs(
+            [trainee],
+            lambda trainees: Supervised(trainees, slices),
+            validate,
+            device=slices.device,
+            on_step=on_step,
+        )
+
+
+def masking_of(slices: SliceSet, training: ReconstructorTraining) -> MaskDistribution:
+    """Return the masks that a training draws for slices."""
+    return MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
 
 
 @final
-class Learner:
+class Supervised(Course[Reconstructor, ReconstructorConfig]):
     """Takes a model through the training slices, batch by batch, never waiting for the device."""
 
-    def __init__(
-        self,
-        model: Reconstructor,
-        optimizer: torch.optim.Optimizer,
-        slices: SliceSet,
-        training: ReconstructorTraining,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.slices = slices
-        self.training = training
-        if training.batch_size < n_processes():
-            raise ConfigError(
-                f"a batch of {training.batch_size} cannot be shared by {n_processes()} processes; "
-                "raise training.batch_size or start fewer"
-            )
-        self.n_steps = math.ceil(len(slices) / training.batch_size)
-
-        def backward(inputs: Sequence[Tensor]) -> Tensor:
-            mask, *tensors = inputs
-            loss = training_loss(model, SliceBatch(*tensors), mask, training)
-            torch.autograd.backward(loss)
-            return loss
-
+    def __init__(self, trainees: Sequence[ReconstructorTrainee], slices: SliceSet) -> None:
+        super().__init__(trainees)
+        (self.trainee,), self.slices = trainees, slices
+        self.training = self.trainee.config.training
+        self.n_steps = n_steps_of(len(slices), self.training.batch_size)
+        self.selectable = slices.selectable.cpu()
+        parameters = list(self.trainee.module.parameters())
         self.gradients: EagerGradients | GraphedGradients
         if slices.device.type == "cuda":
-            example = slices.batch(share(torch.zeros(training.batch_size, dtype=torch.int64)))
-            model.train()
-            self.gradients = GraphedGradients(
-                backward, model.parameters(), [example.selectable, *example.tensors()]
-            )
+            first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
+            example = slices.batch(first)
+            self.trainee.module.train()
+            inputs = [example.selectable, *example.tensors()]
+            self.gradients = GraphedGradients(self._backward, parameters, inputs)
         else:
-            self.gradients = EagerGradients(backward, model.parameters())
+            self.gradients = EagerGradients(self._backward, parameters)
 
-    def pass_over_slices(
-        self, epoch: int, masks: Bool[Tensor, "slice col"], on_step: OnStep
-    ) -> float:
-        """Train for one epoch; return the mean loss, read from the device only at the end."""
+    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
+        """Take the model through all slices; the loss is read from the device only at the end."""
         training, slices = self.training, self.slices
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate_at(training, epoch)
-        shuffle = keyed_generator(training.seed, "order", epoch)
-        order = torch.randperm(len(slices), generator=shuffle)
+        masks = masking_of(slices, training).draw(len(slices), training.seed, "masks", epoch)
+        masks &= self.selectable
+        order = torch.randperm(
+            len(slices), generator=keyed_generator(training.seed, "order", epoch)
+        )
         total = torch.zeros((), device=slices.device)
-        self.model.train()
+        self.trainee.begin(epoch)
         with seeded_globals(training.seed, "dropout", epoch, rank()):
             for step, index in enumerate(order.split(training.batch_size), start=1):
-                total += self.learn(index, masks)
+                total += self._step(index, masks)
                 on_step(Progress(epoch, training.n_epochs, step, self.n_steps))
-        mean = float(sum_over_processes(total)) / len(slices)
-        if not math.isfinite(mean):
-            raise RunError(
-                f"the loss of epoch {epoch} is {mean}; lower training.learning_rate "
-                f"(now {training.learning_rate}) and name another --out"
-            )
-        return mean
+        loss = float(sum_over_processes(total)) / len(slices)
+        return [EpochResult({"train_loss": loss}, {"n_slices": len(slices)})]
 
-    def learn(self, index: Int[Tensor, " batch"], masks: Bool[Tensor, "slice col"]) -> Tensor:
+    def _step(
+        self, index: Int[Tensor, " batch"], masks: Bool[Tensor, "slice col"]
+    ) -> Float[Tensor, ""]:
         """Take one optimizer step; return the summed loss of this process's share of the batch.
 
         Slices are read here, not inside of a graph: they may lie in a file.
@@ -214,10 +168,16 @@ class Learner:
             mask = masks[mine].to(device, non_blocking=True)
             summed = self.gradients([mask, *self.slices.batch(mine).tensors()]) * len(mine)
         else:
-            self.optimizer.zero_grad()
-        average_gradients(self.model.parameters(), len(mine) / len(index))
-        self.optimizer.step()
+            self.trainee.optimizer.zero_grad()
+        average_gradients(self.trainee.module.parameters(), len(mine) / len(index))
+        self.trainee.optimizer.step()
         return summed
+
+    def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
+        mask, *tensors = inputs
+        loss = training_loss(self.trainee.module, SliceBatch(*tensors), mask, self.training)
+        torch.autograd.backward(loss)
+        return loss
 
 
 def training_loss(
@@ -272,23 +232,8 @@ def _arithmetic(training: ReconstructorTraining, device: torch.device) -> torch.
     return torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16")
 
 
-def _fixed_convolution(run: Run | None, wanted: str, device: torch.device) -> str:
-    """Return the run's convolution backend: the recorded one, else the wanted one."""
-    if run is not None and "convolution" not in run.provenance:
-        run.note(convolution=choose_convolution(wanted, device, trains=True))
-    return from_main(run.provenance["convolution"] if run is not None else "")
-
-
-def _keep_weights(
-    run: Run, model: Reconstructor, epoch: int, best_epoch: int, training: ReconstructorTraining
-) -> None:
-    if epoch in training.keep_epochs:
-        _save(run.epoch_path(epoch), run, model, epoch)
-    if epoch == best_epoch:
-        _save(run.best_path, run, model, epoch)
-
-
-def _save(path: Path, run: Run, model: Reconstructor, epoch: int) -> None:
+def _save(run: Run | None, path: Path, model: Reconstructor, epoch: int) -> None:
+    assert run is not None
     training = run.config.training
     extra = {
         "epoch": epoch,
