@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kscout.kernels.convolution import Division, Tiling, packed_order
+from kscout.kernels.convolution import Division, packed_order
 
 
 @pytest.mark.parametrize("n_out, n_in", [(32, 48), (16, 16)])
@@ -27,17 +27,6 @@ def test_a_first_layer_has_taps_for_inputs_and_nothing_beyond_nine() -> None:
     assert order.shape == (1, 1, 1, 32, 2, 4)
     assert (order == 0).sum() == 7 * 16
     assert order[0, 0, 0, 9, 1, 1] == torch.arange(1, 145).view(16, 9)[6, 3]
-
-
-@pytest.mark.parametrize("size", [4, 8, 16, 32, 64, 256])
-@pytest.mark.parametrize("n_out", [16, 32, 64, 128, 256])
-@pytest.mark.parametrize("n_in", [16, 32, 64])
-def test_tilings_cover_image_and_channels(size: int, n_out: int, n_in: int) -> None:
-    tiling = Tiling.of(size, size, n_in, n_out)
-    n_products = tiling.n_rows * tiling.n_cols // 16
-    assert size % tiling.n_rows == size % tiling.n_cols == 0
-    assert n_products % tiling.warps_m == 0
-    assert n_out % (tiling.parts * tiling.warps_n * 16) == 0
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 32), (8, 4), (8, 8), (16, 16), (32, 64), (256, 128)])

@@ -8,7 +8,7 @@ from skimage.metrics import structural_similarity
 
 from golden_numbers import Golden
 from kscout.errors import ConfigError
-from kscout.kernels.native import compiled_kernels
+from kscout.kernels.registry import compiled_kernels
 from kscout.metrics import SsimScorer, nmse, psnr, ssim
 from kscout.physics.normalization import denormalize
 

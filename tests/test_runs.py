@@ -83,7 +83,7 @@ def test_going_on_on_another_device_is_told(
     open_run(tmp_path / "run").close()
     assert not caplog.text
     with Run.create_or_resume(tmp_path / "run", CONFIG, inputs={"store": "abc"}, device="gpu"):
-        assert "begun on cpu and goes on on gpu" in caplog.text
+        assert "begun with cpu and goes on with gpu" in caplog.text
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:

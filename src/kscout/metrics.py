@@ -10,7 +10,6 @@ target. Scores of different conventions must not be compared: the window alone m
 the choice of `data_range` by up to .15.
 """  # noqa: E501 - a table row is one line
 
-import ctypes
 from copy import copy
 from functools import lru_cache
 from typing import Literal, final
@@ -20,8 +19,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.errors import unknown_name
-from kscout.kernels import compile_kernel, count_on
-from kscout.kernels.native import call, count, native_library, over_parts, scratch
+from kscout.kernels.cuda import compile_kernel, count_on
+from kscout.kernels.native import native_library
+from kscout.kernels.registry import Request, serving
+from kscout.kernels.threads import call, count, over_parts, scratch
 
 Convention = Literal["paper", "fastmri"]
 CONVENTIONS: tuple[Convention, ...] = ("paper", "fastmri")
@@ -113,14 +114,14 @@ class SsimScorer:
             is_by_target: `scale` and `shift` are per target instead.
             n_images: a count on the device; what comes after is left undefined.
         """
-        if self.convention == "paper" and image.is_cuda and image.dtype == torch.float32:
+        request = Request(image.device, frozenset({image.dtype}), convention=self.convention)
+        kind = serving("ssim", request)
+        if kind == "cuda":
             return self._score_on_cuda(image, rows, (scale, shift), is_by_target, n_images)
         if is_by_target:
             scale, shift = scale[rows], shift[rows]
-        if self.convention == "paper" and image.device.type == "cpu" and self.target.ndim == 3:
-            library = native_library("ssim_cpu.c") if image.dtype == torch.float32 else None
-            if library is not None:
-                return self._score_compiled(library, image, rows, scale, shift)
+        if kind == "c":
+            return self._score_compiled(image, rows, scale, shift)
         return self.rows(rows)(image * scale[:, None, None] + shift[:, None, None])
 
     def _score_on_cuda(
@@ -153,10 +154,8 @@ class SsimScorer:
         )
         return means
 
-    def _score_compiled(
-        self, library: ctypes.CDLL, image: Tensor, rows: Tensor, scale: Tensor, shift: Tensor
-    ) -> Tensor:
-        n, n_rows, n_cols = image.shape
+    def _score_compiled(self, image: Tensor, rows: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        library, (n, n_rows, n_cols) = native_library("ssim_cpu.c"), image.shape
         found, size = image.new_empty(n), count(library.ssim_scratch, n_rows, n_cols)
         own = [x.contiguous() for x in (image, rows.long(), scale, shift)]
         constants = [x.expand(len(self.target), 1, 1).contiguous() for x in (self.c1, self.c2)]

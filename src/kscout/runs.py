@@ -31,6 +31,7 @@ from typing import Any, final
 from kscout.config import Config, differences, read_file, to_toml, told
 from kscout.errors import RunError
 from kscout.files import take_lock, write_json, write_text
+from kscout.kernels import kernels_are_on
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
 _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
@@ -103,11 +104,7 @@ class Run:
             if is_begun and (path / PROVENANCE).exists():
                 provenance = _read_json(path / PROVENANCE)
                 _check_same_inputs(path, provenance, inputs)
-                if provenance["device"] != device:
-                    _log.warning(
-                        "%s was begun on %s and goes on on %s: the last bits of its result differ",
-                        *(path, provenance["device"], device),
-                    )
+                _warn_of_other_bits(path, provenance, device)
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
                 write_json(path / PROVENANCE, provenance)
@@ -252,7 +249,23 @@ def describe(
         "versions": {"python": platform.python_version(), **_versions()},
         "hardware": {"machine": platform.machine(), "n_cores": os.cpu_count()},
         "system": platform.system(),
+        "kernels": _kernels(),
     }
+
+
+def _warn_of_other_bits(path: Path, provenance: Record, device: str) -> None:
+    """Tell where a run goes on with what rounds otherwise."""
+    switch = f"kernels {provenance.get('kernels', 'on')}"
+    for there, here in ((provenance["device"], device), (switch, f"kernels {_kernels()}")):
+        if there != here:
+            _log.warning(
+                "%s was begun with %s and goes on with %s: the last bits of its result differ",
+                *(path, there, here),
+            )
+
+
+def _kernels() -> str:
+    return "on" if kernels_are_on() else "off"
 
 
 def _versions() -> dict[str, str]:

@@ -71,10 +71,8 @@ def emulate(
 class Emulated:
     """Stands in for a kernel compiled for a GPU."""
 
-    def __init__(self, file: str, name: str, *arguments: int) -> None:
+    def __init__(self, file: str, name: str, *arguments: int, n_bytes: int = 0) -> None:
         self.kernel = (file, name, arguments)
-
-    def set_shared_memory_config(self, n_bytes: int) -> None:
         assert n_bytes <= 227 * 1024
 
     def __call__(

@@ -13,6 +13,11 @@
 
 typedef unsigned int u32;
 typedef unsigned short u16;
+#ifdef __aarch64__
+typedef __fp16 f16;  // GCC 12 has the other name there in C alone
+#else
+typedef _Float16 f16;
+#endif
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct uint2 { u32 x, y; };
@@ -117,9 +122,9 @@ static void exchange(T value, T (&all)[32]) {
   wait(WARP);
 }
 
-static float half(u16 bits) { _Float16 h; std::memcpy(&h, &bits, 2); return (float)h; }
-static u16 bits(float x) { _Float16 h = (_Float16)x; u16 b; std::memcpy(&b, &h, 2); return b; }
-static u16 bits(double x) { _Float16 h = (_Float16)x; u16 b; std::memcpy(&b, &h, 2); return b; }
+static float half(u16 bits) { f16 h; std::memcpy(&h, &bits, 2); return (float)h; }
+static u16 bits(float x) { f16 h = (f16)x; u16 b; std::memcpy(&b, &h, 2); return b; }
+static u16 bits(double x) { f16 h = (f16)x; u16 b; std::memcpy(&b, &h, 2); return b; }
 template <class F>
 static u32 pairwise(F f) { return bits(f(0)) | (u32)bits(f(16)) << 16; }
 }  // namespace emulator
@@ -172,7 +177,6 @@ static inline u32 fma2(u32 a, u32 b, u32 c) {
     return (double)emulator::half(a >> s) * emulator::half(b >> s) + emulator::half(c >> s);
   });
 }
-static inline u32 mul2(u32 a, u32 b) { return fma2(a, b, 0x80008000u); }
 static inline u32 fma_relu2(u32 a, u32 b, u32 c) { return max2(fma2(a, b, c), 0); }
 static inline u32 shared_address(const void* p) { return (u32)((const unsigned char*)p - emulator::memory); }
 

@@ -1,11 +1,8 @@
 """Compiled convolutions compute what torch computes in double precision, at any size."""
 
-import ctypes
-import logging
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,26 +12,13 @@ from torch.nn import functional as F
 
 from kscout.kernels import convolution_cpu as compiled
 from kscout.kernels import native
+from kscout.training.convolution import can_compile
 
 N_IMAGES, N_IN, N_OUT = 3, 32, 48
 SIZES = [(8, 12), (13, 9), (4, 4), (21, 34), (2, 3)]
 
 
-@pytest.fixture
-def library() -> ctypes.CDLL:
-    found = compiled.compiled_convolutions(N_IN, N_OUT)
-    if found is None:
-        pytest.skip("this machine has no C compiler that knows it")
-    return found
-
-
-@pytest.fixture
-def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Forget what is loaded, and compile into an empty folder."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native._library.cache_clear()
-    yield tmp_path / "kscout"
-    native._library.cache_clear()
+pytestmark = pytest.mark.skipif(not can_compile(), reason="no C compiler that knows this machine")
 
 
 def last(features: Tensor) -> Tensor:
@@ -51,64 +35,64 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 
 @pytest.mark.parametrize(("n_rows", "n_cols"), SIZES)
 def test_convolutions_and_their_gradients(
-    n_rows: int, n_cols: int, library: ctypes.CDLL, generator: torch.Generator
+    n_rows: int, n_cols: int, generator: torch.Generator
 ) -> None:
     features = torch.randn(N_IMAGES, N_IN, n_rows, n_cols, generator=generator)
     weight = torch.randn(N_OUT, N_IN, 3, 3, generator=generator).double().requires_grad_()
     expected = F.conv2d(features.double(), weight, padding=1)
     transformed = compiled.transform_weights(weight.float())
-    close(first(compiled.convolve(library, last(features), transformed)), expected.detach())
+    close(first(compiled.convolve(last(features), transformed)), expected.detach())
     gradient = torch.randn(expected.shape, generator=generator)
     (wanted,) = torch.autograd.grad(expected, weight, gradient.double())
-    close(compiled.weight_gradient(library, last(features), last(gradient)), wanted)
+    close(compiled.weight_gradient(last(features), last(gradient)), wanted)
 
 
 @pytest.mark.parametrize(("n_rows", "n_cols"), SIZES)
 def test_the_first_convolution_and_its_gradient(
-    n_rows: int, n_cols: int, library: ctypes.CDLL, generator: torch.Generator
+    n_rows: int, n_cols: int, generator: torch.Generator
 ) -> None:
     image = torch.randn(N_IMAGES, n_rows, n_cols, generator=generator)
     weight = torch.randn(N_OUT, 1, 3, 3, generator=generator).double().requires_grad_()
     expected = F.conv2d(image[:, None].double(), weight, padding=1)
-    close(first(compiled.convolve_first(library, image, weight.float())), expected.detach())
+    close(first(compiled.convolve_first(image, weight.float())), expected.detach())
     gradient = torch.randn(expected.shape, generator=generator)
     (wanted,) = torch.autograd.grad(expected, weight, gradient.double())
-    close(compiled.first_weight_gradient(library, image, last(gradient)), wanted)
+    close(compiled.first_weight_gradient(image, last(gradient)), wanted)
 
 
 @pytest.mark.parametrize("pools", [False, True])
 @pytest.mark.parametrize(("n_rows", "n_cols"), SIZES)
 def test_norm_with_pooling_and_its_gradient(
-    pools: bool, n_rows: int, n_cols: int, library: ctypes.CDLL, generator: torch.Generator
+    pools: bool, n_rows: int, n_cols: int, generator: torch.Generator
 ) -> None:
     # Far from zero: sums of squares alone would lose the deviations.
     features = 40 + torch.randn(N_IMAGES, N_OUT, n_rows, n_cols, generator=generator)
     exact = features.double().requires_grad_()
     expected = F.instance_norm(exact).relu()
     expected = F.max_pool2d(expected, 2) if pools else expected
-    found = compiled.normalize(library, last(features), pools=pools)
+    found = compiled.normalize(last(features), pools=pools)
     close(first(found.output), expected.detach(), tolerance=1e-4)
     gradient = torch.randn(expected.shape, generator=generator)
     (wanted,) = torch.autograd.grad(expected, exact, gradient.double())
     pixels = last(features)
     arguments = (last(gradient), pixels, found)
-    back = compiled.normalize_backward(library, *arguments, pools=pools)
+    back = compiled.normalize_backward(*arguments, pools=pools)
     close(first(back), wanted, tolerance=1e-4)
-    compiled.normalize_backward(library, *arguments, pools=pools, in_place=True)
+    compiled.normalize_backward(*arguments, pools=pools, in_place=True)
     assert torch.equal(pixels, back)
 
 
-def test_equal_pixels_share_no_gradient(library: ctypes.CDLL) -> None:
+def test_equal_pixels_share_no_gradient() -> None:
     pixels = torch.zeros(1, 4, 4, 16)
     pixels[:, :2] = 1.0
-    found = compiled.normalize(library, pixels, pools=True)
+    found = compiled.normalize(pixels, pools=True)
     arguments = (torch.ones_like(found.output), pixels, found)
-    gradient = compiled.normalize_backward(library, *arguments, pools=True)[0, :2]
+    gradient = compiled.normalize_backward(*arguments, pools=True)[0, :2]
     # The first of four equal pixels takes it all, as in torch.
     assert (gradient[0, 0] > gradient[0, 1]).all() and torch.equal(gradient[0, 1], gradient[1, 0])
 
 
-def test_threads_change_no_bit(library: ctypes.CDLL, generator: torch.Generator) -> None:
+def test_threads_change_no_bit(generator: torch.Generator) -> None:
     features = torch.randn(5, 11, 14, N_IN, generator=generator)
     gradient = torch.randn(5, 11, 14, N_OUT, generator=generator)
     weights = compiled.transform_weights(torch.randn(N_OUT, N_IN, 3, 3, generator=generator))
@@ -118,8 +102,8 @@ def test_threads_change_no_bit(library: ctypes.CDLL, generator: torch.Generator)
             torch.set_num_threads(n_threads)
             results.append(
                 (
-                    compiled.convolve(library, features, weights),
-                    compiled.weight_gradient(library, features, gradient),
+                    compiled.convolve(features, weights),
+                    compiled.weight_gradient(features, gradient),
                 )
             )
     finally:
@@ -139,65 +123,3 @@ def test_sources_compile_for_narrower_and_wider_vectors(
     command = [compiler, *native._FLAGS, f"-march={target}", "-o", str(tmp_path / "made.so")]
     # Elsewhere a source that does not compile is no error, and tests of kernels are skipped.
     subprocess.run([*command, str(source), "-lm"], check=True)
-
-
-def test_other_numbers_of_channels_are_left_to_torch() -> None:
-    assert compiled.compiled_convolutions(16, 24) is None
-
-
-def test_without_a_compiler_there_are_no_kernels(
-    no_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with caplog.at_level(logging.INFO):
-        assert compiled.compiled_convolutions(16) is None
-    assert "no C compiler" in caplog.text and not no_cache.exists()
-
-
-def test_a_failing_compiler_is_no_error(
-    no_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(native, "_FOR_THIS_MACHINE", ("-march=no-such-machine",))
-    with caplog.at_level(logging.INFO):
-        assert compiled.compiled_convolutions(16) is None
-    assert not list(no_cache.glob("*.so"))
-
-
-def test_what_was_compiled_is_found_again(
-    library: ctypes.CDLL, no_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert compiled.compiled_convolutions(16) is not None
-    assert len(list(no_cache.glob("*.so"))) == 1
-    native._library.cache_clear()
-
-    def refuse(*_: object) -> None:
-        raise subprocess.SubprocessError("compiled twice")
-
-    monkeypatch.setattr(native, "_compile", refuse)
-    assert compiled.compiled_convolutions(16) is not None
-
-
-def test_kernels_are_switched_off_inside_the_block_only(library: ctypes.CDLL) -> None:
-    with native.compiled_kernels(enabled=False):
-        assert compiled.compiled_convolutions(16) is None
-    assert compiled.compiled_convolutions(16) is not None
-
-
-@pytest.mark.parametrize("own", [True, False])
-def test_every_part_is_done_once_and_failures_are_raised(
-    own: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not own:
-        monkeypatch.setattr(native, "_own_threads", lambda: None)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        done: list[int] = []
-        native.over_parts(7, lambda begin, end: done.extend(range(begin, end)))
-        assert sorted(done) == list(range(7))
-        native.over_parts(0, lambda *_: done.append(-1))
-        assert -1 not in done
-        with pytest.raises(ZeroDivisionError):
-            native.over_parts(5, lambda begin, _: done.append(1 // begin))
-    finally:
-        torch.set_num_threads(before)

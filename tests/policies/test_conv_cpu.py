@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kscout.kernels.convolution_cpu import compiled_convolutions
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_cpu import InstanceNormLast, convolve_on_cpu
+from kscout.training.convolution import can_compile
 
 
 def test_instance_norm_is_torchs_in_double_precision(generator: torch.Generator) -> None:
@@ -41,7 +41,7 @@ def test_features_and_gradients_are_those_of_the_modules(
 def test_compiled_features_and_gradients_are_those_of_the_modules(
     n_rows: int, n_cols: int, n_channels: int, generator: torch.Generator
 ) -> None:
-    if compiled_convolutions(16) is None:
+    if not can_compile():
         pytest.skip("this machine has no C compiler that knows it")
     torch.manual_seed(3)
     size = {"n_cols": n_cols, "n_rows": n_rows, "n_channels": n_channels, "n_blocks": 2}

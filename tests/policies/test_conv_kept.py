@@ -5,17 +5,17 @@ import torch
 from torch import Tensor
 
 from kscout.core import Observation
-from kscout.kernels.convolution_cpu import compiled_convolutions
-from kscout.kernels.native import compiled_kernels
+from kscout.kernels.registry import compiled_kernels
 from kscout.policies.conv import ConvPolicy
-from kscout.policies.conv_kept import KeptConvPolicy, can_keep_policy
+from kscout.policies.conv_kept import KeptConvPolicy
+from kscout.training.convolution import can_compile
 
 N_ROWS, N_COLS = 20, 28
 
 
 @pytest.fixture
 def policy() -> ConvPolicy:
-    if compiled_convolutions(16) is None:
+    if not can_compile():
         pytest.skip("this machine has no C compiler that knows it")
     torch.manual_seed(5)
     size = {"n_rows": N_ROWS, "n_cols": N_COLS, "n_channels": 16, "n_blocks": 2}
@@ -88,8 +88,3 @@ def test_without_kernels_it_is_the_policy_itself(policy: ConvPolicy, image: Tens
         view.keep(5, 2**28)
         assert view.kept is None
         assert torch.equal(view(see(image)), policy(see(image)))
-
-
-def test_other_numbers_of_channels_are_not_kept(policy: ConvPolicy) -> None:
-    assert can_keep_policy(policy)
-    assert not can_keep_policy(ConvPolicy(n_cols=16, n_channels=24, n_blocks=1))

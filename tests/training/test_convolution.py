@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kscout.errors import ConfigError
-from kscout.kernels.convolution_cpu import compiled_convolutions
+from kscout.kernels.registry import Request, serving
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.training import convolution as module
 from kscout.training.convolution import (
@@ -17,6 +17,8 @@ from kscout.training.convolution import (
     convolution,
     to_layout,
 )
+
+CPU = torch.device("cpu")
 
 
 def tiny_network() -> nn.Module:
@@ -52,16 +54,14 @@ def test_the_backend_is_put_back_after_the_block() -> None:
 def test_only_the_compiled_backend_uses_compiled_kernels() -> None:
     for name in available():
         with convolution(name):
-            assert (compiled_convolutions(16) is not None) == BACKENDS[name].compiled
+            kind = serving("unet", Request(CPU, n_channels=16))
+            assert kind == ("c" if BACKENDS[name].compiled else "torch")
 
 
 def test_the_compiled_backend_asks_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "can_compile", lambda: False)
     with pytest.raises(ConfigError, match="onednn-last"), convolution("compiled"):
         pass
-
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from golden_numbers import Golden
 from kscout.acquisition.episode import Simulator
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.kernels.convolution_cpu import compiled_convolutions
 from kscout.metrics import ssim
 from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_kept import KeptConvPolicy
 from kscout.reconstruction import RECONSTRUCTORS
+from kscout.training.convolution import can_compile
 from kscout.training.estimators import recording
 from kscout.training.estimators.greedy import greedy_gradients
 from kscout.training.estimators.non_greedy import non_greedy_gradients
@@ -300,7 +300,7 @@ def test_greedy_gradients_step_by_step_equal_those_computed_at_the_end(
 def test_gradients_of_kept_features_are_the_policies_own(
     method: str, limit: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if compiled_convolutions(16) is None:
+    if not can_compile():
         pytest.skip("this machine has no C compiler that knows it")
     # With no memory to keep features in, they are computed as without.
     monkeypatch.setitem(recording.KEPT_BYTES, "cpu", limit)

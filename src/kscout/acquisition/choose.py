@@ -9,6 +9,7 @@ from torch import Tensor
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.kernels.choosing import choose
+from kscout.kernels.registry import Request, serving
 
 MEASURED_LOGIT = -1e7
 """Logit of a column that may not be chosen; its probability is exactly zero in float32."""
@@ -57,7 +58,7 @@ def draw_unmeasured(
     owner: Int[Tensor, " state"],
     uniforms: Float[Tensor, "state draw"],
 ) -> Drawn:
-    """Draw columns that are not measured and inside the matrix, on CUDA in one kernel.
+    """Draw columns that are not measured and inside the matrix.
 
     Args:
         scores: logits of the columns.
@@ -66,12 +67,14 @@ def draw_unmeasured(
         owner: the slice of each state.
         uniforms: decide the draws.
     """
-    if scores.is_cuda:
+    if serving("draw", Request(scores.device, n_cols=scores.shape[1])) == "cuda":
         return Drawn(*choose(scores, mask, selectable, owner, uniforms))
     blocked = mask | ~selectable[owner]
     log_probabilities = column_log_probabilities(scores.float(), blocked)
     columns = _or_blocked(draw_columns(log_probabilities, uniforms), blocked)
-    check_chosen(blocked.gather(-1, columns).any(), "the policy")
+    if scores.device.type == "cpu":
+        # Elsewhere the question would wait for the device, which no step does.
+        check_chosen(blocked.gather(-1, columns).any(), "the policy")
     return Drawn(blocked, columns, log_probabilities.gather(-1, columns))
 
 

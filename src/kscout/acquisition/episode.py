@@ -27,6 +27,7 @@ from kscout.core import (
 )
 from kscout.errors import ConfigError, unknown_name
 from kscout.kernels.choosing import follow, list_distinct
+from kscout.kernels.registry import Request, serving
 from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
@@ -273,7 +274,7 @@ def _distinct(
         Where each candidate stands in the list; the list, as long as if all were distinct; and how
         many there are.
     """
-    if columns.is_cuda and state.n_per_slice == 1:
+    if serving("distinct", Request(columns.device, n_per_slice=state.n_per_slice)) == "cuda":
         slot, listed, n_distinct = list_distinct(columns, state.owner)
         parent, column, owner = listed
         return slot, Pairs(parent, column, owner, n_distinct), n_distinct
@@ -305,8 +306,8 @@ def _follow(
 ) -> State:
     """Return the state that each row of `slot` names at `choice`, by default its only one."""
     values = [getattr(state, name) for name in _PER_STATE]
-    kinds = {x.dtype for x in values}
-    if slot.is_cuda and kinds == {torch.int64, torch.complex64, torch.bool, torch.float32}:
+    kinds = frozenset(x.dtype for x in values)
+    if serving("follow", Request(slot.device, kinds)) == "cuda":
         taken = follow(slot, choice, values)
     else:
         selection = slot[:, 0] if choice is None else slot.gather(-1, choice[:, None])[:, 0]

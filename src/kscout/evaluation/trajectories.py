@@ -14,8 +14,10 @@ from kscout.errors import ConfigError, DataError, unknown_name
 from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
 from kscout.evaluation.entrants import Entrant
 from kscout.evaluation.examples import Example
+from kscout.kernels.registry import build
 from kscout.physics.sampling import center_mask
-from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
+from kscout.policies.conv import ConvPolicy, policy_request
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 
 
 @final
@@ -90,9 +92,10 @@ def trajectories(
 
 def in_precision_of(reconstructor: Reconstructor, policy: Policy) -> Policy:
     """Return a policy that looks at 16-bit images through 16-bit kernels, as in its training."""
-    if reconstructor.precision == "fp16" and can_fuse_policy(policy):
-        return HalfPrecisionConvPolicy(policy)
-    return policy
+    if reconstructor.precision != "fp16" or not isinstance(policy, ConvPolicy):
+        return policy
+    makers = {"cuda": lambda: HalfPrecisionConvPolicy(policy), "torch": lambda: policy}
+    return build("policy", policy_request(policy), makers)
 
 
 def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kscout.kernels import compile_kernel
+from kscout.kernels.cuda import compile_kernel
 
 FILE = "choosing.cu"
 _N_WARPS = 8

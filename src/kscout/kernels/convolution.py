@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kscout.kernels import compile_kernel
+from kscout.kernels.cuda import compile_kernel
 
 FILE = "convolution.cu"
 LAST = "convolution_last.cu"
@@ -121,32 +121,6 @@ class Division:
 
 @final
 @dataclass(frozen=True)
-class Tiling:
-    """How one convolution is divided among blocks and warps."""
-
-    n_rows: int
-    n_cols: int
-    warps_m: int
-    warps_n: int
-    parts: int
-    """Blocks that share the output channels of one tile."""
-
-    @classmethod
-    def of(cls, n_rows: int, n_cols: int, n_in: int, n_out: int) -> "Tiling":
-        """Choose a tile that keeps sums in registers and several blocks on a multiprocessor."""
-        width, parts = min(n_cols, 32), max(1, n_out // 64)
-        n_part = n_out // parts
-        is_thin = n_in <= 32 and n_part <= 32
-        height = min(n_rows, 16 if is_thin or width < 32 else 8)
-        n_products = height * width // 16
-        if n_products >= 32:
-            return cls(height, width, 8, 1, parts)
-        warps_m = 4 if n_products >= 8 else max(1, n_products // 2)
-        return cls(height, width, warps_m, max(1, min(8 // warps_m, n_part // 16)), parts)
-
-
-@final
-@dataclass(frozen=True)
 class Features:
     """What one convolution leaves: values before the norm, and their sums per tile."""
 
@@ -218,10 +192,10 @@ class Convolution:
             layers = (n_rows, n_cols, n_in - n_skip, _MODES[mode], n_skip, n_out)
             divided = (division.warps_n, division.parts, division.n_stages)
             own = (int(division.keeps_weights), division.n_resident, int(pools))
-            self.kernel = compile_kernel(FILE, "convolve", *layers, *sizes, *divided, *own)
             self.n_threads, self.n_bytes = division.n_threads, division.n_bytes
+            arguments = (*layers, *sizes, *divided, *own)
+            self.kernel = compile_kernel(FILE, "convolve", *arguments, n_bytes=self.n_bytes)
             n_parts, n_resident = division.parts, division.n_resident
-            self.kernel.set_shared_memory_config(self.n_bytes)
         n_blocks = _n_multiprocessors(weight.device) * n_resident
         self.grid = (max(1, n_blocks // n_parts), n_parts, 1)
         self.order = packed_order(n_out, n_in).to(weight.device)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import Features, packed_order
+from kscout.kernels.cuda import compile_kernel
 
 FILE = "convolution_backward.cu"
 LAYERS = "convolution_backward_layers.cu"
@@ -106,11 +106,11 @@ class FirstBackward:
         self.norm = NormBackward(n_out, n_rows * n_cols)
         tile = (min(n_rows, 8 if n_out <= 32 else 4), min(n_cols, 32))
         sizes = (n_rows, n_cols, n_out, *tile)
-        self.kernel = compile_kernel(FILE, "first_weight_gradients", *sizes)
         n_tile = tile[0] * tile[1] * (2 * n_out + 16) + 2 * (tile[0] + 2) * (tile[1] + 2)
         # In the end the same memory holds what eight warps have found.
         self.n_bytes = max(n_tile, 8 * n_out * 16 * 4)
-        self.kernel.set_shared_memory_config(self.n_bytes)
+        kernel = (FILE, "first_weight_gradients", *sizes)
+        self.kernel = compile_kernel(*kernel, n_bytes=self.n_bytes)
         self.n_workers = 4 * _n_processors(device)
 
     def __call__(
@@ -155,14 +155,10 @@ class ConvolutionBackward:
     def _prepare_thin(self) -> None:
         """Build what does all at once, in strips of an image."""
         n_rows, n_cols = self.shape
-        # Strips with neighbors read a window beyond each side, and threads have one in a row.
-        width = n_cols if n_cols <= 128 else next(x for x in (96, 64, 32) if n_cols % x == 0)
-        self.thin = compile_kernel(THIN, "differentiate_thin", *self.shape, width)
-        n_products = max(width, 16) // 16
-        # Twelve rows of derivatives and sixteen of what was read, with a border; some weights.
-        self.thin_bytes = (16 * n_products + 2) * (12 * 64 + 16 * 32) + 6 * 32 * 16
-        self.thin.set_shared_memory_config(self.thin_bytes)
-        self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * n_products
+        width, self.thin_bytes = _strip_width(n_cols), thin_bytes(n_cols)
+        kernel = (THIN, "differentiate_thin", *self.shape, width)
+        self.thin = compile_kernel(*kernel, n_bytes=self.thin_bytes)
+        self.thin_parts = (n_rows // 4 + 1) * (n_cols // width) * _n_products(width)
 
     def _prepare_weights(self) -> None:
         """Build the sums of products of derivatives and inputs."""
@@ -170,10 +166,10 @@ class ConvolutionBackward:
         # Blocks that share output channels make the same derivatives: let them have many inputs.
         n_out, n_in = (32, 64) if self.n_in >= 64 else (64, 32)
         arguments = (*self.shape, self.n_in, self.n_out, n_rows, n_cols, n_out, n_in)
-        self.weights = compile_kernel(LAYERS, "weight_gradients", *arguments)
         n_pixels, n_around = n_rows * n_cols, (n_rows + 2) * (n_cols + 2)
         self.weights_bytes = 2 * (n_around * (n_in * 2 + 16) + n_pixels * (n_out * 2 + 16))
-        self.weights.set_shared_memory_config(self.weights_bytes)
+        kernel = (LAYERS, "weight_gradients", *arguments)
+        self.weights = compile_kernel(*kernel, n_bytes=self.weights_bytes)
         self.weights_parts = (self.n_out // n_out, self.n_in // n_in)
 
     def _prepare_plain(self) -> None:
@@ -184,10 +180,9 @@ class ConvolutionBackward:
         # Eight warps to a block, if the channels suffice for what the pixels lack.
         warps_n = 2 if warps_m < 8 and self.n_in >= 64 else 1
         sizes = (*self.shape, self.n_out, self.n_in, n_rows, n_cols, warps_m, warps_n)
-        self.plain = compile_kernel(LAYERS, "convolve_plain", *sizes)
         n_around = (n_rows + 2) * (n_cols + 2)
         self.plain_bytes = 2 * (n_around * 48 + 9 * 16 * 2 * 32 * warps_n)
-        self.plain.set_shared_memory_config(self.plain_bytes)
+        self.plain = compile_kernel(LAYERS, "convolve_plain", *sizes, n_bytes=self.plain_bytes)
         n_tiles = self.shape[0] * self.shape[1] // (n_rows * n_cols)
         self.plain_block, self.plain_parts = 32 * warps_m * warps_n, n_tiles * warps_m
         self.plain_split = self.n_in // (32 * warps_n)
@@ -259,6 +254,22 @@ class ConvolutionBackward:
         grid = (total.numel() // 128, 1, 1)
         self.add_workers(grid, (_THREADS, 1, 1), [found, len(found), total])
         return total
+
+
+def _strip_width(n_cols: int) -> int:
+    """Return how wide the strips are in which a thin layer goes back through an image."""
+    # Strips with neighbors read a window beyond each side, and threads have one in a row.
+    return n_cols if n_cols <= 128 else next(x for x in (96, 64, 32) if n_cols % x == 0)
+
+
+def _n_products(width: int) -> int:
+    return max(width, 16) // 16
+
+
+def thin_bytes(n_cols: int) -> int:
+    """Return the shared memory of a block that goes back through a thin layer."""
+    # Twelve rows of derivatives and sixteen of what was read, with a border; some weights.
+    return (16 * _n_products(_strip_width(n_cols)) + 2) * (12 * 64 + 16 * 32) + 6 * 32 * 16
 
 
 def _n_processors(device: torch.device) -> int:

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout.kernels.native import call, count, native_library, over_parts, scratch
+from kscout.kernels.native import native_library
+from kscout.kernels.threads import call, count, over_parts, scratch
 
 LANES = 16
 """Channels come in multiples of this."""
@@ -19,10 +20,7 @@ _PANEL = 32
 """Outputs whose weights are stored together."""
 
 
-def compiled_convolutions(*n_channels: int) -> ctypes.CDLL | None:
-    """Return the compiled functions where they exist and serve these numbers of channels."""
-    if any(n <= 0 or n % LANES for n in n_channels):
-        return None
+def _functions() -> ctypes.CDLL:
     return native_library("convolution_cpu.c")
 
 
@@ -54,7 +52,6 @@ def transform_weights(
 
 
 def convolve(
-    library: ctypes.CDLL,
     pixels: Float[Tensor, "batch row col channel"],
     weights: Float[Tensor, "36 packed"],
     to: Float[Tensor, "batch row col out_channel"] | None = None,
@@ -64,18 +61,17 @@ def convolve(
     n_out = weights.shape[1] // n_in
     pixels = pixels.contiguous()
     found = pixels.new_empty(n, n_rows, n_cols, n_out) if to is None else to
-    size = count(library.convolve_scratch, n_in, n_out)
+    size = count(_functions().convolve_scratch, n_in, n_out)
 
     def run(begin: int, end: int) -> None:
         shape = (end - begin, n_rows, n_cols, n_in, n_out)
-        call(library.convolve, pixels[begin], found[begin], weights, scratch(size), *shape)
+        call(_functions().convolve, pixels[begin], found[begin], weights, scratch(size), *shape)
 
     over_parts(n, run)
     return found
 
 
 def weight_gradient(
-    library: ctypes.CDLL,
     pixels: Float[Tensor, "batch row col channel"],
     gradient: Float[Tensor, "batch row col out_channel"],
 ) -> Float[Tensor, "out_channel channel 3 3"]:
@@ -84,19 +80,18 @@ def weight_gradient(
     n_out = gradient.shape[-1]
     pixels, gradient = pixels.contiguous(), gradient.contiguous()
     found = pixels.new_empty(n_out, n_in, 3, 3)
-    size = count(library.weigh_scratch, n_in, n_out)
+    size = count(_functions().weigh_scratch, n_in, n_out)
 
     def run(begin: int, end: int) -> None:
         # By output channel: sums over images then do not depend on the number of threads.
         shape = (n, n_rows, n_cols, n_in, n_out, begin * LANES, end * LANES)
-        call(library.weigh, pixels, gradient, found, scratch(size), *shape)
+        call(_functions().weigh, pixels, gradient, found, scratch(size), *shape)
 
     over_parts(n_out // LANES, run)
     return found
 
 
 def convolve_first(
-    library: ctypes.CDLL,
     image: Float[Tensor, "batch row col"],
     weight: Float[Tensor, "out_channel 1 3 3"],
     to: Float[Tensor, "batch row col out_channel"] | None = None,
@@ -109,14 +104,13 @@ def convolve_first(
 
     def run(begin: int, end: int) -> None:
         shape = (end - begin, n_rows, n_cols, len(weight))
-        call(library.convolve_first, image[begin], found[begin], weights, *shape)
+        call(_functions().convolve_first, image[begin], found[begin], weights, *shape)
 
     over_parts(n, run)
     return found
 
 
 def first_weight_gradient(
-    library: ctypes.CDLL,
     image: Float[Tensor, "batch row col"],
     gradient: Float[Tensor, "batch row col out_channel"],
 ) -> Float[Tensor, "out_channel 1 3 3"]:
@@ -127,7 +121,7 @@ def first_weight_gradient(
 
     def run(begin: int, end: int) -> None:
         shape = (end - begin, n_rows, n_cols, n_out)
-        call(library.weigh_first, image[begin], gradient[begin], found[begin], *shape)
+        call(_functions().weigh_first, image[begin], gradient[begin], found[begin], *shape)
 
     over_parts(n, run)
     return found.sum(dim=0).T.reshape(n_out, 1, 3, 3)
@@ -150,7 +144,6 @@ class Normalized(NamedTuple):
 
 
 def normalize(
-    library: ctypes.CDLL,
     pixels: Float[Tensor, "batch row col channel"],
     *,
     pools: bool,
@@ -163,14 +156,13 @@ def normalize(
     def run(begin: int, end: int) -> None:
         tensors = (x[begin] for x in (pixels, *found))
         shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
-        call(library.normalize_forward, *tensors, *shape)
+        call(_functions().normalize_forward, *tensors, *shape)
 
     over_parts(n, run)
     return found
 
 
 def normalize_backward(
-    library: ctypes.CDLL,
     gradient: Float[Tensor, "batch out_row out_col channel"],
     pixels: Float[Tensor, "batch row col channel"],
     normalized: Normalized,
@@ -186,14 +178,13 @@ def normalize_backward(
     def run(begin: int, end: int) -> None:
         tensors = (x[begin] for x in (gradient, output, pixels, scale, shift, found))
         shape = (end - begin, n_rows, n_cols, n_channels, int(pools))
-        call(library.normalize_backward, *tensors, *shape)
+        call(_functions().normalize_backward, *tensors, *shape)
 
     over_parts(n, run)
     return found
 
 
 def run_unet(
-    library: ctypes.CDLL,
     image: Float[Tensor, "batch row col"],
     weights: Float[Tensor, " weight"],
     *,
@@ -204,7 +195,6 @@ def run_unet(
     """Map normalized images by the paper's U-Net.
 
     Args:
-        library: the compiled functions.
         image: normalized images.
         weights: of all layers in order: [9, channel], transformed ones, and the last [channel + 1].
         n_channels: features of the finest level.
@@ -217,12 +207,12 @@ def run_unet(
         torch.empty_like(image, memory_format=torch.contiguous_format),
     )
     n_most = min(n_at_once, max(1, n))
-    size = count(library.unet_scratch, n_most, n_rows, n_cols, n_channels, n_pools)
+    size = count(_functions().unet_scratch, n_most, n_rows, n_cols, n_channels, n_pools)
 
     def run(begin: int, end: int) -> None:
         for first in range(begin, end, n_most):
             shape = (min(n_most, end - first), n_rows, n_cols, n_channels, n_pools)
-            call(library.unet, image[first], found[first], weights, scratch(size), *shape)
+            call(_functions().unet, image[first], found[first], weights, scratch(size), *shape)
 
     over_parts(n, run)
     return found

@@ -38,12 +38,6 @@ __device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
   return v;
 }
 
-__device__ __forceinline__ u32 mul2(u32 a, u32 b) {
-  u32 v;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
-  return v;
-}
-
 // max(a * b + c, 0)
 __device__ __forceinline__ u32 fma_relu2(u32 a, u32 b, u32 c) {
   u32 v;

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Complex, Int
 from torch import Tensor
 
-from kscout.kernels import compile_kernel, count_on
+from kscout.kernels.cuda import compile_kernel, count_on
+from kscout.kernels.registry import Request, serving
 from kscout.physics.measurement import Measurement
 from kscout.physics.sampling import acquire
 
@@ -47,7 +48,8 @@ def measure_columns(
         ramps: `column_ramps`.
         pairs: what to measure.
     """
-    if zero_filled.is_cuda and zero_filled.shape[1] == 1 and zero_filled.dtype == torch.complex64:
+    kind, n_coils = frozenset({zero_filled.dtype}), zero_filled.shape[1]
+    if serving("measure", Request(zero_filled.device, kind, n_coils=n_coils)) == "cuda":
         return _measure_on_cuda(zero_filled, mask, column_images, ramps, pairs)
     parent, column, owner, _ = pairs
     profiles = column_images[owner, :, column]

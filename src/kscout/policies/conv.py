@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
+from kscout.kernels.registry import Request
 from kscout.policies.conv_cpu import convolve_on_cpu
 
 _N_FEATURES = 256
@@ -122,6 +123,19 @@ class ConvPolicy(Policy):
         for block in blocks:
             features = block(features)
         return features
+
+
+def policy_request(policy: ConvPolicy) -> Request:
+    """Describe a network for the registry of kernels."""
+    weight = policy.channel_layer.get_parameter("layers.0.weight")
+    return Request(
+        weight.device,
+        frozenset({weight.dtype}),
+        n_rows=policy.n_rows,
+        n_cols=policy.n_cols,
+        n_channels=policy.n_channels,
+        n_levels=policy.n_blocks,
+    )
 
 
 def default_n_blocks(n_cols: int) -> int:

@@ -3,11 +3,10 @@
 Features are stored channels last, which suits oneDNN and pooling. The first convolution, of one
 channel, is a matrix product of shifted images; ReLU comes after pooling, with which it commutes;
 and instance norm has a backward pass of few passes over memory, where torch's takes as long as the
-convolution's. Where the machine has a C compiler and `compiled_kernels` are allowed, layers of 16,
-32, ... channels run forward and backward in `kernels/convolution_cpu.c`.
+convolution's. Where compiled kernels serve, layers run forward and backward in
+`kernels/convolution_cpu.c`.
 """
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kscout.kernels import convolution_cpu as compiled
+from kscout.kernels.registry import Request, serving
 
 _EPSILON = 1e-5
 
@@ -73,7 +73,6 @@ class Passed(NamedTuple):
 
 
 def pass_forward(
-    library: ctypes.CDLL,
     features: Float[Tensor, "batch row col *channel"],
     weights: Float[Tensor, "..."],
     to: Passed | None = None,
@@ -81,20 +80,18 @@ def pass_forward(
     """Run one layer: a 3x3 convolution, instance norm and ReLU, and all but the first then pool.
 
     Args:
-        library: the compiled functions.
         features: images for the first layer, else features with channels last.
         weights: the first layer's as they are, else packed.
         to: where to write.
     """
     is_first = features.ndim == 3
     convolve = compiled.convolve_first if is_first else compiled.convolve
-    convolved = convolve(library, features, weights, None if to is None else to.convolved)
+    convolved = convolve(features, weights, None if to is None else to.convolved)
     own = None if to is None else to.normalized
-    return Passed(convolved, compiled.normalize(library, convolved, pools=not is_first, to=own))
+    return Passed(convolved, compiled.normalize(convolved, pools=not is_first, to=own))
 
 
 def pass_backward(
-    library: ctypes.CDLL,
     features: Float[Tensor, "batch row col *channel"],
     weight: Float[Tensor, "out_channel channel 3 3"],
     passed: Passed,
@@ -107,15 +104,13 @@ def pass_backward(
     Where `in_place`, what was convolved is overwritten: new memory costs as much as the norm.
     """
     is_first = features.ndim == 3
-    gradient = compiled.normalize_backward(
-        library, gradient, *passed, pools=not is_first, in_place=in_place
-    )
+    gradient = compiled.normalize_backward(gradient, *passed, pools=not is_first, in_place=in_place)
     if is_first:
-        return None, compiled.first_weight_gradient(library, features, gradient)
-    weights = compiled.weight_gradient(library, features, gradient)
+        return None, compiled.first_weight_gradient(features, gradient)
+    weights = compiled.weight_gradient(features, gradient)
     # Backwards a convolution is one with mirrored weights, inputs and outputs exchanged.
     mirrored = compiled.transform_weights(weight.flip(2, 3).transpose(0, 1))
-    return compiled.convolve(library, gradient, mirrored), weights
+    return compiled.convolve(gradient, mirrored), weights
 
 
 class CompiledLayer(torch.autograd.Function):
@@ -130,10 +125,8 @@ class CompiledLayer(torch.autograd.Function):
         features: Float[Tensor, "batch row col *channel"],
         weight: Float[Tensor, "out_channel channel 3 3"],
         bias: Float[Tensor, " out_channel"],
-        library: ctypes.CDLL,
     ) -> Float[Tensor, "batch out_row out_col out_channel"]:
-        passed = pass_forward(library, features, packed(weight))
-        ctx.kernels = library
+        passed = pass_forward(features, packed(weight))
         ctx.save_for_backward(features, weight, bias, passed.convolved, *passed.normalized)
         return passed.normalized.output
 
@@ -141,11 +134,11 @@ class CompiledLayer(torch.autograd.Function):
     def backward(
         ctx: Any,  # noqa: ANN401 - torch's context
         *gradients: Float[Tensor, "batch out_row out_col out_channel"],
-    ) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
         features, weight, bias, convolved, *normalized = ctx.saved_tensors
         passed = Passed(convolved, compiled.Normalized(*normalized))
-        found = pass_backward(ctx.kernels, features, weight, passed, gradients[0])
-        return *found, torch.zeros_like(bias), None
+        found = pass_backward(features, weight, passed, gradients[0])
+        return *found, torch.zeros_like(bias)
 
 
 def packed(weight: Float[Tensor, "out_channel channel 3 3"]) -> Float[Tensor, "..."]:
@@ -156,16 +149,18 @@ def packed(weight: Float[Tensor, "out_channel channel 3 3"]) -> Float[Tensor, ".
 def _run_compiled(
     image: Float[Tensor, "batch row col"], layers: Sequence[nn.Module]
 ) -> Float[Tensor, "batch channel out_row out_col"] | None:
-    """Run all layers by compiled kernels, where they exist and serve them."""
-    if image.dtype != torch.float32 or image.requires_grad:
-        return None
-    library = compiled.compiled_convolutions(*(_weight_and_bias(x)[0].shape[0] for x in layers))
-    if library is None:
+    """Run all layers by compiled kernels, where they serve."""
+    request = Request(
+        image.device,
+        frozenset({image.dtype}),
+        n_channels=len(_weight_and_bias(layers[0])[0]),
+        differentiates_images=image.requires_grad,
+    )
+    if serving("policy", request) != "c":
         return None
     features = image
     for layer in layers:
-        arguments = (features, *_weight_and_bias(layer), library)
-        features = CompiledLayer.apply(*arguments)  # type: ignore[no-untyped-call]
+        features = CompiledLayer.apply(features, *_weight_and_bias(layer))  # type: ignore[no-untyped-call]
     return features.permute(0, 3, 1, 2)
 
 

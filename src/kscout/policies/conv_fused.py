@@ -6,14 +6,13 @@ with 32-bit sums; the small dense layers stay in 32 bit. Gradients reach the net
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from kscout.core import Observation, Policy
-from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import LAST, Convolution, Features, Input, packed_order
 from kscout.kernels.convolution_backward import (
     Before,
@@ -22,13 +21,11 @@ from kscout.kernels.convolution_backward import (
     LastSums,
     backward_order,
 )
+from kscout.kernels.cuda import compile_kernel
+from kscout.kernels.registry import widening
 from kscout.policies.conv import ConvPolicy
 
 _N_FLATTEN_BLOCKS = 4
-
-_FEWEST = 16
-"""Channels that one product of the kernels takes. A network with fewer in its first layer runs with
-as many more, whose weights are zero: they stay zero through norms and change nothing."""
 
 _LARGEST = 256.0
 """To about this the largest gradient by the first dense layer's output is scaled. Its products with
@@ -79,7 +76,7 @@ class HalfPrecisionConvPolicy(Policy):
         convolutions = [layer for layer in policy.modules() if isinstance(layer, nn.Conv2d)]
         self.weights: list[Tensor] = [layer.weight for layer in convolutions]
         self.biases: list[Tensor] = [x.bias for x in convolutions if x.bias is not None]
-        self.widening = _widening(policy)
+        self.widening = widening(policy.n_channels)
         first, *rest = policy.fc_out
         assert isinstance(first, nn.Linear)
         self.dense, self.rest = first, rest
@@ -277,11 +274,6 @@ def _room_size(n_images: int) -> int:
     return 1 << (n_images - 1).bit_length()
 
 
-def _widening(policy: ConvPolicy) -> int:
-    """Return how many times the channels are that the kernels compute."""
-    return max(1, _FEWEST // policy.n_channels)
-
-
 def _wide_places(
     weight: Float[Tensor, "out in 3 3"], n_out: int, n_in: int, begin: int
 ) -> Int[Tensor, " place"]:
@@ -293,20 +285,3 @@ def _wide_places(
     own = torch.arange(begin, begin + weight.numel()).view(weight.shape)
     places[: len(weight), : weight.shape[1]] = own
     return torch.cat([places.new_zeros(1), places.reshape(-1)])
-
-
-def can_fuse_policy(policy: Policy) -> TypeGuard[ConvPolicy]:
-    """Say whether the kernels exist for this network."""
-    if not isinstance(policy, ConvPolicy):
-        return False
-    n_channels, n_blocks = policy.n_channels * _widening(policy), policy.n_blocks
-    sides = [side >> level for side in (policy.n_rows, policy.n_cols) for level in range(n_blocks)]
-    return (
-        n_blocks >= 1
-        and policy.n_channels >= _FEWEST // 2
-        and n_channels <= 128
-        and n_channels & (n_channels - 1) == 0
-        and n_channels << n_blocks <= 1024
-        and policy.n_rows % 2**n_blocks == policy.n_cols % 2**n_blocks == 0
-        and all(side >= 8 and (side % 32 == 0 or 32 % side == 0) for side in sides)
-    )

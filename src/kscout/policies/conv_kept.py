@@ -4,17 +4,16 @@ The images of several steps then go back through the network together: the dense
 as large as all other weights together, are written once, and weights are transformed once.
 """
 
-import ctypes
 from dataclasses import dataclass
-from typing import Any, TypeGuard, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from kscout.core import Observation, Policy
-from kscout.kernels.convolution_cpu import compiled_convolutions
-from kscout.policies.conv import ConvPolicy
+from kscout.kernels.registry import serving
+from kscout.policies.conv import ConvPolicy, policy_request
 from kscout.policies.conv_cpu import Passed, packed, pass_backward, pass_forward
 
 
@@ -23,7 +22,6 @@ from kscout.policies.conv_cpu import Passed, packed, pass_backward, pass_forward
 class Kept:
     """What the network computed for some images, and the weights that it computed with."""
 
-    kernels: ctypes.CDLL
     weights: list[Tensor]
     """Of the convolutions, packed."""
     layers: list[Passed]
@@ -36,7 +34,7 @@ class Kept:
         """Return what belongs to some of the images."""
         layers = [layer.part(begin, end) for layer in self.layers]
         rest = self.flat[begin:end], self.hidden[begin:end]
-        return Kept(self.kernels, self.weights, layers, *rest)
+        return Kept(self.weights, layers, *rest)
 
 
 @final
@@ -89,15 +87,14 @@ class KeptConvPolicy(Policy):
             Of how many features will be kept.
         """
         self.kept, self.n_kept = None, 0
-        library = compiled_convolutions(*(len(weight) for weight in self.weights))
         is_short = not 0 < self.n_bytes_kept(n_images) <= n_bytes
-        if is_short or library is None or self.dense.weight.dtype != torch.float32:
+        if is_short or serving("policy", policy_request(self.policy)) != "c":
             return 0
         taken = self.room.taken
         if taken is None or len(taken[-1]) < n_images:
             taken = self.room.taken = self._reserve(n_images)
         weights = [packed(weight) for weight in self.weights]
-        self.kept = Kept(library, weights, *taken)
+        self.kept = Kept(weights, *taken)
         return n_images
 
     def n_bytes_kept(self, n_images: int) -> int:
@@ -115,7 +112,7 @@ class KeptConvPolicy(Policy):
         own = self.kept.part(begin, self.n_kept)
         features = seen.image
         for weights, layer in zip(own.weights, own.layers, strict=True):
-            features = pass_forward(own.kernels, features, weights, layer).normalized.output
+            features = pass_forward(features, weights, layer).normalized.output
         own.flat.unflatten(1, (features.shape[-1], *features.shape[1:3])).copy_(
             features.permute(0, 3, 1, 2)
         )
@@ -167,9 +164,7 @@ class KeptConvPolicy(Policy):
         found = []
         for number in range(len(self.weights) - 1, -1, -1):
             layer, weight = kept.layers[number], self.weights[number]
-            before, weights = pass_backward(
-                kept.kernels, inputs[number], weight, layer, flow, in_place=True
-            )
+            before, weights = pass_backward(inputs[number], weight, layer, flow, in_place=True)
             found.append(weights)
             flow = flow if before is None else before
         return found[::-1]
@@ -203,10 +198,3 @@ class _FirstDense(torch.autograd.Function):
             *view.weight_gradients(image, kept, gradient @ view.dense.weight),
             *(torch.zeros_like(bias) for bias in view.biases),
         )
-
-
-def can_keep_policy(policy: Policy) -> TypeGuard[ConvPolicy]:
-    """Say whether compiled kernels may serve this network: 16, 32, ... channels on a CPU."""
-    if not isinstance(policy, ConvPolicy) or policy.n_channels % 16:
-        return False
-    return policy.channel_layer.get_parameter("layers.0.weight").device.type == "cpu"

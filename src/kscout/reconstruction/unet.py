@@ -3,14 +3,15 @@
 arXiv 2010.16262, appendix A. Trained by the mean absolute error of normalized images.
 """
 
+from functools import partial
 from typing import final
 
 import torch
 
 from kscout.core import PROTOCOLS, Measurement, Protocol, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, unknown_name
+from kscout.kernels.registry import Request, build
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet, InferenceReconstructor
-from kscout.reconstruction.unet_fused import can_fuse
 from kscout.reconstruction.unet_network import UNetNetwork, peak_bytes
 
 
@@ -63,13 +64,23 @@ class UNet(Reconstructor):
         On golden images 16 bit keeps SSIM within 1e-5 and candidates' gains to a correlation of
         .9997; `kscout bench --device cuda` measures both on any U-Net.
         """
-        kind = torch.device(device).type
-        can = kind == "cuda" and can_fuse(self.network, n_rows, n_cols)
-        checked = "auto" if can and precision == "fp16" else precision
-        size = {"n_rows": n_rows, "n_cols": n_cols}
-        plain = super().frozen(precision=checked, device=device, **size)
-        if can and precision != "fp32":
-            return HalfPrecisionUNet(self.network, self.protocol)
-        if kind == "cpu":
+        place = torch.device(device)
+        plain = partial(super().frozen, n_rows=n_rows, n_cols=n_cols, device=device)
+        if place.type == "cpu":
+            plain(precision=precision)
             return InferenceReconstructor(self.network, self.protocol)
-        return plain
+        if precision == "fp32":
+            return plain(precision=precision)
+
+        def half() -> Reconstructor:
+            plain(precision="fp32")
+            return HalfPrecisionUNet(self.network, self.protocol, n_rows=n_rows, n_cols=n_cols)
+
+        request = Request(
+            place,
+            n_rows=n_rows,
+            n_cols=n_cols,
+            n_channels=self.n_channels,
+            n_levels=self.n_pools,
+        )
+        return build("unet", request, {"cuda": half, "torch": lambda: plain(precision=precision)})

@@ -27,18 +27,24 @@ class InferenceReconstructor(Reconstructor):
 
 @final
 class HalfPrecisionUNet(Reconstructor):
-    """A frozen U-Net on CUDA through fused 16-bit kernels, built for an image size at first use.
+    """A frozen U-Net on CUDA through fused 16-bit kernels; statistics and sums are in 32 bit.
 
-    Statistics and sums are in 32 bit.
+    Args:
+        network: the network.
+        protocol: what it was trained for.
+        n_rows: rows of the images to expect; kernels for others are built at first use.
+        n_cols: columns of these.
     """
 
     precision = "fp16"
 
-    def __init__(self, network: UNetNetwork, protocol: Protocol | None) -> None:
+    def __init__(
+        self, network: UNetNetwork, protocol: Protocol | None, *, n_rows: int, n_cols: int
+    ) -> None:
         super().__init__()
         self.protocol = protocol
         self.network = network
-        self.fused: dict[tuple[int, int], FusedUNet] = {}
+        self.fused = {(n_rows, n_cols): FusedUNet(network, n_rows, n_cols)}
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image, mean, std = measured.magnitude, measured.mean, measured.std

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from kscout.kernels import compile_kernel
 from kscout.kernels.convolution import LAST, Convolution, Features, Input
+from kscout.kernels.cuda import compile_kernel
 from kscout.reconstruction.unet_network import UNetNetwork
 
 
@@ -94,21 +94,6 @@ class FusedUNet:
             pairs = [*self.down, self.middle, *self.up]
             self.buffers[size] = [step.allocate(size) for pair in pairs for step in pair]
         return [features.part(slice(n_images)) for features in self.buffers[size]]
-
-
-def can_fuse(network: nn.Module, n_rows: int, n_cols: int) -> bool:
-    """Say whether the kernels exist for this network and size."""
-    if not isinstance(network, UNetNetwork):
-        return False
-    n_pools = len(network.down_sample_layers)
-    n_channels = _weights(network.down_sample_layers[0])[0].shape[0]
-    sides = [side >> level for side in (n_rows, n_cols) for level in range(n_pools + 1)]
-    return (
-        n_channels % 16 == 0
-        and n_channels & (n_channels - 1) == 0
-        and n_rows % 2**n_pools == n_cols % 2**n_pools == 0
-        and all(side >= 4 and (side % 32 == 0 or 32 % side == 0) for side in sides)
-    )
 
 
 def combined_weight(layers: nn.Sequential) -> Float[Tensor, " channel_and_bias"]:

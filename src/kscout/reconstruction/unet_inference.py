@@ -9,9 +9,8 @@ At 16 channels the convolutions are a small part of what torch's modules cost on
 - the three 1x1 convolutions at the end, between which nothing happens, are one product.
 
 All of it follows the layout of the weights, channels first or last, so that `to_layout` chooses
-both. Where the machine has a C compiler and `compiled_kernels` are allowed, the whole network is
-one call of `kernels/convolution_cpu.c`, with a quarter of the multiplications. Outputs differ from
-the network's by rounding alone.
+both. Where compiled kernels serve, the whole network is one call of `kernels/convolution_cpu.c`,
+with a quarter of the multiplications. Outputs differ from the network's by rounding alone.
 """
 
 from typing import final
@@ -21,7 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kscout.kernels.convolution_cpu import compiled_convolutions, run_unet, transform_weights
+from kscout.kernels.convolution_cpu import run_unet, transform_weights
+from kscout.kernels.registry import Request, serving
 from kscout.reconstruction.unet_network import ConvolutionBlock, UNetNetwork, check_size
 
 _N_PIXELS_AT_ONCE = 2**16
@@ -69,13 +69,12 @@ class InferenceUNet(nn.Module):
     def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
         check_size(image.shape[-2], image.shape[-1], self.n_pools)
         n_at_once = max(1, _N_PIXELS_AT_ONCE // image[0].numel())
-        library = compiled_convolutions(self.n_channels) if _is_plain(image) else None
+        kind = frozenset({image.dtype})
         with torch.no_grad():
-            if library is None:
+            if serving("unet", Request(image.device, kind, n_channels=self.n_channels)) != "c":
                 return torch.cat([self._part(part) for part in image.split(n_at_once)])
             shape = {"n_channels": self.n_channels, "n_pools": self.n_pools}
-            found = run_unet(library, image[:, 0], self.packed, n_at_once=n_at_once, **shape)
-            return found[:, None]
+            return run_unet(image[:, 0], self.packed, n_at_once=n_at_once, **shape)[:, None]
 
     def _part(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
         features, skips = self._convolve(1, self._first(image)), []
@@ -133,10 +132,6 @@ class InferenceUNet(nn.Module):
     def _channels_last(self) -> bool:
         weight = self.get_buffer("weight_1")
         return not weight.is_contiguous()
-
-
-def _is_plain(image: Tensor) -> bool:
-    return image.device.type == "cpu" and image.dtype == torch.float32
 
 
 def _weights(block: nn.Module) -> list[Float[Tensor, "out_channel channel 3 3"]]:

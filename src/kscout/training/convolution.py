@@ -22,8 +22,7 @@ import torch
 from torch import nn
 
 from kscout.errors import ConfigError, unknown_name
-from kscout.kernels.convolution_cpu import compiled_convolutions
-from kscout.kernels.native import compiled_kernels
+from kscout.kernels.registry import Request, compiled_kernels, serving
 
 _ARM = ("aarch64", "arm64")
 
@@ -56,7 +55,7 @@ def convolution(name: str) -> Iterator[None]:
     if backend.compiled and not can_compile():
         raise ConfigError(
             "convolution compiled needs a C compiler (cc, gcc or clang) that knows this machine, "
-            "and none was found; use convolution onednn-last, or auto in a new run"
+            "and KSCOUT_KERNELS not off; use convolution onednn-last, or auto in a new run"
         )
     with (
         compiled_kernels(enabled=backend.compiled),
@@ -70,9 +69,9 @@ def convolution(name: str) -> Iterator[None]:
 
 
 def can_compile() -> bool:
-    """Return whether this machine can have compiled kernels."""
+    """Return whether this machine has compiled kernels for networks of suitable widths."""
     with compiled_kernels(enabled=True):
-        return compiled_convolutions() is not None
+        return serving("unet", Request(torch.device("cpu"), n_channels=16)) == "c"
 
 
 def to_layout(network: nn.Module, name: str) -> None:

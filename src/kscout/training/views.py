@@ -4,7 +4,7 @@ A view may keep the features that it computed when columns were chosen, so that 
 no second forward pass; the plain one keeps nothing and works for every policy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, final, runtime_checkable
 
 import torch
@@ -12,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from kscout.core import Observation, Policy
-from kscout.policies.conv_fused import HalfPrecisionConvPolicy, can_fuse_policy
-from kscout.policies.conv_kept import KeptConvPolicy, Room, can_keep_policy
+from kscout.kernels.registry import build
+from kscout.policies.conv import ConvPolicy, policy_request
+from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.policies.conv_kept import KeptConvPolicy, Room
 from kscout.training.mixed_precision import MixedPrecision
 
 
@@ -98,10 +100,16 @@ def views_of(
 
 
 def _view(policy: Policy, room: Room, device: torch.device, precision: str, compiles: bool) -> View:
-    if device.type == "cpu" and can_keep_policy(policy):
-        return KeptConvPolicy(policy, room)
-    if device.type == "cpu" or precision == "fp32":
-        return Recomputed(policy)
-    if can_fuse_policy(policy):
-        return HalfPrecisionConvPolicy(policy)
-    return Recomputed(policy, MixedPrecision(policy, compiles=compiles))
+    is_half = device.type == "cuda" and precision != "fp32"
+
+    def plain() -> View:
+        return Recomputed(policy, MixedPrecision(policy, compiles=compiles) if is_half else None)
+
+    if not isinstance(policy, ConvPolicy) or (device.type == "cuda" and not is_half):
+        return plain()
+    makers: dict[str, Callable[[], View]] = {
+        "cuda": lambda: HalfPrecisionConvPolicy(policy),
+        "c": lambda: KeptConvPolicy(policy, room),
+        "torch": plain,
+    }
+    return build("policy", policy_request(policy), makers)

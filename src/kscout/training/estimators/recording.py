@@ -18,7 +18,7 @@ from torch import Tensor
 from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unmeasured
 from kscout.acquisition.episode import Simulator, State
 from kscout.core import Observation
-from kscout.kernels import count_on
+from kscout.kernels.cuda import count_on
 from kscout.training.streams import side_by_side
 from kscout.training.views import View
 

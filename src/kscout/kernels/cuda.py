@@ -1,0 +1,49 @@
+"""CUDA kernels, compiled when first used by the compiler that ships with torch.
+
+Each `.cu` file says what its kernels do. They need no headers, hence no CUDA toolkit.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from kscout.kernels import KernelUnavailableError, read_source
+
+
+@cache
+def compile_kernel(file: str, name: str, *arguments: int, n_bytes: int = 0) -> Any:  # noqa: ANN401 - torch's own type
+    """Compile a kernel for the current device; called with grid, block, arguments, shared bytes.
+
+    Args:
+        file: name of the source file beside this one.
+        name: the kernel.
+        arguments: its template arguments.
+        n_bytes: dynamic shared memory that a block will ask for.
+    """
+    expression = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
+    try:
+        # Private to torch, hence possibly absent, and free to fail in any way.
+        kernel = torch.cuda._compile_kernel(read_source(file), expression)
+        kernel.set_shared_memory_config(n_bytes)
+    except Exception as error:
+        raise KernelUnavailableError(
+            f"{expression} of {file} was not compiled ({type(error).__name__}: {str(error)[:300]})"
+        ) from error
+    return kernel
+
+
+_counts: dict[tuple[int, torch.device], Tensor] = {}
+
+
+def count_on(device: torch.device, n: int) -> Int[Tensor, ""]:
+    """Return a count on the device, made once and shared: do not change it."""
+    count = _counts.get((n, device))
+    if count is None:
+        count = torch.full((), n, dtype=torch.int32, device=device)
+        # Memory of a graph under capture holds nothing until the graph runs.
+        if device.type == "cpu" or not torch.cuda.is_current_stream_capturing():
+            _counts[n, device] = count
+    return count

@@ -1,0 +1,343 @@
+"""Which implementation computes an operation: in order of preference, and when each serves.
+
+Callers describe a `Request` and ask `serving`, or `build` where an implementation is an object that
+has to be made first. Plain torch is the last implementation of every operation and serves always.
+What is passed over is told once, with the reason: a warning where a GPU lacks what kernels need.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeVar
+
+import torch
+
+from kscout.kernels import SWITCH, KernelUnavailableError, kernels_are_on
+from kscout.kernels.convolution_backward import thin_bytes
+from kscout.kernels.cuda import compile_kernel
+from kscout.kernels.native import native_library
+
+Name = Literal["cuda", "c", "torch"]
+Made = TypeVar("Made")
+
+PRODUCT = 16
+"""Channels that one product of the kernels takes."""
+
+_CAPABILITY = (8, 0)
+"""Of `cp.async`, `mma.m16n8k16` and `fma.relu.f16x2` in `device.cuh`."""
+_UNET_BYTES = 76 * 1024
+"""Shared memory of a block: `Division` has three of them fit a multiprocessor of 228 KB."""
+_POLICY_BYTES = 78 * 1024
+"""The same for a policy, both passes, but for its thin layer."""
+_MOST_CHANNELS = 1024
+_MOST_COLUMNS = 4096
+"""Those that `choose` holds in 48 KB of shared memory."""
+
+_log = logging.getLogger(__name__)
+
+
+class Request(NamedTuple):
+    """What an operation is to work on: all that decides which implementation serves."""
+
+    device: torch.device
+    dtypes: frozenset[torch.dtype] = frozenset({torch.float32})
+    """Of the tensors that matter."""
+    n_rows: int = 0
+    n_cols: int = 0
+    n_coils: int = 1
+    n_per_slice: int = 1
+    """States of one slice that lie side by side."""
+    convention: str = "paper"
+    """Of a score."""
+    n_channels: int = 0
+    """Features of a network's finest level, doubled at each coarser one."""
+    n_levels: int = 0
+    """How often a network halves its images."""
+    differentiates_images: bool = False
+    """Whether gradients with respect to the images are wanted, not to weights alone."""
+
+
+class Condition(NamedTuple):
+    """One thing that an implementation needs."""
+
+    needs: str
+    lacks: Callable[[Request], str | None]
+    """Returns what is missing, in words; None where the condition is met."""
+    is_of_device: bool = False
+    """Whether another device would meet it."""
+
+
+class Implementation(NamedTuple):
+    """One way to compute an operation."""
+
+    name: Name
+    source: str
+    """The file in this folder."""
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def device(self) -> str | None:
+        """The kind of device that it is for; None for any."""
+        return {"cuda": "cuda", "c": "cpu"}.get(self.name)
+
+
+class Operation(NamedTuple):
+    """Something that can be computed in several ways."""
+
+    summary: str
+    implementations: tuple[Implementation, ...]
+
+
+def _needs(text: str, holds: Callable[[Request], bool]) -> Condition:
+    return Condition(text, lambda request: None if holds(request) else f"it needs {text}")
+
+
+def _lacks_capability(request: Request) -> str | None:
+    if torch.version.hip is not None:
+        return "it needs an NVIDIA GPU"
+    found = torch.cuda.get_device_capability(request.device)
+    if found < _CAPABILITY:
+        return f"it needs compute capability 8.0, and this GPU has {found[0]}.{found[1]}"
+    # Kernels are compiled for the current device, and launched there.
+    if request.device.index not in (None, torch.cuda.current_device()):
+        return f"{request.device} is not the current CUDA device"
+    return None
+
+
+def _lacks_compiler(_: Request) -> str | None:
+    try:
+        # The smallest of all that includes `device.cuh`.
+        compile_kernel("choosing.cu", "choose")
+    except KernelUnavailableError as error:
+        return str(error)
+    return None
+
+
+def _shared_memory(text: str, n_bytes: Callable[[Request], int]) -> Condition:
+    def lacks(request: Request) -> str | None:
+        properties = torch.cuda.get_device_properties(request.device)
+        found = getattr(properties, "shared_memory_per_block_optin", 48 * 1024)
+        if found >= n_bytes(request):
+            return None
+        return f"it needs {n_bytes(request)} bytes of shared memory a block, this GPU has {found}"
+
+    return Condition(text, lacks, is_of_device=True)
+
+
+def _library(file: str) -> Condition:
+    def lacks(_: Request) -> str | None:
+        try:
+            native_library(file)
+        except KernelUnavailableError as error:
+            return str(error)
+        return None
+
+    return Condition("a C compiler that knows this machine", lacks)
+
+
+def _halves_evenly(request: Request, n_sizes: int, least: int) -> bool:
+    """Say whether tiles of at most 32 x 32 pixels cover the images of every level."""
+    unit = 2**request.n_levels
+    sides = [side >> level for side in (request.n_rows, request.n_cols) for level in range(n_sizes)]
+    return request.n_rows % unit == request.n_cols % unit == 0 and all(
+        side >= least and (side % 32 == 0 or 32 % side == 0) for side in sides
+    )
+
+
+def _fits_unet(request: Request) -> bool:
+    n_channels, coarsest = request.n_channels, request.n_channels << max(0, request.n_levels - 1)
+    is_power = n_channels & (n_channels - 1) == 0
+    return is_power and n_channels >= PRODUCT and coarsest <= _MOST_CHANNELS
+
+
+def widening(n_channels: int) -> int:
+    """Return how many times as many channels CUDA kernels compute for a policy.
+
+    One with fewer in its first layer than a product takes runs with as many more, whose weights are
+    zero: they stay zero through norms and change nothing.
+    """
+    return max(1, PRODUCT // max(1, n_channels))
+
+
+def _fits_policy(request: Request) -> bool:
+    n_channels = request.n_channels * widening(request.n_channels)
+    is_power = n_channels & (n_channels - 1) == 0
+    is_wide = request.n_channels >= PRODUCT // 2 and n_channels <= 128
+    coarsest = n_channels << request.n_levels
+    return is_power and is_wide and request.n_levels >= 1 and coarsest <= _MOST_CHANNELS
+
+
+def _policy_bytes(request: Request) -> int:
+    is_thin = request.n_channels * widening(request.n_channels) == PRODUCT
+    return max(_POLICY_BYTES, thin_bytes(request.n_cols) if is_thin else 0)
+
+
+_CUDA = (
+    Condition("an NVIDIA GPU of compute capability 8.0 or more", _lacks_capability, True),
+    Condition("torch's CUDA compiler", _lacks_compiler, True),
+)
+_FLOATS = _needs("32-bit floats", lambda x: x.dtypes == {torch.float32})
+_PAPER = _needs("the paper's window", lambda x: x.convention == "paper")
+_MULTIPLES = _needs("16, 32, 48, ... channels", lambda x: x.n_channels % PRODUCT == 0)
+_STATE = {torch.int64, torch.complex64, torch.bool, torch.float32}
+_TILES = "sides that halve evenly to {} or more, each a divisor or a multiple of 32"
+_POLICY_MEMORY = "78 KB of shared memory a block, 166 KB with 16 channels or fewer and 128 columns"
+
+
+def _cuda(source: str, *conditions: Condition) -> Implementation:
+    return Implementation("cuda", source, (*_CUDA, *conditions))
+
+
+def _c(source: str, *conditions: Condition) -> Implementation:
+    return Implementation("c", source, (*conditions, _library(source)))
+
+
+def _operation(summary: str, *compiled: Implementation) -> Operation:
+    return Operation(summary, (*compiled, Implementation("torch", "")))
+
+
+OPERATIONS: dict[str, Operation] = {
+    "draw": _operation(
+        "draw columns from a policy's scores",
+        _cuda("choosing.cu", _needs("at most 4096 columns", lambda x: x.n_cols <= _MOST_COLUMNS)),
+    ),
+    "distinct": _operation(
+        "list candidates, equal ones once",
+        _cuda("choosing.cu", _needs("one state per slice", lambda x: x.n_per_slice == 1)),
+    ),
+    "follow": _operation(
+        "copy the states that are followed",
+        _cuda("choosing.cu", _needs("states in 32 bit", lambda x: x.dtypes == _STATE)),
+    ),
+    "measure": _operation(
+        "add a column to zero-filled images, with their statistics",
+        _cuda(
+            "candidates.cu",
+            _needs("one coil", lambda x: x.n_coils == 1),
+            _needs("complex numbers of 32 bit", lambda x: x.dtypes == {torch.complex64}),
+        ),
+    ),
+    "ssim": _operation(
+        "score images", _cuda("ssim.cu", _PAPER, _FLOATS), _c("ssim_cpu.c", _PAPER, _FLOATS)
+    ),
+    "unet": _operation(
+        "reconstruct by a frozen U-Net",
+        _cuda(
+            "convolution.cu",
+            _needs("16, 32, 64, ... channels, at most 1024 at the coarsest level", _fits_unet),
+            _needs(_TILES.format(4), lambda x: _halves_evenly(x, x.n_levels + 1, least=4)),
+            _shared_memory("76 KB of shared memory a block", lambda _: _UNET_BYTES),
+        ),
+        _c("convolution_cpu.c", _FLOATS, _MULTIPLES),
+    ),
+    "policy": _operation(
+        "run the paper's policy network, both passes",
+        _cuda(
+            "convolution_backward.cu",
+            _needs("8, 16, 32, 64 or 128 channels, at most 1024 after pooling", _fits_policy),
+            _needs(_TILES.format(8), lambda x: _halves_evenly(x, x.n_levels, least=8)),
+            _shared_memory(_POLICY_MEMORY, _policy_bytes),
+        ),
+        _c(
+            "convolution_cpu.c",
+            _FLOATS,
+            _MULTIPLES,
+            _needs("no gradients of the images", lambda x: not x.differentiates_images),
+        ),
+    ),
+}
+"""In the order of one acquisition step, then the networks."""
+
+_uses_c = True
+_told: set[tuple[str, str]] = set()
+
+
+@contextmanager
+def compiled_kernels(*, enabled: bool) -> Iterator[None]:
+    """Allow C kernels inside the block, or do without them; CUDA kernels are not affected."""
+    global _uses_c
+    before, _uses_c = _uses_c, enabled
+    try:
+        yield
+    finally:
+        _uses_c = before
+
+
+def serving(operation: str, request: Request) -> Name:
+    """Return the first implementation that serves: what to run."""
+    return _serving(operation, request, _uses_c)
+
+
+@lru_cache(maxsize=1024)
+def _serving(operation: str, request: Request, uses_c: bool) -> Name:
+    return next(_candidates(operation, request, uses_c)).name
+
+
+def build(operation: str, request: Request, makers: Mapping[str, Callable[[], Made]]) -> Made:
+    """Return what the first implementation makes that serves and can be compiled.
+
+    Args:
+        operation: one of `OPERATIONS`.
+        request: what it will work on.
+        makers: by implementation; that of `torch` is there.
+    """
+    for implementation in _candidates(operation, request, _uses_c):
+        try:
+            return makers[implementation.name]()
+        except KernelUnavailableError as error:
+            _tell(operation, implementation, str(error), is_warning=True)
+    raise AssertionError("plain torch is always there")
+
+
+def why_not(operation: str, name: Name, request: Request) -> str | None:
+    """Return why an implementation does not serve, in words; None where it does."""
+    (found,) = (x for x in OPERATIONS[operation].implementations if x.name == name)
+    if found.device not in (None, request.device.type):
+        return f"it is for {found.device}"
+    return _fault(found, request)[0]
+
+
+def _fault(implementation: Implementation, request: Request) -> tuple[str | None, bool]:
+    """Return the first thing that is missing, and whether it is the device's."""
+    if implementation.device is not None and not kernels_are_on():
+        return f"{SWITCH}=off", False
+    for condition in implementation.conditions:
+        reason = condition.lacks(request)
+        if reason is not None:
+            return reason, condition.is_of_device
+    return None, False
+
+
+def _candidates(operation: str, request: Request, uses_c: bool) -> Iterator[Implementation]:
+    """Yield what serves, best first, and tell of what is passed over."""
+    for implementation in OPERATIONS[operation].implementations:
+        if implementation.device not in (None, request.device.type):
+            continue
+        if implementation.name == "c" and not uses_c:
+            continue
+        reason, is_of_device = _fault(implementation, request)
+        if reason is None:
+            yield implementation
+        else:
+            _tell(operation, implementation, reason, is_warning=is_of_device)
+
+
+def _tell(operation: str, passed: Implementation, reason: str, *, is_warning: bool) -> None:
+    if (operation, reason) not in _told:
+        _told.add((operation, reason))
+        level = logging.WARNING if is_warning else logging.INFO
+        words = (passed.source, OPERATIONS[operation].summary, reason)
+        _log.log(level, "plain torch, not %s, will %s: %s", *words)
+
+
+def table() -> str:
+    """Return the registry as a Markdown table, without what all CUDA or all C kernels need."""
+    lines = ["| operation | summary | implementation | serves |", "|---|---|---|---|"]
+    for name, (summary, implementations) in OPERATIONS.items():
+        for number, (kind, source, conditions) in enumerate(implementations):
+            first = f"`{name}` | {summary}" if number == 0 else " | "
+            own = conditions[len(_CUDA) :] if kind == "cuda" else conditions[:-1]
+            where = "; ".join(condition.needs for condition in own) or "always"
+            lines.append(f"| {first} | {f'{kind}: `{source}`' if source else kind} | {where} |")
+    return "\n".join(lines) + "\n"

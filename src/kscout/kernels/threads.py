@@ -1,0 +1,113 @@
+"""Calls of compiled C functions: their arguments, the memory they work in, and their threads."""
+
+import ctypes
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+_scratch: dict[int, Tensor] = {}
+"""By thread. To Python a thread of OpenMP is a new one at each call, so it has no local memory."""
+
+
+def call(function: Callable[..., object], *arguments: Tensor | int) -> None:
+    """Call a C function with contiguous tensors and whole numbers."""
+    function(
+        *(
+            ctypes.c_void_p(x.data_ptr()) if isinstance(x, Tensor) else ctypes.c_long(x)
+            for x in arguments
+        )
+    )
+
+
+def count(function: Any, *arguments: int) -> int:  # noqa: ANN401 - a C function
+    """Call a C function that returns a whole number."""
+    function.restype = ctypes.c_long
+    return int(function(*(ctypes.c_long(x) for x in arguments)))
+
+
+def scratch(n_floats: int) -> Float[Tensor, " n"]:
+    """Return memory of this thread, undefined and overwritten by the next call that asks.
+
+    Memory taken anew is zeroed by the system page by page, which costs as much as a layer.
+    """
+    thread = threading.get_ident()
+    held = _scratch.get(thread)
+    if held is None or len(held) < n_floats:
+        held = _scratch[thread] = torch.empty(n_floats)
+    return held
+
+
+def over_parts(n: int, function: Callable[[int, int], None]) -> None:
+    """Call a function on the consecutive parts [begin, end) of n things, one for each thread.
+
+    As many threads as torch uses take part, its own ones where they can be had; C functions let go
+    of the interpreter's lock.
+    """
+    n_parts = min(n, torch.get_num_threads())
+    edges = [n * part // n_parts for part in range(n_parts + 1)] if n else [0]
+    parts = list(itertools.pairwise(edges))
+    if len(parts) < 2:
+        for part in parts:
+            function(*part)
+        return
+    openmp = _torch_openmp()
+    if openmp is None:
+        list(_pool(os.getpid()).map(lambda part: function(*part), parts))
+    else:
+        _on_openmp(openmp, parts, function)
+
+
+def _on_openmp(
+    openmp: ctypes.CDLL, parts: list[tuple[int, int]], function: Callable[[int, int], None]
+) -> None:
+    """Call the function from OpenMP's threads; what one raises is raised here."""
+    left, failures = iter(parts), []
+
+    def work(_: int | None) -> None:
+        try:
+            # The interpreter's lock makes this safe. A team may be smaller than was asked for.
+            for part in left:
+                function(*part)
+        except Exception as error:
+            failures.append(error)
+
+    openmp.GOMP_parallel(_WORK(work), None, ctypes.c_uint(len(parts)), ctypes.c_uint(0))
+    if failures:
+        raise failures[0]
+
+
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _torch_openmp() -> ctypes.CDLL | None:
+    """Return GNU's OpenMP where torch brings it along and has loaded it; else None.
+
+    Its threads go on spinning for a while after their work: others would wait for a core meanwhile.
+    """
+    package = Path(torch.__file__).parent
+    files = [*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*")]
+    for file in sorted(files):
+        try:
+            # Not another copy, with threads of its own: only the one that is there.
+            openmp = ctypes.CDLL(str(file), mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            if openmp.GOMP_parallel:
+                return openmp
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+@cache
+def _pool(_process: int) -> ThreadPoolExecutor:
+    """Return this process's threads: those of a parent do not survive a fork."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="kscout")
