@@ -6,7 +6,8 @@ import torch
 from fused_policies import scores_from
 from golden_numbers import Golden
 from kscout.acquisition.choose import column_log_probabilities, draw_columns, draw_unmeasured
-from kscout.acquisition.episode import Simulator, State, _distinct
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State, list_candidates
 from kscout.bench.agreement import RANK_TOLERANCE, SSIM_TOLERANCE, rank_correlation
 from kscout.config import AcquisitionSetting, Component, GreedyTraining, PolicyConfig
 from kscout.core import Observation, Protocol
@@ -77,12 +78,12 @@ def test_drawn_columns_equal_those_of_torch_on_the_same_device(
     assert torch.equal(found.columns, draw_columns(log_probs, uniforms))
 
 
-def states(owner: torch.Tensor, mask: torch.Tensor, n_per_slice: int, device: str) -> State:
+def states(owner: torch.Tensor, mask: torch.Tensor, device: str) -> State:
     """States of which only owners and masks matter."""
     number = torch.zeros(len(owner), device=device)
     image = number[:, None, None].expand(-1, 1, mask.shape[-1])
     given = (owner.to(device), torch.complex(image, image)[:, None], mask.to(device), image)
-    return State(*given, number, number, number, n_left=12, n_per_slice=n_per_slice)
+    return State(*given, number, number, number, n_left=12)
 
 
 @pytest.mark.parametrize("n_states, n_draws", [(5, 3), (16, 8), (5000, 8), (20_000, 1)])
@@ -91,8 +92,9 @@ def test_listed_columns_equal_torch(n_states: int, n_draws: int, n_per_slice: in
     columns = torch.randint(12, (n_states * n_per_slice, n_draws))
     owner = torch.randint(9, (n_states,)).repeat_interleave(n_per_slice)
     mask = torch.rand(len(owner), 12) < 0.1
-    found_slot, found, n_found = _distinct(columns.cuda(), states(owner, mask, n_per_slice, "cuda"))
-    slot, pairs, n_distinct = _distinct(columns, states(owner, mask, n_per_slice, "cpu"))
+    on_cuda = states(owner, mask, "cuda")
+    found_slot, found, n_found = list_candidates(columns.cuda(), on_cuda, n_per_slice)
+    slot, pairs, n_distinct = list_candidates(columns, states(owner, mask, "cpu"), n_per_slice)
     assert torch.equal(found_slot.cpu(), slot) and n_found.cpu() == n_distinct
     for a, b in zip(found[:3], pairs[:3], strict=True):
         assert torch.equal(a.cpu(), b)

@@ -142,6 +142,16 @@ class Reconstructor(nn.Module, ABC):
         target = normalize_with(batch.target, *batch.units(found, self.protocol))
         return (found.image.float() - target).abs().mean()
 
+    def protocol_note(self, protocol: Protocol) -> str | None:
+        """Return what to tell a user who scores by another protocol than it was trained for."""
+        if self.protocol in (None, protocol):
+            return None
+        return (
+            f"the {type(self).__name__} was trained for protocol {self.protocol}, and protocol "
+            f"{protocol} un-normalizes its images otherwise: expect poor scores, or train one with "
+            f"--protocol {protocol}"
+        )
+
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         """Return the peak memory in bytes that one more image takes, without gradients."""
         return DEFAULT_BYTES_PER_PIXEL * n_coils * n_rows * n_cols

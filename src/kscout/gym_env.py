@@ -18,11 +18,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from kscout.acquisition.episode import Simulator, State, check_budget, check_protocol
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
+from kscout.names import check_protocol
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 try:

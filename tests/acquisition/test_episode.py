@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from kscout.acquisition.episode import Simulator, State, check_budget
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import rollout
+from kscout.acquisition.state import State
 from kscout.core import (
     Measurement,
     Observation,
@@ -168,38 +171,76 @@ def test_budgets_that_just_fit_are_taken() -> None:
     check_budget(selectable, n_initial=4, horizon=11)
 
 
-class Sighted(Policy):
-    """Scores columns by what it sees there."""
+# Three trajectories per slice; the first two of the first slice differ in order alone.
+PATHS = torch.tensor([[0, 1, 0, 5, 5, 5, 1, 2, 3], [1, 0, 2, 11, 12, 13, 2, 1, 1]])
 
-    def forward(self, seen: Observation) -> torch.Tensor:
-        return seen.image.sum(dim=1)
+
+def count_reconstructions(simulator: Simulator) -> list[int]:
+    unet: Any = simulator.reconstructor
+    reconstruct, counts = unet.reconstruct, []
+
+    def count(measured: Measurement) -> Reconstruction:
+        counts.append(len(measured))
+        return reconstruct(measured)
+
+    unet.reconstruct = count
+    return counts
 
 
 def test_states_of_a_slice_that_come_to_one_mask_share_a_reconstruction(batch: SliceBatch) -> None:
     simulator = engine(batch)
-    n_reconstructed = []
-    unet: Any = simulator.reconstructor
-    reconstruct = unet.reconstruct
-
-    def count(measured: Measurement) -> Reconstruction:
-        n_reconstructed.append(len(measured))
-        return reconstruct(measured)
-
-    unet.reconstruct = count
-    # Three trajectories per slice; the first two of the first slice differ in order alone.
-    columns = [[0, 1, 0, 5, 5, 5, 1, 2, 3], [1, 0, 2, 11, 12, 13, 2, 1, 1]]
-    state, alone = simulator.start(N_INITIAL, n_trajectories=3), engine(batch).start(N_INITIAL)
-    alone = alone.rows(alone.owner.repeat_interleave(3))
-    for chosen in columns:
-        state = simulator.acquire(state, torch.tensor(chosen))
-        alone = engine(batch).acquire(alone, torch.tensor(chosen))
+    n_reconstructed = count_reconstructions(simulator)
+    state = simulator.start(N_INITIAL, n_trajectories=3)
+    mask = state.mask.clone()
+    for chosen in PATHS:
+        state = simulator.acquire(state, chosen)
+        mask[range(9), chosen] = True
     assert n_reconstructed == [3, 2 + 1 + 3, 2 + 3 + 2]
-    assert torch.equal(state.mask, alone.mask) and torch.equal(state.owner, alone.owner)
-    assert state.shared is not None and len(state.shared[0]) == 7
-    expected = Sighted()(simulator.observe(Sighted(), alone))
-    torch.testing.assert_close(simulator.scores(Sighted(), state), expected, atol=1e-4, rtol=0)
-    torch.testing.assert_close(state.score, alone.score, atol=1e-6, rtol=0)
-    torch.testing.assert_close(state.image, alone.image, atol=1e-5, rtol=0)
+    assert torch.equal(state.mask, mask)
+    assert state.owner.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    agree(engine(batch), state)
+
+
+class Sighted(Policy):
+    """Scores columns by what it sees there, and counts what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_seen: list[int] = []
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        self.n_seen.append(len(seen.image))
+        return seen.image.sum(dim=1)
+
+
+def test_a_policy_looks_once_at_equal_states_of_a_rollout(batch: SliceBatch) -> None:
+    simulator, policy = engine(batch), Sighted()
+    n_reconstructed = count_reconstructions(simulator)
+    replay = PATHS.T.reshape(N_SLICES, 3, 2)
+    found = rollout(
+        policy, simulator, n_initial=N_INITIAL, horizon=2, replay=replay, keep_probabilities=True
+    )
+    assert policy.n_seen == [3, 2 + 1 + 3]
+    assert n_reconstructed == [3, 2 + 1 + 3, 2 + 3 + 2]
+    for trajectory in range(3):
+        own = replay[:, trajectory : trajectory + 1]
+        alone = rollout(
+            policy, simulator, n_initial=N_INITIAL, horizon=2, replay=own, keep_probabilities=True
+        )
+        torch.testing.assert_close(found.ssim[:, trajectory], alone.ssim[:, 0], atol=1e-6, rtol=0)
+        assert found.probabilities is not None and alone.probabilities is not None
+        own_probabilities = found.probabilities[:, :, trajectory]
+        torch.testing.assert_close(
+            own_probabilities, alone.probabilities[:, :, 0], atol=1e-4, rtol=0
+        )
+
+
+def test_states_of_different_slices_are_never_taken_for_one(batch: SliceBatch) -> None:
+    simulator = engine(batch)
+    mixed = simulator.start(N_INITIAL).rows(torch.tensor([0, 1, 2, 0, 1, 2]))
+    state = simulator.acquire(mixed, torch.tensor([0, 0, 0, 0, 1, 0]))
+    assert state.owner.tolist() == [0, 1, 2, 0, 1, 2]
+    agree(simulator, state)
 
 
 def test_branches_of_several_states_share_masks_and_keep_their_places(batch: SliceBatch) -> None:
@@ -210,14 +251,14 @@ def test_branches_of_several_states_share_masks_and_keep_their_places(batch: Sli
     branches = simulator.branch(state, columns)
     assert len(branches.state) == 3 + 2 + 2
     every = branches.every()
-    assert every.n_per_slice == 4
+    assert len(every) == 4 * N_SLICES
     for place, column in enumerate(columns.flatten()):
         expected = state.mask[place // 2].clone()
         expected[column] = True
         assert torch.equal(every.mask[place], expected)
     agree(simulator, every)
     followed = branches.follow(torch.tensor([0, 1, 1, 0, 1, 0]))
-    assert followed.n_per_slice == 2
+    assert len(followed) == 2 * N_SLICES
     assert torch.equal(followed.mask, every.mask.view(6, 2, -1)[range(6), [0, 1, 1, 0, 1, 0]])
 
 

@@ -9,7 +9,7 @@ from emulated import HAS_COMPILER, emulate
 
 from kscout import metrics
 from kscout.acquisition.choose import draw_unmeasured
-from kscout.acquisition.episode import State, _distinct
+from kscout.acquisition.state import State, list_candidates
 from kscout.kernels import choosing
 from kscout.metrics import SsimScorer
 from kscout.physics import candidates
@@ -71,7 +71,7 @@ def test_each_state_and_column_is_listed_once(
 ) -> None:
     columns = torch.randint(6, (n_states, n_draws), generator=generator)
     owner = torch.randint(1, 4, (n_states,), generator=generator)
-    slot, pairs, n_distinct = _distinct(columns, state_of(owner, 6))
+    slot, pairs, n_distinct = list_candidates(columns, state_of(owner, 6), 1)
     found_slot, listed, n_found = choosing.list_distinct(columns, owner)
     assert n_found == n_distinct and (n_found < columns.numel() or n_draws == 1)
     assert torch.equal(found_slot, slot)

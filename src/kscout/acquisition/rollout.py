@@ -7,8 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kscout.acquisition.budget import check_budget
 from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
-from kscout.acquisition.episode import Simulator, State, check_budget
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr
@@ -68,12 +70,12 @@ def rollout(
         _check_replay(simulator, replay, n_initial=n_initial)
     given = replay if replay is not None else uniforms
     n_trajectories = 1 if given is None else given.shape[1]
-    state = simulator.start(n_initial, n_trajectories=n_trajectories)
-    columns, moments, probabilities = [], [_measure(simulator, state, keep_images)], []
-    is_any_blocked = torch.zeros((), dtype=torch.bool, device=state.mask.device)
+    paths = _Paths(simulator, n_initial, n_trajectories)
+    columns, moments, probabilities = [], [_measure(simulator, paths.state, keep_images)], []
+    is_any_blocked = torch.zeros((), dtype=torch.bool, device=simulator.batch.kspace.device)
     for step in range(horizon):
-        scores = simulator.scores(policy, state)
-        blocked = simulator.blocked(state)
+        scores = paths.scores(policy)
+        blocked = simulator.blocked(paths.state)
         if replay is not None:
             chosen = replay[:, :, step].reshape(-1)
         else:
@@ -82,12 +84,39 @@ def rollout(
         if keep_probabilities:
             probabilities.append(column_log_probabilities(scores, blocked).exp())
         is_any_blocked |= blocked.gather(-1, chosen[:, None]).any()
-        state = simulator.acquire(state, chosen)
+        paths.acquire(chosen)
         columns.append(chosen)
-        moments.append(_measure(simulator, state, keep_images))
+        moments.append(_measure(simulator, paths.state, keep_images))
     # Asked once: no step waits for the device.
     check_chosen(is_any_blocked, type(policy).__name__)
     return _assemble(columns, moments, probabilities, n_trajectories)
+
+
+@final
+class _Paths:
+    """Trajectories of every slice, side by side; equal states are reconstructed and seen once."""
+
+    def __init__(self, simulator: Simulator, n_initial: int, n_trajectories: int) -> None:
+        self.simulator, self.n_trajectories = simulator, n_trajectories
+        self.distinct = simulator.start(n_initial)
+        self.slot = self.distinct.owner.repeat_interleave(n_trajectories)
+        self.state = self.distinct.repeated(n_trajectories)
+
+    def scores(self, policy: Policy) -> Float[Tensor, "state col"]:
+        """Return the policy's scores."""
+        # On CUDA distinct states are padded to the number of states: sharing would save nothing.
+        if len(self.distinct) == len(self.state):
+            return policy(self.simulator.observe(policy, self.state))
+        return policy(self.simulator.observe(policy, self.distinct))[self.slot]
+
+    def acquire(self, column: Int[Tensor, " state"]) -> None:
+        """Measure one more column of every trajectory."""
+        if self.n_trajectories == 1:
+            self.state = self.distinct = self.simulator.acquire(self.state, column)
+            return
+        branches = self.simulator.branch(self.state, column[:, None])
+        self.distinct, self.slot = branches.state, branches.slot[:, 0]
+        self.state = branches.every()
 
 
 def _check_replay(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from kscout import reconstruction
-from kscout.acquisition.episode import check_budget, protocol_note
+from kscout.acquisition.budget import check_budget
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -135,7 +135,7 @@ def evaluate(
         if isinstance(reconstructor, Reconstructor)
         else reconstruction.load(reconstructor)
     )
-    notes = [protocol_note(loaded, setting.plan.protocol)]
+    notes = [loaded.protocol_note(setting.plan.protocol)]
     slices = _slices(source, setting)
     _, n_rows, n_cols = slices.shape
     job = _Job(

@@ -130,7 +130,7 @@ def tally_policy(
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
         state, own = simulator.start(plan.n_initial), uniforms.to(device)[batch.index, 0]
         for step in range(plan.horizon):
-            scores, blocked = simulator.scores(policy, state), simulator.blocked(state)
+            scores, blocked = policy(simulator.observe(policy, state)), simulator.blocked(state)
             gains = simulator.score_every_column(state) - state.score[:, None]
             probabilities = column_log_probabilities(scores, blocked).exp()
             found = tally_states(gains, probabilities, rare)

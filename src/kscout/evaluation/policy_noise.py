@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kscout import policies
-from kscout.acquisition.episode import Simulator, check_budget
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.episode import Simulator
 from kscout.config import GradientTraining, PolicyConfig, read
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet

@@ -6,15 +6,17 @@ from typing import final
 
 import torch
 
-from kscout.acquisition.episode import Simulator, check_budget
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
-from kscout.core import PROTOCOLS, Policy, Protocol, Reconstructor, SliceBatch
+from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError, DataError, unknown_name
+from kscout.errors import ConfigError, DataError
 from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
 from kscout.evaluation.entrants import Entrant
 from kscout.evaluation.examples import Example
 from kscout.kernels.registry import build
+from kscout.names import check_protocol
 from kscout.physics.sampling import center_mask
 from kscout.policies.conv import ConvPolicy, policy_request
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
@@ -43,8 +45,7 @@ class AcquisitionPlan:
         for name in ("n_trajectories", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if self.protocol not in PROTOCOLS:
-            raise unknown_name("protocol", self.protocol, list(PROTOCOLS))
+        check_protocol(self.protocol)
 
 
 @torch.no_grad()

@@ -41,6 +41,13 @@ scanner has; `blind` with the statistics that the reconstruction itself found.""
 
 PROTOCOLS: tuple[Protocol, ...] = ("paper", "blind")
 
+
+def check_protocol(protocol: str) -> None:
+    """Refuse a protocol that does not exist: every word but `paper` would act as `blind`."""
+    if protocol not in PROTOCOLS:
+        raise unknown_name("protocol", protocol, list(PROTOCOLS))
+
+
 _OUTSIDE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -361,6 +368,7 @@ __all__ = [
     "ReconstructorEntry",
     "SourceEntry",
     "Table",
+    "check_protocol",
     "import_target",
     "is_outside",
     "label_of",

@@ -8,9 +8,10 @@ from typing import final
 
 import torch
 
-from kscout.core import PROTOCOLS, Measurement, Protocol, Reconstruction, Reconstructor
-from kscout.errors import ConfigError, unknown_name
+from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor
+from kscout.errors import ConfigError
 from kscout.kernels.registry import Request, build
+from kscout.names import check_protocol
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet, InferenceReconstructor
 from kscout.reconstruction.unet_network import UNetNetwork, peak_bytes
 
@@ -41,8 +42,7 @@ class UNet(Reconstructor):
                 f"a U-Net of n_channels = {n_channels} and n_pools = {n_pools} does not exist; "
                 "n_channels starts at 2 and n_pools at 1"
             )
-        if protocol not in PROTOCOLS:
-            raise unknown_name("protocol", protocol, list(PROTOCOLS))
+        check_protocol(protocol)
         self.n_channels = n_channels
         self.n_pools = n_pools
         self.dropout = dropout

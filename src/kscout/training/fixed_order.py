@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from kscout.acquisition.episode import Simulator, check_budget
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.episode import Simulator
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError

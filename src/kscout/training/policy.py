@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kscout.acquisition.episode import Simulator, check_budget, protocol_note
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
 from kscout.config import AcquisitionSetting, PolicyConfig
@@ -186,7 +187,7 @@ def _check_setting(
     for split in splits:
         check_budget(split.selectable, n_initial=setting.n_initial, horizon=setting.horizon)
     for note in (
-        protocol_note(reconstructor, config.training.protocol),
+        reconstructor.protocol_note(config.training.protocol),
         _size_note(setting, splits[0].n_cols),
     ):
         if note is not None and is_main():

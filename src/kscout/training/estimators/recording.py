@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unmeasured
-from kscout.acquisition.episode import Simulator, State
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State
 from kscout.core import Observation
 from kscout.kernels.cuda import count_on
 from kscout.training.streams import side_by_side

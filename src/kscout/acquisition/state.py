@@ -1,0 +1,142 @@
+"""Where acquisitions stand, and how equal ones are found without asking the device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor
+
+from kscout.kernels.choosing import follow, list_distinct
+from kscout.kernels.registry import Request, serving
+from kscout.physics.candidates import Pairs
+
+
+@final
+@dataclass(frozen=True)
+class State:
+    """Where a batch of acquisitions stands; several may belong to one slice."""
+
+    owner: Int[Tensor, " state"]
+    """The slice of the batch that each state acquires."""
+    zero_filled: Complex[Tensor, "state coil row col"]
+    mask: Bool[Tensor, "state col"]
+    image: Float[Tensor, "state row col"]
+    """The reconstruction in normalized units: what a policy sees."""
+    mean: Float[Tensor, " state"]
+    std: Float[Tensor, " state"]
+    score: Float[Tensor, " state"]
+    """SSIM of the reconstruction under the simulator's protocol."""
+    n_left: int
+    """No state has more columns than this to acquire; known without asking the device."""
+    step: int = 0
+
+    def __len__(self) -> int:
+        return self.mask.shape[0]
+
+    def rows(self, selection: Int[Tensor, " n"]) -> "State":
+        """Return the chosen states, in that order; one may be chosen several times."""
+        return _follow(self, selection[:, None])
+
+    def repeated(self, n_times: int) -> "State":
+        """Return each state so many times, side by side."""
+        if n_times == 1:
+            return self
+        return self.rows(
+            torch.arange(len(self), device=self.mask.device).repeat_interleave(n_times)
+        )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[State]") -> "State":
+        """Join states that have acquired the same number of columns."""
+        if len(parts) == 1:
+            return parts[0]
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_STATE}
+        return replace(parts[0], **joined)  # type: ignore[arg-type]
+
+
+_PER_STATE = ("owner", "zero_filled", "mask", "image", "mean", "std", "score")
+
+
+@final
+@dataclass(frozen=True)
+class Branches:
+    """What became of the candidates of every state; equal (slice, mask) pairs are held once."""
+
+    state: State
+    """One state for each distinct (slice, mask)."""
+    slot: Int[Tensor, "parent candidate"]
+    """Where each candidate is found there."""
+
+    @property
+    def score(self) -> Float[Tensor, "parent candidate"]:
+        """SSIM after each candidate."""
+        return self.state.score[self.slot]
+
+    def follow(self, choice: Int[Tensor, " parent"]) -> State:
+        """Go on from one candidate of every state."""
+        return _follow(self.state, self.slot, choice)
+
+    def every(self) -> State:
+        """Go on from all candidates: those of one state lie side by side."""
+        return self.state.rows(self.slot.reshape(-1))
+
+
+def list_candidates(
+    columns: Int[Tensor, "state candidate"], state: State, n_per_slice: int
+) -> tuple[Int[Tensor, "state candidate"], Pairs, Int[Tensor, ""]]:
+    """List each (slice, mask after a column) once, without asking the device how many there are.
+
+    States of one slice that lie side by side may come to the same mask in different orders.
+
+    Args:
+        columns: to measure in each state.
+        state: where the acquisitions stand.
+        n_per_slice: so many consecutive states belong to one slice.
+
+    Returns:
+        Where each candidate stands in the list; the list, as long as if all were distinct; and how
+        many there are.
+    """
+    if serving("distinct", Request(columns.device, n_per_slice=n_per_slice)) == "cuda":
+        slot, listed, n_distinct = list_distinct(columns, state.owner)
+        parent, column, owner = listed
+        return slot, Pairs(parent, column, owner, n_distinct), n_distinct
+    n_states, n_candidates = columns.shape
+    keys = columns[:, :, None]
+    if n_per_slice > 1:
+        before = state.mask[:, None].expand(-1, n_candidates, -1)
+        keys = before.scatter(-1, columns[:, :, None], True)
+    n_together = n_per_slice * n_candidates
+    keys = keys.reshape(-1, n_together, keys.shape[-1])
+    owner = state.owner.repeat_interleave(n_candidates).view(-1, n_together)
+    same = (keys[:, :, None] == keys[:, None]).all(dim=-1)
+    same &= owner[:, :, None] == owner[:, None]
+    order = torch.arange(n_together, device=columns.device)
+    first = torch.where(same, order, n_together).amin(dim=-1)
+    is_new = (first == order).reshape(-1)
+    place = is_new.cumsum(dim=0) - 1
+    slot = place.view(first.shape).gather(-1, first).view(columns.shape)
+    # Repeats are written to one place too many, which is cut off.
+    to = torch.where(is_new, place, columns.numel())
+    parent = torch.arange(n_states, device=columns.device).repeat_interleave(n_candidates)
+    listed = torch.zeros(2, columns.numel() + 1, dtype=torch.int64, device=columns.device)
+    listed = listed.scatter(1, to.expand(2, -1), torch.stack([parent, columns.reshape(-1)]))
+    parent, column = listed[:, :-1]
+    n_distinct = is_new.sum(dtype=torch.int32)
+    return slot, Pairs(parent, column, state.owner[parent], n_distinct), n_distinct
+
+
+def _follow(
+    state: State, slot: Int[Tensor, "new choice"], choice: Int[Tensor, " new"] | None = None
+) -> State:
+    """Return the state that each row of `slot` names at `choice`, by default its only one."""
+    values = [getattr(state, name) for name in _PER_STATE]
+    kinds = frozenset(x.dtype for x in values)
+    if serving("follow", Request(slot.device, kinds)) == "cuda":
+        taken = follow(slot, choice, values)
+    else:
+        selection = slot[:, 0] if choice is None else slot.gather(-1, choice[:, None])[:, 0]
+        taken = [x[selection] for x in values]
+    return replace(state, **dict(zip(_PER_STATE, taken, strict=True)))  # type: ignore[arg-type]
