@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ def written_whole(path: Path) -> Iterator[Path]:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def now() -> str:
+    """Return the time for records, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def take_lock(folder: Path, *, wait: bool = False) -> int | None:
@@ -81,6 +87,15 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
     NaN and infinities, for which JSON has no word, become null.
     """
     write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a small JSON file that others may be writing; what is missing or damaged is empty."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -23,14 +23,13 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, final
 
 from kscout.config import Config, differences, read_file, to_toml, told
 from kscout.errors import RunError
-from kscout.files import take_lock, write_json, write_text
+from kscout.files import now, take_lock, write_json, write_text
 from kscout.kernels import kernels_are_on
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
@@ -169,7 +168,7 @@ class Run:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished, with what there is to say about it in short."""
-        write_json(self.path / DONE, {"date": _now(), **summary})
+        write_json(self.path / DONE, {"date": now(), **summary})
 
     def close(self) -> None:
         """Let other processes open the folder."""
@@ -240,7 +239,7 @@ def describe(
 ) -> Record:
     """Return what is needed to redo a run; nothing in it names the machine."""
     return {
-        "date": _now(),
+        "date": now(),
         "command": " ".join([Path(command[0]).name, *command[1:]]),
         "seed": config.training.seed,
         "device": device,
@@ -293,10 +292,6 @@ def _commit() -> str | None:
 
 
 _QUIET: dict[str, Any] = {"capture_output": True, "text": True}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _read_json(path: Path) -> Record:

@@ -1,80 +1,68 @@
 """The analyses of a campaign: which runs or evaluations each one reads, and its command."""
 
-import re
-import types
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, final
 
+from kscout.campaign.file import Wholes
 from kscout.campaign.nodes import (
     Node,
     Setting,
     Source,
-    address,
+    file_name,
     flags,
-    folder_of,
-    inputs_of,
-    keys_of,
+    make_node,
     name_of,
     path_of,
 )
-from kscout.campaign.values import (
-    FLAG,
-    NUMBER,
-    PLACES,
-    TEXT,
-    TEXTS,
-    WHOLE,
-    WHOLE_OR_WHOLES,
-    WHOLES,
-    Kind,
-    check_values,
-    one_of,
-)
+from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
-from kscout.evaluation.analyses import Analysis, options_of, with_options
+from kscout.evaluation.analyses import Analysis, options_of
 from kscout.names import ANALYSES
 
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
 """Options that the campaign sets."""
-_OF_RUNS: dict[str, Kind] = {"methods": TEXTS, "seeds": WHOLES}
-"""Keys of its own by which a file chooses the runs that are analyzed."""
-_SCALARS = {bool: FLAG, int: WHOLE, float: NUMBER, str: TEXT, Path: TEXT}
+
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """Keys by which a file chooses what is analyzed; empty: all."""
+
+    methods: tuple[str, ...] = ()
+    seeds: Wholes | None = None
+    policies: tuple[str, ...] = ()
+
+
+_CHOOSING = tuple(item.name for item in fields(Chosen))
 
 
 def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) -> None:
     """Refuse, before anything runs, what an analysis of a campaign's file cannot be asked for."""
     kind, where = ANALYSES.resolve(name), f"analyses.{name}"
-    own = {option.name: option.type for option in options_of(kind)}
-    allowed = {key: _kind(type_) for key, type_ in own.items() if key not in _OF_CAMPAIGN}
-    allowed |= {"policies": TEXTS} if kind.reads == "policies" else {}
-    allowed |= _OF_RUNS if not _reads_evaluation(kind) else {}
-    check_values(options, allowed, where)
+    own = {option.name: option for option in options_of(kind)}
+    allowed = [key for key in own if key not in _OF_CAMPAIGN]
+    allowed += ["policies"] if kind.reads == "policies" else []
+    allowed += ["methods", "seeds"] if not _reads_evaluation(kind) else []
+    for key in options:
+        if key not in allowed:
+            raise unknown_key(key, allowed, where)
     if _reads_evaluation(kind) and not has_evaluation:
         raise ConfigError(f"analysis {name!r} reads an evaluation; add [evaluation]")
-    given = {key: value for key, value in options.items() if key in own}
-    given |= {"results": Path()} if "results" in own else {}
-    try:
-        with_options(kind, given)
-    except ConfigError as error:
-        raise ConfigError(f"[{where}] {error}") from error
+    read(Chosen, {key: value for key, value in options.items() if key in _CHOOSING}, where)
+    given = {
+        key: list(own[key].several(value)) if own[key].is_many else value
+        for key, value in options.items()
+        if key in own
+    }
+    given |= {"results": "."} if "results" in own else {}
+    read(kind, given, where)
 
 
 def _reads_evaluation(kind: type[Analysis[Any]]) -> bool:
     """Say whether an analysis reads an evaluation: it must, or it can and the campaign has one."""
     return kind.reads == "results" or any(option.name == "results" for option in options_of(kind))
-
-
-def _kind(type_: Any) -> Kind:  # noqa: ANN401 - types as values
-    """Return what a value of the file may be for an option of this type."""
-    origin, inner = get_origin(type_), get_args(type_)
-    if origin in (Union, types.UnionType):
-        return _kind(next(one for one in inner if one is not type(None)))
-    if origin is Literal:
-        return one_of(*inner)
-    if origin is tuple:
-        return WHOLE_OR_WHOLES if inner[0] is int else PLACES
-    return _SCALARS[type_]
 
 
 def analysis_nodes(
@@ -89,29 +77,28 @@ def analysis_nodes(
         kind = ANALYSES.resolve(name)
         if kind.spans_horizons:
             continue
-        label = f"{_file_name(name)}-{setting.label}"
+        label = f"{file_name(name)}-{setting.label}"
         settings: dict[str, Any] = {"analysis": name, "label": label, **options}
         settings |= {"n_initial": setting.horizon.n_initial, "steps": setting.horizon.horizon}
-        own = {key: value for key, value in options.items() if key not in ("policies", *_OF_RUNS)}
+        own = {key: value for key, value in options.items() if key not in _CHOOSING}
         if evaluation is not None and _reads_evaluation(kind):
-            read, words = [evaluation], _of_evaluation(name, kind, options, policies, evaluation)
+            runs, words = [evaluation], _of_evaluation(name, kind, options, policies, evaluation)
         else:
-            read = _chosen(name, kind, options, policies)
-            words = [*options.get("policies", []), *(path_of(node) for node in read)]
+            runs = _chosen(name, kind, options, policies)
+            words = [*options.get("policies", []), *(path_of(node) for node in runs)]
             own |= _given(kind, setting)
             settings |= {key: own[key] for key in ("protocol",) if key in own}
         if not words:
             raise ConfigError(f"analysis {name!r} has nothing to read; list grid.methods")
-        yield Node(
-            kind="analysis",
+        yield make_node(
+            root,
+            "analysis",
+            label,
             title=f"{name}, {setting.label}",
-            key=(key := address("analysis", settings, inputs_of(setting, read))),
-            root=root,
-            label=label,
             product=f"{kind.file}.json",
-            command=_command(name, words, own, folder_of(root, "analysis", key) / label),
+            words=("analyze", name, *words, *flags(own)),
             settings=settings,
-            inputs=keys_of(setting.store, setting.network, *read),
+            reads={**setting.reads, "runs": runs},
             group=name,
         )
 
@@ -128,38 +115,25 @@ def spanning_nodes(
         kind = ANALYSES.resolve(name)
         if not kind.spans_horizons:
             continue
-        label = f"{_file_name(name)}-{store.label}-{name_of(network)}"
-        settings = {"label": label, **options}
+        label = f"{file_name(name)}-{store.label}-{name_of(network)}"
         paths = [path_of(node) for node in evaluations]
-        yield Node(
-            kind="analysis",
+        yield make_node(
+            root,
+            "analysis",
+            label,
             title=f"{name} of {store.label}, {name_of(network)}",
-            key=(key := address("analysis", settings, {"runs": [one.key for one in evaluations]})),
-            root=root,
-            label=label,
             product=f"{kind.file}.json",
-            command=_command(name, paths, options, folder_of(root, "analysis", key) / label),
-            settings=settings,
-            inputs=keys_of(*evaluations),
+            words=("analyze", name, *paths, *flags(options)),
+            settings={"label": label, **options},
+            reads={"runs": evaluations},
             group=name,
         )
-
-
-def _command(
-    name: str, words: Sequence[str], options: Mapping[str, Any], out: Path
-) -> tuple[str, ...]:
-    return ("analyze", name, *words, *flags(options), "--out", str(out))
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]", "-", name)
 
 
 def _given(kind: type[Analysis[Any]], setting: Setting) -> dict[str, Any]:
     """Return what the campaign says of the options that an analysis has."""
     said = {
-        "data": path_of(setting.store),
-        "reconstructor": path_of(setting.network),
+        **{key: path_of(part) for key, part in setting.reads.items()},
         "device": setting.device,
         "n_initial": setting.horizon.n_initial,
         "steps": setting.horizon.horizon,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,6 +124,72 @@ class Setting:
         columns = f"{self.horizon.n_initial}+{self.horizon.horizon}"
         return f"{self.store.label}-{name_of(self.network)}-{columns}"
 
+    @property
+    def reads(self) -> dict[str, Node | Source]:
+        """Return what every run here reads."""
+        return {"data": self.store, "reconstructor": self.network}
+
+    @property
+    def words(self) -> list[str]:
+        """Return the options of a command that say so."""
+        options = {key: path_of(part) for key, part in self.reads.items()}
+        return flags({**options, "device": self.device})
+
+
+Reads = Mapping[str, "Node | Source | Sequence[Node]"]
+
+
+def make_node(
+    root: Path,
+    kind: str,
+    label: str,
+    *,
+    title: str,
+    product: str,
+    words: Sequence[str],
+    settings: Mapping[str, Any],
+    reads: Reads | None = None,
+    files: Mapping[str, str] | None = None,
+    group: str = "",
+) -> Node:
+    """Return a run, named by its settings and by what it reads.
+
+    Args:
+        root: the campaign's folder.
+        kind: one of `KINDS`.
+        label: name of the folder that the command writes.
+        title: for people.
+        product: a file in the output that is there only when the run is whole.
+        words: the command, to which `--out` and, where there is a file of settings, `--config`
+            are added.
+        settings: what determines the result.
+        reads: runs and sources whose results it reads.
+        files: texts that the command reads, by name.
+        group: runs of one kind and group take about as long as each other.
+    """
+    parts = reads or {}
+    names = {
+        key: [one.key for one in part] if isinstance(part, Sequence) else part.key
+        for key, part in parts.items()
+    }
+    key = address(kind, settings, names)
+    folder = folder_of(root, kind, key)
+    configs = [word for name in files or {} for word in ("--config", str(folder / name))]
+    flat = [x for part in parts.values() for x in (part if isinstance(part, Sequence) else [part])]
+    return Node(
+        kind=kind,
+        title=title,
+        key=key,
+        root=root,
+        label=label,
+        product=product,
+        command=(*words, *configs, "--out", str(folder / label)),
+        settings=settings,
+        inputs=tuple(one.key for one in flat if isinstance(one, Node)),
+        files=files or {},
+        group=group,
+    )
+
 
 def name_of(part: Node | Source) -> str:
     """Return the label of a store or reconstruction without its seed."""
@@ -134,18 +201,9 @@ def path_of(part: Node | Source) -> str:
     return str(part.output) if isinstance(part, Node) else part.path
 
 
-def keys_of(*parts: Node | Source) -> tuple[str, ...]:
-    """Return the keys of those that are runs."""
-    return tuple(part.key for part in parts if isinstance(part, Node))
-
-
-def inputs_of(setting: Setting, runs: Sequence[Node]) -> dict[str, Any]:
-    """Return the names of what an evaluation or analysis reads."""
-    return {
-        "data": setting.store.key,
-        "reconstructor": setting.network.key,
-        "runs": [node.key for node in runs],
-    }
+def file_name(name: str) -> str:
+    """Return a name as part of a folder's; that of a class from outside holds a colon."""
+    return re.sub(r"[^\w.+-]", "-", name)
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:

@@ -1,24 +1,14 @@
 """From a grid to the graph of its runs, each after all that it needs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
 from kscout.campaign.analyses import analysis_nodes, spanning_nodes
-from kscout.campaign.grid import Grid, Reconstruction
-from kscout.campaign.nodes import (
-    Node,
-    Setting,
-    Source,
-    address,
-    flags,
-    folder_of,
-    inputs_of,
-    keys_of,
-    path_of,
-)
+from kscout.campaign.file import Evaluation, GivenStore, MadeStore, Store
+from kscout.campaign.grid import Grid, Network
+from kscout.campaign.nodes import Node, Setting, Source, file_name, flags, make_node, path_of
 from kscout.campaign.sources import (
     file_fingerprint,
     fingerprints,
@@ -26,9 +16,9 @@ from kscout.campaign.sources import (
     given_store,
     weights_file,
 )
-from kscout.campaign.store_recipes import StoreRecipe
 from kscout.config import AcquisitionSetting, PolicyConfig, to_table, to_toml
 from kscout.errors import ConfigError, DataError
+from kscout.files import read_record
 from kscout.zoo import zoo_path
 
 INDEX = "campaign.json"
@@ -82,15 +72,15 @@ def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
         device: handed to every command; no part of any name.
     """
     plan = Plan(grid.name, root, grid.use)
-    known = _known_sources(root)
-    for recipe in grid.stores:
-        store = _store(plan, recipe, known)
-        for reconstruction in grid.reconstructions:
+    known = read_record(root / INDEX).get("sources", {})
+    for name in grid.crossed:
+        store = _store(plan, name, grid.stores[name], known)
+        for network in grid.networks:
             learned_from = store
-            if reconstruction.store is not None:
-                learned_from = _store(plan, grid.training_stores[reconstruction.store], known)
-            network = _reconstruction(plan, reconstruction, learned_from, device, known)
-            _cross(plan, grid, store, network, device)
+            if network.store is not None:
+                learned_from = _store(plan, network.store, grid.stores[network.store], known)
+            loaded = _network(plan, network, learned_from, device, known)
+            _cross(plan, grid, store, loaded, device)
     return plan
 
 
@@ -101,12 +91,10 @@ def _cross(
     for name, horizon in grid.horizons.items():
         _check_size(store, name, horizon)
         setting = Setting(store, network, horizon, grid.protocol, device)
-        policies = [
-            plan.add(_policy(plan.root, config, setting, device)) for config in grid.policies
-        ]
+        policies = [plan.add(_policy(plan.root, config, setting)) for config in grid.policies]
         evaluation = None
         if grid.evaluation is not None:
-            evaluation = plan.add(_evaluation(plan.root, grid, setting, policies))
+            evaluation = plan.add(_evaluation(plan.root, grid.evaluation, setting, policies))
             evaluations.append(evaluation)
         for node in analysis_nodes(plan.root, grid.analyses, setting, policies, evaluation):
             plan.add(node)
@@ -114,129 +102,98 @@ def _cross(
         plan.add(node)
 
 
-def _store(plan: Plan, recipe: StoreRecipe, known: Mapping[str, str]) -> Node | Source:
-    if recipe.how == "path":
-        source = given_store(recipe, known)
+def _store(plan: Plan, name: str, store: Store, known: Mapping[str, str]) -> Node | Source:
+    if isinstance(store, GivenStore):
+        source = given_store(store, known)
         return plan.stores.setdefault(source.key, source)
-    settings = dict(recipe.settings)
-    key = address("store", settings, {})
-    what = settings.pop(recipe.how)
-    if recipe.how == "make":
-        label = f"{what}-{settings['size']}" if "size" in settings else str(what)
-    else:
-        label = Path(what).name
-    out = folder_of(plan.root, "store", key) / label
+    settings = to_table(store)
+    if isinstance(settings.get("volumes"), list):
+        settings["volumes"] = ",".join(map(str, settings["volumes"]))
+    how = "make" if isinstance(store, MadeStore) else "import"
+    options = {key: value for key, value in settings.items() if key != how}
+    what = settings[how]
+    label = Path(what).name
+    if isinstance(store, MadeStore) and store.size is not None:
+        label = f"{what}-{store.size}"
     return plan.add(
-        Node(
-            kind="store",
-            title=f"{recipe.name}: {recipe.how} {what}",
-            key=key,
-            root=plan.root,
-            label=label,
+        make_node(
+            plan.root,
+            "store",
+            label,
+            title=f"{name}: {how} {what}",
             product="manifest.json",
-            command=("data", recipe.how, str(what), "--out", str(out), *flags(settings)),
-            settings=recipe.settings,
+            words=("data", how, what, *flags(options)),
+            settings=settings,
         )
     )
 
 
-def _reconstruction(
-    plan: Plan,
-    reconstruction: Reconstruction,
-    store: Node | Source,
-    device: str,
-    known: Mapping[str, str],
+def _network(
+    plan: Plan, network: Network, store: Node | Source, device: str, known: Mapping[str, str]
 ) -> Node | Source:
-    if reconstruction.config is None:
-        source = given_reconstruction(reconstruction, known)
+    config = network.config
+    if config is None:
+        source = given_reconstruction(network, known)
         return plan.weights.setdefault(source.key, source)
-    config = reconstruction.config
-    settings = to_table(config)
-    key = address("reconstructor", settings, {"data": store.key})
-    label = f"{config.reconstructor.name}-seed{config.training.seed}"
-    folder = folder_of(plan.root, "reconstructor", key)
-    command = (
-        *("train", "reconstructor", "--config", str(folder / SETTINGS)),
-        *("--data", path_of(store), "--out", str(folder / label), "--device", device),
-    )
+    label = f"{file_name(config.reconstructor.name)}-seed{config.training.seed}"
     return plan.add(
-        Node(
-            kind="reconstructor",
-            title=f"{reconstruction.name}, {store.label}",
-            key=key,
-            root=plan.root,
-            label=label,
+        make_node(
+            plan.root,
+            "reconstructor",
+            label,
+            title=f"{network.name}, {store.label}",
             product="done.json",
-            command=command,
-            settings=settings,
-            inputs=keys_of(store),
+            words=("train", "reconstructor", "--data", path_of(store), "--device", device),
+            settings=to_table(config),
+            reads={"data": store},
             files={SETTINGS: to_toml(config)},
         )
     )
 
 
-def _policy(root: Path, config: PolicyConfig, setting: Setting, device: str) -> Node:
+def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
     config = replace(config, acquisition=setting.horizon)
-    settings, training = to_table(config), config.training
-    inputs = {"data": setting.store.key, "reconstructor": setting.network.key}
-    key = address("policy", settings, inputs)
-    label = f"{training.label}-seed{training.seed}"
-    folder = folder_of(root, "policy", key)
-    columns: tuple[str, ...] = ()
+    training = config.training
+    words = ["train", "policy", *setting.words, "--seed", str(training.seed)]
     if setting.horizon.size is None:
         # Without these the command would hold the run to the image size of its default preset.
-        n_initial, steps = setting.horizon.n_initial, setting.horizon.horizon
-        columns = ("--n-initial", str(n_initial), "--steps", str(steps))
-    command = (
-        *("train", "policy", "--config", str(folder / SETTINGS), "--seed", str(training.seed)),
-        *(*columns, "--data", path_of(setting.store), "--reconstructor", path_of(setting.network)),
-        *("--out", str(folder / label), "--device", device),
-    )
-    return Node(
-        kind="policy",
+        words += flags({"n_initial": setting.horizon.n_initial, "steps": setting.horizon.horizon})
+    return make_node(
+        root,
+        "policy",
+        f"{file_name(training.label)}-seed{training.seed}",
         title=f"{training.label} seed {training.seed}, {setting.label}",
-        key=key,
-        root=root,
-        label=label,
         product="done.json",
-        command=command,
-        settings=settings,
-        inputs=keys_of(setting.store, setting.network),
+        words=words,
+        settings=to_table(config),
+        reads=setting.reads,
         files={SETTINGS: to_toml(config)},
         group=f"{training.method}, {setting.label}",
     )
 
 
-def _evaluation(root: Path, grid: Grid, setting: Setting, policies: Sequence[Node]) -> Node:
-    evaluation = grid.evaluation
-    if evaluation is None:
-        raise ConfigError("there is no evaluation in this campaign; add [evaluation]")
+def _evaluation(
+    root: Path, evaluation: Evaluation, setting: Setting, policies: Sequence[Node]
+) -> Node:
     options = {key: value for key, value in to_table(evaluation).items() if key != "policies"}
     options["seed"] = options.pop("seeds")
-    options |= {"protocol": grid.protocol, "n_initial": setting.horizon.n_initial}
+    options |= {"protocol": setting.protocol, "n_initial": setting.horizon.n_initial}
     options["steps"] = setting.horizon.horizon
-    settings = {**options, "label": setting.label, "policies": list(evaluation.policies)}
-    settings["given"] = [_content(policy) for policy in evaluation.policies]
-    key = address("evaluation", settings, inputs_of(setting, policies))
     wanted = [*evaluation.policies, *(str(node.output) for node in policies)]
-    out = folder_of(root, "evaluation", key) / setting.label
-    command = (
-        *("evaluate", "--data", path_of(setting.store)),
-        *("--reconstructor", path_of(setting.network)),
-        *flags(options),
-        *flags({"policy": wanted}),
-        *("--out", str(out), "--device", setting.device),
-    )
-    return Node(
-        kind="evaluation",
+    return make_node(
+        root,
+        "evaluation",
+        setting.label,
         title=setting.label,
-        key=key,
-        root=root,
-        label=setting.label,
         product="summary.json",
-        command=command,
-        settings=settings,
-        inputs=keys_of(setting.store, setting.network, *policies),
+        words=("evaluate", *setting.words, *flags(options), *flags({"policy": wanted})),
+        settings={
+            **options,
+            "label": setting.label,
+            "policies": list(evaluation.policies),
+            "given": [_content(policy) for policy in evaluation.policies],
+        },
+        reads={**setting.reads, "runs": policies},
         group=str(len(policies)),
     )
 
@@ -256,10 +213,3 @@ def _check_size(store: Node | Source, name: str, horizon: AcquisitionSetting) ->
             f"horizon {name!r} ends at {horizon.budget} columns, store {store.label!r} has {size}; "
             "lower its steps"
         )
-
-
-def _known_sources(root: Path) -> dict[str, str]:
-    try:
-        return json.loads((root / INDEX).read_text(encoding="utf-8")).get("sources", {})
-    except (OSError, ValueError):
-        return {}

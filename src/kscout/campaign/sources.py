@@ -6,27 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kscout.campaign.grid import Reconstruction
-from kscout.campaign.nodes import Source, address
-from kscout.campaign.store_recipes import StoreRecipe
+from kscout.campaign.file import GivenStore
+from kscout.campaign.grid import Network
+from kscout.campaign.nodes import Source, address, file_name
 from kscout.errors import DataError
 from kscout.names import RECONSTRUCTORS
 from kscout.zoo import zoo_path
 
 _MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
-_STORE_HINT = "make it with `kscout data make` or `kscout data import`"
 
 
-def given_store(recipe: StoreRecipe, known: Mapping[str, str]) -> Source:
+def given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
     """Return a store that is given by its path.
 
     Args:
-        recipe: of a store that is there.
+        store: the path, and what to tell where nothing is there.
         known: fingerprints by path from before, for a store that is gone now: without them all
             runs would change their names with it.
     """
-    path = Path(recipe.settings["path"])
-    hint = recipe.settings.get("hint", _STORE_HINT)
+    path = Path(store.path)
     file = path / _MANIFEST
     label = path.name
     if file.is_file():
@@ -34,19 +32,21 @@ def given_store(recipe: StoreRecipe, known: Mapping[str, str]) -> Source:
         fingerprint, label = store_fingerprint(manifest), manifest["name"]
     else:
         fingerprint = known.get(str(path), f"missing {path}")
-    return Source(address("store", {}, {"content": fingerprint}), str(path), label, file, hint)
+    return Source(
+        address("store", {}, {"content": fingerprint}), str(path), label, file, store.hint
+    )
 
 
-def given_reconstruction(reconstruction: Reconstruction, known: Mapping[str, str]) -> Source:
+def given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
     """Return a reconstruction that is given by its path or its name."""
-    given = reconstruction.given or ""
+    given = network.given or ""
     if given in RECONSTRUCTORS:
-        return Source(address("reconstructor", {}, {"name": given}), given, given, None)
+        return Source(address("reconstructor", {}, {"name": given}), given, file_name(given), None)
     file = zoo_path(given) or weights_file(Path(given))
     content = file_fingerprint(file) if file.is_file() else known.get(given, f"missing {given}")
     key = address("reconstructor", {}, {"content": content})
     hint = "train it with `kscout train reconstructor`, or name another path"
-    return Source(key, given, reconstruction.name, file, hint)
+    return Source(key, given, network.name, file, hint)
 
 
 def fingerprints(stores: Mapping[str, Source], weights: Mapping[str, Source]) -> dict[str, str]:

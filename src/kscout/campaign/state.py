@@ -4,32 +4,26 @@ A run's folder has a lock that is held while any process of the run lives, so th
 written that a kill could leave wrong.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, final
 
 from kscout.campaign.nodes import KINDS, Node
 from kscout.campaign.plan import INDEX, Plan
+from kscout.config import to_table
 from kscout.errors import RunError
-from kscout.files import is_locked, take_lock, write_json
+from kscout.files import is_locked, now, read_record, take_lock, write_json
 
 State = Literal["waiting", "running", "done", "failed"]
 STATES: tuple[State, ...] = ("waiting", "running", "done", "failed")
 DONE, FAILED, NODE = "done.json", "failed.json", "node.json"
 
 Record = dict[str, Any]
-
-
-def now() -> str:
-    """Return the time for records."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def is_done(folder: Path, product: Path) -> bool:
@@ -46,15 +40,6 @@ def node_state(node: Node) -> State:
     if is_locked(node.folder):
         return "running"
     return "failed" if (node.folder / FAILED).is_file() else "waiting"
-
-
-def read_record(path: Path) -> Record:
-    """Read a small JSON file; what is missing or damaged is empty."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 @contextmanager
@@ -78,6 +63,32 @@ def locked(folder: Path, *, wait: bool) -> Iterator[int]:
 
 @final
 @dataclass(frozen=True)
+class Failure:
+    """A run that failed."""
+
+    kind: str
+    name: str
+    reason: str
+    log: str
+
+
+@final
+@dataclass(frozen=True)
+class UnderWay:
+    """A run that is running."""
+
+    kind: str
+    name: str
+    seconds: float
+    """Since its start."""
+    epoch: int | None
+    """Epochs done; None where a run has none."""
+    n_epochs: int | None
+    log: str
+
+
+@final
+@dataclass(frozen=True)
 class Status:
     """Where a campaign stands."""
 
@@ -85,10 +96,8 @@ class Status:
     root: Path
     counts: dict[str, dict[State, int]]
     """Number of runs by kind and state."""
-    failed: list[Record]
-    """Of every failed run: kind, name, reason and log."""
-    running: list[Record]
-    """Of every running run: kind, name, seconds since its start, epochs."""
+    failed: list[Failure]
+    running: list[UnderWay]
     missing: list[str]
     """Given stores and weights that are not there."""
     time_left_s: float | None
@@ -109,8 +118,8 @@ class Status:
             "counts": self.counts,
             "total": {**{state: self.total(state) for state in STATES}, "runs": self.n_runs},
             "trainings": sum(sum(self.counts[kind].values()) for kind in KINDS[1:3]),
-            "running": self.running,
-            "failed": self.failed,
+            "running": [to_table(one, nulls=True) for one in self.running],
+            "failed": [to_table(one) for one in self.failed],
             "missing": self.missing,
             "time_left_s": self.time_left_s,
         }
@@ -137,23 +146,22 @@ def read_status(plan: Plan) -> Status:
     )
 
 
-def _failure(node: Node) -> Record:
-    record = read_record(node.folder / FAILED)
-    reason = record.get("reason", "unknown")
-    return {"kind": node.kind, "name": node.title, "reason": reason, "log": str(node.log)}
+def _failure(node: Node) -> Failure:
+    reason = read_record(node.folder / FAILED).get("reason", "unknown")
+    return Failure(node.kind, node.title, reason, str(node.log))
 
 
-def _under_way(node: Node) -> Record:
+def _under_way(node: Node) -> UnderWay:
     record = read_record(node.folder / NODE)
     seconds = max(0.0, time.time() - record["started_s"]) if "started_s" in record else 0.0
-    return {
-        "kind": node.kind,
-        "name": node.title,
-        "seconds": round(seconds, 1),
-        "epoch": _n_epochs_done(node),
-        "n_epochs": node.settings.get("training", {}).get("n_epochs"),
-        "log": str(node.log),
-    }
+    return UnderWay(
+        kind=node.kind,
+        name=node.title,
+        seconds=round(seconds, 1),
+        epoch=_n_epochs_done(node),
+        n_epochs=node.settings.get("training", {}).get("n_epochs"),
+        log=str(node.log),
+    )
 
 
 def _n_epochs_done(node: Node) -> int | None:
@@ -172,13 +180,13 @@ def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
             seen.setdefault((node.kind, node.group), []).append(seconds)
     left = 0.0
     for node in with_state["running"]:
-        record = _under_way(node)
-        if record["epoch"] and record["n_epochs"]:
-            whole = record["seconds"] * record["n_epochs"] / record["epoch"]
+        run = _under_way(node)
+        if run.epoch and run.n_epochs:
+            whole = run.seconds * run.n_epochs / run.epoch
             seen.setdefault((node.kind, node.group), []).append(whole)
         if (node.kind, node.group) not in seen:
             return None
-        left += max(0.0, fmean(seen[node.kind, node.group]) - record["seconds"])
+        left += max(0.0, fmean(seen[node.kind, node.group]) - run.seconds)
     for node in with_state["waiting"]:
         if (node.kind, node.group) not in seen:
             return None
@@ -195,7 +203,8 @@ def write_index(plan: Plan, file: str) -> None:
         if state == "done":
             record["seconds"] = read_record(node.folder / DONE).get("seconds")
         elif state == "failed":
-            record |= {"reason": _failure(node)["reason"], "log": _relative(node.log, plan.root)}
+            log = str(node.log.relative_to(plan.root))
+            record |= {"reason": _failure(node).reason, "log": log}
         nodes.append(record)
     known = read_record(plan.root / INDEX).get("sources", {})
     index = {
@@ -213,7 +222,3 @@ def write_index(plan: Plan, file: str) -> None:
             f"cannot write {plan.root / INDEX}: {error.strerror}; make room and run the campaign "
             "again, it goes on"
         ) from error
-
-
-def _relative(path: Path, root: Path) -> str:
-    return str(path.relative_to(root))

@@ -12,8 +12,8 @@ from typing import IO, final
 
 from kscout.campaign import supervise
 from kscout.campaign.nodes import Node
-from kscout.campaign.state import DONE, FAILED, NODE, Record, is_done, locked, now
-from kscout.files import write_json, write_text
+from kscout.campaign.state import DONE, FAILED, NODE, Record, is_done, locked
+from kscout.files import now, write_json, write_text
 
 _TAIL_BYTES = 8192
 

@@ -18,8 +18,9 @@ from rich.table import Table
 from kscout.campaign.execute import Event, Outcome, RunOptions, run_campaign
 from kscout.campaign.grid import read_grid
 from kscout.campaign.plan import Plan, make_plan
-from kscout.campaign.state import Status, read_status
+from kscout.campaign.state import STATES, Failure, Status, UnderWay, read_status
 from kscout.campaign.workers import WorkerOptions
+from kscout.config import to_table
 from kscout.errors import ConfigError, KScoutError
 
 app = typer.Typer(no_args_is_help=True)
@@ -102,28 +103,24 @@ def status(
 
 def status_table(found: Status) -> RenderableType:
     """Return counts by kind and state, what is running, and what failed with its log."""
-    states = ("waiting", "running", "done", "failed")
     left = "unknown" if found.time_left_s is None else _duration(found.time_left_s)
     title = f"{found.name} in {found.root}: {found.total('done')} of {found.n_runs} done"
     table = Table()
     table.add_column("kind")
-    for state in states:
+    for state in STATES:
         table.add_column(state, justify="right")
     for kind, counts in found.counts.items():
         table.add_row(kind, *(str(count) for count in counts.values()))
-    lines = [f"running {one['kind']} {one['name']}{_epochs(one)}" for one in found.running]
-    lines += [
-        f"failed {one['kind']} {one['name']}: {one['reason']} (log {one['log']})"
-        for one in found.failed
-    ]
+    lines = [f"running {one.kind} {one.name}{_epochs(one)}" for one in found.running]
+    lines += [f"failed {one.kind} {one.name}: {one.reason} (log {one.log})" for one in found.failed]
     lines += [f"missing {path}" for path in found.missing]
     return Group(f"{title}, time left {left}", table, *lines)
 
 
-def _epochs(record: dict[str, object]) -> str:
-    if record["epoch"] is None or record["n_epochs"] is None:
-        return f", {record['seconds']} s"
-    return f", epoch {record['epoch']} of {record['n_epochs']}, {record['seconds']} s"
+def _epochs(run: UnderWay) -> str:
+    if run.epoch is None or run.n_epochs is None:
+        return f", {run.seconds} s"
+    return f", epoch {run.epoch} of {run.n_epochs}, {run.seconds} s"
 
 
 def _duration(seconds: float) -> str:
@@ -199,8 +196,7 @@ def _write_page(plan: Plan, outcome: Outcome) -> Path | None:
 
 def _tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
     failed = [
-        {"kind": node.kind, "name": node.title, "reason": reason, "log": str(node.log)}
-        for node, reason in outcome.failed
+        Failure(node.kind, node.title, reason, str(node.log)) for node, reason in outcome.failed
     ]
     if as_json:
         counts = {"runs": outcome.n_runs, "cached": outcome.n_cached, "done": outcome.n_done}
@@ -210,7 +206,7 @@ def _tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool
                     "campaign": plan.name,
                     "folder": os.fspath(plan.root),
                     **counts,
-                    "failed": failed,
+                    "failed": [to_table(one) for one in failed],
                     "blocked": [node.title for node in outcome.blocked],
                     "report": None if page is None else str(page),
                 }
@@ -223,6 +219,6 @@ def _tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool
         f"{outcome.n_done} done now, {len(failed)} failed, {len(outcome.blocked)} wait for those"
     )
     for one in failed:
-        console.print(f"failed {one['kind']} {one['name']}: {one['reason']}; log {one['log']}")
+        console.print(f"failed {one.kind} {one.name}: {one.reason}; log {one.log}")
     if page is not None:
         console.print(f"report: {page}")

@@ -45,7 +45,7 @@ class Between:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OneOf:
     """A name of a table, such as `kscout.names.POLICIES`."""
 
@@ -56,6 +56,26 @@ class OneOf:
     def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a string
         if value not in self.table:
             raise ConfigError(f"{where}: {unknown_name(self.kind, value, list(self.table))}")
+
+
+@final
+@dataclass(frozen=True)
+class Some:
+    """A list that holds something."""
+
+    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a list
+        if not value:
+            raise ConfigError(f"{where} is empty; give at least one value")
+
+
+@final
+@dataclass(frozen=True)
+class Different:
+    """A list that holds something, and nothing twice."""
+
+    def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a list
+        if not value or len(set(value)) < len(value):
+            raise ConfigError(f"{where} is {list(value)!r}; give at least one value, none twice")
 
 
 @final
@@ -77,5 +97,5 @@ class Chosen:
 REST: Final = "rest"
 """Marks the field that takes every key of a section that no other field has."""
 
-Bound = AtLeast | Above | Between | OneOf
+Bound = AtLeast | Above | Between | OneOf | Some | Different
 """What checks a value."""

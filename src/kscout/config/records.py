@@ -11,14 +11,14 @@ record's fields are its schema; nothing is declared twice.
 | `Literal["a", "b"]` | one of those words |
 | `tuple[X, ...]`, `tuple[X, Y]`, `list[X]` | a list, of exactly that length where one is declared |
 | `dict[str, X]`, another record | a section |
-| `Annotated[X, AtLeast(1)]` | an `X` within bounds: `AtLeast`, `Above`, `Between`, `OneOf` |
+| `Annotated[X, AtLeast(1)]` | an `X` within bounds; `kscout.config.bounds` has several |
 | `Annotated[Mapping[str, X], REST]` | every key of the section that no other field has |
 | `Annotated[R, Chosen(function)]` | a record of the class that the function picks by the table |
 | `Annotated[X, Told("...")]` | an `X`, called so in messages |
 
-A class variable `kind` is written beside the fields, and must agree when it is read. Further rules
-between fields stand in `__post_init__`, which raises a `ConfigError`; a class that users build in
-Python calls `check(self)` there first.
+A field `import_` is the key `import`. A class variable `kind` is written beside the fields, and
+must agree when it is read. Further rules between fields stand in `__post_init__`, which raises a
+`ConfigError`; a class that users build in Python calls `check(self)` there first.
 
 What is wrong is told with its place: `training.n_epochs is 'x'; expected a whole number`. An
 unknown key fails, with the nearest one that exists.
@@ -66,14 +66,15 @@ def read(kind: type[R], table: object, where: str = "") -> R:
         elif rest is not None:
             given.setdefault(rest, {})[key] = value
         elif key != "kind" or own is None:
-            raise _unknown_key(key, list(types), where)
+            raise unknown_key(key, list(types), where)
     _check_complete(kind, given, where)
     values = {
         key: _convert(types[key], value, where if key == rest else _at(where, key))
         for key, value in given.items()
     }
+    names = {_key(item.name): item.name for item in fields(kind)}  # type: ignore[arg-type]
     try:
-        return kind(**values)
+        return kind(**{names[key]: value for key, value in values.items()})
     except ConfigError as error:
         raise ConfigError(f"[{where}] {error}" if where else str(error)) from error
 
@@ -83,10 +84,13 @@ def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
 
     For `__post_init__` of classes that users build themselves.
     """
-    rest = _rest(type(record))
-    for name, kind in _types(type(record)).items():
-        value = _convert(kind, getattr(record, name), "" if name == rest else name)
-        object.__setattr__(record, name, value)
+    types, rest = _types(type(record)), _rest(type(record))
+    for item in fields(record):
+        if item.init:
+            key = _key(item.name)
+            place = "" if key == rest else key
+            value = _convert(types[key], getattr(record, item.name), place)
+            object.__setattr__(record, item.name, value)
 
 
 def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - any dataclass
@@ -102,10 +106,10 @@ def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - an
         table["kind"] = kind.kind
     for item in fields(record):
         value = getattr(record, item.name)
-        if item.name == _rest(kind):
+        if _key(item.name) == _rest(kind):
             table |= _plain(value, nulls)
         elif value is not None or nulls:
-            table[item.name] = _plain(value, nulls)
+            table[_key(item.name)] = _plain(value, nulls)
     return table
 
 
@@ -188,20 +192,27 @@ _SECTIONS = (dict, Mapping)
 
 
 def _annotated(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
-    for mark in marks:
-        if isinstance(mark, Chosen) and isinstance(value, dict):
-            kind = mark.pick(value)
     words = next((mark.words for mark in marks if isinstance(mark, Told)), None)
     try:
-        found = _convert(kind, value, where)
+        found = _convert(_chosen(kind, marks, value, where), value, where)
+        for mark in marks:
+            if isinstance(mark, Bound) and found is not None:
+                mark.check(found, where)
     except ConfigError as error:
         if words is None:
             raise
         raise ConfigError(f"{where} is {_shown(value)}; expected {words}") from error
-    for mark in marks:
-        if isinstance(mark, Bound) and found is not None:
-            mark.check(found, where)
     return found
+
+
+def _chosen(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401
+    for mark in marks:
+        if isinstance(mark, Chosen) and isinstance(value, dict):
+            try:
+                return mark.pick(value)
+            except ConfigError as error:
+                raise ConfigError(f"[{where}] {error}") from error
+    return kind
 
 
 def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
@@ -217,8 +228,7 @@ def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN40
             return _convert(kind, value, where)
         except ConfigError:
             continue
-    choices = " or ".join(_words(kind, where) for kind in kinds if kind is not NoneType)
-    raise ConfigError(f"{where} is {_shown(value)}; expected {choices}")
+    raise ConfigError(f"{where} is {_shown(value)}; expected {_any_words(kinds, where)}")
 
 
 def _is_exact(kind: Any, value: Any) -> bool:  # noqa: ANN401 - types and values
@@ -278,14 +288,20 @@ def _words(kind: Any, where: str) -> str:  # noqa: ANN401 - a type
     if origin is Literal:
         return f"one of: {', '.join(map(str, arguments))}"
     if origin in (Union, UnionType):
-        return " or ".join(_words(one, where) for one in arguments if one is not NoneType)
+        return _any_words(arguments, where)
     if origin in _LISTS:
         return _list_words(origin, arguments)
     return _NOUNS[kind][0] if kind in _NOUNS else f"a section [{where}]"
 
 
+def _any_words(kinds: Sequence[Any], where: str) -> str:
+    words = [_words(kind, where) for kind in kinds if kind is not NoneType]
+    return " or ".join(dict.fromkeys(words))
+
+
 def _list_words(origin: Any, kinds: Sequence[Any]) -> str:  # noqa: ANN401 - a type
-    several = _NOUNS.get(kinds[0], ("", f"values, each {_words(kinds[0], 'below')}"))[1]
+    each = get_args(kinds[0])[0] if get_origin(kinds[0]) is Annotated else kinds[0]
+    several = _NOUNS[each][1] if each in _NOUNS else f"values, each {_words(each, 'below')}"
     is_fixed = origin is tuple and kinds[-1] is not Ellipsis
     n_values = f"{_COUNTS.get(len(kinds), str(len(kinds)))} " if is_fixed else ""
     return f"a list of {n_values}{several}"
@@ -294,16 +310,19 @@ def _list_words(origin: Any, kinds: Sequence[Any]) -> str:  # noqa: ANN401 - a t
 def _check_complete(kind: Any, given: Table, where: str) -> None:  # noqa: ANN401 - a dataclass
     types = _types(kind)
     missing = [
-        f"{item.name}, {_words(types[item.name], _at(where, item.name))}"
+        f"{key}, {_words(types[key], _at(where, key))}"
         for item in fields(kind)
-        if item.name not in given and item.default is MISSING and item.default_factory is MISSING
+        if (key := _key(item.name)) not in given
+        and item.default is MISSING
+        and item.default_factory is MISSING
     ]
     if missing:
         section = f"[{where}] needs" if where else "missing:"
         raise ConfigError(f"{section} {' and '.join(missing)}")
 
 
-def _unknown_key(key: str, names: list[str], where: str) -> ConfigError:
+def unknown_key(key: str, names: Sequence[str], where: str) -> ConfigError:
+    """Build the error for a key that a section does not have, with the nearest one it has."""
     near = difflib.get_close_matches(key, names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     choices = ", ".join(names) or "none"
@@ -338,7 +357,11 @@ def _types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
 @cache
 def _cached_types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     hints = get_type_hints(kind, include_extras=True)
-    return {item.name: hints[item.name] for item in fields(kind) if item.init}
+    return {_key(item.name): hints[item.name] for item in fields(kind) if item.init}
+
+
+def _key(name: str) -> str:
+    return name.removesuffix("_")
 
 
 def _rest(kind: Any) -> str | None:  # noqa: ANN401 - a dataclass

@@ -1,0 +1,194 @@
+"""The file of a campaign as a typed tree; `grid` expands it.
+
+Nothing in this folder imports torch: a campaign only plans, starts commands and looks at files.
+Settings of stores and analyses keep the form in which they are written, because names of runs are
+made of them.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, final
+
+from kscout.config import RECONSTRUCTOR_TRAININGS
+from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Told
+from kscout.config.records import to_table
+from kscout.errors import ConfigError, unknown_name
+from kscout.names import ESTIMATORS, IMPORT_PRESETS, POLICIES, SOURCES, Plane, Protocol
+from kscout.zoo import zoo_names, zoo_path
+
+Table = dict[str, Any]
+Names = Annotated[tuple[str, ...], Different(), Told("a list of different names")]
+Wholes = Annotated[tuple[int, ...], Some(), Told("a list of whole numbers")]
+Count = Annotated[int, AtLeast(1)]
+
+_COUNTS = "three whole numbers, as in [40, 10, 10]"
+_VARIANTS = tuple(dict.fromkeys(one for entry in SOURCES.values() for one in entry.variants))
+
+
+@final
+@dataclass(frozen=True)
+class GivenStore:
+    """A store that is there."""
+
+    path: str
+    hint: str = "make it with `kscout data make` or `kscout data import`"
+    """What is told where it is not there."""
+
+
+@final
+@dataclass(frozen=True)
+class MadeStore:
+    """A store that `data make` makes; what is None is left to the command."""
+
+    make: Annotated[str, OneOf("kind of images", SOURCES)]
+    volumes: Annotated[str | tuple[int, int, int] | None, Told(_COUNTS)] = None
+    slices: int | None = None
+    size: int | None = None
+    seed: int | None = None
+    variant: Annotated[str, OneOf("variant", _VARIANTS)] | None = None
+    paper: bool | None = None
+    source: str | list[str] | None = None
+    download: bool | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_both(self, "paper", "volumes", "slices")
+        given = self.volumes
+        if isinstance(given, str) and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*){2}", given):
+            raise ConfigError(f"volumes is {given!r}; expected {_COUNTS}")
+
+
+@final
+@dataclass(frozen=True)
+class ImportedStore:
+    """A store that `data import` imports; what is None is left to the command."""
+
+    import_: str
+    preset: Annotated[str, OneOf("preset", IMPORT_PRESETS)] | None = None
+    size: int | None = None
+    pad: int | None = None
+    center_volume: bool | None = None
+    sample_rate: int | float | None = None
+    acquisition: str | None = None
+    splits: str | None = None
+    held_out: int | float | None = None
+    seed: int | None = None
+    test_from_train: bool | None = None
+    key: str | None = None
+    plane: Plane | None = None
+    skip_bad: bool | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_both(self, "splits", "test_from_train", "held_out")
+
+
+Store = GivenStore | MadeStore | ImportedStore
+_STORES: dict[str, type[Store]] = {
+    "path": GivenStore,
+    "make": MadeStore,
+    "import": ImportedStore,
+}
+
+
+def _store_class(table: Table) -> type[Store]:
+    found = [how for how in _STORES if how in table]
+    if len(found) != 1:
+        raise ConfigError(
+            f"says {' and '.join(found) or 'nothing'}; say one of: path (a store), make "
+            f"({', '.join(SOURCES)}), import (a folder)"
+        )
+    return _STORES[found[0]]
+
+
+def _refuse_both(store: MadeStore | ImportedStore, key: str, *others: str) -> None:
+    """Refuse a setting together with those that it decides, as the command would."""
+    given = {name: value for name, value in to_table(store).items() if value is not False}
+    for other in others:
+        if given.get(key) and other in given:
+            raise ConfigError(f"sets {other}, which {key} decides; drop one of them")
+
+
+@final
+@dataclass(frozen=True)
+class Reconstruction:
+    """A reconstruction: a path, or how it is trained."""
+
+    path: str | None = None
+    """A run folder, a weights file or a name of the zoo."""
+    preset: Annotated[str, OneOf("preset", RECONSTRUCTOR_TRAININGS)] = "paper-unet"
+    store: str | None = None
+    """The store it learns from; that of the grid where not given."""
+    reconstructor: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
+class Horizon:
+    """Where acquisitions start and how far they go."""
+
+    n_initial: Count
+    steps: Count
+
+
+@final
+@dataclass(frozen=True)
+class Evaluation:
+    """How policies are compared; defaults are the paper's."""
+
+    policies: tuple[str, ...] = ("random", "fixed", "na-oracle", "oracle")
+    trajectories: Count = 8
+    split: Literal["train", "val", "test"] = "test"
+    reference: str | None = None
+    seeds: Wholes | None = None
+    """Seeds of the draws of policies that are not trained; the grid's where not given."""
+    limit: Count | None = None
+    fixed_slices: Count = 256
+    argmax: bool = False
+
+    def __post_init__(self) -> None:
+        for policy in self.policies:
+            _, equals, name = policy.rpartition("=")
+            is_known = name in POLICIES and not (equals and POLICIES[name].origin == "fit")
+            if not is_known and zoo_path(name) is None and not Path(name).exists():
+                known = [*POLICIES, *zoo_names("policy"), "module:Class", "a run folder"]
+                raise unknown_name("policy", policy, [*known, "LABEL=PATH"])
+
+
+@final
+@dataclass(frozen=True)
+class Crossed:
+    """What is crossed with what; stores, reconstructions and horizons: all where not given."""
+
+    stores: Names | None = None
+    reconstructions: Names | None = None
+    horizons: Names | None = None
+    methods: tuple[Annotated[str, OneOf("method", ESTIMATORS)], ...] = ()
+    seeds: Wholes = (0,)
+    varied: Annotated[
+        dict[str, Annotated[tuple[int | float, ...], Some(), Told("a list of numbers")]], REST
+    ] = field(default_factory=dict)
+    """Values of settings in which runs of an estimator differ: `gammas` for `gamma`."""
+
+
+@final
+@dataclass(frozen=True)
+class File:
+    """All that a campaign's file says."""
+
+    name: str = ""
+    """What the page is called; the file's name where not given."""
+    use: tuple[str, ...] = ()
+    """Modules from outside kscout whose classes the runs may load."""
+    protocol: Protocol = "paper"
+    grid: Crossed = Crossed()
+    stores: dict[str, Annotated[Store, Chosen(_store_class)]] = field(default_factory=dict)
+    reconstructions: dict[str, Reconstruction] = field(default_factory=dict)
+    horizons: dict[str, Horizon] = field(default_factory=dict)
+    policy: dict[str, Any] = field(default_factory=dict)
+    """The policy that is trained, and arguments of it."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Settings of all trainings; a section that is named like an estimator is that one's alone."""
+    evaluation: Evaluation | None = None
+    analyses: dict[str, bool | dict[str, Any]] = field(default_factory=dict)
+    """Options by analysis; true: none."""
