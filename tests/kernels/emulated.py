@@ -15,8 +15,18 @@ from torch import Tensor
 
 from kscout.kernels import read_source
 
-HAS_COMPILER = shutil.which("g++") is not None
 _HERE = Path(__file__).parent
+
+
+def _can_compile() -> bool:
+    """Say whether there is a C++ compiler, and one that is new enough to know 16-bit floats."""
+    if shutil.which("g++") is None:
+        return False
+    check = ["g++", "-std=c++20", "-fsyntax-only", "-w", str(_HERE / "emulator.h")]
+    return subprocess.run(check, capture_output=True, check=False).returncode == 0
+
+
+HAS_COMPILER = _can_compile()
 
 
 @cache
