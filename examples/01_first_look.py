@@ -11,8 +11,8 @@ import torch
 
 import kscout
 from kscout import policies, reconstruction
-from kscout.acquisition.episode import Simulator
-from kscout.data.generate import MakeSettings, make_store
+from kscout.acquisition import Simulator
+from kscout.data import MakeSettings, make_store
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
 

@@ -15,7 +15,7 @@ from torch import Tensor
 import kscout
 from kscout.contracts import check_policy
 from kscout.core import Observation, Policy
-from kscout.data.generate import MakeSettings, make_store
+from kscout.data import MakeSettings, make_store
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.physics.fourier import fft2c

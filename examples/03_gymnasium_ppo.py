@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from sb3_contrib import MaskablePPO
 
-from kscout.data.generate import MakeSettings, make_store
+from kscout.data import MakeSettings, make_store
 from kscout.gym_env import ENVIRONMENT
 
 folder = Path(tempfile.mkdtemp()) / "knees"

@@ -76,6 +76,23 @@ class NoDeviation(Reconstructor):
         return Reconstruction(found.image, found.mean, 0 * found.std)
 
 
+class NotLearning(Reconstructor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        return plain(measured.zero_filled * self.weight.detach())
+
+
+class TakesNoMemory(Reconstructor):
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        return plain(measured.zero_filled)
+
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        return 0
+
+
 class BareTensor(Reconstructor):
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         return plain(measured.zero_filled).image  # type: ignore[return-value]
@@ -92,6 +109,8 @@ class BareTensor(Reconstructor):
         (InPlace, r"it wrote into its inputs"),
         (NeedsGradient, r"RuntimeError on k-space of 3x1x18x25 without gradients"),
         (NoDeviation, r"std is not above zero"),
+        (NotLearning, r"its loss gives the parameters no finite gradients"),
+        (TakesNoMemory, r"n_bytes is 0"),
     ],
 )
 def test_a_broken_promise_is_named(broken: type[Reconstructor], sentence: str) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from kscout.acquisition.episode import Simulator
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, WeightsError
 from kscout.reconstruction.unet import UNet
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -56,6 +56,17 @@ def test_rewards_sum_to_the_gain_of_the_episode(slices: SliceSet) -> None:
     assert info["ssim"] == pytest.approx(float(state.score), abs=1e-5)
     assert np.array_equal(observation["mask"], mask[0].numpy())
     np.testing.assert_allclose(observation["image"], state.image[0].numpy(), atol=1e-4)
+
+
+def test_a_reconstruction_is_given_by_name_too(slices: SliceSet) -> None:
+    given = {"data": slices, "reconstructor": "total-variation", **SETTINGS}
+    plain, named = (
+        gymnasium.make(ENVIRONMENT, **options).reset(seed=0)[1]
+        for options in ({**SETTINGS, "data": slices}, given)
+    )
+    assert plain["slice"] == named["slice"] and plain["ssim"] != named["ssim"]
+    with pytest.raises(WeightsError, match="neither a file nor a run folder"):
+        gymnasium.make(ENVIRONMENT, data=slices, reconstructor="sharp", **SETTINGS)
 
 
 def test_only_unmeasured_columns_are_legal(slices: SliceSet) -> None:

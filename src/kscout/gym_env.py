@@ -26,7 +26,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.names import check_protocol
-from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.reconstruction import load
 
 try:
     import gymnasium
@@ -68,7 +68,7 @@ class _Scanner:
         self,
         data: SliceSet | Path | str,
         split: str,
-        reconstructor: Reconstructor | None,
+        reconstructor: Reconstructor | Path | str,
         n_initial: int,
         horizon: int,
         protocol: Protocol,
@@ -81,7 +81,7 @@ class _Scanner:
                 f"horizon = {horizon}; give a split that has slices and a horizon of 1 or more"
             )
         check_budget(self.slices.selectable, n_initial=n_initial, horizon=horizon)
-        chosen = ZeroFilled() if reconstructor is None else reconstructor
+        chosen = reconstructor if isinstance(reconstructor, Reconstructor) else load(reconstructor)
         self.reconstructor = chosen.to(self.slices.device).eval()
         self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol
         shape = self.slices.shape[1:]
@@ -164,7 +164,8 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
     Args:
         data: slices, or the path of a store.
         split: of the store; slices come as they are.
-        reconstructor: turns measured columns into images; None for zero-filled ones.
+        reconstructor: turns measured columns into images; one, or what
+            `kscout.reconstruction.load` takes.
         n_initial: central columns measured at the start.
         horizon: columns to acquire.
         protocol: how images are scored.
@@ -177,7 +178,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         data: SliceSet | Path | str,
         *,
         split: str = "train",
-        reconstructor: Reconstructor | None = None,
+        reconstructor: Reconstructor | Path | str = "zero-filled",
         n_initial: int = 8,
         horizon: int = 8,
         protocol: Protocol = "paper",
@@ -222,7 +223,8 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         num_envs: slices at once.
         data: slices, or the path of a store.
         split: of the store; slices come as they are.
-        reconstructor: turns measured columns into images; None for zero-filled ones.
+        reconstructor: turns measured columns into images; one, or what
+            `kscout.reconstruction.load` takes.
         n_initial: central columns measured at the start.
         horizon: columns to acquire.
         protocol: how images are scored.
@@ -239,7 +241,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         data: SliceSet | Path | str,
         *,
         split: str = "train",
-        reconstructor: Reconstructor | None = None,
+        reconstructor: Reconstructor | Path | str = "zero-filled",
         n_initial: int = 8,
         horizon: int = 8,
         protocol: Protocol = "paper",

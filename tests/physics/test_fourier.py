@@ -5,8 +5,9 @@ import torch
 
 from golden_numbers import Golden
 from kscout.core import SliceBatch
+from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft2c, ifft_rows
-from kscout.physics.sampling import acquire, add_columns, apply_mask, center_columns, center_mask
+from kscout.physics.sampling import acquire, apply_mask, center_columns, center_mask
 
 
 def complex_noise(*shape: int, generator: torch.Generator) -> torch.Tensor:
@@ -42,15 +43,19 @@ def test_center_columns_are_golden(golden: Golden, n_cols: int, acceleration: in
 def test_adding_columns_equals_the_full_transform(generator: torch.Generator) -> None:
     kspace = complex_noise(3, 2, 9, 11, generator=generator)
     mask = center_mask(11, 4).expand(3, -1)
-    columns = torch.tensor([[0, 1], [10, 2], [8, 0]])
-    found = add_columns(
-        ifft2c(apply_mask(kspace, mask)), ifft_rows(kspace), column_ramps(11), columns
+    columns, parent = torch.tensor([0, 1, 10, 2, 8, 0]), torch.arange(3).repeat_interleave(2)
+    found = measure_columns(
+        ifft2c(apply_mask(kspace, mask)),
+        mask,
+        ifft_rows(kspace).transpose(-2, -1).contiguous(),
+        column_ramps(11),
+        Pairs(parent, columns, parent),
     )
-    for candidate in range(2):
-        grown = acquire(mask, columns[:, candidate])
-        torch.testing.assert_close(
-            found[:, candidate], ifft2c(apply_mask(kspace, grown)), atol=1e-5, rtol=0
-        )
+    grown = acquire(mask[parent], columns)
+    assert torch.equal(found.mask, grown)
+    expected = ifft2c(apply_mask(kspace[parent], grown))
+    torch.testing.assert_close(found.zero_filled, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.kspace, apply_mask(kspace[parent], grown), atol=1e-5, rtol=0)
 
 
 def test_acquire_only_grows_the_mask() -> None:

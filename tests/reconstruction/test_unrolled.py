@@ -1,22 +1,38 @@
 """A network in k-space learns and is scored through the noun alone: coils and a rectangle."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
+import kscout
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.config import ReconstructorTraining
+from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
 from kscout.contracts import check_reconstructor
 from kscout.core import Measurement, SliceBatch
-from kscout.physics.fourier import fft2c
+from kscout.data import Kind, StoreWriter, kinds
+from kscout.evaluation.compare import EvaluationSetting
+from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import center_mask
 from kscout.policies import POLICIES
+from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.reconstructor import training_loss
+from kscout.training.reconstructor import train_reconstructor, training_loss
 from unrolled import Unrolled
 
 N_SLICES, N_COILS, N_ROWS, N_COLS, N_INITIAL = 3, 2, 14, 11, 3
 TRAINING = ReconstructorTraining(protocol="blind")
+KSPACE = Kind(
+    name="kspace",
+    word="kspace",
+    axes=("slice", "coil", "row", "col"),
+    dtype="complex64",
+    to_kspace=lambda kspace: kspace,
+    to_images=lambda kspace: magnitude(ifft2c(kspace)),
+)
 
 
 def coil_batch(generator: torch.Generator) -> SliceBatch:
@@ -73,3 +89,32 @@ def test_the_simulator_reconstructs_from_what_was_measured(generator: torch.Gene
     oracle = rollout(POLICIES["oracle"](), simulator, n_initial=N_INITIAL, horizon=4)
     first = rollout(POLICIES["random"](), simulator, n_initial=N_INITIAL, horizon=4)
     assert oracle.ssim[:, 0, 1].mean() >= first.ssim[:, 0, 1].mean()
+
+
+def test_a_store_of_coils_is_trained_on_and_evaluated(
+    generator: torch.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, "kspace": KSPACE})
+    with StoreWriter(tmp_path / "store", {"made by": "tests"}, kind=KSPACE) as writer:
+        for split in ("train", "val"):
+            writer.append(split, split, coil_batch(generator).kspace.numpy())
+        store = writer.finish()
+    training = ReconstructorTraining(
+        protocol="blind",
+        n_epochs=12,
+        batch_size=3,
+        learning_rate=0.01,
+        decay_epochs=(),
+        accelerations=(2.0,),
+        center_fractions=(0.4,),
+    )
+    config = ReconstructorConfig(Component("unrolled:Unrolled", {"n_steps": 2}), training)
+    run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
+    losses = [record["train_loss"] for record in run.metrics]
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+    assert isinstance(load(run.path), Unrolled)
+    plan = AcquisitionPlan(N_INITIAL, 3, n_trajectories=2, protocol="blind")
+    setting = EvaluationSetting(plan, split="val", device="cpu")
+    found = kscout.evaluate(["random", "fixed", "oracle"], store, run.path, setting)
+    means = {row["policy"]: row["final"]["ssim"]["mean"] for row in found.summary["policies"]}
+    assert means["oracle"] >= means["random"]

@@ -163,8 +163,10 @@ def _check_training(trial: _Trial) -> None:
     batch = SliceBatch(trial.kspace, target, mean, std, peak, torch.ones_like(mask), index)
     model.zero_grad()
     model.train()
-    model.loss(model(trial.kspace, mask), batch).backward()
+    loss = model.loss(model(trial.kspace, mask), batch)
     model.eval()
+    if loss.requires_grad:
+        loss.backward()
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     model.zero_grad()
     if not gradients or not all(gradient.isfinite().all() for gradient in gradients):

@@ -31,25 +31,3 @@ def acquire(
 ) -> Bool[Tensor, "*lead col"]:
     """Return the mask with one more column measured in each image."""
     return mask.scatter(-1, column.unsqueeze(-1), True)
-
-
-def add_columns(
-    zero_filled: Complex[Tensor, "batch coil row col"],
-    column_images: Complex[Tensor, "batch coil row col"],
-    ramps: Complex[Tensor, "col col"],
-    columns: Int[Tensor, "batch candidate"],
-) -> Complex[Tensor, "batch candidate coil row col"]:
-    """Return the zero-filled images after measuring each candidate column.
-
-    A column changes the complex image by a rank-one term, so no transform is needed.
-
-    Args:
-        zero_filled: inverse transforms of the masked k-space.
-        column_images: `ifft_rows` of the full k-space.
-        ramps: `column_ramps` of the same number of columns.
-        columns: candidates, none of which is measured yet.
-    """
-    n_coils, n_rows = column_images.shape[1:3]
-    index = columns[:, None, None, :].expand(-1, n_coils, n_rows, -1)
-    profiles = column_images.gather(-1, index).permute(0, 3, 1, 2)
-    return zero_filled[:, None] + profiles[..., None] * ramps[columns][:, :, None, None, :]
