@@ -219,7 +219,8 @@ class Policy(nn.Module, ABC):
     unmeasured column is taken. Scores of measured columns are ignored.
     """
 
-    is_stochastic: ClassVar[bool] = True
+    is_stochastic: bool = True
+    """Whether scores are logits to draw from; an estimator may change it for what it trains."""
     needs_measurement: ClassVar[bool] = False
     """Whether it looks at the complex zero-filled image or the statistics, not the image alone."""
     needs_target: ClassVar[bool] = False

@@ -22,6 +22,7 @@ from kscout.config.schema import (
     ReconstructorConfig,
 )
 from kscout.config.training import (
+    DenseTraining,
     GradientTraining,
     GreedyTraining,
     NonGreedyTraining,
@@ -38,6 +39,7 @@ __all__ = [
     "AcquisitionSetting",
     "Component",
     "Config",
+    "DenseTraining",
     "GradientTraining",
     "GreedyTraining",
     "NonGreedyTraining",

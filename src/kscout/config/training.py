@@ -147,6 +147,43 @@ class NonGreedyTraining(GradientTraining):
     """Factor at each decay (paper: 0.5)."""
 
 
+@final
+@dataclass(frozen=True)
+class DenseTraining(PolicyTraining):
+    """How a policy learns the gain of every column, from many that are tried at each state."""
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "dense"
+    """Name of the estimator."""
+    n_epochs: Annotated[int, AtLeast(1)] = 10
+    """Passes over the training split."""
+    batch_size: Annotated[int, AtLeast(1)] = 48
+    """Slices per optimizer step, over all processes."""
+    learning_rate: Annotated[float, Above(0)] = 6e-4
+    """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
+    decay_epochs: tuple[int, ...] = ()
+    """Epochs after which the step size is multiplied by `decay_factor` besides."""
+    n_warm: Annotated[int, AtLeast(0)] = 100
+    """Optimizer steps over which the step size rises."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs whose weights are kept beside the last and the best."""
+    n_best: Annotated[int, AtLeast(1)] = 8
+    """Columns tried at each state because their scores are the highest."""
+    n_random: Annotated[int, AtLeast(1)] = 16
+    """Columns tried at random, so that none is overlooked for good; one may be drawn twice."""
+    explore_best: Annotated[float, Between(0, 1)] = 0.23
+    """Chance to go on with one of the best columns by score instead of the best."""
+    explore_any: Annotated[float, Between(0, 1)] = 0.07
+    """Chance to go on with any column that was tried."""
+    gain_weight: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of the expected gain beside the squared error."""
+    average: Annotated[float, Between(0, 1)] = 0.995
+    """Share of the mean weights, which are validated and kept, that stays at each step."""
+    clip: Annotated[float, Above(0)] = 1.0
+    """Largest norm of the gradient of a batch."""
+    n_prior_slices: Annotated[int, AtLeast(1)] = 256
+    """Slices per step on which the mean gains of a fixed order are measured at the start."""
+
+
 def training_of(method: str) -> PolicyTraining:
     """Return the preset of an estimator: the defaults of its settings.
 

@@ -259,6 +259,11 @@ POLICIES = Table(
         "conv": PolicyEntry(
             "kscout.policies.conv:ConvPolicy", "the paper's network", origin="training"
         ),
+        "column": PolicyEntry(
+            "kscout.policies.column:ColumnPolicy",
+            "a network that sees k-space, one token per column",
+            origin="training",
+        ),
     },
 )
 
@@ -309,6 +314,12 @@ ESTIMATORS = Table(
             settings="kscout.config.training:NonGreedyTraining",
             label="ngreedy-{gamma:g}",
             varies=("gamma",),
+        ),
+        "dense": EstimatorEntry(
+            "kscout.training.estimators.dense:Dense",
+            "regression on the gains of many columns tried at each state",
+            settings="kscout.config.training:DenseTraining",
+            label="dense",
         ),
     },
 )

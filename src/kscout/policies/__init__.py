@@ -62,7 +62,10 @@ def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = Non
         policy: of a class in `POLICIES`, or of one of your own at the top of a module.
         extra: JSON values that say where it comes from.
     """
-    save_component(Path(path), policy, kind="policy", extra=extra)
+    # An estimator may have made a policy deterministic whose class is not.
+    chooses = {"is_stochastic": policy.is_stochastic}
+    own = chooses if policy.is_stochastic != type(policy).is_stochastic else {}
+    save_component(Path(path), policy, kind="policy", extra={**(extra or {}), **own})
 
 
 __all__ = ["POLICIES", "build", "load", "save"]

@@ -27,7 +27,9 @@ def read_policy(path: Path) -> Policy:
             f"checkpoint, or a policy of the zoo: {', '.join(zoo_names('policy'))}"
         )
     weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
-    return build_component(path, weights, "policy")
+    policy: Policy = build_component(path, weights, "policy")
+    policy.is_stochastic = bool(weights.extra.get("is_stochastic", policy.is_stochastic))
+    return policy
 
 
 def _from_pickle(path: Path) -> Weights:

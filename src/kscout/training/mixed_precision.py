@@ -3,7 +3,7 @@
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.core import Observation, Policy
@@ -36,12 +36,15 @@ class MixedPrecision(Policy):
         uses_compiled = self.compiled is not None and n == self.n_compiled
         score = self.compiled if uses_compiled and self.compiled is not None else self._score
         with torch.autocast("cuda", torch.bfloat16):
-            return score(seen.image, seen.mask, step)
+            return score(seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std)
 
     def _score(
         self,
         image: Float[Tensor, "batch row col"],
         mask: Bool[Tensor, "batch col"],
         step: Int[Tensor, " batch"],
+        zero_filled: Complex[Tensor, "batch coil row col"] | None,
+        mean: Float[Tensor, " batch"] | None,
+        std: Float[Tensor, " batch"] | None,
     ) -> Float[Tensor, "batch col"]:
-        return self.policy(Observation(image=image, mask=mask, step=step))
+        return self.policy(Observation(image, mask, step, zero_filled, mean, std))

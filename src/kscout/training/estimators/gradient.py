@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import GradientTraining, PolicyConfig, PolicyTraining
+from kscout.config import GradientTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.core import Policy, SliceBatch
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
@@ -90,6 +90,17 @@ class GradientEstimator(Estimator, ABC):
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         """Add the loss's gradients to the policies' own; return mean final SSIM of each policy."""
 
+    def n_tried(self, config: PolicyConfig) -> int:
+        """Return how many columns are tried per slice and step."""
+        return n_draws(config)
+
+    def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
+        """Return the learning rate of an optimizer step, counted from 0 within its epoch."""
+        return learning_rate_at(training, epoch)
+
+    def step_taken(self) -> None:
+        """Do what follows every optimizer step: nothing, where weights are all there is."""
+
     @cached_property
     def views(self) -> list[View]:
         """The policies as they learn."""
@@ -112,7 +123,7 @@ class GradientEstimator(Estimator, ABC):
     def n_reconstructions(self) -> int:
         """Candidates scored in one epoch, repeated draws counted each time."""
         config = self.trainees[0].config
-        per_slice = 1 + config.acquisition.horizon * n_draws(config)
+        per_slice = 1 + config.acquisition.horizon * self.n_tried(config)
         return len(self.trainees) * len(self.slices) * per_slice
 
     @final
@@ -135,7 +146,10 @@ class GradientEstimator(Estimator, ABC):
         for step in range(self.n_steps):
             total += self.batch_gradients(drawn, step)
             for trainee in self.trainees:
+                for group in trainee.optimizer.param_groups:
+                    group["lr"] = self.step_size(trainee.config.training, epoch, step)
                 trainee.optimizer.step()
+            self.step_taken()
             on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
         means = (sum_over_processes(total) / len(self.slices)).tolist()
         facts = {"n_reconstructions": self.n_reconstructions}

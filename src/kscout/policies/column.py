@@ -1,0 +1,244 @@
+"""A network that sees k-space: one token per column, for any matrix size.
+
+A token tells what was measured in its column, what the reconstruction expects there and how far
+the two are apart; and the same against the conjugate mirror column, which for a real image is the
+truth of the unmeasured one. Convolutions along the rows turn each column of these maps into a
+token; the image adds a context that all tokens share; attention lets columns speak of each other.
+Columns are known by their frequency in cycles per field of view, so that one network serves any
+number of rows and columns.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kscout.core import Observation, Policy
+from kscout.errors import ConfigError
+from kscout.physics.fourier import fft2c
+from kscout.physics.normalization import magnitude
+
+_N_SIGNALS = 9
+_N_WAVES = 7
+_N_PLACE = 2 * _N_WAVES + 10
+_N_GROUPS = 8
+_FAINTEST = 1e-2
+"""Added to magnitudes before the logarithm, in deviations of the zero-filled image."""
+_LEAST_STD = 1e-11
+"""Keeps a constant image from dividing by zero."""
+_PERIOD = 256.0
+"""Longest period, in cycles per field of view, of the waves that tell frequencies apart."""
+
+
+@final
+class ColumnPolicy(Policy):
+    """Scores columns by the gain in the metric that it expects of each.
+
+    It may start from the mean gains of a fixed order (`start_from`): as its last layer is zero
+    before training, it then chooses that order.
+
+    Args:
+        width: features of a token.
+        n_layers: layers of attention.
+        n_heads: heads of each.
+        channels: features of the convolutions along the rows, each of which halves their number.
+        image_channels: features of the convolutions over the image, each of which halves it.
+        n_bins: rows that remain for a token, whatever their number was.
+        n_cols: columns of the matrix whose mean gains it may start from.
+        horizon: steps of those gains.
+    """
+
+    needs_measurement = True
+
+    prior: Float[Tensor, "step col"]
+
+    def __init__(
+        self,
+        *,
+        n_cols: int,
+        horizon: int,
+        width: int = 192,
+        n_layers: int = 4,
+        n_heads: int = 6,
+        channels: Sequence[int] = (32, 48, 64, 96),
+        image_channels: Sequence[int] = (16, 32, 48, 64, 96),
+        n_bins: int = 8,
+    ) -> None:
+        super().__init__()
+        _check_sizes(width, n_heads, [*channels, *image_channels])
+        self.n_cols, self.horizon = n_cols, horizon
+        self.width, self.n_layers, self.n_heads, self.n_bins = width, n_layers, n_heads, n_bins
+        self.channels, self.image_channels = list(channels), list(image_channels)
+        self.along_rows = _convolutions([_N_SIGNALS, *channels], stride=(2, 1))
+        self.over_image = _convolutions([2, *image_channels], stride=(2, 2))
+        self.token = nn.Linear(channels[-1] * n_bins, width)
+        self.context = nn.Linear(2 * image_channels[-1], width)
+        self.place = nn.Sequential(nn.Linear(_N_PLACE, width), nn.GELU(), nn.Linear(width, width))
+        self.blocks = nn.Sequential(*(_Attention(width, n_heads) for _ in range(n_layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.register_buffer("prior", torch.zeros(horizon, n_cols))
+
+    def start_from(self, gains: Float[Tensor, "step col"]) -> None:
+        """Take mean gains, in the units of its scores, as what it expects before it has learned."""
+        self.prior.copy_(gains)
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        if seen.zero_filled is None or seen.mean is None or seen.std is None:
+            raise ConfigError(
+                "a column network reads measured k-space, and the observation has none; give it "
+                "zero_filled, mean and std, as the simulator does"
+            )
+        step = _step_of(seen)
+        mean, std = seen.mean[:, None, None], seen.std[:, None, None] + _LEAST_STD
+        zero_filled = (magnitude(seen.zero_filled) - mean) / std
+        images = torch.stack([seen.image, zero_filled], dim=1)
+        context = self.over_image(images)
+        shared = torch.cat([context.mean(dim=(2, 3)), context.amax(dim=(2, 3))], dim=1)
+        features = self.along_rows(_signals(seen, mean, std))
+        if features.shape[2] != self.n_bins:
+            features = F.adaptive_avg_pool2d(features, (self.n_bins, features.shape[3]))
+        tokens = self.token(features.flatten(1, 2).transpose(1, 2))
+        tokens = tokens + self.place(_place(seen.mask, step)) + self.context(shared)[:, None]
+        expected = self.head(self.norm(self.blocks(tokens)))[..., 0].float()
+        if self.prior.shape[1] != expected.shape[1]:
+            return expected
+        return expected + self.prior[step.clamp(max=len(self.prior) - 1)]
+
+
+@final
+class _Attention(nn.Module):
+    """Attention among all columns, then two dense layers for each; both add to the tokens."""
+
+    def __init__(self, width: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.ask, self.answer = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dense = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, tokens: Float[Tensor, "batch col feature"]) -> Tensor:
+        parts = self.ask(self.norms[0](tokens)).unflatten(2, (3, self.n_heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(query, key, value)
+        tokens = tokens + self.answer(found.transpose(1, 2).flatten(2))
+        return tokens + self.dense(self.norms[1](tokens))
+
+
+def _convolutions(widths: Sequence[int], *, stride: tuple[int, int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise(widths):
+        layers += [
+            nn.Conv2d(n_in, n_out, kernel_size=3, stride=stride, padding=1),
+            nn.GroupNorm(_N_GROUPS, n_out),
+            nn.GELU(),
+        ]
+    return nn.Sequential(*layers)
+
+
+def _signals(seen: Observation, mean: Tensor, std: Tensor) -> Float[Tensor, "batch 9 row col"]:
+    """Return maps over k-space: logarithms of magnitudes and of differences, masks, frequencies.
+
+    The reconstruction and what was measured are both in units of the measurement's statistics.
+    With several coils magnitudes are combined by their root sum of squares, and differences are
+    those of magnitudes.
+    """
+    assert seen.zero_filled is not None
+    n_rows, n_cols = seen.image.shape[-2:]
+    expected = fft2c(seen.image)
+    # Multiplied after the transform, so that not even the sign of a zero tells of other columns.
+    kspace = fft2c((seen.zero_filled - mean[:, None]) / std[:, None])
+    kspace = kspace * seen.mask[:, None, None, :]
+    is_mirrored = seen.mask[:, _mirror(n_cols, seen.mask.device)]
+    mirrored = kspace[..., _mirror(n_rows, kspace.device), :]
+    mirrored = mirrored[..., _mirror(n_cols, kspace.device)].conj()
+    masks = [x[:, None, :].expand(-1, n_rows, -1).float() for x in (seen.mask, is_mirrored)]
+    rows, cols = (_frequencies(n, kspace.device) / (n / 2) for n in (n_rows, n_cols))
+    maps = [_log(expected)]
+    for mask, values in zip(masks, (kspace, mirrored), strict=True):
+        maps += [mask * _log(_combined(values)), mask * _log(_difference(expected, values))]
+    places = [rows.abs()[:, None].expand(-1, n_cols), cols.expand(n_rows, -1)]
+    maps += [*masks, *(x.expand(len(seen.image), -1, -1) for x in places)]
+    return torch.stack(maps, dim=1)
+
+
+def _combined(kspace: Complex[Tensor, "batch coil row col"]) -> Float[Tensor, "batch row col"]:
+    return kspace.abs().square().sum(dim=1).sqrt()
+
+
+def _difference(
+    expected: Complex[Tensor, "batch row col"], values: Complex[Tensor, "batch coil row col"]
+) -> Float[Tensor, "batch row col"]:
+    if values.shape[1] == 1:
+        return (expected - values[:, 0]).abs()
+    return (expected.abs() - _combined(values)).abs()
+
+
+def _log(values: Tensor) -> Float[Tensor, "batch row col"]:
+    return torch.log(values.abs() + _FAINTEST)
+
+
+def _mirror(n: int, device: torch.device) -> Int[Tensor, " n"]:
+    """Return where the opposite of each centered frequency lies."""
+    return (2 * (n // 2) - torch.arange(n, device=device)) % n
+
+
+def _frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
+    """Return centered frequencies in cycles per field of view."""
+    return (torch.arange(n, device=device) - n // 2).float()
+
+
+def _step_of(seen: Observation) -> Int[Tensor, " batch"]:
+    if isinstance(seen.step, Tensor):
+        return seen.step
+    return torch.full((len(seen.mask),), seen.step, device=seen.mask.device)
+
+
+def _place(
+    mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch col feature"]:
+    """Return what a column is, whatever was measured: frequency, neighborhood, progress."""
+    n_cols = mask.shape[1]
+    cycles = _frequencies(n_cols, mask.device)
+    angle = (
+        cycles[:, None]
+        * (2 * math.pi / _PERIOD)
+        * 2.0 ** torch.arange(_N_WAVES, device=mask.device)
+    )
+    share = cycles / (n_cols / 2)
+    fixed = torch.cat(
+        [
+            angle.sin(),
+            angle.cos(),
+            torch.stack([cycles / 64, cycles.abs() / 64, share, share.abs()], dim=-1),
+        ],
+        dim=-1,
+    )
+    known = mask.float()
+    around = [F.avg_pool1d(known[:, None], 2 * n + 1, 1, n)[:, 0] for n in (1, 4)]
+    progress = [known.mean(dim=1), step / 16]
+    changing = [
+        known,
+        known[:, _mirror(n_cols, mask.device)],
+        *around,
+        *(x[:, None].expand(-1, n_cols).float() for x in progress),
+    ]
+    return torch.cat([fixed.expand(len(mask), -1, -1), torch.stack(changing, dim=-1)], dim=-1)
+
+
+def _check_sizes(width: int, n_heads: int, channels: Sequence[int]) -> None:
+    if width < 1 or n_heads < 1 or width % n_heads:
+        raise ConfigError(f"width {width} cannot be shared by {n_heads} heads; use a multiple")
+    wrong = [n for n in channels if n < _N_GROUPS or n % _N_GROUPS]
+    if wrong or not channels:
+        raise ConfigError(
+            f"channels {wrong} are not normalized in {_N_GROUPS} groups; use multiples of it"
+        )

@@ -1,0 +1,264 @@
+"""Dense gains: at each visited state many columns are tried, and all their gains are labels.
+
+A policy's scores f are the gains that it expects, in units u of the step: the standard deviation,
+over columns, of the mean gain along a fixed order. At a state the columns with the highest scores
+and some at random are measured by the simulator, so that no column is overlooked for good. With
+their gains y in the same units the loss is
+
+    mean_c (f_c - y_c)^2 - w sum_c softmax(f)_c y_c,
+
+the first term a regression, the second minus the gain that the policy may expect of its draw. The
+acquisition goes on with the best column by score, at times with another one that was tried. A
+moving mean of the weights is what is validated and kept, and it takes the best column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, Protocol, cast, final, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from kscout.acquisition.choose import column_log_probabilities, draw_columns
+from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
+from kscout.core import Observation, Policy, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.training.estimators import PolicyTrainee
+from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.views import View
+
+N_AT_ONCE = {"cpu": 16, "cuda": 1024}
+"""States of a policy whose gradients are computed together, by kind of device."""
+
+
+@runtime_checkable
+class StartsFromGains(Protocol):
+    """A policy that can begin with the mean gains of a fixed order as its scores."""
+
+    def start_from(self, gains: Float[Tensor, "step col"]) -> None:
+        """Take mean gains, in the units of its scores."""
+
+
+class Tried(NamedTuple):
+    """Columns that were tried at the states of one step, and what they gained."""
+
+    seen: Observation
+    columns: Int[Tensor, "state candidate"]
+    gains: Float[Tensor, "state candidate"]
+    """In units of the step."""
+    is_valid: Bool[Tensor, "state candidate"]
+    """False for columns that stand in where too few are left to try."""
+
+
+@final
+class Dense(GradientEstimator):
+    """Trains policies to expect the gain of every column."""
+
+    settings = DenseTraining
+    is_pure = True
+
+    def __init__(
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(trainees, slices, reconstructor)
+        for trainee in trainees:
+            trainee.module.is_stochastic = False
+        self.averages = [
+            AveragedModel(x.module, multi_avg_fn=get_ema_multi_avg_fn(_training(x.config).average))
+            for x in trainees
+        ]
+        self.units = torch.ones(trainees[0].config.acquisition.horizon, device=self.device)
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Go on, or begin from the mean gains of a fixed order on some of the slices."""
+        policy, average = self.trainees[number].module, self.averages[number]
+        if state:
+            self.units = state["units"].to(self.device)
+            average.load_state_dict(state["average"])
+            return
+        if number == 0:
+            self.gains, self.units = self._mean_gains()
+        for one in (policy, average.module):
+            if isinstance(one, StartsFromGains):
+                one.start_from(self.gains / self.units[:, None])
+
+    def state(self, number: int) -> dict[str, Any]:
+        return {"units": self.units.cpu(), "average": self.averages[number].state_dict()}
+
+    def evaluated(self, number: int) -> Policy:
+        return cast(Policy, self.averages[number].module)
+
+    def draw(
+        self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
+    ) -> Draws:
+        shape = (n_slices, config.acquisition.horizon)
+        tried = torch.rand(*shape, _training(config).n_random, generator=generator("tried"))
+        return Draws([tried, torch.rand(*shape, 2, generator=generator("followed"))])
+
+    def n_tried(self, config: PolicyConfig) -> int:
+        return _training(config).n_best + _training(config).n_random
+
+    def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
+        """Rise over the first steps, then fall to zero."""
+        assert isinstance(training, DenseTraining)
+        done = (epoch - 1) * self.n_steps + step
+        rise = min(1.0, (done + 1) / (training.n_warm + 1))
+        fall = 1 - done / (training.n_epochs * self.n_steps)
+        return rise * fall * learning_rate_at(training, epoch)
+
+    def step_taken(self) -> None:
+        """Move the mean weights."""
+        for trainee, average in zip(self.trainees, self.averages, strict=True):
+            average.update_parameters(trainee.module)
+
+    def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
+        draws, follow = (x.transpose(0, 1).contiguous() for x in batch.per_slice)
+        training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
+        simulator, n_policies = batch.simulator, len(batch.policies)
+        state = simulator.start(setting.n_initial)
+        steps: list[Tried] = []
+        with torch.no_grad():
+            for step in range(setting.horizon):
+                seen = simulator.observe(batch.policies[0].chooser, state)
+                seen = _with_steps(seen, state.step)
+                blocked = simulator.blocked(state)
+                scores = _scores(batch.policies, seen)
+                columns = columns_to_try(scores, blocked, draws[step], training.n_best)
+                is_valid = ~blocked.gather(-1, columns)
+                branches = simulator.branch(state, columns)
+                gains = (branches.score - state.score[:, None]) / self.units[step]
+                steps.append(Tried(seen, columns, gains, is_valid))
+                state = branches.follow(_choice(follow[step], is_valid, training))
+        for number, view in enumerate(batch.policies):
+            own = [_part(tried, number, n_policies) for tried in steps]
+            _add_gradients(view, own, training.gain_weight)
+            trainee = self.trainees[batch.first + number]
+            torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), training.clip)
+        return state.score.view(n_policies, -1).mean(dim=-1)
+
+    def _mean_gains(self) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"]]:
+        """Return mean gains along a fixed order, and their deviation over columns."""
+        config = self.trainees[0].config
+        found = fit_fixed_order(
+            self.slices,
+            self.reconstructor,
+            n_initial=config.acquisition.n_initial,
+            horizon=config.acquisition.horizon,
+            n_slices_per_step=_training(config).n_prior_slices,
+            protocol=config.training.protocol,
+            device=self.device,
+        )
+        gains = found.gains.to(self.device)
+        lowest = gains.nan_to_num(torch.inf).amin(dim=1, keepdim=True)
+        units = torch.stack([row[~row.isnan()].std(correction=0) for row in gains])
+        return torch.where(gains.isnan(), lowest, gains), units.clamp(min=1e-8)
+
+
+def dense_loss(
+    scores: Float[Tensor, "state candidate"],
+    gains: Float[Tensor, "state candidate"],
+    is_valid: Bool[Tensor, "state candidate"],
+    gain_weight: float,
+) -> Float[Tensor, " state"]:
+    """Return each state's loss.
+
+    Args:
+        scores: of the columns that were tried.
+        gains: what they gained, in the units of the scores.
+        is_valid: False for columns that do not count.
+        gain_weight: w, the weight of the expected gain.
+    """
+    counts = is_valid.sum(dim=-1)
+    errors = (scores - gains).square().masked_fill(~is_valid, 0.0).sum(dim=-1) / counts
+    chances = scores.masked_fill(~is_valid, -torch.inf).softmax(dim=-1)
+    return errors - gain_weight * (chances * gains.masked_fill(~is_valid, 0.0)).sum(dim=-1)
+
+
+def columns_to_try(
+    scores: Float[Tensor, "state col"],
+    blocked: Bool[Tensor, "state col"],
+    uniforms: Float[Tensor, "state draw"],
+    n_best: int,
+) -> Int[Tensor, "state candidate"]:
+    """Return the columns with the highest scores, best first, then some of the others at random.
+
+    Where too few are left, blocked ones stand in, or one is drawn again.
+
+    Args:
+        scores: what the policy expects.
+        blocked: columns that may not be chosen.
+        uniforms: numbers in [0, 1) that decide the draws, which may repeat a column.
+        n_best: how many of the best.
+    """
+    n_best = min(n_best, scores.shape[1])
+    best = scores.masked_fill(blocked, -torch.inf).topk(n_best, dim=-1).indices
+    rest = column_log_probabilities(torch.zeros_like(scores), blocked.scatter(-1, best, True))
+    return torch.cat([best, draw_columns(rest, uniforms)], dim=-1)
+
+
+def _choice(
+    uniforms: Float[Tensor, "state 2"],
+    is_valid: Bool[Tensor, "state candidate"],
+    training: DenseTraining,
+) -> Int[Tensor, " state"]:
+    """Return which tried column to go on with: the best, another of the best, or any."""
+    which, place = uniforms.unbind(dim=-1)
+    n_tried = is_valid.shape[1]
+    n_best = min(training.n_best, n_tried)
+    other = torch.where(which < training.explore_any, place * n_tried, place * n_best).long()
+    explores = which < training.explore_any + training.explore_best
+    choice = torch.where(explores, other, torch.zeros_like(other))
+    return torch.where(is_valid.gather(-1, choice[:, None])[:, 0], choice, torch.zeros_like(choice))
+
+
+def _add_gradients(view: View, steps: Sequence[Tried], gain_weight: float) -> None:
+    """Add the gradients of the mean loss over all states, some states at a time."""
+    joined = [torch.cat(x) for x in zip(*(_tensors(tried) for tried in steps), strict=True)]
+    n_states, begin = len(joined[0]), 0
+    names = [name for name, _ in _named(steps[0].seen)]
+    for parts in zip(*(x.split(N_AT_ONCE[x.device.type]) for x in joined), strict=True):
+        *values, columns, gains, is_valid = parts
+        seen = Observation(**dict(zip(names, values, strict=True)))
+        scores = view.recall(seen, begin).float().gather(-1, columns)
+        loss = dense_loss(scores, gains, is_valid, gain_weight).sum() / n_states
+        loss.backward()
+        begin += len(columns)
+
+
+def _scores(policies: Sequence[View], seen: Observation) -> Float[Tensor, "state col"]:
+    parts = [view(_share(seen, at, len(policies))) for at, view in enumerate(policies)]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
+
+
+def _with_steps(seen: Observation, step: int) -> Observation:
+    """Return an observation with a step for each state, as several steps will be joined."""
+    known = {field.name: getattr(seen, field.name) for field in fields(seen)}
+    steps = torch.full((len(seen.mask),), step, device=seen.mask.device)
+    return Observation(**{**known, "step": steps})
+
+
+def _named(seen: Observation) -> list[tuple[str, Tensor]]:
+    found = [(field.name, getattr(seen, field.name)) for field in fields(seen)]
+    return [(name, value) for name, value in found if value is not None]
+
+
+def _tensors(tried: Tried) -> list[Tensor]:
+    return [*(value for _, value in _named(tried.seen)), *tried[1:]]
+
+
+def _share(seen: Observation, number: int, n_parts: int) -> Observation:
+    own = {name: value.chunk(n_parts)[number] for name, value in _named(seen)}
+    return Observation(**own)  # type: ignore[arg-type]
+
+
+def _part(tried: Tried, number: int, n_parts: int) -> Tried:
+    rest = (x.chunk(n_parts)[number] for x in tried[1:])
+    return Tried(_share(tried.seen, number, n_parts), *rest)
+
+
+def _training(config: PolicyConfig) -> DenseTraining:
+    assert isinstance(config.training, DenseTraining)
+    return config.training

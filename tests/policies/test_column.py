@@ -1,0 +1,86 @@
+"""The column network reads what was measured, at any size, and starts from given gains."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kscout.contracts import check_policy
+from kscout.core import Measurement, Observation
+from kscout.errors import ConfigError
+from kscout.policies.column import ColumnPolicy
+
+SMALL = {"width": 12, "n_heads": 2, "n_layers": 1, "channels": [8, 8], "image_channels": [8]}
+N_ROWS, N_COLS, HORIZON = 20, 18, 3
+
+
+def observation(n_coils: int = 1, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Observation:
+    generator = torch.Generator().manual_seed(1)
+    kspace = torch.randn(2, n_coils, n_rows, n_cols, dtype=torch.complex64, generator=generator)
+    mask = torch.rand(2, n_cols, generator=generator) < 0.4
+    measured = Measurement.of(kspace, mask)
+    image = torch.randn(2, n_rows, n_cols, generator=generator)
+    return Observation(
+        image, mask, 1, zero_filled=measured.zero_filled, mean=measured.mean, std=measured.std
+    )
+
+
+def trained(n_cols: int = N_COLS) -> ColumnPolicy:
+    """Return a network whose last layer is not zero."""
+    torch.manual_seed(0)
+    policy = ColumnPolicy(n_cols=n_cols, horizon=HORIZON, **SMALL)
+    torch.nn.init.normal_(policy.head.weight)
+    return policy.eval()
+
+
+def test_it_keeps_the_contract_of_policies() -> None:
+    check_policy(trained(), n_rows=N_ROWS, n_cols=N_COLS)
+
+
+@pytest.mark.parametrize(("n_coils", "n_rows", "n_cols"), [(1, 33, 21), (3, 16, 26), (1, 64, 40)])
+def test_one_network_serves_any_matrix_and_coils(n_coils: int, n_rows: int, n_cols: int) -> None:
+    scores = trained()(observation(n_coils, n_rows, n_cols))
+    assert scores.shape == (2, n_cols)
+    assert scores.isfinite().all()
+
+
+def test_before_training_it_chooses_by_the_gains_it_starts_from() -> None:
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, **SMALL)
+    gains = torch.randn(HORIZON, N_COLS, generator=torch.Generator().manual_seed(2))
+    policy.start_from(gains)
+    seen = observation()
+    for step in range(HORIZON):
+        scores = policy(replace(seen, step=step))
+        torch.testing.assert_close(scores, gains[step].expand(2, -1))
+
+
+def test_it_looks_at_what_was_measured_beyond_the_image() -> None:
+    policy, seen = trained(), observation()
+    other = observation()
+    assert seen.zero_filled is not None
+    turned = replace(other, zero_filled=seen.zero_filled.flip(-2))
+    assert not torch.allclose(policy(seen), policy(turned))
+
+
+def test_the_brightness_of_the_scanner_changes_nothing() -> None:
+    policy, seen = trained(), observation()
+    assert seen.zero_filled is not None and seen.mean is not None and seen.std is not None
+    bright = replace(seen, zero_filled=7 * seen.zero_filled, mean=7 * seen.mean, std=7 * seen.std)
+    torch.testing.assert_close(policy(seen), policy(bright), atol=1e-4, rtol=1e-4)
+
+
+def test_an_observation_without_a_measurement_is_refused() -> None:
+    seen = replace(observation(), zero_filled=None)
+    with pytest.raises(ConfigError, match="reads measured k-space"):
+        trained()(seen)
+
+
+def test_the_shipped_size_is_below_four_million_parameters() -> None:
+    policy = ColumnPolicy(n_cols=128, horizon=16)
+    assert sum(p.numel() for p in policy.parameters()) == 1_617_745
+
+
+@pytest.mark.parametrize("change", [{"width": 13}, {"channels": [12]}, {"n_heads": 0}])
+def test_sizes_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, **{**SMALL, **change})

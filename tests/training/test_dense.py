@@ -1,0 +1,121 @@
+"""Dense gains: what is tried, what is learned, and that a training is repeatable and resumes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import blob_store
+
+from kscout import policies
+from kscout.config import PolicyConfig, read
+from kscout.data.store import Store
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.estimators.dense import columns_to_try, dense_loss
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.policy import train_policies, train_policy
+from kscout.weights import read_weights
+
+COLUMN = {
+    **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
+    **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
+}
+CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+
+
+def config_of(policy: dict[str, object] = COLUMN, **changes: object) -> PolicyConfig:
+    training = {
+        **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
+        **{"n_prior_slices": 4, "n_warm": 2, "seed": 3},
+    }
+    return read(
+        PolicyConfig,
+        {
+            "policy": policy,
+            "acquisition": {"n_initial": 2, "horizon": 3},
+            "training": {**training, **changes},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return read_weights(path / "weights.safetensors").state
+
+
+def test_the_loss_is_the_squared_error_less_the_expected_gain() -> None:
+    scores, gains = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[2.0, 1.0, 5.0]])
+    is_valid = torch.tensor([[True, True, False]])
+    chances = torch.softmax(torch.tensor([1.0, 3.0]), dim=0)
+    wanted = (1.0 + 4.0) / 2 - 0.5 * float(chances @ torch.tensor([2.0, 1.0]))
+    found = dense_loss(scores, gains, is_valid, 0.5)
+    torch.testing.assert_close(found, torch.tensor([wanted]))
+
+
+def test_the_best_columns_are_tried_first_and_others_at_random() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(40, 13, generator=generator)
+    blocked = torch.rand(40, 13, generator=generator) < 0.3
+    columns = columns_to_try(scores, blocked, torch.rand(40, 5, generator=generator), 3)
+    assert columns.shape == (40, 8)
+    assert not blocked.gather(-1, columns).any()
+    ranked = scores.masked_fill(blocked, -torch.inf).argsort(dim=-1, descending=True)
+    assert torch.equal(columns[:, :3], ranked[:, :3])
+    assert not (columns[:, 3:, None] == columns[:, None, :3]).any()
+
+
+def test_blocked_columns_stand_in_where_too_few_are_left() -> None:
+    blocked = torch.tensor([[True, False, True, True]])
+    columns = columns_to_try(torch.zeros(1, 4), blocked, torch.tensor([[0.3, 0.9]]), 2)
+    assert columns.shape == (1, 4)
+    assert columns[0, 0] == 1
+    assert blocked[0, columns[0, 1]]
+
+
+@pytest.mark.parametrize("policy", [COLUMN, CONV], ids=["column", "conv"])
+def test_a_trained_policy_takes_its_best_column(
+    store: Store, tmp_path: Path, policy: dict[str, object]
+) -> None:
+    run = train_policy(config_of(policy), store, "zero-filled", tmp_path / "run", device="cpu")
+    assert len(run.metrics) == 2
+    assert not policies.load(run.path).is_stochastic
+
+
+def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
+    config = config_of(n_epochs=3)
+    train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
+
+    def stop(progress: object) -> None:
+        if progress.epoch == 2 and progress.step == 2:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu", on_step=stop)
+    train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu")
+    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "a")
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
+    configs = [config_of(seed=seed) for seed in (3, 4)]
+    outs = [tmp_path / "three", tmp_path / "four"]
+    train_policies(configs, store, "zero-filled", outs, device="cpu")
+    train_policy(configs[1], store, "zero-filled", tmp_path / "alone", device="cpu")
+    together, alone = weights(outs[1]), weights(tmp_path / "alone")
+    assert all(torch.equal(together[key], alone[key]) for key in alone)
+
+
+def test_before_it_learns_the_column_network_takes_the_fixed_order(
+    store: Store, tmp_path: Path
+) -> None:
+    config = config_of(learning_rate=1e-12, n_prior_slices=11)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    prior = policies.load(run.path).prior
+    fixed = fit_fixed_order(store.split("train"), ZeroFilled(), n_initial=2, horizon=3)
+    assert prior.shape == (3, 16)
+    # Mirrored columns are worth the same but for rounding, so that the best may be either.
+    chosen = prior[torch.arange(3), fixed.order]
+    torch.testing.assert_close(chosen, prior.amax(dim=-1), atol=1e-3, rtol=0)
