@@ -96,7 +96,8 @@ def train_epochs(
         if course is None or len(course.trainees) != len(active):
             course = make_course(active)
             for number, trainee in enumerate(active):
-                course.restore(number, trainee.carried)
+                if trainee.carried:
+                    course.restore(number, trainee.carried)
         begun = time.perf_counter()
         results = course.train_epoch(epoch, steps)
         _check_finite(epoch, active, results)

@@ -1,0 +1,111 @@
+"""An estimator from a folder outside of the package trains, goes on, and is analyzed like ours."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import blob_store
+from typer.testing import CliRunner
+
+from kscout.cli import app
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.runs import Progress, read_run
+from kscout.training.policy import train_policies
+from kscout.weights import read_weights
+
+OUTSIDE = Path(__file__).parents[1] / "outside"
+METHOD = "reinforce:Reinforce"
+WORDS = [
+    *("--reconstructor", "zero-filled", "--method", METHOD, "--n-initial", "2", "--steps", "3"),
+    *("--epochs", "3", "--batch-size", "4", "--trajectories", "3", "--device", "cpu"),
+    *("--convolution", "native", "--set", "policy.n_channels=2", "--set", "policy.n_blocks=2"),
+    *("--set", "policy.n_hidden=8", "--set", "training.keep_epochs=[1]"),
+    *("--set", "training.learning_rate=0.01", "--json"),
+]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(OUTSIDE)
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+def kscout(*words: str | Path) -> str:
+    done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def train(store: Store, out: Path, *more: str) -> dict[str, torch.Tensor]:
+    kscout("train", "policy", "--data", store.path, "--out", out, *WORDS, *more)
+    return read_weights(out / "weights.safetensors").state if not more else {}
+
+
+def test_it_is_short() -> None:
+    lines = (OUTSIDE / "reinforce.py").read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) < 40
+
+
+def test_it_trains_alone_as_in_lockstep(store: Store, tmp_path: Path) -> None:
+    alone = train(store, tmp_path / "alone")
+    train(store, tmp_path / "both", "--seeds", "2")
+    together = read_weights(tmp_path / "both" / "seed-0" / "weights.safetensors").state
+    assert all(torch.equal(alone[key], together[key]) for key in alone)
+    config = read_run(tmp_path / "alone").config["training"]
+    assert (config["method"], config["memory"]) == (METHOD, 0.9)
+
+
+def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) -> None:
+    from kscout.cli.train_policy import resolve_policy
+
+    whole = train(store, tmp_path / "whole")
+    config = resolve_policy("knee-base", tmp_path / "whole" / "config.toml", [], {})
+
+    def stop(progress: Progress) -> None:
+        if (progress.epoch, progress.step) == (3, 1):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_policies(
+            [config], store, "zero-filled", [tmp_path / "cut"], device="cpu", on_step=stop
+        )
+    train_policies([config], store, "zero-filled", [tmp_path / "cut"], device="cpu")
+    cut = read_weights(tmp_path / "cut" / "weights.safetensors").state
+    assert all(torch.equal(whole[key], cut[key]) for key in whole)
+
+
+def test_its_runs_are_evaluated_and_their_gradients_noise_measured(
+    store: Store, tmp_path: Path
+) -> None:
+    train(store, tmp_path / "run")
+    words = ("--data", store.path, "--reconstructor", "zero-filled", "--device", "cpu")
+    kscout(
+        *("evaluate", *words, "--split", "val", "--n-initial", "2", "--steps", "3"),
+        *("--policy", tmp_path / "run", "--trajectories", "2", "--out", tmp_path / "results"),
+    )
+    summary = json.loads((tmp_path / "results" / "summary.json").read_text())
+    assert summary["policies"][0]["training"]["method"] == METHOD
+    kscout(
+        *("analyze", "snr", tmp_path / "run", *words, "--trajectories", "3"),
+        *("--batch-size", "4", "--passes", "2", "--out", tmp_path / "snr"),
+    )
+    assert (tmp_path / "snr" / "snr.csv").is_file()
+
+
+def test_its_settings_are_its_own() -> None:
+    from kscout.cli.train_policy import resolve_policy
+
+    found = resolve_policy("knee-base", None, ["training.memory=0.5"], {"training.method": METHOD})
+    assert type(found.training).__name__ == "ReinforceTraining"
+    assert found.training.label == "Reinforce"
+    with pytest.raises(ConfigError, match="Reinforce has no gamma"):
+        resolve_policy("knee-base", None, ["training.gamma=0.5"], {"training.method": METHOD})
+    with pytest.raises(ConfigError, match="no estimator"):
+        resolve_policy("knee-base", None, [], {"training.method": "reinforce:ReinforceTraining"})
