@@ -53,13 +53,13 @@ class SliceBatch:
     kspace: Complex[Tensor, "batch coil row col"]
     """Full k-space; for stores of images the transform of the image, hence Hermitian."""
     target: Float[Tensor, "batch row col"]
-    """What scores compare with: the image, clamped at six deviations from its mean."""
+    """Ground truth of all metrics: the magnitude image, clamped at six standard deviations."""
     target_mean: Float[Tensor, " batch"]
     target_std: Float[Tensor, " batch"]
     data_range: Float[Tensor, " batch"]
     """Maximum of the target over the slice's volume."""
     selectable: Bool[Tensor, "batch col"]
-    """Columns inside the measured matrix: only these may be acquired."""
+    """Columns inside the measured matrix; no others may be acquired."""
     index: Int[Tensor, " batch"]
     """Position of each slice in its data set: keys the random draws."""
 

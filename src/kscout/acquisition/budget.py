@@ -1,4 +1,4 @@
-"""How many columns a slice can spare."""
+"""Whether a number of columns can be acquired."""
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -8,7 +8,13 @@ from kscout.physics.sampling import center_mask
 
 
 def check_budget(selectable: Bool[Tensor, "batch col"], *, n_initial: int, horizon: int) -> None:
-    """Refuse a budget that some slice cannot meet."""
+    """Raise a ConfigError where some slice has fewer columns to acquire than asked for.
+
+    Args:
+        selectable: columns inside each slice's matrix.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire after it.
+    """
     n_cols = selectable.shape[1]
     if not 0 < n_initial <= n_cols:
         raise ConfigError(

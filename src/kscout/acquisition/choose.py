@@ -18,14 +18,17 @@ MEASURED_LOGIT = -1e7
 def column_log_probabilities(
     scores: Float[Tensor, "*lead col"], blocked: Bool[Tensor, "*lead col"]
 ) -> Float[Tensor, "*lead col"]:
-    """Return the log-probability of each column, given those that may not be chosen."""
+    """Return the log-softmax of the scores over the columns that are not blocked.
+
+    Blocked columns get the logit `MEASURED_LOGIT`, hence probability zero.
+    """
     return scores.masked_fill(blocked, MEASURED_LOGIT).log_softmax(dim=-1)
 
 
 def column_distribution(
     scores: Float[Tensor, "*lead col"], blocked: Bool[Tensor, "*lead col"]
 ) -> torch.distributions.Categorical:
-    """Return the distribution that a policy's scores stand for."""
+    """Return the categorical distribution over columns that a policy's scores define."""
     return torch.distributions.Categorical(
         logits=column_log_probabilities(scores, blocked), validate_args=False
     )
@@ -97,13 +100,16 @@ def best_columns(
 def _or_blocked(
     columns: Int[Tensor, "*lead draw"], blocked: Bool[Tensor, "*lead col"]
 ) -> Int[Tensor, "*lead draw"]:
-    """Return a blocked column where none was found: no choice shall pass for one."""
+    """Replace an index past the last column, where no column was found, by a blocked column.
+
+    `check_chosen` then finds it; an index out of range would fail on the device.
+    """
     first = blocked.to(torch.int8).argmax(dim=-1, keepdim=True)
     return torch.where(columns < blocked.shape[-1], columns, first)
 
 
 def check_chosen(is_any_blocked: Bool[Tensor, ""], whose: str) -> None:
-    """Refuse choices of blocked columns: adding one again would spoil the image unseen."""
+    """Raise where a blocked column was chosen: adding it twice would corrupt the image silently."""
     if is_any_blocked:
         raise ConfigError(
             f"{whose} left no column to choose: its scores are NaN, infinite or below "

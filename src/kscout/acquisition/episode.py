@@ -1,9 +1,13 @@
-"""One engine that reconstructs and scores (slice, mask) pairs: the inner loop of everything.
+"""The simulator: reconstructs and scores (slice, mask) pairs, the inner loop of everything.
 
-Training, evaluation, oracles and the Gymnasium environment all go through `Simulator`. Trying a
-column costs a rank-one update of the complex zero-filled image, one reconstruction and one score;
-the transform of the slice, its columns' images and the target's half of SSIM are computed once
-per batch. No step waits for the device.
+Training, evaluation, oracles and the Gymnasium environment all go through `Simulator`. Measuring
+column v changes the zero-filled image x by a rank-one term,
+
+    x[r, c] += p_v[r] * e_v[c],
+
+where p_v is column v of `ifft_rows(kspace)` and e_v its phase ramp (`column_ramps`). So a candidate
+column costs this update, one reconstruction and one SSIM; what depends on the slice alone is
+computed once per batch. No step synchronizes with the device.
 """
 
 from collections.abc import Iterator
@@ -41,7 +45,15 @@ images per second come out as with 64 of them."""
 
 @final
 class Simulator:
-    """Acquires, reconstructs and scores the slices of one batch with one reconstructor."""
+    """Acquires, reconstructs and scores the slices of one batch with one reconstructor.
+
+    Args:
+        batch: fully sampled slices, on the device where all work is done.
+        reconstructor: frozen, on the same device.
+        protocol: how images are un-normalized before they are scored.
+        memory_limit: bytes that candidates reconstructed at once may take; `MEMORY_LIMIT` where
+            not given.
+    """
 
     def __init__(
         self,
@@ -186,7 +198,7 @@ class Simulator:
 
 
 def _memory_limit(device: torch.device) -> int:
-    """Return the default, on CUDA at most a quarter of what the device has."""
+    """Return the default of the device's kind, on CUDA at most a quarter of its memory."""
     limit = MEMORY_LIMIT[device.type]
     if device.type != "cuda":
         return limit

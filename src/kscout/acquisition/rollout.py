@@ -21,7 +21,10 @@ from kscout.randomness import keyed_generator
 @final
 @dataclass(frozen=True)
 class Trajectory:
-    """What a policy measured and how good the images became; index 0 of `moment` is the start."""
+    """Columns that a policy acquired, and metrics of the images; `moment` 0 is the start.
+
+    Axis `trajectory` runs over repeated acquisitions of one slice, `moment` over 0..horizon.
+    """
 
     columns: Int[Tensor, "batch trajectory step"]
     ssim: Float[Tensor, "batch trajectory moment"]
@@ -122,7 +125,7 @@ class _Paths:
 def _check_replay(
     simulator: Simulator, replay: Int[Tensor, "batch trajectory step"], *, n_initial: int
 ) -> None:
-    """Refuse columns that cannot be measured: adding one twice would spoil the image unseen."""
+    """Raise where a column cannot be measured: adding it twice would corrupt the image silently."""
     selectable = simulator.batch.selectable
     start = center_mask(selectable.shape[1], n_initial).to(selectable.device)
     times = torch.nn.functional.one_hot(replay, selectable.shape[1]).sum(dim=-2)

@@ -1,4 +1,4 @@
-"""Where acquisitions stand, and how equal ones are found without asking the device."""
+"""States of acquisitions, and how equal ones are found without synchronizing with the device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class State:
     score: Float[Tensor, " state"]
     """SSIM of the reconstruction under the simulator's protocol."""
     n_left: int
-    """No state has more columns than this to acquire; known without asking the device."""
+    """An upper bound of the columns left to acquire in any state, known on the host."""
     step: int = 0
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Branches:
 def list_candidates(
     columns: Int[Tensor, "state candidate"], state: State, n_per_slice: int
 ) -> tuple[Int[Tensor, "state candidate"], Pairs, Int[Tensor, ""]]:
-    """List each (slice, mask after a column) once, without asking the device how many there are.
+    """List each distinct (slice, mask after a column) once, without a device synchronization.
 
     States of one slice that lie side by side may come to the same mask in different orders.
 

@@ -27,7 +27,7 @@ class SliceSet:
     contents: Contents
     """The stored slices; only `kscout.data` looks at these."""
     data_range: Float[Tensor, " slice"]
-    """Maximum of the clamped target over the kept slices of the slice's volume."""
+    """Maximum of the clamped target over the stored slices of the slice's volume."""
     selectable: Bool[Tensor, "slice col"]
     """Columns inside the measured matrix."""
     position: Int[Tensor, " slice"]
@@ -144,7 +144,7 @@ class SliceSet:
     def magnitudes(
         self, index: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch row col"]:
-        """Return magnitude images as they were stored, before clamping; by default of all."""
+        """Return magnitude images before clamping, by default of all slices."""
         index = torch.arange(len(self)) if index is None else index
         return self.contents.kind.to_images(self.contents.read(index))
 

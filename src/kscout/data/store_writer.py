@@ -181,7 +181,7 @@ class StoreWriter:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Release the files; an unfinished store stays and can be gone on with."""
+        """Release the files; an unfinished store stays and can be resumed."""
         self._journal.close()
 
     def _check_path(self) -> None:
@@ -294,7 +294,7 @@ def _refuses_bad(recipe: dict[str, Any]) -> bool:
 
 
 def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Say whether two recipes store the same of good input: --skip-bad is only about the rest."""
+    """Say whether two recipes store the same slices; `--skip-bad` matters for bad input only."""
     return _deciding(one) == _deciding(other)
 
 

@@ -26,7 +26,7 @@ class Pairs(NamedTuple):
     """A count on the device: what comes of pairs from there on is undefined. None means all."""
 
     def part(self, begin: int, end: int) -> "Pairs":
-        """Return some of the pairs, as many of them counted as are."""
+        """Return the pairs in [begin, end), with `n_pairs` counted from `begin`."""
         n_pairs = None if self.n_pairs is None else self.n_pairs - begin if begin else self.n_pairs
         parent, column, owner = (x[begin:end] for x in self[:3])
         return Pairs(parent, column, owner, n_pairs)

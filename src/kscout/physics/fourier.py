@@ -1,4 +1,12 @@
-"""Centered orthonormal Fourier transforms over the last two axes (row, col)."""
+"""Centered orthonormal discrete Fourier transforms over the last two axes (row, col).
+
+With R rows and C columns, coordinates r, c and frequencies u, v counted from the center
+(index `size // 2` is 0),
+
+    y[u, v] = 1 / sqrt(R C) * sum over r, c of x[r, c] exp(-2 pi i (u r / R + v c / C)).
+
+The transform F is unitary: its inverse is its adjoint, and norms are kept.
+"""
 
 from functools import lru_cache
 
@@ -8,28 +16,32 @@ from torch import Tensor
 
 
 def fft2c(image: Inexact[Tensor, "*lead row col"]) -> Complex[Tensor, "*lead row col"]:
-    """Transform an image to k-space, with DC at index `size // 2` of both axes."""
+    """Transform an image to k-space, y = F x; DC lies at index `size // 2` of both axes."""
     shifted = torch.fft.ifftshift(image, dim=(-2, -1))
     return torch.fft.fftshift(torch.fft.fft2(shifted, norm="ortho"), dim=(-2, -1))
 
 
 def ifft2c(kspace: Complex[Tensor, "*lead row col"]) -> Complex[Tensor, "*lead row col"]:
-    """Transform k-space to an image: the inverse and the adjoint of `fft2c`."""
+    """Transform k-space to an image, x = F^-1 y: the inverse and the adjoint of `fft2c`."""
     shifted = torch.fft.ifftshift(kspace, dim=(-2, -1))
     return torch.fft.fftshift(torch.fft.ifft2(shifted, norm="ortho"), dim=(-2, -1))
 
 
 def ifft_rows(kspace: Complex[Tensor, "*lead row col"]) -> Complex[Tensor, "*lead row col"]:
-    """Transform along the rows axis only: what each column adds to an image, before its ramp."""
+    """Apply the inverse transform along the row axis only.
+
+    Column v of the result, times the phase ramp of `column_ramps`, is what k-space column v adds
+    to the image: ifft2c(y)[r, c] = sum over v of ifft_rows(y)[r, v] * column_ramps[v, c].
+    """
     shifted = torch.fft.ifftshift(kspace, dim=-2)
     return torch.fft.fftshift(torch.fft.ifft(shifted, dim=-2, norm="ortho"), dim=-2)
 
 
 @lru_cache(maxsize=32)
 def column_ramps(n_cols: int, device: torch.device | str = "cpu") -> Complex[Tensor, "column col"]:
-    """Return for each k-space column the phase ramp that it spreads over the image's columns.
+    """Return the phase ramp of each k-space column v, exp(2 pi i v c / C) / sqrt(C).
 
-    The result is shared between calls: do not change it.
+    The result is cached and shared between calls: do not modify it.
     """
     identity = torch.eye(n_cols, dtype=torch.complex128)
     shifted = torch.fft.ifftshift(identity, dim=-1)

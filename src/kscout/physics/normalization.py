@@ -1,4 +1,8 @@
-"""Per-image normalization to zero mean and unit deviation, as the paper's networks expect."""
+"""Normalization of each image to zero mean and unit standard deviation.
+
+As in arXiv 2010.16262 (appendix A) and fastMRI (arXiv 1811.08839): z = (x - mean) / (std + 1e-11),
+clamped to [-6, 6].
+"""
 
 from typing import NamedTuple
 
@@ -21,7 +25,7 @@ class Normalized(NamedTuple):
 def statistics(
     image: Float[Tensor, "*lead row col"],
 ) -> tuple[Float[Tensor, "*lead"], Float[Tensor, "*lead"]]:
-    """Return mean and unbiased standard deviation of each image."""
+    """Return the mean and the unbiased standard deviation (divisor n - 1) of each image."""
     std, mean = torch.std_mean(image, dim=(-2, -1), correction=1)
     return mean, std
 
@@ -43,14 +47,14 @@ def normalize_with(
 def denormalize(
     image: Float[Tensor, "*lead row col"], mean: Float[Tensor, "*lead"], std: Float[Tensor, "*lead"]
 ) -> Float[Tensor, "*lead row col"]:
-    """Undo a normalization; values that were clamped stay clamped."""
+    """Return image * std + mean; values that were clamped by `normalize` stay clamped."""
     return image * std[..., None, None] + mean[..., None, None]
 
 
 def magnitude(
     image: Complex[Tensor, "*batch coil row col"],
 ) -> Float[Tensor, "*batch row col"]:
-    """Combine coils by the root of the sum of squares: for one coil, the absolute value."""
+    """Combine coils by the root of the sum of squares, sqrt(sum over coils of |x|^2)."""
     return (
         image.abs().square().sum(dim=-3).sqrt()
         if image.shape[-3] > 1

@@ -1,4 +1,4 @@
-"""Column masks: which columns of k-space are measured, and what measuring one more changes."""
+"""Column masks: which columns of k-space are measured."""
 
 import torch
 from jaxtyping import Bool, Complex, Int
@@ -6,7 +6,10 @@ from torch import Tensor
 
 
 def center_columns(n_cols: int, n_center: int) -> range:
-    """Return the central columns; an odd remainder leaves one more free column on the left."""
+    """Return the `n_center` columns around DC, at `n_cols // 2`.
+
+    Where they cannot lie symmetrically, one more column stays free on the left than on the right.
+    """
     start = (n_cols - n_center + 1) // 2
     return range(start, start + n_center)
 
@@ -22,7 +25,7 @@ def center_mask(
 def apply_mask(
     kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
 ) -> Complex[Tensor, "batch coil row col"]:
-    """Set the columns that are not measured to zero."""
+    """Return M y: k-space with the columns that are not measured set to zero."""
     return kspace * mask[:, None, None, :]
 
 

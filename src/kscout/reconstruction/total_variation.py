@@ -1,9 +1,10 @@
-"""Classical compressed sensing: the image of least total variation that explains the data.
+"""Compressed sensing: the image of least total variation that explains the data.
 
-Minimizes `|M F x - y|^2 / 2 + weight * TV(x)` over complex images by the alternating direction
-method of multipliers. M keeps measured columns, F is the unitary Fourier transform, TV sums the
-length of the gradient (isotropic) over all pixels. Differences wrap around at the borders, as the
-discrete Fourier transform does: the linear step is then a division in k-space, exact and cheap.
+Sparse MRI (Lustig, Donoho and Pauly 2007). Minimizes `|M F x - y|^2 / 2 + weight * TV(x)` over
+complex images by the alternating direction method of multipliers (ADMM, Boyd et al. 2011). M keeps
+measured columns, F is the unitary Fourier transform, TV sums the length of the gradient
+(isotropic) over all pixels. Differences wrap around at the borders, as the discrete Fourier
+transform does: the linear step is then a division in k-space, exact and cheap.
 """
 
 import math
@@ -112,7 +113,7 @@ def primal_objective(
     mask: Bool[Tensor, "image col"],
     weight: Float[Tensor, " image"],
 ) -> Float[Tensor, " image"]:
-    """Return what `solve` minimizes."""
+    """Return |M F x - y|^2 / 2 + weight * TV(x) of each image, which `solve` minimizes."""
     residual = _keep_measured(image - zero_filled, mask)
     variation = field_length(gradient(image)).sum(dim=(1, 2, 3))
     return residual.abs().square().sum(dim=(1, 2)) / 2 + weight * variation

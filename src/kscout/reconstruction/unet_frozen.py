@@ -1,4 +1,4 @@
-"""A trained U-Net that is not trained any more: the same images, in less time."""
+"""Views of a trained U-Net for inference: the same images up to rounding, in less time."""
 
 from typing import final
 

@@ -82,7 +82,7 @@ class UNetNetwork(nn.Module):
 
 
 def check_size(n_rows: int, n_cols: int, n_pools: int) -> None:
-    """Refuse images of which the coarsest level has no two pixels to normalize over."""
+    """Raise where the coarsest level has fewer than two pixels: no deviation exists of one."""
     if (n_rows >> n_pools) * (n_cols >> n_pools) < 2:
         unit = 2**n_pools
         raise ConfigError(
