@@ -7,7 +7,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout.bench.memory import measure_memory
+from kscout.bench.engine import Workload
+from kscout.bench.growth import measure_memory
 from kscout.bench.table import print_tables
 from kscout.cli import app
 
@@ -70,7 +71,7 @@ def test_tables_show_the_ratio(found: dict[str, Any], capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 def test_memory_of_non_greedy_batches_hardly_grows_with_the_horizon() -> None:
-    records = measure_memory(32, 1, 4, torch.device("cpu"), horizons=(4, 16))
+    records = measure_memory(32, Workload(1, 1, 4), torch.device("cpu"), horizons=(4, 16))
     short, long = (record["peak_bytes"] for record in records)
     # What the policy's backward pass keeps of one image: 64, 128 and 256 channels, twice and more.
     per_image = 4 * 2 * (64 * 32**2 + 128 * 32**2 + 256 * 16**2)

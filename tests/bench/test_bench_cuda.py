@@ -8,9 +8,8 @@ import torch
 from kscout.bench import run_benchmarks
 from kscout.bench.agreement import measure_agreement
 from kscout.bench.engine import Engine, TrainingBatch, Workload, trained_unet
-from kscout.bench.limits import Replayed
-from kscout.bench.memory import measure_memory
-from kscout.bench.scaling import measure_scaling
+from kscout.bench.growth import measure_memory, measure_scaling
+from kscout.bench.parts import replayed
 from kscout.bench.table import print_tables
 from kscout.bench.yardstick import compare_with_plain, gradient_cosine, plain_policy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
@@ -67,18 +66,18 @@ def test_16_bit_keeps_the_order_of_gains_on_knees() -> None:
     assert all(record["agrees"] for record in found if record["precision"] == "fp16")
 
 
-def test_a_replay_computes_again() -> None:
+def test_a_replay_computes_again(engine: Engine) -> None:
     source = torch.ones(3, device="cuda")
     target = torch.zeros(3, device="cuda")
-    replayed = Replayed(lambda: target.copy_(2 * source), torch.device("cuda"))
+    run = replayed(engine, lambda _: target.copy_(2 * source))
     source.fill_(5.0)
-    replayed()
+    run()
     assert target.tolist() == [10.0] * 3
 
 
 def test_memory_and_scaling_are_measured_in_one_process() -> None:
     device = torch.device("cuda")
-    (peak,) = measure_memory(64, 2, 4, device, horizons=(3,))
+    (peak,) = measure_memory(64, Workload(2, 1, 4), device, horizons=(3,))
     assert peak["peak_bytes"] > 0
     steps = {"n_slices": (2, 8), "size": (64, 256)}
     found = measure_scaling(device, base=(64, Workload(2, 2, 4)), steps=steps)

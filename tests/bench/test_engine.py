@@ -6,11 +6,10 @@ import os
 import pytest
 import torch
 
-from kscout.bench import scaling
+from kscout.bench import growth
 from kscout.bench.engine import Engine, TrainingBatch, Workload, knee_images
-from kscout.bench.memory import alone
-from kscout.bench.parts import extrapolate
-from kscout.bench.scaling import Row, growth_exponent, measure_scaling
+from kscout.bench.growth import Row, alone, growth_exponent, measure_scaling
+from kscout.bench.parts import extrapolate, replayed
 from kscout.bench.yardstick import gradient_cosine
 from kscout.core import Reconstructor
 
@@ -100,7 +99,7 @@ def test_growth_is_by_pixels_and_a_batch_is_measured_once(monkeypatch: pytest.Mo
         asked.append((size, work))
         return Row(1e-6 * size**2 * work.q**0.5, 1, "fp32", "ConvPolicy")
 
-    monkeypatch.setattr(scaling, "alone", pretend)
+    monkeypatch.setattr(growth, "alone", pretend)
     steps = {"q": (2, 4, 8), "size": (32, 48, 64)}
     found = measure_scaling(torch.device("cpu"), base=(32, Workload(1, 1, 4)), steps=steps)
     assert found["scaling_growth"] == pytest.approx({"q": 0.5, "size": 1.0})
@@ -121,4 +120,17 @@ def test_scaling_runs_each_batch_in_a_process_of_its_own() -> None:
 def test_the_engine_freezes_its_network(engine: Engine) -> None:
     assert isinstance(engine.frozen, Reconstructor)
     assert not any(parameter.requires_grad for parameter in engine.unet.parameters())
-    assert (engine.precision, engine.arithmetic) == ("fp32", "fp32, onednn-last")
+    assert (engine.frozen.precision, engine.arithmetic) == ("fp32", "fp32, onednn-last")
+
+
+def test_a_part_on_a_cpu_is_a_call(engine: Engine) -> None:
+    calls: list[int] = []
+
+    def part(_: object) -> torch.Tensor:
+        calls.append(1)
+        return torch.zeros(1)
+
+    run = replayed(engine, part)
+    assert calls == []
+    run()
+    assert calls == [1]

@@ -1,9 +1,7 @@
 """`kscout bench`: each part beside its limit, whole batches beside a plain implementation."""
 
-import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,11 +9,18 @@ from typing import Any
 import torch
 
 from kscout.bench.agreement import measure_agreement
-from kscout.bench.engine import LARGEST_SIZE, PAPER, RECONSTRUCTOR, Engine, release, trained_unet
+from kscout.bench.engine import (
+    LARGEST_SIZE,
+    PAPER,
+    RECONSTRUCTOR,
+    Engine,
+    Workload,
+    release,
+    trained_unet,
+)
+from kscout.bench.growth import measure_memory, measure_scaling
 from kscout.bench.limits import measure_ceilings
-from kscout.bench.memory import measure_memory
 from kscout.bench.parts import measure_batches, measure_parts
-from kscout.bench.scaling import measure_scaling
 from kscout.bench.table import print_tables
 from kscout.bench.yardstick import compare_with_plain
 from kscout.device import describe_device, resolve_device
@@ -45,21 +50,22 @@ def run_benchmarks(
     """
     _check_sizes(sizes)
     place = resolve_device(device)
-    on_cuda = place.type == "cuda"
-    at_least_s = 0.1 if quick else 1.0
+    on_cuda, at_least_s = place.type == "cuda", 0.1 if quick else 1.0
     n_slices, horizon = (2, 1) if quick else (4, 2)
     if on_cuda:
         n_slices, horizon = PAPER.n_slices, PAPER.horizon
     unet = trained_unet(reconstructor)
-    found: dict[str, Any] = {**_describe(place), "yardstick_ratio": {}, "yardstick": {}}
-    found["weights"] = reconstructor
     ceilings = measure_ceilings(place, at_least_s=at_least_s)
-    found["ceilings"] = {
-        "gflops_per_s": ceilings.flops_per_s / 1e9,
-        "half_gflops_per_s": ceilings.half_flops_per_s / 1e9,
-        "copy_gb_per_s": ceilings.bytes_per_s / 1e9,
+    found: dict[str, Any] = {
+        **_describe(place),
+        "weights": reconstructor,
+        "ceilings": {
+            "gflops_per_s": ceilings.flops_per_s / 1e9,
+            "half_gflops_per_s": ceilings.half_flops_per_s / 1e9,
+            "copy_gb_per_s": ceilings.bytes_per_s / 1e9,
+        },
+        **{"yardstick_ratio": {}, "yardstick": {}, "parts": [], "batches": [], "agreement": []},
     }
-    found.update(parts=[], batches=[], agreement=[])
     for size in sizes:
         engine = Engine.build(size, n_slices, place, unet=unet)
         yardstick = compare_with_plain(engine, horizon=horizon, q=Q)
@@ -70,31 +76,12 @@ def run_benchmarks(
         found["batches"] += measure_batches(engine, horizon=horizon, q=Q)
         found["agreement"] += measure_agreement(size, 2 if quick else 4, place, unet)
     # A small batch on a CPU, the paper's on CUDA.
-    shape = (max(sizes), n_slices) if on_cuda else (min(sizes), 2)
-    found["memory"] = [] if quick else measure_memory(*shape, Q, place)
+    size, work = (max(sizes), PAPER) if on_cuda else (min(sizes), Workload(2, 1, Q))
+    found["memory"] = [] if quick else measure_memory(size, work, place)
     if scaling:
         found.update(measure_scaling(place))
     found["load_after"] = os.getloadavg()[0]
     return found
-
-
-def print_benchmarks(
-    *,
-    device: str = "auto",
-    as_json: bool = False,
-    sizes: Sequence[int] = SIZES,
-    quick: bool = False,
-    scaling: bool = False,
-    reconstructor: str = RECONSTRUCTOR,
-) -> None:
-    """Run the benchmarks and print tables, or one JSON object."""
-    found = run_benchmarks(
-        device=device, sizes=sizes, quick=quick, scaling=scaling, reconstructor=reconstructor
-    )
-    if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
-    else:
-        print_tables(found)
 
 
 def _describe(place: torch.device) -> dict[str, Any]:
@@ -118,3 +105,6 @@ def _check_sizes(sizes: Sequence[int]) -> None:
             f"cannot bench images of {wrong[0] if wrong else 'no'} pixels; "
             f"choose multiples of 16 from 32 to {LARGEST_SIZE}, e.g. --size 64"
         )
+
+
+__all__ = ["print_tables", "run_benchmarks"]

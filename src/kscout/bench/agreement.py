@@ -4,12 +4,12 @@ Judged on procedural knees with a trained network, over all candidates, where an
 and after some more columns, against the plain network in 32 bit.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
@@ -26,19 +26,10 @@ RANK_TOLERANCE = 0.99
 
 def rank_correlations(
     first: Float[Tensor, "slice candidate"], second: Float[Tensor, "slice candidate"]
-) -> Float[Tensor, " slice"]:
+) -> list[float]:
     """Return Spearman's correlation over each slice's candidates."""
-    ranks = [x.argsort(dim=-1).argsort(dim=-1).double() for x in (first, second)]
-    centered = [x - x.mean(dim=-1, keepdim=True) for x in ranks]
-    norms = [x.square().sum(dim=-1).sqrt() for x in centered]
-    return (centered[0] * centered[1]).sum(dim=-1) / (norms[0] * norms[1])
-
-
-def rank_correlation(
-    first: Float[Tensor, "slice candidate"], second: Float[Tensor, "slice candidate"]
-) -> float:
-    """Return Spearman's correlation over each slice's candidates, averaged over slices."""
-    return float(rank_correlations(first, second).mean())
+    pairs = zip(first.tolist(), second.tolist(), strict=True)
+    return [float(spearmanr(a, b).statistic) for a, b in pairs]
 
 
 def measure_agreement(
@@ -53,8 +44,7 @@ def measure_agreement(
     for n_more in (0, size // 8):
         mask = measured_columns(size, size // 8, n_more).to(device)
         with _exact(device):
-            batch = fast[0].batch
-            exact = score_candidates(Simulator(batch, fast[0].unet), mask)
+            exact = score_candidates(Simulator(fast[0].batch, fast[0].unet), mask)
         records += [_record(engine, mask, exact) for engine in fast]
     return records
 
@@ -73,10 +63,9 @@ def score_candidates(
     simulator: Simulator, mask: Bool[Tensor, " col"]
 ) -> Float[Tensor, "slice candidate"]:
     """Return SSIM after each column that the mask leaves."""
-    n_measured = int(mask.sum())
     masks = mask.expand(len(simulator.batch), -1)
-    scores = simulator.score_every_column(simulator.start_from(masks, n_measured=n_measured))
-    return scores[:, ~mask]
+    state = simulator.start_from(masks, n_measured=int(mask.sum()))
+    return simulator.score_every_column(state)[:, ~mask]
 
 
 def _record(
@@ -86,11 +75,11 @@ def _record(
         found = score_candidates(simulator, mask)
     difference = float((found.mean() - exact.mean()).abs())
     correlations = rank_correlations(exact, found)
-    mean = float(correlations.mean())
+    mean = sum(correlations) / len(correlations)
     return {
         "size": engine.size,
         "n_measured": int(mask.sum()),
-        "precision": engine.precision,
+        "precision": engine.frozen.precision,
         "convolution": engine.backend,
         "arithmetic": engine.arithmetic,
         "reconstructor": type(engine.frozen).__name__,
@@ -98,7 +87,7 @@ def _record(
         "n_candidates": exact.numel(),
         "mean_ssim_difference": difference,
         "rank_correlation": mean,
-        "lowest_rank_correlation": float(correlations.min()),
+        "lowest_rank_correlation": min(correlations),
         "agrees": difference <= SSIM_TOLERANCE and mean >= RANK_TOLERANCE,
     }
 
@@ -111,12 +100,8 @@ def _modes(device: torch.device) -> list[tuple[FrozenPrecision, str]]:
     return [("fp32", name) for name in (*backends, "onednn-last")]
 
 
-@contextmanager
-def _exact(device: torch.device) -> Iterator[None]:
+def _exact(device: torch.device) -> AbstractContextManager[None]:
     """Compute convolutions in full 32 bit, by torch's own code."""
     if device.type == "cuda":
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            yield
-    else:
-        with convolution("onednn"):
-            yield
+        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    return convolution("onednn")

@@ -6,7 +6,7 @@ per batch, on a CPU eager code with the convolutions that a training would choos
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -18,7 +18,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.assemble import make_policy
 from kscout.config import PolicyConfig, estimators_with, read
 from kscout.config.training import FrozenPrecision
-from kscout.core import Policy, Reconstructor, SliceBatch
+from kscout.core import Reconstructor, SliceBatch
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
@@ -120,7 +120,7 @@ class Engine:
         """
         unet = (trained_unet() if unet is None else unet).to(device).eval().requires_grad_(False)
         volumes = [str(number // 2) for number in range(n_slices)]
-        slices = SliceSet.from_images(knee_images(n_slices, size), volumes).to(device)
+        slices = SliceSet.from_images(knee_images(n_slices, size).to(device), volumes)
         frozen = unet.frozen(precision=precision, n_rows=size, n_cols=size, device=device)
         backend = choose_convolution(
             backend if device.type == "cpu" else "auto", device, trains=False
@@ -133,13 +133,9 @@ class Engine:
         return self.slices.device
 
     @property
-    def precision(self) -> str:
-        return self.frozen.precision
-
-    @property
     def arithmetic(self) -> str:
         """What runs, in words."""
-        if self.precision == "fp16":
+        if self.frozen.precision == "fp16":
             return "fp16 fused"
         if self.device.type == "cpu":
             return f"fp32, {self.backend}"
@@ -149,11 +145,9 @@ class Engine:
     def batch(self) -> SliceBatch:
         return self.slices.batch(torch.arange(len(self.slices)))
 
-    @contextmanager
-    def ready_convolutions(self) -> Iterator[None]:
+    def ready_convolutions(self) -> AbstractContextManager[None]:
         """Switch the engine's convolutions on."""
-        with convolution(self.backend):
-            yield
+        return convolution(self.backend)
 
     @contextmanager
     def ready(self) -> Iterator[Simulator]:
@@ -178,7 +172,12 @@ class TrainingBatch:
     def __init__(self, engine: Engine, work: Workload, *, n_updates: int = 1) -> None:
         self.engine, self.work = engine, work
         configs = [_config(engine, work, seed) for seed in range(work.n_seeds)]
-        trainees = [Trainee.resume(_policy(config, engine), config) for config in configs]
+        sizes = {"n_cols": engine.size, "n_rows": engine.size}
+        policies = [
+            make_policy(config.policy, seed=config.training.seed, **sizes).to(engine.device)
+            for config in configs
+        ]
+        trainees = [Trainee.resume(*pair) for pair in zip(policies, configs, strict=True)]
         index = torch.arange(work.n_slices * n_updates) % len(engine.slices)
         estimator = ESTIMATORS.resolve(work.method)
         self.estimator: GradientEstimator = estimator(
@@ -256,9 +255,3 @@ def _config(engine: Engine, work: Workload, seed: int) -> PolicyConfig:
     }
     acquisition = {"n_initial": engine.size // 8, "horizon": work.horizon}
     return read(PolicyConfig, {"acquisition": acquisition, "training": training})
-
-
-def _policy(config: PolicyConfig, engine: Engine) -> Policy:
-    return make_policy(
-        config.policy, seed=config.training.seed, n_cols=engine.size, n_rows=engine.size
-    ).to(engine.device)

@@ -7,33 +7,20 @@ into those passes, so the limit is one that no implementation can pass without o
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 
-@final
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What one image costs."""
 
     flops: float
     n_bytes: float
 
-    def times(self, factor: int) -> "Work":
-        """Return the work of several such passes."""
-        return Work(self.flops * factor, self.n_bytes * factor)
 
-    def plus(self, other: "Work") -> "Work":
-        """Return the work of both."""
-        return Work(self.flops + other.flops, self.n_bytes + other.n_bytes)
-
-
-@final
-@dataclass(frozen=True)
-class Ceilings:
+class Ceilings(NamedTuple):
     """What the machine reached in this run."""
 
     flops_per_s: float
@@ -112,47 +99,16 @@ def best_time(
     return best
 
 
-@final
-class Replayed:
-    """A function as a CUDA graph, without Python's time; on a CPU the function itself."""
-
-    def __init__(self, function: Callable[[], Any], device: torch.device) -> None:
-        self.function, self.graph = function, None
-        if device.type != "cuda":
-            return
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            # Compiles kernels and makes workspaces, which a capture must not.
-            function()
-        torch.cuda.current_stream(device).wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            # The graph writes to it at every replay, so it stays.
-            self.result = function()
-
-    def __call__(self) -> None:
-        if self.graph is None:
-            self.function()
-        else:
-            self.graph.replay()
-
-
 def measure_ceilings(device: torch.device, *, at_least_s: float) -> Ceilings:
     """Measure a product of matrices and a copy."""
     on_cuda = device.type == "cuda"
-    size = 8192 if on_cuda else 1024
-    flops = [
-        2 * size**3 / _product_time(size, dtype, device, at_least_s)
-        for dtype in ((torch.float32, torch.float16) if on_cuda else (torch.float32,))
-    ]
+    size, flops_per_s = 8192 if on_cuda else 1024, []
+    for dtype in (torch.float32, torch.float16) if on_cuda else (torch.float32,):
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        product = torch.empty_like(a)
+        seconds = best_time(lambda: torch.mm(a, b, out=product), device, at_least_s=at_least_s)  # noqa: B023 - called at once
+        flops_per_s.append(2 * size**3 / seconds)
     source = torch.zeros(2**28 if on_cuda else 2**25, device=device)
     copied = torch.empty_like(source)
     copy_s = best_time(lambda: copied.copy_(source), device, at_least_s=at_least_s)
-    return Ceilings(flops[0], flops[-1], 2 * source.numel() * 4 / copy_s)
-
-
-def _product_time(size: int, dtype: torch.dtype, device: torch.device, at_least_s: float) -> float:
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    product = torch.empty_like(a)
-    return best_time(lambda: torch.mm(a, b, out=product), device, at_least_s=at_least_s)
+    return Ceilings(flops_per_s[0], flops_per_s[-1], 2 * source.numel() * 4 / copy_s)

@@ -4,13 +4,14 @@ Parts run in the arithmetic of a training: on CUDA through the fused 16-bit kern
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kscout.bench.engine import PAPER, Engine, TrainingBatch, Workload, release
-from kscout.bench.limits import Ceilings, Replayed, Work, best_time, count_work, ssim_work
+from kscout.bench.limits import Ceilings, Work, best_time, count_work, ssim_work
 from kscout.bench.yardstick import plain_policy
 from kscout.core import Measurement, Observation
 from kscout.metrics import SsimScorer
@@ -46,7 +47,7 @@ def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> l
     """Return one record per part: images per second, the limit, and their quotient."""
     records = []
     for part in _parts(engine):
-        seconds = best_time(part.run, engine.device, at_least_s=at_least_s)
+        speed = part.n_images / best_time(part.run, engine.device, at_least_s=at_least_s)
         limit = ceilings.limit(part.work, in_half=part.in_half)
         records.append(
             {
@@ -54,9 +55,9 @@ def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> l
                 "size": engine.size,
                 "n_images": part.n_images,
                 "bits": 16 if part.in_half else 32,
-                "images_per_s": part.n_images / seconds,
+                "images_per_s": speed,
                 "limit_images_per_s": limit,
-                "share_of_limit": part.n_images / seconds / limit,
+                "share_of_limit": speed / limit,
                 "flops_per_image": part.work.flops,
                 "bytes_per_image": part.work.n_bytes,
             }
@@ -66,7 +67,7 @@ def measure_parts(engine: Engine, ceilings: Ceilings, *, at_least_s: float) -> l
 
 
 def _parts(engine: Engine) -> Iterator[Part]:
-    size, in_half = engine.size, engine.precision == "fp16"
+    size, in_half = engine.size, engine.frozen.precision == "fp16"
     image = torch.zeros(1, 1, size, size, device=engine.device)
     unet = count_work(engine.unet.network, image, bytes_per_value=2 if in_half else 4)
     counts = N_IMAGES[engine.device.type]
@@ -74,21 +75,29 @@ def _parts(engine: Engine) -> Iterator[Part]:
         yield Part("U-Net forward", _unet(engine, n_images), n_images, unet, in_half)
     ssim = ssim_work(size, size)
     yield Part("SSIM", _ssim(engine, counts[-1]), counts[-1], ssim, in_half=False)
+    both = Work(unet.flops + ssim.flops, unet.n_bytes + ssim.n_bytes)
     for n_images in counts[:: max(1, len(counts) - 1)]:
-        run, n_scored = _scoring(engine, n_images)
-        yield Part("candidate scoring", run, n_scored, unet.plus(ssim), in_half)
+        yield Part("candidate scoring", *_scoring(engine, n_images), both, in_half)
     yield _policy(engine)
 
 
-def _on(engine: Engine, run: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a part as a graph on CUDA, with the engine's convolutions on a CPU."""
+def replayed(
+    engine: Engine,
+    function: Callable[[Sequence[Tensor]], Tensor],
+    parameters: Sequence[nn.Parameter] = (),
+    inputs: Sequence[Tensor] = (),
+) -> Callable[[], Tensor]:
+    """Return a function as a graph on CUDA, with the engine's convolutions on a CPU."""
 
-    @torch.no_grad()
-    def prepared() -> object:
-        with engine.ready_convolutions():
-            return run()
+    def run(given: Sequence[Tensor]) -> Tensor:
+        with engine.ready_convolutions(), torch.set_grad_enabled(bool(parameters)):
+            return function(given)
 
-    return Replayed(prepared, engine.device)
+    if engine.device.type != "cuda":
+        eager = EagerGradients(run, parameters)
+        return lambda: eager(inputs)
+    graph = GraphedGradients(run, parameters, inputs)
+    return lambda: graph(inputs)
 
 
 def _repeated(engine: Engine, n_images: int) -> Tensor:
@@ -96,36 +105,36 @@ def _repeated(engine: Engine, n_images: int) -> Tensor:
     return torch.arange(n_images, device=engine.device) % len(engine.slices)
 
 
-def _unet(engine: Engine, n_images: int) -> Callable[[], Any]:
+def _unet(engine: Engine, n_images: int) -> Callable[[], Tensor]:
     batch = engine.slices.batch(_repeated(engine, n_images))
     full = Measurement.of(batch.kspace, batch.selectable)
     # Magnitudes and statistics are computed before the timed part, as the simulator's kernel does.
     summary = (full.magnitude, full.mean, full.std)
     measured = Measurement(full.zero_filled, full.mask, summary=summary)
-    return _on(engine, lambda: engine.frozen.reconstruct(measured))
+    return replayed(engine, lambda _: engine.frozen.reconstruct(measured).image)
 
 
-def _ssim(engine: Engine, n_images: int) -> Callable[[], Any]:
+def _ssim(engine: Engine, n_images: int) -> Callable[[], Tensor]:
     batch, rows = engine.batch, _repeated(engine, n_images)
     scorer = SsimScorer(batch.target, data_range=batch.data_range)
     images, scale = batch.target[rows], torch.ones(n_images, device=engine.device)
     shift = torch.zeros_like(scale)
-    return _on(engine, lambda: scorer.score(images, rows, scale=scale, shift=shift))
+    return replayed(engine, lambda _: scorer.score(images, rows, scale=scale, shift=shift))
 
 
-def _scoring(engine: Engine, n_images: int) -> tuple[Callable[[], Any], int]:
+def _scoring(engine: Engine, n_images: int) -> tuple[Callable[[], Tensor], int]:
     with engine.ready() as simulator:
         state = simulator.start(engine.size // 8)
     n_columns = min(n_images // len(state), state.n_left)
     blocked = simulator.blocked(state)
     columns = blocked.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_columns].contiguous()
-    return _on(engine, lambda: simulator.score_columns(state, columns)), columns.numel()
+    run = replayed(engine, lambda _: simulator.score_columns(state, columns))
+    return run, columns.numel()
 
 
 def _policy(engine: Engine) -> Part:
     """Forward and backward pass of the policy as a training runs it."""
-    kind = engine.device.type
-    n_images = N_POLICY_IMAGES[kind]
+    n_images = N_POLICY_IMAGES[engine.device.type]
     batch = TrainingBatch(engine, Workload(2, 1, 2))
     learned = batch.estimator.views[0]
     mask = torch.zeros(n_images, engine.size, dtype=torch.bool, device=engine.device)
@@ -136,26 +145,17 @@ def _policy(engine: Engine) -> Part:
         return loss
 
     inputs = [engine.slices.magnitudes(_repeated(engine, n_images))]
-    parameters = batch.estimator.parameters(slice(None))
-    run: EagerGradients | GraphedGradients = (
-        GraphedGradients(backward, parameters, inputs)
-        if kind == "cuda"
-        else EagerGradients(backward, parameters)
-    )
-
-    def prepared() -> Tensor:
-        with engine.ready_convolutions():
-            return run(inputs)
-
+    run = replayed(engine, backward, batch.estimator.parameters(slice(None)), inputs)
     in_half = isinstance(learned, HalfPrecisionConvPolicy)
-    # A backward pass multiplies twice for each product of the forward pass, and reads it all again.
-    work = count_work(
+    forward = count_work(
         plain_policy(batch),
         torch.zeros(1, engine.size, engine.size, device=engine.device),
         bytes_per_value=2 if in_half else 4,
         n_together=n_images,
-    ).times(3)
-    return Part("policy forward + backward", prepared, n_images, work, in_half)
+    )
+    # A backward pass multiplies twice for each product of the forward pass, and reads it all again.
+    work = Work(3 * forward.flops, 3 * forward.n_bytes)
+    return Part("policy forward + backward", run, n_images, work, in_half)
 
 
 def measure_batches(engine: Engine, *, horizon: int, q: int) -> list[dict[str, Any]]:
@@ -181,12 +181,9 @@ def _batch_record(engine: Engine, work: Workload) -> dict[str, Any]:
     seconds = best_time(batch.gradients, device, at_least_s=at_least_s, n_least=2)
     update_s = best_time(batch.updates, device, at_least_s=at_least_s, n_least=2) / n_updates
     record: dict[str, Any] = {
+        **asdict(work),
         "method": "greedy" if work.method == "greedy" else "non-greedy",
         "size": engine.size,
-        "n_slices": work.n_slices,
-        "horizon": work.horizon,
-        "q": work.q,
-        "n_seeds": work.n_seeds,
         "arithmetic": engine.arithmetic,
         "seconds": seconds,
         "update_seconds": update_s,

@@ -8,11 +8,10 @@ make it faster; it is held to the authors' numbers in the tests.
 """
 
 import itertools
-from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Bool, Complex, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -102,9 +101,7 @@ class PlainPolicy(nn.Module):
         return self.fc_out(features.flatten(1))
 
 
-@final
-@dataclass(frozen=True)
-class PlainEstimate:
+class PlainEstimate(NamedTuple):
     """What one batch gave, beside the gradients."""
 
     columns: Int[Tensor, "step batch q"]
@@ -136,11 +133,26 @@ def plain_greedy_gradients(
         followed: which of the q columns the batch goes on with after each step.
         replay: columns to take instead of drawing.
     """
-    truth = _Truth.of(images, data_range)
     kspace, q = fft2c(images), uniforms.shape[-1]
+    mean, std = images.mean(dim=(1, 2), keepdim=True), images.std(dim=(1, 2), keepdim=True)
+    targets = ((images - mean) / (std + 1e-11)).clamp(-6, 6) * std + mean
+
+    @torch.no_grad()
+    def reconstruct(masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the normalized reconstruction and the score of every candidate mask."""
+        zero_filled = ifft2c(kspace[:, None] * masks[:, :, None]).abs()
+        own_mean = zero_filled.mean(dim=(2, 3), keepdim=True)
+        own_std = zero_filled.std(dim=(2, 3), keepdim=True)
+        normalized = ((zero_filled - own_mean) / (own_std + 1e-11)).clamp(-6, 6)
+        found = unet(normalized.flatten(0, 1)[:, None]).view(normalized.shape)
+        in_units = found * std[:, None] + mean[:, None]
+        wanted = targets[:, None].expand_as(found).flatten(0, 1)
+        ranges = data_range[:, None].expand(masks.shape[:2]).flatten()
+        return found, plain_ssim(in_units.flatten(0, 1), wanted, ranges).view(masks.shape[:2])
+
     mask = center_mask(images.shape[-1], n_initial, images.device).expand(len(images), 1, -1)
-    seen, base = _reconstruct(unet, kspace, mask, truth)
-    found = []
+    seen, base = reconstruct(mask)
+    steps = []
     for step in range(uniforms.shape[1]):
         logits = policy(seen[:, 0]).masked_fill(mask[:, 0], -1e7)
         log_probs = logits.log_softmax(dim=-1)
@@ -148,7 +160,7 @@ def plain_greedy_gradients(
             draw_columns(log_probs.detach(), uniforms[:, step]) if replay is None else replay[step]
         )
         masks = mask | F.one_hot(columns, images.shape[-1]).bool()
-        candidates, scores = _reconstruct(unet, kspace, masks, truth)
+        candidates, scores = reconstruct(masks)
         rewards = scores - base
         chosen = log_probs.gather(-1, columns)
         advantages = rewards - rewards.mean(dim=-1, keepdim=True)
@@ -156,45 +168,8 @@ def plain_greedy_gradients(
         loss.backward()
         index = followed[step]
         mask, seen, base = masks[:, [index]], candidates[:, [index]], scores[:, [index]]
-        found.append((columns, chosen.detach(), rewards, loss.detach()))
-    return PlainEstimate(*(torch.stack(parts) for parts in zip(*found, strict=True)))
-
-
-@final
-@dataclass(frozen=True)
-class _Truth:
-    """What reconstructions are scored against: the target and its statistics."""
-
-    target: Float[Tensor, "batch row col"]
-    mean: Float[Tensor, "batch 1 1 1"]
-    std: Float[Tensor, "batch 1 1 1"]
-    data_range: Float[Tensor, " batch"]
-
-    @classmethod
-    def of(cls, images: Tensor, data_range: Tensor) -> "_Truth":
-        mean, std = images.mean(dim=(1, 2), keepdim=True), images.std(dim=(1, 2), keepdim=True)
-        target = ((images - mean) / (std + 1e-11)).clamp(-6, 6) * std + mean
-        return cls(target, mean[:, None], std[:, None], data_range)
-
-
-@torch.no_grad()
-def _reconstruct(
-    unet: nn.Module,
-    kspace: Complex[Tensor, "batch row col"],
-    masks: Bool[Tensor, "batch candidate col"],
-    truth: _Truth,
-) -> tuple[Float[Tensor, "batch candidate row col"], Float[Tensor, "batch candidate"]]:
-    """Return the normalized reconstruction and the score of every candidate mask."""
-    zero_filled = ifft2c(kspace[:, None] * masks[:, :, None]).abs()
-    mean = zero_filled.mean(dim=(2, 3), keepdim=True)
-    std = zero_filled.std(dim=(2, 3), keepdim=True)
-    normalized = ((zero_filled - mean) / (std + 1e-11)).clamp(-6, 6)
-    images = unet(normalized.flatten(0, 1)[:, None]).view(normalized.shape)
-    targets = truth.target[:, None].expand_as(images)
-    ranges = truth.data_range[:, None].expand(masks.shape[:2])
-    in_units = images * truth.std + truth.mean
-    scores = plain_ssim(in_units.flatten(0, 1), targets.flatten(0, 1), ranges.flatten())
-    return images, scores.view(masks.shape[:2])
+        steps.append((columns, chosen.detach(), rewards, loss.detach()))
+    return PlainEstimate(*(torch.stack(parts) for parts in zip(*steps, strict=True)))
 
 
 def plain_ssim(

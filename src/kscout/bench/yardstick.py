@@ -54,7 +54,7 @@ def compare_with_plain(engine: Engine, *, horizon: int, q: int) -> dict[str, Any
         "horizon": horizon,
         "q": q,
         "convolution": engine.backend,
-        "precision": engine.precision,
+        "precision": engine.frozen.precision,
         "arithmetic": engine.arithmetic,
         "mean_distinct_of_q": sum(distinct) / len(distinct),
         **_compare_results(batch, policy, expected),
@@ -68,7 +68,7 @@ def _compare_results(
 
     `columns_equal` compares free draws, and is None where arithmetic differs.
     """
-    is_alike = batch.engine.precision == "fp32" and batch.engine.device.type == "cpu"
+    is_alike = batch.engine.frozen.precision == "fp32" and batch.engine.device.type == "cpu"
     columns = batch.estimate().columns if is_alike else None
     found = batch.estimate(expected.columns)
     name = "fc_out.4.weight"

@@ -1,5 +1,6 @@
 """`kscout bench`."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -26,13 +27,16 @@ def bench(
 
     Example: kscout bench --json
     """
-    from kscout.bench import print_benchmarks
+    from kscout.bench import print_tables, run_benchmarks
 
-    print_benchmarks(
+    found = run_benchmarks(
         device=device,
-        as_json=as_json,
         sizes=tuple(size or (64, 128)),
         quick=quick,
         scaling=scaling,
         reconstructor=reconstructor,
     )
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        print_tables(found)

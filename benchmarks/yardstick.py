@@ -1,4 +1,4 @@
-"""Our greedy batch against the plain implementation alone: `python benchmarks/plain.py 64 128`.
+"""Our greedy batch against the plain implementation alone: `python benchmarks/yardstick.py 64 128`.
 
 The yardstick itself is `kscout.bench.plain`, inside the package so that `kscout bench` finds it
 wherever it is installed. This prints one JSON object: the comparison by image size.
