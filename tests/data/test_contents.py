@@ -11,7 +11,7 @@ from kscout.config import ReconstructorTraining
 from kscout.core import SliceBatch
 from kscout.data import contents as contents_module
 from kscout.data import kinds
-from kscout.data.describe import describe
+from kscout.data.info import describe
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store

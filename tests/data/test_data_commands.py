@@ -13,8 +13,8 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from kscout.cli.data import app
-from kscout.data.describe import describe
 from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.info import describe
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError
 

@@ -1,12 +1,15 @@
 """A store gives back what was written, and is whole or not there."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import kscout.data
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store, unfinished_path
 from kscout.data.store_writer import StoreWriter, finished_store
@@ -187,3 +190,10 @@ def test_a_manifest_of_another_schema_is_refused(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(DataError, match="not a manifest"):
         Store.open(file.parent)
+
+
+def test_what_the_room_exports_loads_and_needs_no_torch_until_then() -> None:
+    for name in kscout.data.__all__:
+        assert getattr(kscout.data, name) is not None
+    code = "import sys, kscout.data; kscout.data.__all__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -70,8 +70,8 @@ def import_(
 
     Example: kscout data import fastmri/knee --out knee-store --preset knee
     """
-    from kscout.data.describe import summarize
     from kscout.data.importing import ImportSettings, import_folder
+    from kscout.data.info import summarize
 
     if splits is not None and held_out is not None:
         raise ConfigError("--splits names the volumes of every split; drop it or --held-out")
@@ -127,8 +127,8 @@ def make(
 
     Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
     """
-    from kscout.data.describe import summarize
     from kscout.data.generate import MakeSettings, make_store, paper_settings
+    from kscout.data.info import summarize
 
     options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
     sources = (*(source or ()), *(more or ()))
@@ -156,7 +156,7 @@ def info(
 
     Example: kscout data info knee-store --verify
     """
-    from kscout.data.describe import describe
+    from kscout.data.info import describe
     from kscout.data.store import Store
 
     opened = Store.open(store)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kscout.data.generate import MakeSettings, make_store, paper_settings
     from kscout.data.importing import ImportSettings, import_folder
+    from kscout.data.info import describe
     from kscout.data.kinds import KINDS, Kind
     from kscout.data.montage import save_montage
     from kscout.data.slices import SliceSet
@@ -23,6 +24,7 @@ _PLACES = {
     "SliceSet": "slices",
     "Store": "store",
     "StoreWriter": "store_writer",
+    "describe": "info",
     "import_folder": "importing",
     "make_store": "generate",
     "paper_settings": "generate",
@@ -37,6 +39,7 @@ __all__ = [
     "SliceSet",
     "Store",
     "StoreWriter",
+    "describe",
     "import_folder",
     "make_store",
     "paper_settings",
