@@ -50,4 +50,4 @@ class Reinforce(GradientEstimator):
         return {"baseline": float(self.baseline[number])}
 
     def restore(self, number, state):
-        self.baseline[number] = state["baseline"]
+        self.baseline[number] = state.get("baseline", 0.0)

@@ -65,7 +65,7 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
         return {}
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
-        """Take back what `state` gave, so that training goes on alike."""
+        """Take back what `state` gave, so that training goes on alike; empty at the beginning."""
 
 
 CourseT = TypeVar("CourseT", bound=Course[Any, Any])
@@ -96,8 +96,7 @@ def train_epochs(
         if course is None or len(course.trainees) != len(active):
             course = make_course(active)
             for number, trainee in enumerate(active):
-                if trainee.carried:
-                    course.restore(number, trainee.carried)
+                course.restore(number, trainee.carried)
         begun = time.perf_counter()
         results = course.train_epoch(epoch, steps)
         _check_finite(epoch, active, results)
