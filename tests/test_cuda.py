@@ -1,5 +1,7 @@
 """On CUDA every fused kernel computes what torch computes, and a graph what eager code does."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from kscout.core import Observation, Protocol
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.evaluation.trajectories import AcquisitionPlan, in_precision_of, trajectories
+from kscout.kernels import kernels_are_on, registry
 from kscout.kernels.registry import why_not
 from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Pairs, measure_columns
@@ -30,6 +33,21 @@ from kscout.training.estimators.greedy import Greedy
 from kscout.training.trainee import Trainee
 
 pytestmark = pytest.mark.cuda
+
+
+@pytest.fixture(params=["on", "off"])
+def switch(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run with compiled kernels, then without any."""
+    with pytest.MonkeyPatch.context() as context:
+        context.setenv("KSCOUT_KERNELS", request.param)
+        forget()
+        yield request.param
+    forget()
+
+
+def forget() -> None:
+    kernels_are_on.cache_clear()
+    registry._serving.cache_clear()
 
 
 def trained_unet(golden: Golden) -> UNet:
@@ -103,7 +121,7 @@ def test_listed_columns_equal_torch(n_states: int, n_draws: int, n_per_slice: in
 @pytest.mark.parametrize("protocol", ["paper", "blind"])
 @pytest.mark.parametrize("memory_limit", [None, 10 * 512 * 64 * 64])
 def test_acquisitions_equal_those_on_a_cpu(
-    golden: Golden, protocol: Protocol, memory_limit: int | None
+    golden: Golden, protocol: Protocol, memory_limit: int | None, switch: str
 ) -> None:
     slices = golden_slices(golden, 64)
     columns = torch.tensor([[0, 3, 3, 9], [60, 3, 60, 60]]).repeat(3, 1)
@@ -249,7 +267,7 @@ def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: in
 
 
 def test_graphed_training_equals_eager_training(
-    golden: Golden, monkeypatch: pytest.MonkeyPatch
+    golden: Golden, monkeypatch: pytest.MonkeyPatch, switch: str
 ) -> None:
     slices = golden_slices(golden, 64).to("cuda")
     config = PolicyConfig(

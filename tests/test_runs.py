@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kscout import runs
 from kscout.config import (
     AcquisitionSetting,
     Component,
@@ -84,6 +85,21 @@ def test_going_on_on_another_device_is_told(
     assert not caplog.text
     with Run.create_or_resume(tmp_path / "run", CONFIG, inputs={"store": "abc"}, device="gpu"):
         assert "begun with cpu and goes on with gpu" in caplog.text
+
+
+def test_the_switch_of_kernels_is_recorded_and_its_change_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert open_run(tmp_path / "on").provenance["kernels"] == "on"
+    monkeypatch.setattr(runs, "kernels_are_on", lambda: False)
+    with open_run(tmp_path / "run") as run:
+        assert run.provenance["kernels"] == "off"
+    assert not caplog.text
+    # Version 0.1 had no switch.
+    run.provenance.pop("kernels")
+    run.note()
+    open_run(tmp_path / "run").close()
+    assert "begun with kernels on and goes on with kernels off" in caplog.text
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:

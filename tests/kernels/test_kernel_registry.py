@@ -16,6 +16,7 @@ from kscout.kernels import KernelUnavailableError, cuda, registry
 from kscout.kernels.convolution import Division
 from kscout.kernels.registry import OPERATIONS, Request, build, compiled_kernels, serving, why_not
 from kscout.reconstruction.unet import UNet
+from kscout.training.convolution import can_compile
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 UNET = Request(GPU, n_rows=128, n_cols=128, n_channels=16, n_levels=4)
@@ -184,6 +185,19 @@ def test_convolutions_take_no_more_shared_memory_than_was_asked_for(gpu: SimpleN
                 division = Division.of(side, side, n_in, n_out, ups=True)
                 assert division.n_bytes <= registry._UNET_BYTES
     assert n_served > 40
+
+
+def test_switched_off_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setenv("KSCOUT_KERNELS", "off")
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", refuse, raising=False)
+    monkeypatch.setattr(registry, "native_library", refuse)
+    assert {serving(x, request) for x, request in ASKED.items()} == {"torch"}
+    on_cpu = {x: request._replace(device=CPU) for x, request in ASKED.items()}
+    assert {serving(x, request) for x, request in on_cpu.items()} == {"torch"}
+    assert not can_compile()
 
 
 @pytest.mark.parametrize("value", ["off", "on", "", None])
