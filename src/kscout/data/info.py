@@ -29,8 +29,8 @@ def describe(store: Store) -> dict[str, Any]:
     acquisitions = Counter(record.acquisition or "unknown" for record in manifest.volumes)
     return {
         **summarize(store),
-        "kind": manifest.kind.name,
-        "n_coils": max(manifest.kind.shape(array.shape)[0] for array in manifest.arrays),
+        "kind": store.kind.name,
+        "n_coils": max(store.kind.shape(array.shape)[0] for array in manifest.arrays),
         "schema_version": manifest.schema_version,
         "arrays": [_describe_array(store, array) for array in manifest.arrays],
         "acquisitions": dict(sorted(acquisitions.items())),

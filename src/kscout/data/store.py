@@ -7,17 +7,18 @@ is written last and the folder appears whole, so that a folder with a manifest i
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch
 
+from kscout.config.records import read, to_table
 from kscout.data.contents import read_contents
 from kscout.data.kinds import IMAGES, Kind, kind_of
 from kscout.data.slices import SliceSet
-from kscout.errors import DataError
+from kscout.errors import ConfigError, DataError
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -45,12 +46,6 @@ class VolumeRecord:
     selectable: tuple[int, int]
     """First and one past the last column inside the measured matrix."""
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "VolumeRecord":
-        """Read what `asdict` wrote."""
-        tuples = {key: tuple(value[key]) for key in ("size", "slices", "selectable")}
-        return cls(**{**value, **tuples})
-
 
 @final
 @dataclass(frozen=True)
@@ -68,11 +63,6 @@ class ArrayRecord:
     def size(self) -> tuple[int, int]:
         return self.shape[-2], self.shape[-1]
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "ArrayRecord":
-        """Read what `asdict` wrote."""
-        return cls(**{**value, "shape": tuple(value["shape"]), "axes": tuple(value["axes"])})
-
 
 @final
 @dataclass(frozen=True)
@@ -87,9 +77,9 @@ class Manifest:
     left_out: tuple[dict[str, str], ...] = ()
     """Sources that could not be used, each with `source` and `reason`."""
     warnings: tuple[str, ...] = ()
-    kind: Kind = IMAGES
-    """What every array of the store holds."""
-    schema_version: int = field(default=SCHEMA_VERSION)
+    kind: str = IMAGES.word
+    """What every array of the store holds: the word of a `Kind`."""
+    schema_version: int = SCHEMA_VERSION
 
     @property
     def splits(self) -> dict[str, int]:
@@ -101,29 +91,8 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `manifest.json`."""
-        head = {"schema_version": self.schema_version, "kind": self.kind.word, "name": self.name}
-        rest = {
-            "recipe": self.recipe,
-            "volumes": [asdict(volume) for volume in self.volumes],
-            "arrays": [asdict(array) for array in self.arrays],
-            "left_out": self.left_out,
-            "warnings": self.warnings,
-        }
-        return {**head, "splits": self.splits, **rest}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Manifest":
-        """Read what `to_json` wrote."""
-        return cls(
-            name=value["name"],
-            recipe=value["recipe"],
-            volumes=tuple(VolumeRecord.from_json(volume) for volume in value["volumes"]),
-            arrays=tuple(ArrayRecord.from_json(array) for array in value["arrays"]),
-            left_out=tuple(value["left_out"]),
-            warnings=tuple(value["warnings"]),
-            kind=kind_of(value["kind"]),
-            schema_version=value["schema_version"],
-        )
+        head = {"schema_version": self.schema_version, "kind": self.kind, "name": self.name}
+        return {**head, "splits": self.splits, **to_table(self, nulls=True)}
 
 
 @final
@@ -148,22 +117,30 @@ class Store:
                     f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
                     "make the store again, or use the kscout that made it"
                 )
-            return cls(path, Manifest.from_json(value))
-        except (ValueError, KeyError, TypeError) as error:
+            del value["splits"]
+            store = cls(path, read(Manifest, value))
+        except (ValueError, KeyError, TypeError, ConfigError) as error:
             raise DataError(
                 f"{path / MANIFEST} is not a manifest of a store ({error}); make the store again"
             ) from error
+        kind_of(store.manifest.kind)
+        return store
 
     @property
     def name(self) -> str:
         return self.manifest.name
 
     @property
+    def kind(self) -> Kind:
+        """What its slices are."""
+        return kind_of(self.manifest.kind)
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the content: equal for copies, whatever their name or folder."""
         arrays = [[array.file, array.sha256] for array in self.manifest.arrays]
         volumes = [asdict(volume) for volume in self.manifest.volumes]
-        text = json.dumps([self.manifest.kind.word, arrays, volumes], sort_keys=True)
+        text = json.dumps([self.manifest.kind, arrays, volumes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def sizes(self, split: str) -> list[tuple[int, int]]:
@@ -194,7 +171,7 @@ class Store:
         columns = np.arange(array.shape[-1])
         selectable = (columns >= bounds[:, :1]) & (columns < bounds[:, 1:])
         return SliceSet(
-            contents=read_contents(self.manifest.kind, self._checked_file(array), lazy=lazy),
+            contents=read_contents(self.kind, self._checked_file(array), lazy=lazy),
             data_range=torch.from_numpy(ranges),
             selectable=torch.from_numpy(selectable),
             position=torch.arange(array.shape[0]),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from filelock import lock_descriptor
 
+from kscout.config.records import read
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.slices import slice_peaks
 from kscout.data.store import (
@@ -165,7 +166,7 @@ class StoreWriter:
             arrays=self._close_arrays(),
             left_out=left_out,
             warnings=tuple(warnings),
-            kind=self.kind,
+            kind=self.kind.word,
         )
         write_json(self._folder / MANIFEST, manifest.to_json())
         self.close()
@@ -212,7 +213,7 @@ class StoreWriter:
             )
         for entry in entries:
             if "volume" in entry:
-                record = VolumeRecord.from_json(entry["volume"])
+                record = read(VolumeRecord, entry["volume"])
                 shape = entry.get("shape", (len(record.slices), *record.size))
                 self._remember(record, tuple(shape), entry.get("n_blank", 0))
             else:
