@@ -13,8 +13,7 @@ moving mean of the weights is what is validated and kept, and it takes the best 
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple, Protocol, cast, final, runtime_checkable
+from typing import Any, Protocol, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,10 +22,19 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
 from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
-from kscout.core import Observation, Policy, Reconstructor
+from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.estimators.visited import (
+    Rows,
+    joined,
+    observation_of,
+    observe,
+    part_of,
+    rows_of,
+    score,
+)
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.views import View
 
@@ -40,17 +48,6 @@ class StartsFromGains(Protocol):
 
     def start_from(self, gains: Float[Tensor, "step col"]) -> None:
         """Take mean gains, in the units of its scores."""
-
-
-class Tried(NamedTuple):
-    """Columns that were tried at the states of one step, and what they gained."""
-
-    seen: Observation
-    columns: Int[Tensor, "state candidate"]
-    gains: Float[Tensor, "state candidate"]
-    """In units of the step."""
-    is_valid: Bool[Tensor, "state candidate"]
-    """False for columns that stand in where too few are left to try."""
 
 
 @final
@@ -119,21 +116,21 @@ class Dense(GradientEstimator):
         training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
         simulator, n_policies = batch.simulator, len(batch.policies)
         state = simulator.start(setting.n_initial)
-        steps: list[Tried] = []
+        steps: list[Rows] = []
         with torch.no_grad():
             for step in range(setting.horizon):
-                seen = simulator.observe(batch.policies[0].chooser, state)
-                seen = _with_steps(seen, state.step)
+                seen = observe(batch.policies, simulator, state)
                 blocked = simulator.blocked(state)
-                scores = _scores(batch.policies, seen)
+                scores = score(batch.policies, seen).float()
                 columns = columns_to_try(scores, blocked, draws[step], training.n_best)
                 is_valid = ~blocked.gather(-1, columns)
                 branches = simulator.branch(state, columns)
                 gains = (branches.score - state.score[:, None]) / self.units[step]
-                steps.append(Tried(seen, columns, gains, is_valid))
+                # Columns that stand in where too few are left to try do not count.
+                steps.append(rows_of(seen, columns=columns, gains=gains, is_valid=is_valid))
                 state = branches.follow(_choice(follow[step], is_valid, training))
         for number, view in enumerate(batch.policies):
-            own = [_part(tried, number, n_policies) for tried in steps]
+            own = [part_of(rows, number, n_policies) for rows in steps]
             _add_gradients(view, own, training.gain_weight)
             trainee = self.trainees[batch.first + number]
             torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), training.clip)
@@ -214,49 +211,14 @@ def _choice(
     return torch.where(is_valid.gather(-1, choice[:, None])[:, 0], choice, torch.zeros_like(choice))
 
 
-def _add_gradients(view: View, steps: Sequence[Tried], gain_weight: float) -> None:
+def _add_gradients(view: View, steps: Sequence[Rows], gain_weight: float) -> None:
     """Add the gradients of the mean loss over all states, some states at a time."""
-    joined = [torch.cat(x) for x in zip(*(_tensors(tried) for tried in steps), strict=True)]
-    n_states, begin = len(joined[0]), 0
-    names = [name for name, _ in _named(steps[0].seen)]
-    for parts in zip(*(x.split(N_AT_ONCE[x.device.type]) for x in joined), strict=True):
-        *values, columns, gains, is_valid = parts
-        seen = Observation(**dict(zip(names, values, strict=True)))
-        scores = view.recall(seen, begin).float().gather(-1, columns)
-        loss = dense_loss(scores, gains, is_valid, gain_weight).sum() / n_states
+    n_states, begin = sum(len(rows["mask"]) for rows in steps), 0
+    for rows in joined(steps, N_AT_ONCE[steps[0]["mask"].device.type]):
+        scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
+        loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum() / n_states
         loss.backward()
-        begin += len(columns)
-
-
-def _scores(policies: Sequence[View], seen: Observation) -> Float[Tensor, "state col"]:
-    parts = [view(_share(seen, at, len(policies))) for at, view in enumerate(policies)]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
-
-
-def _with_steps(seen: Observation, step: int) -> Observation:
-    """Return an observation with a step for each state, as several steps will be joined."""
-    known = {field.name: getattr(seen, field.name) for field in fields(seen)}
-    steps = torch.full((len(seen.mask),), step, device=seen.mask.device)
-    return Observation(**{**known, "step": steps})
-
-
-def _named(seen: Observation) -> list[tuple[str, Tensor]]:
-    found = [(field.name, getattr(seen, field.name)) for field in fields(seen)]
-    return [(name, value) for name, value in found if value is not None]
-
-
-def _tensors(tried: Tried) -> list[Tensor]:
-    return [*(value for _, value in _named(tried.seen)), *tried[1:]]
-
-
-def _share(seen: Observation, number: int, n_parts: int) -> Observation:
-    own = {name: value.chunk(n_parts)[number] for name, value in _named(seen)}
-    return Observation(**own)  # type: ignore[arg-type]
-
-
-def _part(tried: Tried, number: int, n_parts: int) -> Tried:
-    rest = (x.chunk(n_parts)[number] for x in tried[1:])
-    return Tried(_share(tried.seen, number, n_parts), *rest)
+        begin += len(scores)
 
 
 def _training(config: PolicyConfig) -> DenseTraining:

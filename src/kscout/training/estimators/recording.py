@@ -5,11 +5,10 @@ policies saw is stored, and log-probabilities are computed again, in chunks, onc
 the loss are known (arXiv 2010.16262, appendix B.1). Memory is bounded whatever the horizon.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -18,9 +17,15 @@ from torch import Tensor
 from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unmeasured
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
-from kscout.core import Observation
-from kscout.kernels.cuda import count_on
-from kscout.training.streams import side_by_side
+from kscout.training.estimators.visited import (
+    Rows,
+    joined,
+    observation_of,
+    observe,
+    part_of,
+    rows_of,
+    score,
+)
 from kscout.training.views import View
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
@@ -57,20 +62,6 @@ class Estimate:
         """Each step's share of each policy's loss."""
         weighted = (self.log_probs * self.weights).unflatten(1, (len(self.final_score), -1))
         return weighted.sum(dim=(-2, -1))
-
-
-class _Step(NamedTuple):
-    """What the policies saw and chose at one step."""
-
-    seen: Observation
-    drawn: Drawn
-    is_kept: bool
-    """Whether the views kept the features of its states."""
-
-    def part(self, number: int, n_parts: int) -> "_Step":
-        """Return one policy's part."""
-        drawn = Drawn(*(x.chunk(n_parts)[number] for x in self.drawn))
-        return _Step(_part(self.seen, number, n_parts), drawn, self.is_kept)
 
 
 @final
@@ -113,8 +104,7 @@ class Recording:
         self.goes_back_at_once = (
             is_by_step and is_small and device.type == "cpu" and self.n_kept < max(1, n_own)
         )
-        self.n_scored = 0
-        self.steps: list[_Step] = []
+        self.visited: list[Rows] = []
         self.rewards: list[Float[Tensor, "slice q"]] = []
         self.logits: Float[Tensor, "state col"]
 
@@ -131,19 +121,18 @@ class Recording:
             uniforms: numbers in [0, 1) that decide the draws.
             replay: columns to take instead of drawing.
         """
-        seen = self._observe(state)
+        seen = observe(self.policies, self.simulator, state)
         with torch.set_grad_enabled(self.goes_back_at_once):
-            self.logits = self._score(seen, state.step)
+            self.logits = score(self.policies, seen)
         drawn = self._draw(state, uniforms, replay)
-        self.n_scored += len(state) // len(self.policies)
-        self.steps.append(_Step(seen, drawn, self.n_scored <= self.n_kept))
+        self.visited.append(rows_of(seen, **drawn._asdict()))
         return drawn.columns
 
     def reward(self, gains: Float[Tensor, "slice q"]) -> None:
         """Take note of what the columns chosen last gained."""
         self.rewards.append(gains)
         if self.goes_back_at_once:
-            _backward(self.logits, self.steps[-1].drawn, self.weigh(gains))
+            _backward(self.logits, self.visited[-1], self.weigh(gains))
 
     def finish(self, state: State) -> Estimate:
         """Add the gradients of the loss to the policies' own.
@@ -156,29 +145,12 @@ class Recording:
         if not self.goes_back_at_once:
             for number in range(len(self.policies)):
                 self._add_gradients(number, weights)
-        drawn = [step.drawn for step in self.steps]
-        return Estimate(
-            torch.stack([x.columns.view(rewards.shape[1:]) for x in drawn]),
-            torch.stack([x.log_probs.view(rewards.shape[1:]) for x in drawn]),
-            rewards,
-            weights,
-            state.score.view(len(self.policies), -1).mean(dim=-1),
+        columns, log_probs = (
+            torch.stack([rows[name].view(rewards.shape[1:]) for rows in self.visited])
+            for name in ("columns", "log_probs")
         )
-
-    def _observe(self, state: State) -> Observation:
-        """Return what policies see, with a step for each state, as several steps will be joined."""
-        seen = self.simulator.observe(self.policies[0].chooser, state)
-        return replace(seen, step=count_on(state.mask.device, state.step).expand(len(state)))
-
-    def _score(self, seen: Observation, step: int) -> Float[Tensor, "state col"]:
-        """Let each policy score the columns of its own part of the states."""
-        n_policies = len(self.policies)
-        calls = [
-            partial(policy, replace(_part(seen, number, n_policies), step=step))
-            for number, policy in enumerate(self.policies)
-        ]
-        found = side_by_side(calls, seen.image.device)
-        return found[0] if n_policies == 1 else torch.cat(found)
+        final_score = state.score.view(len(self.policies), -1).mean(dim=-1)
+        return Estimate(columns, log_probs, rewards, weights, final_score)
 
     @torch.no_grad()
     def _draw(
@@ -200,63 +172,29 @@ class Recording:
 
         Steps are joined, so that a GPU has many images to work on at once.
         """
-        policy, n_policies, begin = self.policies[number], len(self.policies), 0
-        own = [
-            (step.part(number, n_policies), weight.chunk(n_policies)[number])
-            for step, weight in zip(self.steps, weights, strict=True)
-        ]
-        for _, alike in groupby(own, key=_likeness):
-            for seen, drawn, weight in _joined(list(alike), self.n_at_once):
-                _backward(policy.recall(seen, begin), drawn, weight)
-                begin += len(weight)
+        n_policies, begin = len(self.policies), 0
+        for alike in self._alike_steps():
+            own = []
+            for step in alike:
+                weight = weights[step].reshape(self.visited[step]["columns"].shape)
+                own.append(part_of({**self.visited[step], "weight": weight}, number, n_policies))
+            for rows in joined(own, self.n_at_once):
+                scores = self.policies[number].recall(observation_of(rows), begin)
+                _backward(scores, rows, rows["weight"])
+                begin += len(scores)
 
-
-def _likeness(own: tuple[_Step, Tensor]) -> tuple[int, bool]:
-    """Return what steps that are joined have in common: draws per state, and kept features."""
-    step, _ = own
-    return step.drawn.columns.shape[1], step.is_kept
-
-
-def _joined(
-    own: list[tuple[_Step, Tensor]], n_at_once: int
-) -> Iterator[tuple[Observation, Drawn, Tensor]]:
-    """Yield at most so many consecutive states at a time, from one step or several."""
-    rows = [
-        {
-            **_tensors(step.seen),
-            **step.drawn._asdict(),
-            "weight": weight.reshape(step.drawn.columns.shape),
-        }
-        for step, weight in own
-    ]
-    n_states = [len(row["weight"]) for row in rows]
-    for begin in range(0, sum(n_states), n_at_once):
-        pieces, at = [], 0
-        for row, n in zip(rows, n_states, strict=True):
-            first, last = max(begin - at, 0), min(begin + n_at_once - at, n)
-            if first < last:
-                pieces.append({key: value[first:last] for key, value in row.items()})
-            at += n
-        joined = {key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]}
-        weight = joined.pop("weight")
-        drawn = Drawn(*(joined.pop(key) for key in Drawn._fields))
-        yield Observation(**joined), drawn, weight  # type: ignore[arg-type]
-
-
-def _part(seen: Observation, number: int, n_parts: int) -> Observation:
-    own = {name: value.chunk(n_parts)[number] for name, value in _tensors(seen).items()}
-    return Observation(**own)  # type: ignore[arg-type]
-
-
-def _tensors(seen: Observation) -> dict[str, Tensor]:
-    """Return what an observation with a step for each state holds."""
-    found = {field.name: getattr(seen, field.name) for field in fields(seen)}
-    return {name: value for name, value in found.items() if value is not None}
+    def _alike_steps(self) -> list[list[int]]:
+        """Group consecutive steps with as many draws per state whose features are kept, or not."""
+        n_scored, kinds = 0, []
+        for rows in self.visited:
+            n_scored += len(rows["mask"]) // len(self.policies)
+            kinds.append((rows["columns"].shape[1], n_scored <= self.n_kept))
+        return [list(steps) for _, steps in groupby(range(len(kinds)), kinds.__getitem__)]
 
 
 def _backward(
-    scores: Float[Tensor, "state col"], drawn: Drawn, weights: Float[Tensor, "state draw"]
+    scores: Float[Tensor, "state col"], rows: Rows, weights: Float[Tensor, "state draw"]
 ) -> None:
     """Add the gradients of the weighted log-probabilities' sum to the policies' own."""
-    log_probs = column_log_probabilities(scores.float(), drawn.blocked)
-    (log_probs.gather(-1, drawn.columns) * weights).sum().backward()
+    log_probs = column_log_probabilities(scores.float(), rows["blocked"])
+    (log_probs.gather(-1, rows["columns"]) * weights).sum().backward()
