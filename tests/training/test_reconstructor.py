@@ -193,8 +193,9 @@ def test_the_chosen_convolution_is_recorded_and_kept(
     assert used == [chosen] and run.provenance["convolution"] == chosen
 
 
-def test_the_seed_decides_the_weights(store: Store, tmp_path: Path) -> None:
-    short = replace(TRAINING, n_epochs=1)
+@pytest.mark.parametrize("backend", ["native", "auto"])
+def test_the_seed_decides_the_weights(backend: str, store: Store, tmp_path: Path) -> None:
+    short = replace(TRAINING, n_epochs=1, convolution=backend)
     runs = [
         train_reconstructor(
             replace(CONFIG, training=replace(short, seed=seed)), store, tmp_path / name
