@@ -13,6 +13,7 @@ from kscout.acquisition.state import State, list_candidates
 from kscout.bench.agreement import RANK_TOLERANCE, SSIM_TOLERANCE, rank_correlations
 from kscout.config import AcquisitionSetting, Component, GreedyTraining, PolicyConfig
 from kscout.core import Observation, Protocol
+from kscout.data import contents
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.evaluation.trajectories import AcquisitionPlan, in_precision_of, trajectories
@@ -116,6 +117,19 @@ def test_listed_columns_equal_torch(n_states: int, n_draws: int, n_per_slice: in
     assert torch.equal(found_slot.cpu(), slot) and n_found.cpu() == n_distinct
     for a, b in zip(found[:3], pairs[:3], strict=True):
         assert torch.equal(a.cpu(), b)
+
+
+def test_slices_that_stay_on_the_host_are_handed_out_on_cuda(
+    golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = golden_slices(golden, 64)
+    resident, index = slices.to("cuda"), torch.tensor([4, 0, 4])
+    monkeypatch.setattr(contents, "RESIDENT_SHARE", 0)
+    elsewhere = slices.to("cuda")
+    assert resident.contents.is_resident and not elsewhere.contents.is_resident
+    for one in (index, index.cuda()):
+        pairs = zip(resident.batch(one).tensors(), elsewhere.batch(one).tensors(), strict=True)
+        assert all(a.is_cuda and torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("protocol", ["paper", "blind"])
