@@ -14,7 +14,6 @@ from small_campaign import TABLE, PlanOf
 
 from kscout.campaign.grid import parse_grid, read_grid
 from kscout.campaign.plan import INDEX, Plan, make_plan
-from kscout.campaign.sources import store_fingerprint
 from kscout.config import PolicyConfig, load, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
@@ -131,9 +130,7 @@ def write_store(path: Path, pixel: float) -> Store:
 
 
 def test_a_given_store_is_known_by_its_content(plan_of: PlanOf, tmp_path: Path) -> None:
-    store = write_store(tmp_path / "one", 0.5)
-    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
-    assert store_fingerprint(manifest) == store.fingerprint
+    write_store(tmp_path / "one", 0.5)
     first = plan_of(stores={"knee": {"path": "one"}})
     (tmp_path / "one").rename(tmp_path / "moved")
     moved = plan_of(stores={"knee": {"path": "moved"}})

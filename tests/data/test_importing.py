@@ -355,7 +355,7 @@ def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from kscout.data import importing, store_writer
+from kscout.data import importing, manifest, store_writer
 kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 source, out, moment = sys.argv[1:]
 if moment == "before journaling":
@@ -367,7 +367,7 @@ if moment == "inside the manifest":
     def write_json(path, value):
         path.write_text("{")
         kill()
-    store_writer.write_json = write_json
+    manifest.write_json = write_json
 def on_volume(done, total, name):
     if moment == "after a volume" and done == 4:
         kill()

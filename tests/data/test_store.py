@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,3 +198,26 @@ def test_what_the_room_exports_loads_and_needs_no_torch_until_then() -> None:
         assert getattr(kscout.data, name) is not None
     code = "import sys, kscout.data; kscout.data.__all__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("arrays", 0, "file"), "../secret.npy", r"\[arrays\[0\]\] file '../secret.npy' does not"),
+        (("arrays", 0, "shape"), [4, -9, 11], r"arrays\[0\]\.shape\[1\] is -9; it must be 0 or"),
+        (("volumes", 0, "slices"), 3, r"volumes\[0\]\.slices is 3; expected a list of whole"),
+        (("volumes", 0, "size"), [9], r"volumes\[0\]\.size is \[9\]; expected a list of two"),
+        (("name",), None, r"name is None; expected a string"),
+    ],
+)
+def test_a_damaged_manifest_is_told_by_its_place(
+    tmp_path: Path, place: tuple[str | int, ...], value: Any, words: str
+) -> None:
+    file = write(tmp_path / "store").path / "manifest.json"
+    table = inner = json.loads(file.read_text())
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    file.write_text(json.dumps(table))
+    with pytest.raises(DataError, match=words):
+        Store.open(file.parent)

@@ -1,19 +1,17 @@
 """What a campaign is given: stores and weights of others, known by their content."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kscout.campaign.file import GivenStore
 from kscout.campaign.grid import Network
 from kscout.campaign.nodes import Source, address, file_name
-from kscout.errors import DataError
+from kscout.data.manifest import MANIFEST, read_manifest
 from kscout.names import RECONSTRUCTORS
 from kscout.zoo import zoo_path
 
-_MANIFEST, _WEIGHTS = "manifest.json", "weights.safetensors"
+_WEIGHTS = "weights.safetensors"
 
 
 def given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
@@ -25,11 +23,11 @@ def given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
             runs would change their names with it.
     """
     path = Path(store.path)
-    file = path / _MANIFEST
+    file = path / MANIFEST
     label = path.name
     if file.is_file():
-        manifest = _read_manifest(file)
-        fingerprint, label = store_fingerprint(manifest), manifest["name"]
+        manifest = read_manifest(path)
+        fingerprint, label = manifest.fingerprint, manifest.name
     else:
         fingerprint = known.get(str(path), f"missing {path}")
     return Source(
@@ -54,7 +52,7 @@ def fingerprints(stores: Mapping[str, Source], weights: Mapping[str, Source]) ->
     found = {}
     for source in stores.values():
         if not source.is_missing and source.product is not None:
-            found[source.path] = store_fingerprint(_read_manifest(source.product))
+            found[source.path] = read_manifest(source.product.parent).fingerprint
     for source in weights.values():
         if not source.is_missing and source.product is not None:
             found[source.path] = file_fingerprint(source.product)
@@ -70,22 +68,3 @@ def file_fingerprint(path: Path) -> str:
     """Return a hash of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def store_fingerprint(manifest: Mapping[str, Any]) -> str:
-    """Return the store's fingerprint without opening its arrays; equals `Store.fingerprint`."""
-    arrays = [[array["file"], array["sha256"]] for array in manifest["arrays"]]
-    text = json.dumps([manifest["kind"], arrays, manifest["volumes"]], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read_manifest(file: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        store_fingerprint(manifest)
-        _ = manifest["name"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{file} is not a manifest of a store ({error!r}); make the store again"
-        ) from error
-    return manifest

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from kscout.data.manifest import ArrayRecord
 from kscout.data.slices import SliceSet
-from kscout.data.store import ArrayRecord, Store
+from kscout.data.store import Store
 
 
 def summarize(store: Store) -> dict[str, Any]:

@@ -5,94 +5,24 @@ is written last and the folder appears whole, so that a folder with a manifest i
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 
-from kscout.config.records import read, to_table
 from kscout.data.contents import read_contents
-from kscout.data.kinds import IMAGES, Kind, kind_of
+from kscout.data.kinds import Kind, kind_of
+from kscout.data.manifest import MANIFEST, ArrayRecord, Manifest, VolumeRecord, read_manifest
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError, DataError
+from kscout.errors import DataError
 
-SCHEMA_VERSION = 1
-MANIFEST = "manifest.json"
 SPLITS = ("train", "val", "test")
 WAYS_TO_SPLIT = (
     "import at least 3 volumes with --held-out above 0, or name splits by --splits or by folders"
 )
-
-
-@final
-@dataclass(frozen=True)
-class VolumeRecord:
-    """What a store knows about the slices of one volume, which lie together in one array."""
-
-    split: str
-    volume: str
-    size: tuple[int, int]
-    """Rows and columns."""
-    slices: tuple[int, ...]
-    """Numbers of the kept slices in the source."""
-    data_range: float
-    source: str
-    """The file, or the generator, that the volume came from."""
-    acquisition: str
-    selectable: tuple[int, int]
-    """First and one past the last column inside the measured matrix."""
-
-
-@final
-@dataclass(frozen=True)
-class ArrayRecord:
-    """One array file: the slices of one split and matrix size."""
-
-    file: str
-    split: str
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]
-    dtype: str
-    sha256: str
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.shape[-2], self.shape[-1]
-
-
-@final
-@dataclass(frozen=True)
-class Manifest:
-    """The table of contents of a store."""
-
-    name: str
-    recipe: dict[str, Any]
-    """The command and arguments that made the store."""
-    volumes: tuple[VolumeRecord, ...]
-    arrays: tuple[ArrayRecord, ...]
-    left_out: tuple[dict[str, str], ...] = ()
-    """Sources that could not be used, each with `source` and `reason`."""
-    warnings: tuple[str, ...] = ()
-    kind: str = IMAGES.word
-    """What every array of the store holds: the word of a `Kind`."""
-    schema_version: int = SCHEMA_VERSION
-
-    @property
-    def splits(self) -> dict[str, int]:
-        """Number of slices by split."""
-        counts: dict[str, int] = {}
-        for record in self.volumes:
-            counts[record.split] = counts.get(record.split, 0) + len(record.slices)
-        return counts
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of `manifest.json`."""
-        head = {"schema_version": self.schema_version, "kind": self.kind, "name": self.name}
-        return {**head, "splits": self.splits, **to_table(self, nulls=True)}
 
 
 @final
@@ -109,20 +39,7 @@ class Store:
         path = Path(path)
         if not (path / MANIFEST).is_file():
             raise DataError(_why_no_store(path))
-        try:
-            value = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-            version = value["schema_version"]
-            if version != SCHEMA_VERSION:
-                raise DataError(
-                    f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
-                    "make the store again, or use the kscout that made it"
-                )
-            del value["splits"]
-            store = cls(path, read(Manifest, value))
-        except (ValueError, KeyError, TypeError, ConfigError) as error:
-            raise DataError(
-                f"{path / MANIFEST} is not a manifest of a store ({error}); make the store again"
-            ) from error
+        store = cls(path, read_manifest(path))
         kind_of(store.manifest.kind)
         return store
 
@@ -131,17 +48,14 @@ class Store:
         return self.manifest.name
 
     @property
-    def kind(self) -> Kind:
-        """What its slices are."""
-        return kind_of(self.manifest.kind)
-
-    @property
     def fingerprint(self) -> str:
         """A hash of the content: equal for copies, whatever their name or folder."""
-        arrays = [[array.file, array.sha256] for array in self.manifest.arrays]
-        volumes = [asdict(volume) for volume in self.manifest.volumes]
-        text = json.dumps([self.manifest.kind, arrays, volumes], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return self.manifest.fingerprint
+
+    @property
+    def kind(self) -> Kind:
+        """What every array of the store holds."""
+        return kind_of(self.manifest.kind)
 
     def sizes(self, split: str) -> list[tuple[int, int]]:
         """Return the matrix sizes in a split, as (rows, columns)."""

@@ -13,20 +13,12 @@ import numpy as np
 import torch
 from filelock import lock_descriptor
 
-from kscout.config.records import read
+from kscout.config import read
 from kscout.data.kinds import IMAGES, Kind
+from kscout.data.manifest import MANIFEST, ArrayRecord, Manifest, VolumeRecord, write_manifest
 from kscout.data.slices import slice_peaks
-from kscout.data.store import (
-    MANIFEST,
-    ArrayRecord,
-    Manifest,
-    Store,
-    VolumeRecord,
-    checksum,
-    unfinished_path,
-)
+from kscout.data.store import Store, checksum, unfinished_path
 from kscout.errors import ConfigError, DataError
-from kscout.files import write_json
 
 _JOURNAL = "journal.jsonl"
 _HEADER_BYTES = 128
@@ -168,7 +160,7 @@ class StoreWriter:
             warnings=tuple(warnings),
             kind=self.kind.word,
         )
-        write_json(self._folder / MANIFEST, manifest.to_json())
+        write_manifest(self._folder, manifest)
         self.close()
         (self._folder / _JOURNAL).unlink()
         if self.path.is_dir():

@@ -1,0 +1,117 @@
+"""The table of contents of a store, `manifest.json`, read without torch."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, final
+
+from kscout.config import read, read_file, to_table
+from kscout.config.bounds import AtLeast
+from kscout.errors import ConfigError, DataError
+from kscout.files import write_json
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+
+Count = Annotated[int, AtLeast(0)]
+
+
+@final
+@dataclass(frozen=True)
+class VolumeRecord:
+    """What a store knows about the slices of one volume, which lie together in one array."""
+
+    split: str
+    volume: str
+    size: tuple[Count, Count]
+    """Rows and columns."""
+    slices: tuple[int, ...]
+    """Numbers of the kept slices in the source."""
+    data_range: float
+    source: str
+    """The file, or the generator, that the volume came from."""
+    acquisition: str
+    selectable: tuple[Count, Count]
+    """First and one past the last column inside the measured matrix."""
+
+
+@final
+@dataclass(frozen=True)
+class ArrayRecord:
+    """One array file: the slices of one split and matrix size."""
+
+    file: str
+    split: str
+    shape: tuple[Count, ...]
+    axes: tuple[str, ...]
+    dtype: str
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if Path(self.file).name != self.file:
+            raise ConfigError(f"file {self.file!r} does not lie in the folder of the store")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.shape[-2], self.shape[-1]
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """The table of contents of a store."""
+
+    name: str
+    recipe: dict[str, Any]
+    """The command and arguments that made the store."""
+    volumes: tuple[VolumeRecord, ...]
+    arrays: tuple[ArrayRecord, ...]
+    left_out: tuple[dict[str, str], ...] = ()
+    """Sources that could not be used, each with `source` and `reason`."""
+    warnings: tuple[str, ...] = ()
+    kind: str = "image"
+    """What every array of the store holds, by its word in `kscout.data.kinds`."""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Number of slices by split."""
+        counts: dict[str, int] = {}
+        for record in self.volumes:
+            counts[record.split] = counts.get(record.split, 0) + len(record.slices)
+        return counts
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the content: equal for copies, whatever their name or folder."""
+        arrays = [[array.file, array.sha256] for array in self.arrays]
+        volumes = [to_table(volume) for volume in self.volumes]
+        text = json.dumps([self.kind, arrays, volumes], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a manifest into the folder of its store."""
+    table = to_table(manifest)
+    head = {key: table.pop(key) for key in ("schema_version", "kind", "name")}
+    write_json(folder / MANIFEST, {**head, "splits": manifest.splits, **table})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a store."""
+    file = folder / MANIFEST
+    table = read_file(file, what="the manifest", error=DataError)
+    version = table.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{folder} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
+            "make the store again, or use the kscout that made it"
+        )
+    table.pop("splits", None)
+    try:
+        return read(Manifest, table)
+    except ConfigError as error:
+        raise DataError(
+            f"{file} is not a manifest of a store ({error}); make the store again"
+        ) from error
