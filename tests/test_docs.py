@@ -60,6 +60,9 @@ def inline_commands(path: Path) -> list[str]:
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
     """Follow the words to a command; return it with the words that are left."""
+    # Options of `kscout` itself stand before the command.
+    while words[:1] == ["--use"]:
+        words = words[2:]
     command, rest = COMMANDS, words
     while hasattr(command, "commands") and rest and rest[0] not in ("...", "--help"):
         assert rest[0] in command.commands, f"there is no command {rest[0]!r}"

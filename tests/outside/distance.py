@@ -1,0 +1,39 @@
+"""An analysis of one's own: how far from the center of k-space policies measure."""
+
+import csv
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from kscout.evaluation.analyses import Analysis
+
+
+@dataclass(frozen=True)
+class DistanceRow:
+    policy: str
+    step: int
+    distance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance(Analysis[DistanceRow]):
+    """Mean distance of the chosen columns from the center of k-space, by step.
+
+    Example: kscout analyze distance:Distance results/knee --out analyses
+    """
+
+    reads = "results"
+    file = "distance"
+    title = "Distance from the center"
+    row = DistanceRow
+
+    def compute(self, given, *, out, on_step=None):
+        found = defaultdict(list)
+        for folder in map(Path, given):
+            center = json.loads((folder / "summary.json").read_text())["n_cols"] // 2
+            for line in csv.DictReader((folder / "results.csv").read_text().splitlines()):
+                if line["column"]:
+                    key = (line["policy"], int(line["step"]))
+                    found[key].append(abs(int(line["column"]) - center))
+        return [DistanceRow(*key, sum(far) / len(far)) for key, far in found.items()]
