@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import IMPORT_PRESETS, SOURCES, Plane
 
@@ -201,12 +201,8 @@ def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
     if not console.is_terminal:
         yield _plain_progress(action)
         return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task(action, total=None)
-        yield lambda done, total, name: bar.update(
-            task, completed=done, total=total, description=f"{action} {name}"
-        )
+    with drawn_bars(console) as tell:
+        yield lambda done, total, name: tell(action, done, total, name)
 
 
 def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, str], None]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from kscout.cli.evaluate import answer_console, summary_table
+from kscout.cli.progress import drawn_bars
 
 if TYPE_CHECKING:
     from kscout.evaluation.reconstructions import ReconstructionComparison
@@ -53,19 +53,9 @@ def _stage(console: Console, title: str) -> Iterator[Callable[[int, int, str], N
     """Draw a bar on a terminal while a stage lasts; leave one line with its time."""
     begun = time.perf_counter()
     if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[words]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(title, total=None, words="")
-            yield lambda done, total, words: bar.update(
-                task, completed=done, total=total, words=words
-            )
+        with drawn_bars(console, is_transient=True) as tell:
+            tell(title, 0, None)
+            yield lambda done, total, words: tell(title, done, total, words)
     else:
         yield lambda done, total, words: None
     console.print(f"{title}: {time.perf_counter() - begun:.1f} s", highlight=False, soft_wrap=True)

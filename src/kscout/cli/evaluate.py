@@ -9,16 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
+from kscout.cli.progress import drawn_bars
 from kscout.evaluation.progress import OnStep, Step
 from kscout.files import finite
 from kscout.names import POLICIES, Protocol, untrained_reconstructions
@@ -191,16 +184,8 @@ def evaluation_progress() -> Iterator[OnStep]:
     if not console.is_terminal:
         yield lambda step: _tell_done(console, step)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def on_step(step: Step) -> None:
-            if step.what not in tasks:
-                tasks[step.what] = bar.add_task(step.what, total=step.total)
-            bar.update(tasks[step.what], completed=step.done)
-
-        yield on_step
+    with drawn_bars(console) as tell:
+        yield lambda step: tell(step.what, step.done, step.total)
 
 
 def _tell_done(console: Console, step: Step) -> None:

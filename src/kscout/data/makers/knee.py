@@ -95,13 +95,8 @@ def _paint_joint(canvas: Canvas, knee: Knee, bones: Bones, textures: _Textures) 
     """Fluid, fat pad, cartilage, menisci, ligaments and tendons around the joint space."""
     y = canvas.grid.y
     recess = ellipsoid(canvas.grid, (0.0, -62.0, -31.0), (22.0, 26.0, 1.5 + 1.3 * knee.effusion))
-    canvas.paint(
-        lambda g: ellipsoid(g, (0.0, -3.0, 2.0), (46.0, 26.0, 34.0)),
-        "fat",
-        texture=textures.fat,
-        opacity=0.85,
-        soft=5.0,
-    )
+    around = partial(ellipsoid, center=(0.0, -3.0, 2.0), radii=(46.0, 26.0, 34.0))
+    canvas.paint(around, "fat", texture=textures.fat, opacity=0.85, soft=5.0)
     recess += np.float32(0.5 + 0.5 * knee.effusion) * textures.patches
     canvas.paint(recess, "fluid", soft=3.0, opacity=0.85)
     pool = np.float32(0.5 + 1.1 * knee.effusion) * (1.0 + 0.35 * textures.patches)
@@ -110,12 +105,8 @@ def _paint_joint(canvas: Canvas, knee: Knee, bones: Bones, textures: _Textures) 
     canvas.paint(capsule, "fluid", soft=3.0, opacity=min(0.9, 0.3 + 0.25 * knee.effusion))
     space = np.maximum(bones.femur, bones.tibia) - np.float32(2.6 + 0.5 * knee.effusion)
     canvas.paint(space, "fluid", soft=1.5, opacity=0.95)
-    canvas.paint(
-        lambda g: ellipsoid(g, (0.0, -3.0, -38.0), (22.0, 20.0, 11.0)),
-        "fat",
-        texture=textures.fat,
-        soft=3.0,
-    )
+    pad = partial(ellipsoid, center=(0.0, -3.0, -38.0), radii=(22.0, 20.0, 11.0))
+    canvas.paint(pad, "fat", texture=textures.fat, soft=3.0)
     _paint_cartilage(canvas, knee, bones)
     _paint_menisci(canvas, knee, bones)
     _paint_cords(canvas, knee, textures)
