@@ -70,10 +70,10 @@ def oracles_of(
     made = datetime.fromtimestamp((out / "summary.json").stat().st_mtime, UTC)
     return {
         "date": f"{made:%Y-%m-%d}",
-        "device": summary["device"],
+        "device": summary.device,
         "n_initial": budget.n_initial,
         "horizon": budget.horizon,
-        "protocol": summary["protocol"],
+        "protocol": summary.protocol,
         "store_fingerprint": store.fingerprint,
         "reconstructor_fingerprint": fingerprint(load(ZOO_UNET)),
         **to_json(read_scores(out)),

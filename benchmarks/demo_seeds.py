@@ -22,16 +22,16 @@ def run_seed(task: tuple[Path, int]) -> dict[str, Any]:
     out, seed = task
     torch.set_num_threads(1)
     found = run_demo(out / f"seed-{seed}", seed=seed)
-    against = {entry["policy"]: entry for entry in found.summary["comparisons"]}
+    against = {entry.policy: entry for entry in found.summary.comparisons}
     gains = {
         name: {
-            "difference": -against[name]["difference"],
-            "interval": [-end for end in reversed(against[name]["interval"])],
-            "p_value_corrected": against[name]["p_value_corrected"],
+            "difference": -against[name].difference,
+            "interval": [-end for end in reversed(against[name].interval or ())],
+            "p_value_corrected": against[name].p_value_corrected,
         }
         for name in CLAIMED
     }
-    ssim = {entry["policy"]: entry["final"]["ssim"]["mean"] for entry in found.summary["policies"]}
+    ssim = {entry.policy: entry.ssim for entry in found.summary.policies}
     return {
         "seed": seed,
         "claim_holds": all(gain["interval"][0] > 0 for gain in gains.values()),

@@ -17,33 +17,69 @@ known to kscout by the method's name needs none.
 import argparse
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import final
 
+from kscout.config import read, to_table
 from kscout.errors import ConfigError
-from kscout.evaluation.summary import gap_closed
+from kscout.evaluation.summarize import gap_closed
+from kscout.evaluation.summary import PolicySummary, Summary, read_summary
 from kscout.files import write_json
 
 LEADERBOARD = Path(__file__).with_name("leaderboard.json")
 REFERENCE = "fixed"
 BOUNDS = ("na-oracle", "oracle")
 
-Record = dict[str, Any]
+
+@final
+@dataclass(frozen=True)
+class LeaderboardRow:
+    """What one method reached on one store under one horizon."""
+
+    store: str
+    horizon: str
+    method: str
+    n_seeds: int
+    ssim_mean: float
+    ssim_std: float | None
+    gap_closed: float | None
+    difference_to_fixed: float
+    interval: tuple[float, float] | None
+    """Of the difference; None for the fixed order itself."""
+    command: str
+    """What evaluates the method again."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.store, self.horizon
 
 
-def records_of(
-    summary: Record,
+def read_leaderboard(path: Path = LEADERBOARD) -> list[LeaderboardRow]:
+    """Return all rows; none where there is no file yet."""
+    if not path.is_file():
+        return []
+    return [read(LeaderboardRow, row) for row in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def write_leaderboard(rows: Sequence[LeaderboardRow], path: Path = LEADERBOARD) -> None:
+    """Write all rows whole."""
+    write_json(path, [to_table(row, nulls=True) for row in rows])
+
+
+def rows_of(
+    summary: Summary,
     *,
     store: str,
     horizon: str,
     data: str,
     reconstructor: str,
     sources: Mapping[str, Sequence[str]],
-) -> list[Record]:
-    """Return the records of all methods, best first.
+) -> list[LeaderboardRow]:
+    """Return the rows of all methods, best first.
 
     Args:
-        summary: contents of `summary.json`.
+        summary: of the evaluation.
         store: its name on the leaderboard.
         horizon: the acquisition's name on the leaderboard.
         data: the store as the commands name it.
@@ -51,126 +87,116 @@ def records_of(
         sources: by method, what the commands name as its policies, one per seed.
     """
     _check_whole(summary)
-    against = {entry["policy"]: entry for entry in summary["comparisons"]}
     found = []
-    for entry in summary["policies"]:
-        method, ssim = entry["policy"], entry["final"]["ssim"]
-        compared = against.get(method)
+    for entry in summary.policies:
+        method, ssim = entry.policy, entry.final["ssim"]
+        compared = summary.comparison(method)
+        places = (data, reconstructor, f"results/{horizon}/{method}")
         found.append(
-            {
-                "store": store,
-                "horizon": horizon,
-                "method": method,
-                "n_seeds": entry["n_seeds"],
-                "ssim_mean": ssim["mean"],
-                "ssim_std": ssim["std"],
-                "gap_closed": entry["gap_closed"],
-                "difference_to_fixed": compared["difference"] if compared else 0.0,
-                "interval": compared["interval"] if compared else None,
-                "command": _command(
-                    summary,
-                    places=(data, reconstructor, f"results/{horizon}/{method}"),
-                    policies=_policies(entry, sources.get(method, ())),
-                ),
-            }
+            LeaderboardRow(
+                store=store,
+                horizon=horizon,
+                method=method,
+                n_seeds=entry.n_seeds,
+                ssim_mean=ssim.mean,
+                ssim_std=ssim.std,
+                gap_closed=entry.gap_closed,
+                difference_to_fixed=compared.difference if compared else 0.0,
+                interval=compared.interval if compared else None,
+                command=_command(summary, places, _policies(entry, sources.get(method, ()))),
+            )
         )
-    return sorted(found, key=lambda record: -record["ssim_mean"])
+    return sorted(found, key=lambda row: -row.ssim_mean)
 
 
-def _check_whole(summary: Record) -> None:
-    if summary["reference"] != REFERENCE:
+def _check_whole(summary: Summary) -> None:
+    if summary.reference != REFERENCE:
         raise ConfigError(
-            f"the summary compares with {summary['reference']!r}; evaluate with "
+            f"the summary compares with {summary.reference!r}; evaluate with "
             f"--reference {REFERENCE}"
         )
-    if summary["limit"] is not None:
+    if summary.limit is not None:
         raise ConfigError(
-            f"the summary is of {summary['limit']} slices; evaluate without --limit, "
+            f"the summary is of {summary.limit} slices; evaluate without --limit, "
             "because a leaderboard is of whole test sets"
         )
 
 
-def _policies(entry: Record, sources: Sequence[str]) -> list[str]:
+def _policies(entry: PolicySummary, sources: Sequence[str]) -> list[str]:
     """Return what a command names to evaluate one method, labeled where the name would differ."""
-    method, n_seeds = entry["policy"], entry["n_seeds"]
-    if entry["training"] is not None and len(sources or [method]) != n_seeds:
+    method, n_seeds = entry.policy, entry.n_seeds
+    if entry.training is not None and len(sources or [method]) != n_seeds:
         raise ConfigError(
             f"{method!r} has {n_seeds} seeds; name {n_seeds} policies with --source {method}=POLICY"
         )
     return [f"{method}={source}" for source in sources] or [method]
 
 
-def _command(summary: Record, *, places: tuple[str, str, str], policies: Sequence[str]) -> str:
+def _command(summary: Summary, places: tuple[str, str, str], policies: Sequence[str]) -> str:
     """Return what evaluates one method as this summary did."""
     data, reconstructor, out = places
-    n_trajectories = max(entry["n_trajectories"] for entry in summary["policies"])
+    n_trajectories = max(entry.n_trajectories for entry in summary.policies)
     words = [
         "kscout evaluate",
-        *(f"--data {data}", f"--reconstructor {reconstructor}", f"--split {summary['split']}"),
-        *(f"--n-initial {summary['n_initial']}", f"--steps {summary['steps']}"),
+        *(f"--data {data}", f"--reconstructor {reconstructor}", f"--split {summary.split}"),
+        *(f"--n-initial {summary.n_initial}", f"--steps {summary.steps}"),
         *(f"--policy {one}" for one in dict.fromkeys([*policies, REFERENCE])),
-        "--argmax" if summary["is_argmax"] else f"--trajectories {n_trajectories}",
-        *(f"--seed {seed}" for seed in summary["draw_seeds"]),
-        *(f"--protocol {summary['protocol']}", f"--reference {REFERENCE}"),
+        "--argmax" if summary.is_argmax else f"--trajectories {n_trajectories}",
+        *(f"--seed {seed}" for seed in summary.draw_seeds),
+        *(f"--protocol {summary.protocol}", f"--reference {REFERENCE}"),
         f"--out {out}",
     ]
     return " ".join(words)
 
 
-def entered(records: Sequence[Record], new: Sequence[Record]) -> list[Record]:
-    """Return old and new records; new ones drive out all old ones of their store and horizon."""
-    places = {_place(record) for record in new}
-    kept = [record for record in records if _place(record) not in places]
-    # Stable: records of one horizon stay best first.
-    return sorted([*kept, *new], key=_place)
+def entered(rows: Sequence[LeaderboardRow], new: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Return old and new rows; new ones drive out all old ones of their store and horizon."""
+    places = {row.place for row in new}
+    kept = [row for row in rows if row.place not in places]
+    # Stable: rows of one horizon stay best first.
+    return sorted([*kept, *new], key=lambda row: row.place)
 
 
-def joined(records: Sequence[Record], new: Sequence[Record]) -> list[Record]:
-    """Return new records of one store and horizon and, best first, those that it has besides."""
-    methods = {record["method"] for record in new}
-    place = _place(new[0])
-    own = {record["method"]: record for record in records if _place(record) == place}
+def joined(rows: Sequence[LeaderboardRow], new: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+    """Return new rows of one store and horizon and, best first, those that it has besides."""
+    methods = {row.method for row in new}
+    place = new[0].place
+    own = {row.method: row for row in rows if row.place == place}
     if REFERENCE not in own:
         raise ConfigError(f"no evaluation of {place} is there to join; enter it without --join")
-    for record in new:
-        name, ssim = record["method"], record["ssim_mean"]
-        is_fitted_alike = name in (REFERENCE, *BOUNDS)
-        if is_fitted_alike and name in own and own[name]["ssim_mean"] != ssim:
+    for row in new:
+        is_fitted_alike = row.method in (REFERENCE, *BOUNDS)
+        if is_fitted_alike and row.method in own and own[row.method].ssim_mean != row.ssim_mean:
             raise ConfigError(
-                f"{name!r} scores {ssim} here and {own[name]['ssim_mean']} on the leaderboard; "
-                "evaluate all methods together and enter them without --join"
+                f"{row.method!r} scores {row.ssim_mean} here and {own[row.method].ssim_mean} on "
+                "the leaderboard; evaluate all methods together and enter them without --join"
             )
-    kept = [record for method, record in own.items() if method not in methods]
-    ssim = {record["method"]: record["ssim_mean"] for record in [*kept, *new]}
+    kept = [row for method, row in own.items() if method not in methods]
+    ssim = {row.method: row.ssim_mean for row in [*kept, *new]}
     low, high = (ssim.get(name) for name in BOUNDS)
-    added = [record | {"gap_closed": gap_closed(record["ssim_mean"], low, high)} for record in new]
-    return sorted([*kept, *added], key=lambda record: -record["ssim_mean"])
+    added = [replace(row, gap_closed=gap_closed(row.ssim_mean, low, high)) for row in new]
+    return sorted([*kept, *added], key=lambda row: -row.ssim_mean)
 
 
-def _place(record: Record) -> tuple[str, str]:
-    return record["store"], record["horizon"]
-
-
-def with_names(summary: Record, names: Mapping[str, str], left_out: Collection[str] = ()) -> Record:
+def with_names(
+    summary: Summary, names: Mapping[str, str], left_out: Collection[str] = ()
+) -> Summary:
     """Return a summary under other names of its policies, and without some of them."""
-    known = {entry["policy"] for entry in summary["policies"]}
+    known = {entry.policy for entry in summary.policies}
     if unknown := sorted({*names, *left_out} - known):
         raise ConfigError(f"the summary has no {', '.join(unknown)}; it has {sorted(known)}")
     renamed = {name: names.get(name, name) for name in known - set(left_out)}
     if len(set(renamed.values())) < len(renamed):
         raise ConfigError(f"two methods would be called the same: {sorted(renamed.values())}")
-    return summary | {
-        part: [
-            entry | {"policy": renamed[entry["policy"]]}
-            for entry in summary[part]
-            if entry["policy"] in renamed
-        ]
-        for part in ("policies", "comparisons")
-    }
+    entries, pairs = (
+        [replace(one, policy=renamed[one.policy]) for one in part if one.policy in renamed]
+        for part in (summary.policies, summary.comparisons)
+    )
+    return replace(summary, policies=tuple(entries), comparisons=tuple(pairs))
 
 
 def main() -> None:
-    """Enter the given summary and print its records."""
+    """Enter the given summary and print its rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -186,19 +212,18 @@ def main() -> None:
     sources: dict[str, list[str]] = {}
     for method, source in (text.split("=", 1) for text in wanted.source):
         sources.setdefault(method, []).append(source)
-    summary = json.loads(wanted.summary.read_text(encoding="utf-8"))
     names = dict(text.split("=", 1) for text in wanted.rename)
-    new = records_of(
-        with_names(summary, names, wanted.leave_out),
+    new = rows_of(
+        with_names(read_summary(wanted.summary), names, wanted.leave_out),
         store=wanted.store,
         horizon=wanted.horizon,
         data=wanted.data,
         reconstructor=wanted.reconstructor,
         sources=sources,
     )
-    old = json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.is_file() else []
-    write_json(wanted.out, entered(old, joined(old, new) if wanted.join else new))
-    print(json.dumps(new, indent=2))
+    old = read_leaderboard(wanted.out)
+    write_leaderboard(entered(old, joined(old, new) if wanted.join else new), wanted.out)
+    print(json.dumps([to_table(row, nulls=True) for row in new], indent=2))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """Small made-up results with the shape of real ones, for the tests of the report."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kscout.evaluation.results import Scores
-from kscout.evaluation.summary import summarize
+from kscout.evaluation.summarize import summarize
+from kscout.evaluation.summary import Conditions, Summary, write_summary
 from kscout.player import Acquisition, PolicySteps
 
 N_COLS, N_INITIAL, STEPS = 48, 6, 9
@@ -41,23 +44,23 @@ def make_scores(n_volumes: int = 8, n_seeds: int = 2, steps: int = STEPS) -> lis
     return scores
 
 
-def make_summary(steps: int = STEPS, **changes: object) -> dict[str, object]:
-    head = {
-        "protocol": "paper",
-        "store": "made-up knees",
-        "split": "test",
-        "n_cols": N_COLS,
-        "n_initial": N_INITIAL,
-        "steps": steps,
-        "reconstructor": "unet",
-    }
-    scores = make_scores(steps=steps)
-    return {**head, **summarize(scores, oracles=("na-oracle", "oracle")), **changes}
+def make_summary(steps: int = STEPS, **changes: Any) -> Summary:
+    conditions = Conditions(
+        protocol="paper",
+        store="made-up knees",
+        split="test",
+        n_cols=N_COLS,
+        n_initial=N_INITIAL,
+        steps=steps,
+        reconstructor="unet",
+    )
+    found = summarize(make_scores(steps=steps), conditions, oracles=("na-oracle", "oracle"))
+    return replace(found, **changes)
 
 
-def write_evaluation(folder: Path, *, steps: int = STEPS, **changes: object) -> Path:
+def write_evaluation(folder: Path, *, steps: int = STEPS, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(make_summary(steps, **changes)))
+    write_summary(folder, make_summary(steps, **changes))
     return folder
 
 

@@ -21,6 +21,7 @@ from kscout.demo.settings import BASELINES, CLAIMED, PaperSize, ZooAcquisition
 from kscout.demo.stages import INPUTS, steps_of, typical_slice
 from kscout.errors import DataError
 from kscout.evaluation.results import read_scores
+from kscout.evaluation.summary import Comparison, read_summary
 from kscout.figures.tables import Measured
 from kscout.report.page import tables_of
 
@@ -84,15 +85,15 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 def test_every_policy_has_a_row_and_oracles_are_marked(demo: Demo) -> None:
     summary = demo[1].summary
-    marks = {entry["policy"]: entry["is_oracle"] for entry in summary["policies"]}
+    marks = {entry.policy: entry.is_oracle for entry in summary.policies}
     assert set(marks) == {"greedy", "ngreedy", "untrained", *BASELINES}
     assert {name for name, is_oracle in marks.items() if is_oracle} == {
         "na-oracle",
         "oracle",
         "spectral-oracle",
     }
-    assert (summary["protocol"], summary["reference"]) == ("paper", "greedy")
-    assert (summary["n_slices"], summary["n_volumes"]) == (6, 3)
+    assert (summary.protocol, summary.reference) == ("paper", "greedy")
+    assert (summary.n_slices, summary.n_volumes) == (6, 3)
 
 
 def test_page_is_self_contained_and_shows_all_parts(demo: Demo) -> None:
@@ -168,26 +169,23 @@ def test_shown_commands_are_those_of_the_demo(demo: Demo) -> None:
         assert found.exit_code == 0, found.output
     assert weights.read_bytes() == before
     assert (folder.evaluation / "results.csv").read_text() == results
-    summary = json.loads((folder.evaluation / "summary.json").read_text())
-    assert summary == first.summary
-    zoo = json.loads((folder.zoo("knee-16-2") / "summary.json").read_text())
-    assert zoo == first.zoo[0].summary
+    assert read_summary(folder.evaluation) == first.summary
+    assert read_summary(folder.zoo("knee-16-2")) == first.zoo[0].summary
 
 
 def test_claim_is_told_only_where_every_interval_excludes_zero() -> None:
-    def summary(*highest: float) -> dict[str, object]:
-        pairs = zip(CLAIMED, highest, strict=True)
-        return {
-            "n_volumes": 5,
-            "comparisons": [
-                {"policy": name, "difference": -0.02, "interval": [-0.03, high]}
-                for name, high in pairs
+    def told(*highest: float) -> str:
+        return tell_claim(
+            [
+                Comparison(name, "greedy", -0.02, (-0.03, high), 1.0, 1.0, "", "", None)
+                for name, high in zip(CLAIMED, highest, strict=True)
             ],
-        }
+            5,
+        )
 
-    assert "every interval excludes zero" in tell_claim(summary(-0.01, -0.01, -0.01))
-    assert "not every interval" in tell_claim(summary(-0.01, 0.001, -0.01))
-    assert "+0.0200 against random [0.0100, 0.0300]" in tell_claim(summary(-0.01, -0.01, -0.01))
+    assert "every interval excludes zero" in told(-0.01, -0.01, -0.01)
+    assert "not every interval" in told(-0.01, 0.001, -0.01)
+    assert "+0.0200 against random [0.0100, 0.0300]" in told(-0.01, -0.01, -0.01)
 
 
 def test_untrained_network_is_the_start_of_the_trained_ones() -> None:

@@ -12,8 +12,10 @@ from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.paper_size import tell_handful
 from kscout.demo.settings import ZOO_ACQUISITIONS, PaperSize, ZooAcquisition
 from kscout.evaluation.results import Scores
+from kscout.evaluation.summary import Comparison
 from kscout.figures.pictures import draw_reconstructions
 from kscout.zoo import ZOO
+from synthetic_results import make_summary
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
 NAMES = [one.name for one in ZOO_ACQUISITIONS]
@@ -103,8 +105,9 @@ def test_other_rounding_is_told_and_other_slices_are_refused() -> None:
 
 
 def test_a_handful_is_said_to_settle_nothing_beside_the_whole_test_set() -> None:
-    compared = {"policy": "greedy", "difference": 0.0013, "interval": [-0.0007, 0.0028]}
-    summary = {"n_slices": 7, "n_volumes": 6, "reference": "fixed", "comparisons": [compared]}
+    where = ("greedy", "fixed", 0.0013, (-0.0007, 0.0028))
+    compared = Comparison(*where, 1.0, 1.0, "", "", None)
+    summary = replace(make_summary(), n_slices=7, n_volumes=6, comparisons=(compared,))
     text = tell_handful(summary, "greedy", stored_of("knee-base"))
     assert "7 slices of 6 knees settle nothing" in text
     assert "greedy minus fixed is +0.0013 (95 % interval −0.0007 to +0.0028)" in text

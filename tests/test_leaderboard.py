@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import shlex
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,9 +14,11 @@ from typer.main import get_command
 
 from kscout.cli import app
 from kscout.errors import ConfigError
-from kscout.evaluation.summary import gap_closed
+from kscout.evaluation.summarize import gap_closed
+from kscout.evaluation.summary import Comparison, PolicySummary, Score, Summary, Training
 from kscout.policies import POLICIES
 from kscout.zoo import ZOO, zoo_card, zoo_names
+from synthetic_results import make_summary
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -31,6 +35,7 @@ def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("leaderboard", BENCHMARKS / "leaderboard.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -71,33 +76,34 @@ def test_commands_of_the_leaderboard_can_be_typed(leaderboard: Records) -> None:
         assert all("=runs/" in one or one in {*POLICIES, *ZOO} for one in own)
 
 
-def _summary(scores: dict[str, float], **changes: Any) -> dict[str, Any]:
-    """Return the part of an evaluation's summary that the leaderboard reads."""
-    shared = {
-        **{"split": "test", "n_initial": 2, "steps": 3, "limit": None, "protocol": "paper"},
-        **{"is_argmax": False, "draw_seeds": [4]},
-    }
-    entries = [
-        {
-            **{"policy": name, "n_seeds": 2 if name == "mine" else 1, "n_trajectories": 7},
-            **{"final": {"ssim": {"mean": ssim, "std": None}}, "gap_closed": ssim / 2},
-            "training": {"method": "greedy"} if name == "mine" else None,
-        }
+def _summary(scores: dict[str, float], **changes: Any) -> Summary:
+    """Return the summary of an evaluation with these final scores."""
+    entries = tuple(
+        PolicySummary(
+            policy=name,
+            is_oracle=False,
+            n_seeds=2 if name == "mine" else 1,
+            seeds=(0, 1) if name == "mine" else (0,),
+            n_trajectories=7,
+            final={"ssim": Score(ssim, None, None)},
+            by_step={},
+            gap_closed=ssim / 2,
+            training=Training("greedy") if name == "mine" else None,
+        )
         for name, ssim in scores.items()
-    ]
-    comparisons = [
-        {"policy": name, "difference": ssim - scores["fixed"], "interval": [-1.0, 1.0]}
+    )
+    comparisons = tuple(
+        Comparison(name, "fixed", ssim - scores["fixed"], (-1.0, 1.0), 1.0, 1.0, "", "", None)
         for name, ssim in scores.items()
         if name != "fixed"
-    ]
-    told = {"policies": entries, "comparisons": comparisons, "reference": "fixed"}
-    return {**shared, **told, **changes}
+    )
+    conditions = {"n_initial": 2, "steps": 3, "draw_seeds": (4,), "reference": "fixed"}
+    found = {"policies": entries, "comparisons": comparisons}
+    return replace(make_summary(), **{**conditions, **found, **changes})
 
 
-def _records(
-    script: ModuleType, summary: dict[str, Any], *sources: str
-) -> dict[str, dict[str, Any]]:
-    found = script.records_of(
+def _rows(script: ModuleType, summary: Summary, *sources: str) -> dict[str, Any]:
+    found = script.rows_of(
         summary,
         store="s",
         horizon="h",
@@ -105,34 +111,41 @@ def _records(
         reconstructor="NET",
         sources={"mine": sources},
     )
-    return {record["method"]: record for record in found}
+    return {row.method: row for row in found}
 
 
-def test_records_tell_what_the_summary_tells_best_first(script: ModuleType) -> None:
+def test_rows_tell_what_the_summary_tells_best_first(script: ModuleType) -> None:
     summary = _summary({"fixed": 0.5, "mine": 0.65, "oracle": 0.8})
-    found = _records(script, summary, "runs/a", "runs/b")
+    found = _rows(script, summary, "runs/a", "runs/b")
     assert list(found) == ["oracle", "mine", "fixed"]
     mine, fixed = found["mine"], found["fixed"]
-    assert (mine["n_seeds"], mine["gap_closed"], mine["interval"]) == (2, 0.325, [-1.0, 1.0])
-    assert mine["difference_to_fixed"] == pytest.approx(0.15)
-    assert (fixed["difference_to_fixed"], fixed["interval"]) == (0, None)
+    assert (mine.n_seeds, mine.gap_closed, mine.interval) == (2, 0.325, (-1.0, 1.0))
+    assert mine.difference_to_fixed == pytest.approx(0.15)
+    assert (fixed.difference_to_fixed, fixed.interval) == (0, None)
     policies_of_mine = "--policy mine=runs/a --policy mine=runs/b --policy fixed"
-    assert f"{policies_of_mine} --trajectories 7 --seed 4" in mine["command"]
-    assert mine["command"].endswith("--out results/h/mine")
-    assert "--policy fixed --trajectories" in fixed["command"]
+    assert f"{policies_of_mine} --trajectories 7 --seed 4" in mine.command
+    assert mine.command.endswith("--out results/h/mine")
+    assert "--policy fixed --trajectories" in fixed.command
+
+
+def test_the_leaderboard_reads_back_as_it_was_written(script: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.json"
+    script.write_leaderboard(script.read_leaderboard(), path)
+    assert path.read_bytes() == (BENCHMARKS / "leaderboard.json").read_bytes()
+    assert script.read_leaderboard(tmp_path / "none.json") == []
 
 
 def test_a_command_names_a_policy_for_every_seed(script: ModuleType) -> None:
     with pytest.raises(ConfigError, match="2 seeds; name 2 policies"):
-        _records(script, _summary({"fixed": 0.5, "mine": 0.65}), "runs/a")
+        _rows(script, _summary({"fixed": 0.5, "mine": 0.65}), "runs/a")
 
 
 def test_policies_are_renamed_and_left_out_as_one_asks(script: ModuleType) -> None:
     summary = _summary({"fixed": 0.5, "mine": 0.65, "twin": 0.65})
     named = script.with_names(summary, {"mine": "zoo-name"}, ["twin"])
-    assert [entry["policy"] for entry in named["policies"]] == ["fixed", "zoo-name"]
-    assert [entry["policy"] for entry in named["comparisons"]] == ["zoo-name"]
-    assert summary["policies"][1]["policy"] == "mine"
+    assert [entry.policy for entry in named.policies] == ["fixed", "zoo-name"]
+    assert [entry.policy for entry in named.comparisons] == ["zoo-name"]
+    assert summary.policies[1].policy == "mine"
     with pytest.raises(ConfigError, match="has no yours"):
         script.with_names(summary, {"yours": "zoo-name"})
     with pytest.raises(ConfigError, match="called the same"):
@@ -146,36 +159,40 @@ def test_summaries_that_cannot_be_compared_are_refused(
     change: dict[str, Any], complaint: str, script: ModuleType
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        _records(script, _summary({"fixed": 0.5}, **change))
+        _rows(script, _summary({"fixed": 0.5}, **change))
 
 
-def test_another_evaluation_drives_out_all_records_of_its_horizon(script: ModuleType) -> None:
+def _row(
+    script: ModuleType,
+    method: str,
+    ssim: float,
+    gap: float | None = None,
+    store: str = "s",
+    horizon: str = "h",
+) -> Any:
+    return script.LeaderboardRow(store, horizon, method, 1, ssim, None, gap, 0.0, None, "")
+
+
+def test_another_evaluation_drives_out_all_rows_of_its_horizon(script: ModuleType) -> None:
     old = [
-        {"store": "s", "horizon": "h", "method": "mine", "ssim_mean": 0.9},
-        {"store": "s", "horizon": "h", "method": "random", "ssim_mean": 0.3},
-        {"store": "s", "horizon": "k", "method": "random", "ssim_mean": 0.4},
-        {"store": "a", "horizon": "h", "method": "mine", "ssim_mean": 0.1},
+        _row(script, "mine", 0.9),
+        _row(script, "random", 0.3),
+        _row(script, "random", 0.4, horizon="k"),
+        _row(script, "mine", 0.1, store="a"),
     ]
-    new = [{"store": "s", "horizon": "h", "method": "mine", "ssim_mean": 0.2}]
+    new = [_row(script, "mine", 0.2)]
     assert script.entered(old, new) == [old[3], new[0], old[2]]
 
 
 def test_an_evaluation_joins_where_the_fixed_order_scored_the_same(script: ModuleType) -> None:
-    place = {"store": "s", "horizon": "h"}
-    old = [
-        {**place, "method": "oracle", "ssim_mean": 0.9, "gap_closed": 1.0},
-        {**place, "method": "na-oracle", "ssim_mean": 0.7, "gap_closed": 0.0},
-        {**place, "method": "fixed", "ssim_mean": 0.6, "gap_closed": -0.5},
-    ]
-    new = [
-        {**place, "method": "mine", "ssim_mean": 0.75, "gap_closed": None},
-        {**place, "method": "fixed", "ssim_mean": 0.6, "gap_closed": None},
-    ]
+    scores = {"oracle": (0.9, 1.0), "na-oracle": (0.7, 0.0), "fixed": (0.6, -0.5)}
+    old = [_row(script, name, ssim, gap) for name, (ssim, gap) in scores.items()]
+    new = [_row(script, "mine", 0.75), _row(script, "fixed", 0.6)]
     found = script.joined(old, new)
-    assert [record["method"] for record in found] == ["oracle", "mine", "na-oracle", "fixed"]
-    assert [record["gap_closed"] for record in found] == pytest.approx([1, 0.25, 0, -0.5])
-    moved = [new[0], new[1] | {"ssim_mean": 0.6001}]
+    assert [row.method for row in found] == ["oracle", "mine", "na-oracle", "fixed"]
+    assert [row.gap_closed for row in found] == pytest.approx([1, 0.25, 0, -0.5])
+    moved = [new[0], _row(script, "fixed", 0.6001)]
     with pytest.raises(ConfigError, match=r"'fixed' scores 0\.6001 here"):
         script.joined(old, moved)
     with pytest.raises(ConfigError, match="without --join"):
-        script.joined([record | {"horizon": "k"} for record in old], new)
+        script.joined([replace(row, horizon="k") for row in old], new)

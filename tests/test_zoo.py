@@ -15,7 +15,7 @@ from kscout.core import Observation
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.entrants import Sizes, resolve
+from kscout.evaluation.contenders import Sizes, resolve
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
@@ -141,11 +141,11 @@ def test_entries_enter_evaluations_under_their_name_or_a_label(name: str) -> Non
     (plain,) = resolve(name, SIZES)
     (labeled,) = resolve(f"greedy={name}", SIZES)
     assert (plain.name, labeled.name) == (name, "greedy")
-    for entrant in (plain, labeled):
-        assert entrant.is_learned
-        assert entrant.config is not None
-        assert entrant.config["training"] == {"method": "greedy", "seed": 0}
-        assert entrant.config["acquisition"] == {"n_initial": 16, "horizon": 16}
+    for one in (plain, labeled):
+        assert one.is_learned
+        assert one.config is not None
+        assert one.config["training"] == {"method": "greedy", "seed": 0}
+        assert one.config["acquisition"] == {"n_initial": 16, "horizon": 16}
 
 
 @pytest.mark.parametrize("family", NETWORKS)

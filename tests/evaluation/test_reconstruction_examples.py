@@ -8,7 +8,7 @@ import torch
 
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
-from kscout.evaluation.entrants import Entrant
+from kscout.evaluation.contenders import Contender
 from kscout.evaluation.examples import read_examples, save_examples
 from kscout.evaluation.trajectories import (
     AcquisitionPlan,
@@ -22,13 +22,13 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 
 
 def test_examples_show_what_was_measured_and_scored(test_slices: SliceSet, tmp_path: Path) -> None:
-    entrants = [
-        Entrant("random", 0, Random(), 0),
-        Entrant("center-out", 0, CenterOut(n_cols=13), 0),
+    contenders = [
+        Contender("random", 0, Random(), 0),
+        Contender("center-out", 0, CenterOut(n_cols=13), 0),
     ]
     chosen = choose_slices(test_slices, ["b:1", "2"])
     plan = AcquisitionPlan(n_initial=3, horizon=4, batch_size=1)
-    examples = reconstruction_examples(entrants, chosen, ZeroFilled(), plan)
+    examples = reconstruction_examples(contenders, chosen, ZeroFilled(), plan)
     assert [(e.volume, e.slice, e.policy) for e in examples] == [
         ("b", 1, "random"),
         ("b", 1, "center-out"),

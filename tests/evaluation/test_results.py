@@ -26,7 +26,7 @@ def _arrays(done: Trajectory) -> tuple[np.ndarray, np.ndarray]:
 
 def _write(path: Path, trajectory: Trajectory) -> None:
     with writing_results(path) as writer:
-        writer.write("greedy", 3, *_arrays(trajectory), volumes=["a", "a", "b"], slices=[7, 8, 2])
+        writer.write("greedy", 3, *_arrays(trajectory), ["a", "a", "b"], [7, 8, 2])
 
 
 def test_rows_are_those_of_the_specification(tmp_path: Path, generator: torch.Generator) -> None:
@@ -59,7 +59,7 @@ def test_failed_writing_leaves_the_old_table(tmp_path: Path, generator: torch.Ge
     path = tmp_path / "results.csv"
     path.write_text("old")
     with pytest.raises(KeyboardInterrupt), writing_results(path) as writer:
-        writer.write("x", 0, *_arrays(_trajectory(generator)), volumes="abc", slices=[0, 0, 0])
+        writer.write("x", 0, *_arrays(_trajectory(generator)), "abc", [0, 0, 0])
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

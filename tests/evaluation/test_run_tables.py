@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 from scipy import stats
 
 from kscout.errors import DataError, RunError
+from kscout.evaluation.analyses import write_table
 from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.gammas import gamma_rows
 from kscout.evaluation.analyses.ranking import Ranking, RankingRow, kendall_tau, rank_policies
 from kscout.evaluation.run_names import named_runs
-from kscout.evaluation.summary import read_summary
-from kscout.evaluation.tables import write_table
+from kscout.evaluation.summary import PolicySummary, Score, Summary, Training
+from synthetic_results import make_summary
 
 
 def _run(
@@ -125,21 +127,24 @@ def test_cost_counts_reconstructions_from_settings_where_not_logged(tmp_path: Pa
     assert row.peak_memory_mib is None
 
 
-def _summary(*policies: tuple[str, bool, float, float, Any]) -> dict[str, Any]:
-    entries = [
-        {
-            "policy": name,
-            "is_oracle": is_oracle,
-            "n_seeds": 1,
-            "final": {
-                "ssim": {"mean": ssim, "std": None},
-                "psnr": {"mean": psnr, "std": None},
-            },
-            "training": training,
-        }
+def _summary(*policies: tuple[str, bool, float, float, Training | None], **changes: Any) -> Summary:
+    entries = tuple(
+        PolicySummary(
+            policy=name,
+            is_oracle=is_oracle,
+            n_seeds=1,
+            seeds=(0,),
+            n_trajectories=1,
+            final={"ssim": Score(ssim, None, None), "psnr": Score(psnr, None, None)},
+            by_step={},
+            training=training,
+        )
         for name, is_oracle, ssim, psnr, training in policies
-    ]
-    return {"n_initial": 4, "steps": 5, "policies": entries}
+    )
+    return replace(make_summary(), n_initial=4, steps=5, policies=entries, **changes)
+
+
+GREEDY = ("g", False, 0.72, 20.0, Training("greedy", 1.0))
 
 
 def test_ranking_finds_where_metrics_disagree() -> None:
@@ -169,9 +174,9 @@ def test_kendall_tau_agrees_with_scipy() -> None:
 
 def test_gammas_are_sorted_with_greedy_first() -> None:
     summary = _summary(
-        ("ng1", False, 0.71, 20.0, {"method": "ngreedy", "gamma": 1.0}),
-        ("ng0", False, 0.70, 20.0, {"method": "ngreedy", "gamma": 0.0}),
-        ("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}),
+        ("ng1", False, 0.71, 20.0, Training("ngreedy", 1.0)),
+        ("ng0", False, 0.70, 20.0, Training("ngreedy", 0.0)),
+        GREEDY,
         ("random", False, 0.5, 20.0, None),
     )
     rows = gamma_rows([summary])
@@ -201,27 +206,18 @@ def test_gammas_are_sorted_with_greedy_first() -> None:
 def test_gammas_of_other_conditions_are_refused(
     here: dict[str, Any], there: dict[str, Any], told: str
 ) -> None:
-    summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
     with pytest.raises(DataError, match=f"differ in {told}"):
-        gamma_rows([{**summary, **here}, {**summary, **there}])
+        gamma_rows([_summary(GREEDY, **here), _summary(GREEDY, **there)])
 
 
 def test_gammas_of_one_reconstructor_under_two_names_are_one_table() -> None:
-    summary = _summary(("g", False, 0.72, 20.0, {"method": "greedy", "gamma": 1.0}))
-    same = {**summary, "reconstructor_fingerprint": "ab"}
-    long = {**same, "reconstructor": "runs/unet", "steps": 9}
-    rows = gamma_rows([{**same, "reconstructor": "/runs/unet"}, long])
+    same = _summary(GREEDY, reconstructor_fingerprint="ab", reconstructor="/runs/unet")
+    rows = gamma_rows([same, replace(same, reconstructor="runs/unet", steps=9)])
     assert [row.steps for row in rows] == [5, 9]
 
 
-def test_summary_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"policies": [{}]}')
-    with pytest.raises(DataError, match="not the summary"):
-        read_summary(tmp_path)
-
-
 def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
-    write_table(tmp_path, "curves", [CurveRow("a", "val_ssim", 3, 1.5, None, 1)])
+    write_table(tmp_path, Curves, [CurveRow("a", "val_ssim", 3, 1.5, None, 1)])
     (row,) = csv.DictReader((tmp_path / "curves.csv").open(newline=""))
     assert row["mean"] == "1.5" and row["std"] == ""
     assert json.loads((tmp_path / "curves.json").read_text())[0]["std"] is None

@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from kscout.evaluation.adaptivity import entropies, entropy_bands
+from kscout.evaluation.analyses import write_table
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.curves import Curves
-from kscout.evaluation.analyses.entropy import EntropyRow
-from kscout.evaluation.analyses.examples import ExampleRow
-from kscout.evaluation.analyses.gammas import gamma_rows
-from kscout.evaluation.analyses.overlooked import OverlookedRow
-from kscout.evaluation.analyses.policy import PolicyRow
-from kscout.evaluation.analyses.snr import SnrRow
+from kscout.evaluation.analyses.entropy import Entropy, EntropyRow
+from kscout.evaluation.analyses.examples import ExampleRow, Examples
+from kscout.evaluation.analyses.gammas import GammaRow, Gammas
+from kscout.evaluation.analyses.overlooked import Overlooked, OverlookedRow
+from kscout.evaluation.analyses.policy import Policy, PolicyRow
+from kscout.evaluation.analyses.snr import Snr, SnrRow
 from kscout.evaluation.examples import Example, save_examples
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
 from kscout.evaluation.overlooked import shares_by_column, tally_states
 from kscout.evaluation.results import writing_results
-from kscout.evaluation.tables import write_table
 from kscout.figures.blocks import Drawing
 from kscout.figures.tables import Measured, Table, to_csv
 from kscout.report.build import build_report, write_report
@@ -29,24 +29,17 @@ from kscout.report.page import drawings_of
 from synthetic_results import N_COLS, N_INITIAL, STEPS, make_scores, write_evaluation, write_run
 
 
-def entry(policy: str, gamma: float | None, ssim: float) -> dict[str, object]:
-    score = {"mean": ssim, "std": 0.001, "interval": None}
-    training = {"method": "greedy" if gamma is None else "ngreedy", "gamma": gamma}
-    final = {"ssim": score, "psnr": {**score, "mean": 30.0}}
-    return {"policy": policy, "training": training, "n_seeds": 2, "final": final}
-
-
 def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS) -> Path:
     """Write tables as version 0.1 did: no record beside them names the analysis."""
     average = [
         PolicyRow("greedy", step, column, 0.5, None) for step in (1, 2, 3) for column in range(7)
     ]
-    write_table(folder, "average_policy", average)
+    write_table(folder, Policy, average)
     draws = torch.rand(3, 2, 5, 4, 7, generator=torch.Generator().manual_seed(0))
     by_seed = [entropies(draw.softmax(dim=-1)) for draw in draws.transpose(1, 2)]
     bands = enumerate(entropy_bands(by_seed), start=1)
     entropy = [EntropyRow("greedy", step, 3, **asdict(band)) for step, band in bands]
-    write_table(folder, "entropies", entropy)
+    write_table(folder, Entropy, entropy)
     passes = [
         PassRecord(
             epoch=epoch, pass_index=i, n_batches=4, n_values=9, paper=2.0 + i, reference=3.0,
@@ -55,14 +48,20 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
         for epoch in (1, 10, 13)
         for i in range(3)
     ]  # fmt: skip
-    write_table(folder, "snr", [SnrRow("greedy", 0, **asdict(one)) for one in noise_table(passes)])
-    gammas = [entry("g", None, 0.71), entry("a", 0.9, 0.72), entry("b", 1.0, 0.7)]
-    summary = {"n_initial": n_initial, "steps": steps, "policies": gammas}
-    write_table(folder, "gammas", gamma_rows([summary]))
+    write_table(folder, Snr, [SnrRow("greedy", 0, **asdict(one)) for one in noise_table(passes)])
+    gammas = (("g", None, 0.71), ("a", 0.9, 0.72), ("b", 1.0, 0.7))
+    rows = [
+        GammaRow(
+            *(name, "greedy" if gamma is None else "ngreedy", gamma, n_initial, steps, 2),
+            *(ssim, 0.001, 30.0, 0.001),
+        )
+        for name, gamma, ssim in gammas
+    ]
+    write_table(folder, Gammas, rows)
     image = np.ones((9, 11), dtype=np.float32)
     example = Example("greedy", 0, "v", 3, np.arange(11) > 5, image, image * 0.5, 0.9)
     save_examples(folder / "examples.npz", [example])
-    write_table(folder, "examples", [ExampleRow.of(example)])
+    write_table(folder, Examples, [ExampleRow.of(example)])
     return folder
 
 
@@ -115,7 +114,7 @@ def test_overlooked_columns_have_a_table_with_every_policy(tmp_path: Path) -> No
     )
     found = shares_by_column({"greedy": some, "random": other})
     rows = [OverlookedRow(*where, **asdict(shares)) for *where, shares in found]
-    write_table(tmp_path, "overlooked", rows)
+    write_table(tmp_path, Overlooked, rows)
     (section,) = build_report([tmp_path]).sections
     (table,) = section.blocks
     assert isinstance(table, Table) and section.title == "Overlooked columns"
@@ -132,8 +131,8 @@ def test_the_average_policy_of_an_evaluation_is_drawn_without_an_analysis(tmp_pa
         for one in scores:
             n_slices = len(one.slices)
             columns = np.broadcast_to(np.arange(STEPS), (n_slices, 1, STEPS))
-            where = {"volumes": one.volumes, "slices": one.slices}
-            writer.write(one.policy, one.seed, columns, one.values[:, None], **where)
+            metrics = one.values[:, None]
+            writer.write(one.policy, one.seed, columns, metrics, one.volumes, one.slices)
     sections = {section.title: section for section in build_report([tmp_path]).sections}
     (drawing,) = sections["Average policy"].blocks
     assert isinstance(drawing, Drawing)
@@ -158,8 +157,8 @@ def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:
     for horizon in ("16+2", "4+3"):
         folder = write_analyses(tmp_path / horizon)
         run = write_run(tmp_path / "runs" / horizon / "greedy")
-        write_table(folder, "cost", Cost().compute([str(run)]))
-        write_table(folder, "curves", Curves().compute([str(run)]))
+        write_table(folder, Cost, Cost().compute([str(run)]))
+        write_table(folder, Curves, Curves().compute([str(run)]))
     report = build_report([tmp_path / "16+2", tmp_path / "4+3"])
     blocks = [*report.tables, *drawings_of(report.sections)]
     names = [f"{type(block).__name__} {block.name}" for block in blocks]

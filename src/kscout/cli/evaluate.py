@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from kscout.cli.progress import drawn_bars
 from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.summary import Comparison, PolicySummary, Summary
 from kscout.files import finite
 from kscout.names import POLICIES, Protocol, untrained_reconstructions
 
@@ -77,7 +78,7 @@ def evaluate(
     Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 8 --steps 8
     --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
     """
-    from kscout.evaluation.compare import EvaluationSetting, check_out, request_of
+    from kscout.evaluation.compare import EvaluationSetting
     from kscout.evaluation.compare import evaluate as run_evaluation
     from kscout.evaluation.trajectories import AcquisitionPlan
 
@@ -100,25 +101,28 @@ def evaluate(
         device=device,
         precision=precision,
     )
-    if not overwrite:
-        check_out(out, request_of(policy, data, reconstructor, setting))
     with evaluation_progress() as on_step:
-        found = run_evaluation(policy, data, reconstructor, setting, out=out, on_step=on_step)
+        found = run_evaluation(
+            *(policy, data, reconstructor, setting),
+            out=out,
+            overwrite=overwrite,
+            on_step=on_step,
+        )
     if as_json:
         typer.echo(json.dumps(finite(found.summary)))
     else:
         console = answer_console()
-        console.print(summary_table(found.summary))
+        console.print(summary_table(found.found))
         text = f"wrote {out}/results.csv and {out}/summary.json"
         console.print(text, highlight=False, soft_wrap=True)
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
+def summary_table(summary: Summary) -> Table:
     """Return the final scores, best first, oracles marked and apart."""
     title = (
-        f"{summary['store']} {summary['split']}: {summary['n_slices']} slices of "
-        f"{summary['n_volumes']} volumes, {summary['n_initial']} + {summary['steps']} of "
-        f"{summary['n_cols']} columns, protocol {summary['protocol']}"
+        f"{summary.store} {summary.split}: {summary.n_slices} slices of {summary.n_volumes} "
+        f"volumes, {summary.n_initial} + {summary.steps} of {summary.n_cols} columns, protocol "
+        f"{summary.protocol}"
     )
     table = Table(
         title=title,
@@ -130,41 +134,31 @@ def summary_table(summary: dict[str, Any]) -> Table:
     )
     table.add_column("policy", overflow="fold", min_width=16)
     # Headers of two lines: the table fits into 80 characters, and no number is wrapped.
-    minus = f"minus\n{summary['reference']}"
+    minus = f"minus\n{summary.reference}"
     for name in ("SSIM", "PSNR", minus, "95 % interval", "p\n(Holm)"):
         table.add_column(name, justify="right", no_wrap=True)
-    compared = {entry["policy"]: entry for entry in summary["comparisons"]}
-    ranked = sorted(
-        summary["policies"], key=lambda entry: (entry["is_oracle"], -entry["final"]["ssim"]["mean"])
-    )
+    ranked = summary.ranked
     for entry, after in zip(ranked, [*ranked[1:], None], strict=True):
-        ends = after is not None and after["is_oracle"] and not entry["is_oracle"]
-        table.add_row(*_cells(entry, compared.get(entry["policy"])), end_section=ends)
-    notes = sorted({entry["note"] for entry in compared.values() if entry["note"]})
-    marks = (
-        ["* oracle: looks at the truth, no scanner can"]
-        if any(entry["is_oracle"] for entry in ranked)
-        else []
-    )
+        ends = after is not None and after.is_oracle and not entry.is_oracle
+        table.add_row(*_cells(entry, summary.comparison(entry.policy)), end_section=ends)
+    notes = sorted({one.note for one in summary.comparisons if one.note})
+    has_oracles = any(entry.is_oracle for entry in ranked)
+    marks = ["* oracle: looks at the truth, no scanner can"] if has_oracles else []
     table.caption = "\n".join([*marks, *notes]) or None
     table.caption_justify = "left"
     return table
 
 
-def _cells(entry: dict[str, Any], compared: dict[str, Any] | None) -> list[str]:
-    ssim = entry["final"]["ssim"]
-    std = "" if ssim["std"] is None else f" ± {ssim['std']:.4f}"
-    name = f"{entry['policy']} *" if entry["is_oracle"] else entry["policy"]
-    cells = [name, f"{ssim['mean']:.4f}{std}", f"{entry['final']['psnr']['mean']:.2f}"]
+def _cells(entry: PolicySummary, compared: Comparison | None) -> list[str]:
+    ssim = entry.final["ssim"]
+    std = "" if ssim.std is None else f" ± {ssim.std:.4f}"
+    name = f"{entry.policy} *" if entry.is_oracle else entry.policy
+    cells = [name, f"{ssim.mean:.4f}{std}", f"{entry.final['psnr'].mean:.2f}"]
     if compared is None:
         return [*cells, "–", "", ""]
-    interval = compared["interval"]
-    return [
-        *cells,
-        _signed(compared["difference"]),
-        "" if interval is None else f"{_signed(interval[0])} .. {_signed(interval[1])}",
-        f"{compared['p_value_corrected']:.3g}",
-    ]
+    ends = [] if compared.interval is None else [_signed(end) for end in compared.interval]
+    p_value = f"{compared.p_value_corrected:.3g}"
+    return [*cells, _signed(compared.difference), " .. ".join(ends), p_value]
 
 
 def _signed(difference: float) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from kscout.data.generate import make_store
 from kscout.demo.page import write_demo_page
@@ -26,6 +26,7 @@ from kscout.demo.stages import (
     train_all,
 )
 from kscout.evaluation.reconstructions import ReconstructionComparison, compare_reconstructions
+from kscout.evaluation.summary import Summary
 
 
 @final
@@ -34,7 +35,7 @@ class DemoResult:
     """What a demo found."""
 
     page: Path
-    summary: dict[str, Any]
+    summary: Summary
     """The summary of the evaluation of policies."""
     reconstructions: ReconstructionComparison
     zoo: list[ZooRun]

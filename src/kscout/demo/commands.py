@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from kscout.config import to_table
 from kscout.data.generate import MakeSettings
 from kscout.demo.settings import METHODS, SHOWN_BASELINE, ZOO_UNET, DemoFolder, DemoSettings
 from kscout.evaluation.compare import EvaluationSetting, request_of
@@ -80,7 +81,7 @@ def _make(making: MakeSettings, out: Path) -> list[str]:
 def _evaluate(
     wanted: list[str], data: Path, reconstructor: Path | str, setting: EvaluationSetting, out: Path
 ) -> list[str]:
-    asked = request_of(wanted, data, reconstructor, setting)
+    asked = to_table(request_of(wanted, data, reconstructor, setting))
     names = {"seed": asked.pop("seeds"), "policy": asked.pop("policies")}
     return _words("evaluate", **asked, **names, out=out)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +23,10 @@ from kscout.demo.settings import (
 from kscout.demo.stages import ZooRun
 from kscout.demo.words import say
 from kscout.evaluation.reconstructions import ReconstructionComparison, reconstruction_section
+from kscout.evaluation.summary import Comparison, read_summary
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.pictures import draw_montage
 from kscout.report.build import build_report, write_report
-from kscout.report.evaluations import read_evaluation
 from kscout.report.folders import search
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
@@ -47,14 +46,20 @@ def write_demo_page(
 ) -> Path:
     """Write the self-contained page and return its path."""
     report = build_report(folder.reported, title=TITLE)
-    summary = read_evaluation(folder.evaluation).summary
-    counts = {key: summary[key] for key in ("n_slices", "n_volumes")}
+    summary = read_summary(folder.evaluation)
+    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
     lead, *rest = report.front.summary
     images = f"{_tell_reconstructions(compared)}{_tell_noise(compared)}"
     front = replace(
         report.front,
         subtitle=say("subtitle"),
-        summary=(lead, tell_claim(summary), images, *rest, tell_scores(zoo)),
+        summary=(
+            lead,
+            tell_claim(summary.comparisons, summary.n_volumes),
+            images,
+            *rest,
+            tell_scores(zoo),
+        ),
     )
     sections = (
         data_section(settings, store),
@@ -88,19 +93,19 @@ def data_section(settings: DemoSettings, store: Store) -> Section:
     return Section("Images", (Prose(text), drawing))
 
 
-def tell_claim(summary: dict[str, Any]) -> str:
+def tell_claim(comparisons: Sequence[Comparison], n_volumes: int) -> str:
     """Say by how much the trained policy beats the plain masks, and whether that is chance."""
-    against = {entry["policy"]: entry for entry in summary["comparisons"]}
+    against = {one.policy: one for one in comparisons}
     leads, is_clear = [], True
     for name in CLAIMED:
-        (low, high), difference = against[name]["interval"], against[name]["difference"]
+        difference, (low, high) = against[name].difference, against[name].interval or (-1.0, 1.0)
         leads.append(f"{-difference:+.4f} against {name} [{-high:.4f}, {-low:.4f}]")
         is_clear = is_clear and high < 0
     return say(
         "claim",
         reference=REFERENCE,
         leads="; ".join(leads),
-        n_volumes=summary["n_volumes"],
+        n_volumes=n_volumes,
         verdict=say("claim_holds" if is_clear else "claim_fails"),
     )
 

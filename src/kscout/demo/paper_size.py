@@ -1,7 +1,6 @@
 """The section at the paper's size: a table, a picture and SSIM by step."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -11,6 +10,7 @@ from kscout.demo.settings import SHOWN_BASELINE, ZOO_BASELINES, ZOO_SIZE, ZOO_UN
 from kscout.demo.stages import ZooRun
 from kscout.demo.words import say
 from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.summary import Summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section
 from kscout.figures.curves import draw_ssim_by_step
 from kscout.figures.pictures import draw_reconstructions
@@ -24,7 +24,7 @@ _ORACLE_TITLES = {"na-oracle": "NA oracle", "oracle": "oracle"}
 def paper_size_section(runs: Sequence[ZooRun]) -> Section:
     """Return what the zoo's policies reached, acquisition by acquisition."""
     names = [ZOO_UNET, *(name for run in runs for name in run.acquisition.policies.values())]
-    told = {key: runs[0].summary[key] for key in ("n_slices", "n_volumes", "protocol")}
+    told = {**counts_of(runs[0].summary), "protocol": runs[0].summary.protocol}
     blocks: list[Block] = [
         Prose(say("paper_size", size=ZOO_SIZE, weights=", ".join(names), **told))
     ]
@@ -47,15 +47,20 @@ def tell_scores(runs: Sequence[ZooRun]) -> str:
     """Say in a sentence what the table shows, for the top of the page."""
     parts = []
     for run in runs:
-        one, entries = run.acquisition, run.summary["policies"]
-        scores = [f"{each['final']['ssim']['mean']:.4f} for {each['policy']}" for each in entries]
+        one, entries = run.acquisition, run.summary.policies
+        scores = [f"{each.ssim:.4f} for {each.policy}" for each in entries]
         parts.append(f"SSIM after {one.n_initial} + {one.horizon} columns is {', '.join(scores)}")
-    told = {key: runs[0].summary[key] for key in ("n_slices", "n_volumes")}
+    told = counts_of(runs[0].summary)
     scores_told = "; ".join(parts)
     return say("paper_size_summary", size=ZOO_SIZE, scores=scores_told, title=TITLE, **told)
 
 
-def tell_handful(summary: dict[str, Any], told: str, stored: StoredOracles | None) -> str:
+def counts_of(summary: Summary) -> dict[str, int]:
+    """Return how many slices of how many volumes were scored, for sentences."""
+    return {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
+
+
+def tell_handful(summary: Summary, told: str, stored: StoredOracles | None) -> str:
     """Say what the slices of this run can and cannot show.
 
     Args:
@@ -63,11 +68,10 @@ def tell_handful(summary: dict[str, Any], told: str, stored: StoredOracles | Non
         told: the policy that the sentence is about.
         stored: scores over the whole test set.
     """
-    text = say("handful", n_slices=summary["n_slices"], n_volumes=summary["n_volumes"])
-    here = {entry["policy"]: entry for entry in summary["comparisons"]}.get(told)
-    if here is not None and here["interval"] is not None:
-        difference = _difference(here["difference"], here["interval"])
-        reference = summary["reference"]
+    text, here = say("handful", **counts_of(summary)), summary.comparison(told)
+    if here is not None and here.interval is not None:
+        difference = _difference(here.difference, here.interval)
+        reference = summary.reference
         text += say("handful_here", told=told, reference=reference, difference=difference)
     whole = None if stored is None else stored.whole_test.get(told)
     if whole is not None and whole["interval"] is not None:
@@ -89,7 +93,7 @@ def _table(
     why: str,
 ) -> Table:
     one, summary = run.acquisition, run.summary
-    reference, whole_test = summary["reference"], {} if stored is None else stored.whole_test
+    reference, whole_test = summary.reference, {} if stored is None else stored.whole_test
     ssim = {scores.policy: scores.metric("ssim") for scores in run.scores}
     base, volumes = ssim[reference][:, -1], run.scores[0].volumes
 
@@ -118,7 +122,7 @@ def _table(
     size = "" if stored is None else f", {stored.test_set['n_slices']} slices"
     columns = (
         Column("policy"),
-        Column(f"SSIM, {summary['n_slices']} slices"),
+        Column(f"SSIM, {summary.n_slices} slices"),
         Column(f"minus {reference}", is_signed=True),
         Column(f"whole test set{size} (stored)", is_paper=True),
     )
@@ -128,7 +132,7 @@ def _table(
 
 
 def _note(run: ZooRun, stored: StoredOracles | None, *, is_shown: bool, why: str) -> str:
-    n_draws = max(entry["n_trajectories"] for entry in run.summary["policies"])
+    n_draws = max(entry.n_trajectories for entry in run.summary.policies)
     text = say("table_note", n_draws=n_draws, unet=ZOO_UNET)
     if stored is None:
         return text + say("oracles_missing")
@@ -166,6 +170,6 @@ def _by_step(run: ZooRun, oracles: Mapping[str, Float64[np.ndarray, "slice momen
         for name, mean in means.items()
     ]
     stored = " Oracles, dashed, are stored with the demo." if oracles else ""
-    one, n_slices = run.acquisition, run.summary["n_slices"]
+    one, n_slices = run.acquisition, run.summary.n_slices
     caption = say("by_step_caption", n_slices=n_slices, n_initial=one.n_initial, stored=stored)
     return Drawing(draw_ssim_by_step(curves), f"paper-size-{one.name}-by-step", caption)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -30,16 +30,15 @@ from kscout.demo.settings import (
 from kscout.demo.words import say
 from kscout.errors import DataError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.entrants import Sizes, resolve
+from kscout.evaluation.contenders import Sizes, resolve
 from kscout.evaluation.examples import Example
 from kscout.evaluation.progress import Step
 from kscout.evaluation.results import RESULTS, Scores, read_scores
-from kscout.evaluation.summary import SUMMARY
+from kscout.evaluation.summary import SUMMARY, Summary, read_summary
 from kscout.evaluation.trajectories import reconstruction_examples, trajectories
 from kscout.files import write_json
 from kscout.physics.sampling import center_mask
 from kscout.player import Acquisition, PolicySteps, save_acquisition
-from kscout.report.evaluations import read_evaluation
 from kscout.runs import Progress
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
@@ -75,7 +74,7 @@ def train_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: S
 
 def evaluate_all(
     settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProgress
-) -> dict[str, Any]:
+) -> Summary:
     """Run all policies over the test slices and return the summary."""
     runs = [folder.unet, *folder.runs.values()]
     files = [*(run / WEIGHTS_NAME for run in runs), folder.untrained]
@@ -92,7 +91,7 @@ def evaluated(
     out: Path,
     files: Mapping[str, Path],
     tell: OnProgress = lambda done, total, words: None,
-) -> dict[str, Any]:
+) -> Summary:
     """Return the summary of an evaluation, which is run where none of the same inputs is there.
 
     Args:
@@ -121,7 +120,7 @@ def evaluated(
         )
         # Last, so that an evaluation cut short is not taken for a whole one.
         write_json(kept, inputs)
-    return read_evaluation(out).summary
+    return read_summary(out)
 
 
 def record_acquisition(
@@ -136,10 +135,10 @@ def record_acquisition(
     wanted = [str(folder.runs[REFERENCE]), *PLAYED]
     steps = []
     for number, name in enumerate(wanted, start=1):
-        (entrant,) = resolve(name, sizes, seeds=(settings.seed,))
-        ((batch, done),) = trajectories(entrant.policy, own, found, plan, keep_images=True)
-        steps.append(steps_of(entrant.name, done, is_oracle=entrant.is_oracle))
-        tell(number, len(wanted), entrant.name)
+        (contender,) = resolve(name, sizes, seeds=(settings.seed,))
+        ((batch, done),) = trajectories(contender.policy, own, found, plan, keep_images=True)
+        steps.append(steps_of(contender.name, done, is_oracle=contender.is_oracle))
+        tell(number, len(wanted), contender.name)
     start = tuple(center_mask(settings.size, settings.n_initial).nonzero()[:, 0].tolist())
     told = {"volume": own.volumes[0], "slice": own.slices[0], "protocol": plan.protocol}
     title = say("acquisition", reference=REFERENCE, claimed=CLAIMED[0], **told)
@@ -184,7 +183,7 @@ class ZooRun:
     acquisition: ZooAcquisition
     fingerprint: str
     """Of the store that the slices come from."""
-    summary: dict[str, Any]
+    summary: Summary
     scores: list[Scores] = field(repr=False)
     zero_filled: Scores = field(repr=False)
     """Of images without a network, columns from the center outwards."""
@@ -208,10 +207,10 @@ def run_zoo(
     own = store.split("test").sample(settings.limit).subset(place)
     sizes = Sizes(own.n_cols, own.n_cols, one.n_initial, one.horizon)
     shown = [name for name in one.wanted if name == SHOWN_BASELINE or "=" in name]
-    entrants = [entrant for name in shown for entrant in resolve(name, sizes)]
+    contenders = [contender for name in shown for contender in resolve(name, sizes)]
     pictures = [
         example
-        for name, chosen in (("zero-filled", entrants[:1]), (ZOO_UNET, entrants))
+        for name, chosen in (("zero-filled", contenders[:1]), (ZOO_UNET, contenders))
         for example in reconstruction_examples(chosen, own, reconstruction.load(name), setting.plan)
     ]
     scores = read_scores(out)

@@ -62,7 +62,6 @@ class ResultsWriter:
         seed: int,
         columns: Int[np.ndarray, "slice trajectory step"],
         metrics: Float[np.ndarray, "slice trajectory moment 3"],
-        *,
         volumes: Sequence[str],
         slices: Sequence[int],
     ) -> None:

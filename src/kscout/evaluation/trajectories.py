@@ -13,7 +13,7 @@ from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
-from kscout.evaluation.entrants import Entrant
+from kscout.evaluation.contenders import Contender
 from kscout.evaluation.examples import Example
 from kscout.kernels.registry import build
 from kscout.names import check_protocol
@@ -151,26 +151,26 @@ def choose_slices(slices: SliceSet, wanted: Sequence[str]) -> SliceSet:
 
 
 def reconstruction_examples(
-    entrants: Sequence[Entrant],
+    contenders: Sequence[Contender],
     slices: SliceSet,
     reconstructor: Reconstructor,
     plan: AcquisitionPlan,
 ) -> list[Example]:
     """Run each policy once over the slices; examples come slice by slice, then by policy."""
     found: list[tuple[int, Example]] = []
-    for entrant in entrants:
-        own = replace(plan, n_trajectories=1, seed=entrant.draw_seed)
+    for contender in contenders:
+        own = replace(plan, n_trajectories=1, seed=contender.draw_seed)
         place = 0
         for batch, done in trajectories(
-            entrant.policy, slices, reconstructor, own, keep_images=True
+            contender.policy, slices, reconstructor, own, keep_images=True
         ):
             assert done.images is not None
             for i in range(len(batch)):
                 mask = center_mask(slices.n_cols, plan.n_initial)
                 mask[done.columns[i, 0].cpu()] = True
                 example = Example(
-                    policy=entrant.name,
-                    seed=entrant.seed,
+                    policy=contender.name,
+                    seed=contender.seed,
                     volume=slices.volumes[place],
                     slice=slices.slices[place],
                     mask=mask.numpy(),

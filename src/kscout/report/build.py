@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import final
 
 from kscout.errors import DataError, unknown_name
-from kscout.evaluation.analyses import EvaluationFolder, Material, Page
+from kscout.evaluation.analyses import Material, Page
+from kscout.evaluation.summary import EvaluationFolder
 from kscout.figures.blocks import Block, Section, Widget, labeled
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
@@ -14,16 +15,14 @@ from kscout.files import write_text
 from kscout.names import ANALYSES
 from kscout.player import acquisition_player
 from kscout.report.evaluations import (
-    Evaluation,
     curves_of,
-    is_trained,
     overview_table,
     result_section,
     result_sections,
 )
 from kscout.report.folders import Found, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
-from kscout.report.words import facts, summarize, tell_overall, tell_winner
+from kscout.report.words import facts, sentences, tell_overall, tell_winner
 
 
 @final
@@ -43,7 +42,7 @@ class Report:
 def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> Report:
     """Read folders and lay out a report; a section appears only where there is data for it."""
     found = search(folders)
-    styles = styles_of([curve for one in found.evaluations for curve in curves_of(one)])
+    styles = styles_of([curve for one in found.evaluations for curve in curves_of(one.summary)])
     sections = _evaluation_sections(found.evaluations, styles)
     sections += [player_section(found, styles), *analysis_sections(found, styles)]
     return Report(
@@ -64,7 +63,8 @@ def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sectio
             blocks = table.blocks(page)
             is_one = names.count(table.name) == 1
             parts.setdefault(table.title, []).extend(blocks if is_one else labeled(blocks, label))
-    material = _material(found)
+    runs = [run.path for run in found.runs if run.metrics]
+    material = Material(runs, found.evaluations)
     asked = set(parts)
     for name in ANALYSES.entries:
         kind = ANALYSES.resolve(name)
@@ -73,36 +73,19 @@ def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sectio
     return [Section(title, tuple(blocks)) for title, blocks in parts.items() if blocks]
 
 
-def _material(found: Found) -> Material:
-    return Material(
-        runs=[run.path for run in found.runs if run.metrics],
-        evaluations=[
-            EvaluationFolder(
-                label=one.label,
-                path=one.folder,
-                n_cols=one.n_cols,
-                n_initial=one.n_initial,
-                trained=tuple(entry["policy"] for entry in one.policies if is_trained(entry)),
-            )
-            for one in found.evaluations
-            if one.folder is not None and one.n_cols is not None and one.n_initial is not None
-        ],
-    )
-
-
-def _paper_settings(evaluations: Sequence[Evaluation]) -> dict[tuple[int, int], str | None]:
+def _paper_settings(evaluations: Sequence[EvaluationFolder]) -> dict[tuple[int, int], str | None]:
     """Return the paper's settings by start and steps, None where an evaluation's is not its."""
     settings: dict[tuple[int, int], str | None] = {}
     for one in evaluations:
-        setting = one.paper_setting
+        setting = one.summary.paper_setting
         name = setting.name if setting else None
-        key = (one.n_initial or 0, one.steps)
+        key = (one.summary.n_initial, one.summary.steps)
         settings[key] = name if settings.get(key, name) == name else None
     return settings
 
 
 def _evaluation_sections(
-    evaluations: Sequence[Evaluation], styles: dict[str, LineStyle]
+    evaluations: Sequence[EvaluationFolder], styles: dict[str, LineStyle]
 ) -> list[Section]:
     if len(evaluations) == 1:
         return result_sections(evaluations[0], styles=styles)
@@ -134,11 +117,11 @@ def player_section(found: Found, styles: dict[str, LineStyle]) -> Section:
 def _front(found: Found, title: str | None) -> Front:
     evaluations = found.evaluations
     if len(evaluations) == 1:
-        only = evaluations[0]
-        return Front(title or "Acquisition policies compared", summarize(only), facts=facts(only))
+        only = evaluations[0].summary
+        return Front(title or "Acquisition policies compared", sentences(only), facts=facts(only))
     if evaluations:
-        winners = [f"**{one.label}**: {tell_winner(one)}" for one in evaluations]
-        protocols = ", ".join(dict.fromkeys(one.protocol for one in evaluations))
+        winners = [f"**{one.label}**: {tell_winner(one.summary)}" for one in evaluations]
+        protocols = ", ".join(dict.fromkeys(one.summary.protocol for one in evaluations))
         return Front(
             title or "Acquisition policies compared",
             (tell_overall(evaluations), *winners),

@@ -1,27 +1,15 @@
-"""What an evaluation folder says: tables, figures and a summary in plain words."""
+"""What an evaluation folder says: tables and figures."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, final
 
 import numpy as np
 
-from kscout.errors import DataError
-from kscout.evaluation.paper_numbers import (
-    ARXIV,
-    NOT_SHOWN,
-    SSIM,
-    PaperSetting,
-    method_of,
-    same_setting,
-)
+from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, SSIM
+from kscout.evaluation.summary import EvaluationFolder, PolicySummary, Summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section, link_name
 from kscout.figures.curves import draw_ranking, draw_ssim_by_step
 from kscout.figures.series import Curve, LineStyle, styles_of
 from kscout.figures.tables import Column, Measured, Row, Table
-from kscout.names import POLICIES, label_of
 
 PROTOCOL_WORDS = {
     "paper": "Protocol **paper**: images are brought to the target's units with the target's own "
@@ -32,105 +20,26 @@ PROTOCOL_WORDS = {
 }
 
 
-@final
-@dataclass(frozen=True)
-class Evaluation:
-    """The summary of one evaluation folder."""
-
-    label: str
-    summary: dict[str, Any]
-    folder: Path | None = None
-    """Where its `results.csv` lies."""
-
-    @property
-    def policies(self) -> list[dict[str, Any]]:
-        """Policies by final SSIM, best first, oracles after the rest."""
-        return sorted(
-            self.summary["policies"],
-            key=lambda policy: (policy["is_oracle"], -final_of(policy)),
-        )
-
-    @property
-    def steps(self) -> int:
-        return len(self.summary["policies"][0]["by_step"]["ssim"]["mean"]) - 1
-
-    @property
-    def n_initial(self) -> int | None:
-        return self.summary.get("n_initial")
-
-    @property
-    def n_cols(self) -> int | None:
-        return self.summary.get("n_cols")
-
-    @property
-    def protocol(self) -> str:
-        return str(self.summary.get("protocol", "not recorded"))
-
-    @property
-    def paper_setting(self) -> PaperSetting | None:
-        """The setting of the paper that is like this one: same size, budget and protocol."""
-        if self.protocol != "paper":
-            return None
-        return same_setting(self.n_cols, self.n_initial, self.steps)
-
-    def comparison(self, name: str) -> dict[str, Any] | None:
-        """Return the paired comparison of a policy with the reference."""
-        found = [c for c in self.summary.get("comparisons") or [] if c["policy"] == name]
-        return found[0] if found else None
-
-
-def final_of(policy: dict[str, Any], metric: str = "ssim") -> float:
-    """Return a policy's mean after the last step."""
-    return float(policy["by_step"][metric]["mean"][-1])
-
-
-def paper_method(policy: dict[str, Any]) -> str | None:
-    """Return the paper's method that a policy of a summary is, by its training or its name."""
-    training = policy.get("training")
-    if not training:
-        return method_of(policy["policy"])
-    return method_of(label_of(training["method"], training))
-
-
-def is_trained(policy: dict[str, Any]) -> bool:
-    """Say whether a policy of a summary was trained, by its training or its name."""
-    return bool(policy.get("training")) or paper_method(policy) not in (None, *POLICIES.entries)
-
-
-def read_evaluation(folder: Path, label: str | None = None) -> Evaluation:
-    """Read `summary.json` of an evaluation folder."""
-    path = folder / "summary.json"
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        evaluation = Evaluation(label or folder.name, summary, folder)
-        _ = [final_of(policy) for policy in evaluation.policies], evaluation.steps
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise DataError(
-            f"{path} is not the summary of an evaluation ({error!r}); run `kscout evaluate` again"
-        ) from error
-    return evaluation
-
-
-def policy_table(evaluation: Evaluation, *, name: str = "policies") -> Table:
+def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     """Return final scores of all policies and the paired comparison.
 
     The paper's SSIM stands beside where image size, start, number of steps and protocol are the
     paper's.
     """
-    setting = evaluation.paper_setting
-    reference = evaluation.summary.get("reference")
-    n_seeds = max(int(policy.get("n_seeds", 1)) for policy in evaluation.policies)
+    setting, ranked = summary.paper_setting, summary.ranked
+    n_seeds = max(policy.n_seeds for policy in ranked)
     columns = (
         Column("policy"),
         Column("SSIM", best="max"),
         Column("PSNR (dB)", digits=2, best="max"),
         Column("NMSE", best="min"),
-        Column(f"SSIM minus {reference}", is_signed=True),
+        Column(f"SSIM minus {summary.reference}", is_signed=True),
         Column("p (corrected)", digits=3, is_probability=True),
         *([Column(f"paper: {setting.title}", is_paper=True)] if setting else []),
     )
-    name_of_setting = setting.name if setting else None
-    rows = tuple(_policy_row(evaluation, policy, name_of_setting) for policy in evaluation.policies)
+    rows = tuple(
+        _policy_row(summary, policy, setting.name if setting else None) for policy in ranked
+    )
     paper = (
         f"The last column is printed in {ARXIV}, for the same image size, start and number of "
         "steps on fastMRI data under protocol paper: not our measurement, and the data are others "
@@ -139,63 +48,50 @@ def policy_table(evaluation: Evaluation, *, name: str = "policies") -> Table:
         else NOT_SHOWN
     )
     note = (
-        f"Means after the last of {evaluation.steps} steps over slices, trajectories and seeds"
+        f"Means after the last of {summary.steps} steps over slices, trajectories and seeds"
         + (f"; ± is the standard deviation over up to {n_seeds} seeds" if n_seeds > 1 else "")
-        + f". Brackets: 95 % intervals with volumes as the unit. Protocol {evaluation.protocol}. "
+        + f". Brackets: 95 % intervals with volumes as the unit. Protocol {summary.protocol}. "
         f"Best values of feasible policies are marked. {paper}"
     )
-    return Table(f"Scores after {evaluation.steps} acquired columns", columns, rows, note, name)
+    return Table(f"Scores after {summary.steps} acquired columns", columns, rows, note, name)
 
 
-def _policy_row(evaluation: Evaluation, policy: dict[str, Any], setting: str | None) -> Row:
-    name = policy["policy"]
-    ssim = policy["by_step"]["ssim"]
-    std, interval = ssim["std"][-1], ssim["interval"][-1]
-    compared = evaluation.comparison(name)
-    difference = (
-        Measured(float(compared["difference"]), interval=_pair(compared.get("interval")))
-        if compared
-        else None
-    )
+def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) -> Row:
+    ssim, compared = policy.final["ssim"], summary.comparison(policy.policy)
     return Row(
         (
-            name,
-            Measured(final_of(policy), std, _pair(interval)),
-            Measured(final_of(policy, "psnr")),
-            Measured(final_of(policy, "nmse")),
-            difference,
-            Measured(float(compared["p_value_corrected"])) if compared else None,
+            policy.policy,
+            Measured(ssim.mean, ssim.std, ssim.interval),
+            Measured(policy.final["psnr"].mean),
+            Measured(policy.final["nmse"].mean),
+            Measured(compared.difference, interval=compared.interval) if compared else None,
+            Measured(compared.p_value_corrected) if compared else None,
             *([_paper_cell(policy, setting)] if setting else []),
         ),
-        is_oracle=policy["is_oracle"],
+        is_oracle=policy.is_oracle,
     )
 
 
-def _paper_cell(policy: dict[str, Any], setting: str) -> Measured | None:
-    method = paper_method(policy)
-    found = SSIM[setting].get(method) if method else None
+def _paper_cell(policy: PolicySummary, setting: str) -> Measured | None:
+    found = SSIM[setting].get(policy.paper_method or "")
     return Measured(*found) if found else None
 
 
-def _pair(interval: Sequence[float] | None) -> tuple[float, float] | None:
-    return None if interval is None else (float(interval[0]), float(interval[1]))
-
-
-def curves_of(evaluation: Evaluation, metric: str = "ssim") -> list[Curve]:
+def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
     """Return every policy's scores by step, with intervals over volumes where there are any."""
     curves = []
-    for policy in evaluation.policies:
-        table = policy["by_step"][metric]
-        mean = np.array(table["mean"], dtype=np.float64)
-        has_band = all(interval is not None for interval in table["interval"])
-        band = np.array(table["interval"], dtype=np.float64).T if has_band else (None, None)
-        x = np.arange(len(mean), dtype=np.float64)
-        curves.append(Curve(policy["policy"], x, mean, band[0], band[1], policy["is_oracle"]))
+    for policy in summary.ranked:
+        steps = policy.by_step[metric]
+        intervals = [one for one in steps.interval if one is not None]
+        has_band = len(intervals) == len(steps.mean)
+        low, high = np.array(intervals).T if has_band else (None, None)
+        x, mean = np.arange(len(steps.mean), dtype=np.float64), np.array(steps.mean)
+        curves.append(Curve(policy.policy, x, mean, low, high, policy.is_oracle))
     return curves
 
 
 def result_sections(
-    evaluation: Evaluation, *, styles: dict[str, LineStyle] | None = None
+    evaluation: EvaluationFolder, *, styles: dict[str, LineStyle] | None = None
 ) -> list[Section]:
     """Return the sections of a report on one evaluation."""
     blocks = _blocks(evaluation, styles)
@@ -203,7 +99,7 @@ def result_sections(
 
 
 def result_section(
-    evaluation: Evaluation, *, styles: dict[str, LineStyle] | None = None
+    evaluation: EvaluationFolder, *, styles: dict[str, LineStyle] | None = None
 ) -> Section:
     """Return all that one of several evaluations shows as one section."""
     stem = f"{link_name(evaluation.label)}-"
@@ -212,11 +108,12 @@ def result_section(
 
 
 def _blocks(
-    evaluation: Evaluation, styles: dict[str, LineStyle] | None, stem: str = ""
+    evaluation: EvaluationFolder, styles: dict[str, LineStyle] | None, stem: str = ""
 ) -> dict[str, tuple[Block, ...]]:
-    curves = curves_of(evaluation)
+    summary = evaluation.summary
+    curves = curves_of(summary)
     looks = styles or styles_of(curves)
-    protocol = PROTOCOL_WORDS.get(evaluation.protocol, f"Protocol {evaluation.protocol}.")
+    protocol = PROTOCOL_WORDS.get(summary.protocol, f"Protocol {summary.protocol}.")
     by_step = Drawing(
         draw_ssim_by_step(curves, styles=looks),
         f"{stem}ssim-by-step",
@@ -224,21 +121,21 @@ def _blocks(
         "ground truth, are dashed.",
     )
     return {
-        "Scores": (Prose(protocol), policy_table(evaluation, name=f"{stem}policies")),
+        "Scores": (Prose(protocol), policy_table(summary, name=f"{stem}policies")),
         "SSIM by step": (by_step,),
-        "SSIM and PSNR": _ranking(evaluation, looks, stem),
+        "SSIM and PSNR": _ranking(summary, looks, stem),
     }
 
 
-def _ranking(evaluation: Evaluation, styles: dict[str, LineStyle], stem: str) -> tuple[Block, ...]:
-    policies = evaluation.policies
-    if len(policies) < 3:
+def _ranking(summary: Summary, styles: dict[str, LineStyle], stem: str) -> tuple[Block, ...]:
+    ranked = summary.ranked
+    if len(ranked) < 3:
         return ()
     figure = draw_ranking(
-        [policy["policy"] for policy in policies],
-        np.array([final_of(policy) for policy in policies]),
-        np.array([final_of(policy, "psnr") for policy in policies]),
-        oracles=[policy["policy"] for policy in policies if policy["is_oracle"]],
+        [policy.policy for policy in ranked],
+        np.array([policy.ssim for policy in ranked]),
+        np.array([policy.final["psnr"].mean for policy in ranked]),
+        oracles=[policy.policy for policy in ranked if policy.is_oracle],
         styles=styles,
     )
     caption = (
@@ -248,22 +145,22 @@ def _ranking(evaluation: Evaluation, styles: dict[str, LineStyle], stem: str) ->
     return (Drawing(figure, f"{stem}ssim-psnr", caption),)
 
 
-def overview_table(evaluations: Sequence[Evaluation]) -> Table:
+def overview_table(evaluations: Sequence[EvaluationFolder]) -> Table:
     """Return final SSIM of every policy (rows) in every evaluation (columns), as in the paper."""
-    policies: dict[str, dict[str, Any]] = {}
-    for evaluation in evaluations:
-        for policy in evaluation.policies:
-            policies.setdefault(policy["policy"], policy)
+    policies: dict[str, PolicySummary] = {}
+    for one in evaluations:
+        for policy in one.summary.ranked:
+            policies.setdefault(policy.policy, policy)
     columns = [Column("policy")]
-    columns += [Column(f"{one.label} ({one.protocol})", best="max") for one in evaluations]
-    found = [one.paper_setting for one in evaluations]
+    columns += [Column(f"{one.label} ({one.summary.protocol})", best="max") for one in evaluations]
+    found = [one.summary.paper_setting for one in evaluations]
     settings = [setting for setting in dict.fromkeys(found) if setting is not None]
     columns += [Column(f"paper: {setting.title}", is_paper=True) for setting in settings]
     rows = []
     for name, policy in policies.items():
-        ours = [_overview_cell(evaluation, name) for evaluation in evaluations]
+        ours = [_overview_cell(one.summary, name) for one in evaluations]
         theirs = [_paper_cell(policy, setting.name) for setting in settings]
-        rows.append(Row((name, *ours, *theirs), policy["is_oracle"]))
+        rows.append(Row((name, *ours, *theirs), policy.is_oracle))
     paper = (
         f"Columns of the paper are printed in {ARXIV} on fastMRI data, and are not our measurements"
         + (
@@ -279,23 +176,16 @@ def overview_table(evaluations: Sequence[Evaluation]) -> Table:
     return Table("Final SSIM of all policies", tuple(columns), tuple(rows), note, "overview")
 
 
-def _overview_cell(evaluation: Evaluation, name: str) -> Measured | None:
-    for policy in evaluation.policies:
-        if policy["policy"] == name:
-            return Measured(final_of(policy), policy["by_step"]["ssim"]["std"][-1])
-    return None
+def _overview_cell(summary: Summary, name: str) -> Measured | None:
+    found = [policy.final["ssim"] for policy in summary.policies if policy.policy == name]
+    return Measured(found[0].mean, found[0].std) if found else None
 
 
 __all__ = [
     "PROTOCOL_WORDS",
-    "Evaluation",
     "curves_of",
-    "final_of",
-    "is_trained",
     "overview_table",
-    "paper_method",
     "policy_table",
-    "read_evaluation",
     "result_section",
     "result_sections",
 ]

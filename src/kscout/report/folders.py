@@ -11,11 +11,10 @@ from typing import Any, final
 from kscout.errors import DataError
 from kscout.evaluation.analyses import Tabulated, find_tables
 from kscout.evaluation.run_names import folder_labels
+from kscout.evaluation.summary import SUMMARY, EvaluationFolder, read_summary
 from kscout.player import Acquisition, load_acquisition
-from kscout.report.evaluations import Evaluation, read_evaluation
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 
-SUMMARY = "summary.json"
 ACQUISITIONS = "acquisition*.npz"
 _ORIGIN = (
     "protocol",
@@ -38,7 +37,7 @@ Facts = dict[str, str]
 class Found:
     """All that lies in the folders a report was asked for."""
 
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[EvaluationFolder, ...]
     runs: tuple[RunRecord, ...]
     acquisitions: tuple[Acquisition, ...]
     tables: tuple[tuple[str, Tabulated], ...]
@@ -53,14 +52,14 @@ def search(names: Sequence[str | Path]) -> Found:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder; name run, evaluation or analysis folders")
     folders = folder_labels(_folders(paths))
-    evaluations = {
-        label: read_evaluation(folder, label)
+    evaluations = [
+        EvaluationFolder(label, folder, read_summary(folder))
         for folder, label in folders.items()
         if _is_evaluation(folder)
-    }
+    ]
     runs = [(label, read_run(folder)) for folder, label in folders.items() if _is_run(folder)]
     found = Found(
-        evaluations=tuple(evaluations.values()),
+        evaluations=tuple(evaluations),
         runs=tuple(run for _, run in runs),
         acquisitions=tuple(
             load_acquisition(file)
@@ -70,7 +69,7 @@ def search(names: Sequence[str | Path]) -> Found:
         tables=tuple(
             (label, table) for folder, label in folders.items() for table in find_tables(folder)
         ),
-        provenance=_provenance(folders, evaluations, runs),
+        provenance=_provenance(evaluations, runs),
     )
     if not (found.evaluations or found.runs or found.acquisitions or found.tables):
         raise DataError(
@@ -119,17 +118,13 @@ def _load(path: Path) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _provenance(
-    folders: Mapping[Path, str],
-    evaluations: Mapping[str, Evaluation],
-    runs: Sequence[tuple[str, RunRecord]],
+    evaluations: Sequence[EvaluationFolder], runs: Sequence[tuple[str, RunRecord]]
 ) -> dict[str, Facts]:
     packages = ("kscout", "numpy", "matplotlib")
     facts = {"This page": {"made with": ", ".join(f"{name} {version(name)}" for name in packages)}}
-    by_label = {label: folder for folder, label in folders.items()}
-    for label, evaluation in evaluations.items():
-        told = {key: evaluation.summary[key] for key in _ORIGIN if key in evaluation.summary}
-        origin = _json(by_label[label] / PROVENANCE) or {}
-        facts[f"Evaluation: {label}"] = _flat({**told, **origin})
+    for one in evaluations:
+        told = {key: getattr(one.summary, key) for key in _ORIGIN}
+        facts[f"Evaluation: {one.label}"] = _flat({**told, **(_json(one.path / PROVENANCE) or {})})
     for label, run in runs:
         facts[f"Run: {label}"] = _flat(run.provenance)
     return facts
@@ -141,7 +136,7 @@ def _flat(record: Mapping[str, Any]) -> Facts:
     for key, value in record.items():
         if isinstance(value, dict):
             text = ", ".join(f"{name} {inner}" for name, inner in value.items())
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             text = ", ".join(map(str, value))
         else:
             text = "" if value is None else str(value)

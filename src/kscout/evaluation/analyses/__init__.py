@@ -7,19 +7,17 @@ or draws.
 
 from kscout.evaluation.analyses.analysis import (
     Analysis,
-    EvaluationFolder,
     Material,
     Page,
     PolicyAnalysis,
     SliceSetting,
     Split,
 )
-from kscout.evaluation.analyses.files import Tabulated, find_tables, run_analysis
+from kscout.evaluation.analyses.files import Tabulated, find_tables, run_analysis, write_table
 from kscout.evaluation.analyses.options import Option, options_of, with_options
 
 __all__ = [
     "Analysis",
-    "EvaluationFolder",
     "Material",
     "Option",
     "Page",
@@ -31,4 +29,5 @@ __all__ = [
     "options_of",
     "run_analysis",
     "with_options",
+    "write_table",
 ]

@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
-from kscout.errors import ConfigError, DataError
+from kscout.config import read, to_table
+from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
+from kscout.evaluation.summary import EvaluationFolder
 from kscout.figures.blocks import Block
 from kscout.figures.series import LineStyle
 from kscout.figures.tables import plain_table
@@ -37,19 +39,6 @@ class Page:
     def looks_of(self, names: set[str]) -> Mapping[str, LineStyle] | None:
         """Return the page's looks where they cover all names."""
         return self.styles if names <= set(self.styles) else None
-
-
-@final
-@dataclass(frozen=True)
-class EvaluationFolder:
-    """An evaluation on disk, as far as analyses read it."""
-
-    label: str
-    path: Path
-    n_cols: int
-    n_initial: int
-    trained: tuple[str, ...]
-    """Names of its trained policies."""
 
 
 @final
@@ -126,17 +115,12 @@ class Analysis(ABC, Generic[Row]):
     @classmethod
     def document(cls, rows: Sequence[Row]) -> Any:  # noqa: ANN401 - any JSON value
         """Return the content of the JSON file."""
-        return [asdict(row) for row in rows]  # type: ignore[call-overload]
+        return [to_table(row, nulls=True) for row in rows]
 
     @classmethod
     def parse(cls, document: Any) -> list[Row]:  # noqa: ANN401 - any JSON value
         """Return the rows that a JSON file holds."""
-        names = [item.name for item in fields(cls.row)]
-        try:
-            found = [{name: line[name] for name in names if name in line} for line in document]
-            return [cls.row(**line) for line in found]
-        except TypeError as error:
-            raise DataError(f"this is no table of {cls.file} ({error}); make it anew") from error
+        return [read(cls.row, line) for line in document]
 
 
 @final

@@ -1,7 +1,7 @@
 """Entropies of policies by step: how much the choice of a column depends on the image."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -64,20 +64,20 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     ) -> list[EntropyRow]:
         """Run the policies; seeds of one method share a row."""
         from kscout.evaluation.adaptivity import entropy_bands, policy_entropies
-        from kscout.evaluation.subjects import open_subjects
+        from kscout.evaluation.prepare import open_policies
 
-        opened = open_subjects(given, SliceSetting.of(self))
+        ready = open_policies(given, SliceSetting.of(self))
         rows = []
-        for name, entrants in opened.by_name.items():
+        for name, contenders in ready.by_name.items():
             by_seed = []
-            for entrant in entrants:
-                plan = replace(opened.plan, seed=entrant.draw_seed)
+            for one in contenders:
+                plan = ready.plan_of(one)
                 by_seed.append(
-                    policy_entropies(entrant.policy, opened.slices, opened.reconstructor, plan)
+                    policy_entropies(one.policy, ready.slices, ready.reconstructor, plan)
                 )
                 if on_step is not None:
-                    n_slices = len(opened.slices)
-                    on_step(Step(f"{name}, seed {entrant.seed}", n_slices, n_slices))
+                    n_slices = len(ready.slices)
+                    on_step(Step(f"{name}, seed {one.seed}", n_slices, n_slices))
             rows += [
                 EntropyRow(policy=name, step=step, n_seeds=len(by_seed), **asdict(band))
                 for step, band in enumerate(entropy_bands(by_seed), start=1)

@@ -62,12 +62,12 @@ class Examples(PolicyAnalysis[ExampleRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ExampleRow]:
         """Run each policy once over the slices, and keep the images in `examples.npz`."""
-        from kscout.evaluation.subjects import open_subjects
+        from kscout.evaluation.prepare import open_policies
         from kscout.evaluation.trajectories import choose_slices, reconstruction_examples
 
-        opened = open_subjects(given, SliceSetting.of(self))
-        chosen = choose_slices(opened.slices, self.slice or ("0",))
-        found = reconstruction_examples(opened.entrants, chosen, opened.reconstructor, opened.plan)
+        ready = open_policies(given, SliceSetting.of(self))
+        chosen = choose_slices(ready.slices, self.slice or ("0",))
+        found = reconstruction_examples(ready.contenders, chosen, ready.reconstructor, ready.plan)
         save_examples(out / EXAMPLES, found)
         return [ExampleRow.of(example) for example in found]
 

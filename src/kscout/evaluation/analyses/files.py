@@ -1,21 +1,34 @@
 """Tables of analyses on disk: `FILE.csv`, `FILE.json`, and beside them `FILE.settings.json`."""
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
+from kscout.config import to_table
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.requests import Request, as_request, check_table, kept_request
-from kscout.evaluation.tables import write_table
+from kscout.evaluation.saved_settings import Table, check_same
 from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
+from kscout.files import write_json, written_whole
 from kscout.names import ANALYSES
 
 Row = TypeVar("Row")
+
+_SETTINGS = ".settings.json"
+_NAMES_IN_0_1 = {
+    "horizon": "steps",
+    "n_trajectories": "trajectories",
+    "n_passes": "passes",
+    "seeds": "seed",
+    "slices": "slice",
+    "epochs": "epoch",
+}
+"""What version 0.1, which did not record the analysis, called some options."""
 
 
 def run_analysis(
@@ -36,10 +49,12 @@ def run_analysis(
         on_step: told how far the work has come.
     """
     settings = _settings(analysis, given)
-    if not overwrite:
-        check_table(out, analysis.file, settings)
+    if not overwrite and (out / f"{analysis.file}.csv").exists():
+        there = _comparable(_kept(out / f"{analysis.file}{_SETTINGS}"), settings)
+        check_same(out, f"{analysis.file}.csv", there, settings)
     rows = analysis.compute(given, out=out, on_step=on_step)
-    write_table(out, analysis.file, rows, document=analysis.document(rows), request=settings)
+    write_table(out, type(analysis), rows)
+    write_json(out / f"{analysis.file}{_SETTINGS}", settings)
     if figures := analysis.figures(rows, out):
         from kscout.figures.style import save_figure
 
@@ -48,15 +63,45 @@ def run_analysis(
     return rows
 
 
-def _settings(analysis: Analysis[Any], given: Sequence[str]) -> Request:
+def write_table(folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row]) -> None:
+    """Write the CSV and the JSON file of an analysis whole; what is None is empty in CSV."""
+    path = folder / f"{kind.file}.csv"
+    if not rows:
+        raise DataError(f"nothing to write to {path}: the table has no rows")
+    lines = [to_table(row, nulls=True) for row in rows]
+    with written_whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    write_json(path.with_suffix(".json"), kind.document(rows))
+
+
+def _settings(analysis: Analysis[Any], given: Sequence[str]) -> Table:
+    """Return what decides a table: the analysis, what it reads, and its options."""
     options = {
-        item.name: getattr(analysis, item.name)
-        for item in fields(analysis)
-        if item.name not in analysis.free
+        name: None if value == [] else value
+        for name, value in to_table(analysis, nulls=True).items()
+        if name not in analysis.free
     }
-    told = {name: None if value == () else value for name, value in options.items()}
     name = ANALYSES.name_of(type(analysis))
-    return as_request({"analysis": name, analysis.reads: list(given), **told})
+    return {"analysis": name, analysis.reads: [str(one) for one in given], **options}
+
+
+def _kept(path: Path) -> Table | None:
+    """Return the settings that a table was made with; None where they are not known."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _comparable(there: Table | None, here: Table) -> Table | None:
+    """Return kept settings under the names of today; of version 0.1, only what both name."""
+    if there is None or "analysis" in there:
+        return there
+    renamed = {_NAMES_IN_0_1.get(key, key): value for key, value in there.items()}
+    return {key: renamed.get(key, value) for key, value in here.items()}
 
 
 @final
@@ -85,18 +130,18 @@ class Tabulated:
 
 def find_tables(folder: Path) -> list[Tabulated]:
     """Read the tables that analyses wrote to a folder."""
-    found = [_read(path) for path in sorted(folder.glob("*.json"))]
+    paths = [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(_SETTINGS)]
+    found = [_read(path) for path in paths]
     return [table for table in found if table is not None]
 
 
 def _read(path: Path) -> Tabulated | None:
-    if path.name.endswith(".settings.json"):
-        return None
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); make it anew") from error
-    name = (kept_request(path.parent, path.stem) or {}).get("analysis") or _recognized(document)
+    kept = _kept(path.with_name(f"{path.stem}{_SETTINGS}")) or {}
+    name = kept.get("analysis") or _recognized(document)
     if name is None:
         return None
     try:
@@ -105,8 +150,8 @@ def _read(path: Path) -> Tabulated | None:
         kind = None
     try:
         rows = document if kind is None else kind.parse(document)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+    except (ConfigError, AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is no table of {name} ({error}); make it anew") from error
     is_table = isinstance(rows, list) and bool(rows)
     return Tabulated(name, kind, rows, path.parent) if is_table else None
 

@@ -11,7 +11,13 @@ from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.summary import check_comparable, read_summary
+from kscout.evaluation.summary import (
+    PolicySummary,
+    Summary,
+    Training,
+    check_comparable,
+    read_summary,
+)
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
 from kscout.names import ESTIMATORS
@@ -26,17 +32,13 @@ class GammaRow:
     method: str
     gamma: float | None
     """None for an estimator without discount, such as the greedy one."""
-    n_initial: int | None
-    steps: int | None
+    n_initial: int
+    steps: int
     n_seeds: int
     ssim_mean: float
     ssim_std: float | None
     psnr_mean: float
     psnr_std: float | None
-
-    @property
-    def horizon(self) -> tuple[int, int]:
-        return self.n_initial or 0, self.steps or 0
 
 
 @final
@@ -82,44 +84,45 @@ class Gammas(Analysis[GammaRow]):
         return blocks
 
 
-def gamma_rows(summaries: Sequence[dict[str, Any]]) -> list[GammaRow]:
+def gamma_rows(summaries: Sequence[Summary]) -> list[GammaRow]:
     """Return final scores of trained policies by method and gamma, those without gamma first.
 
     A policy's method and gamma are those that its run was trained with. Evaluations may differ in
     start and steps, which rows tell, and in nothing else that changes scores.
     """
     check_comparable(summaries)
-    rows = []
-    for summary in summaries:
-        for entry in summary["policies"]:
-            training = entry.get("training")
-            if training is None:
-                continue
-            estimator = ESTIMATORS.entries.get(training["method"])
-            ssim, psnr = (entry["final"][metric] for metric in ("ssim", "psnr"))
-            rows.append(
-                GammaRow(
-                    policy=entry["policy"],
-                    method=training["method"],
-                    gamma=training["gamma"] if estimator and "gamma" in estimator.varies else None,
-                    n_initial=summary.get("n_initial"),
-                    steps=summary.get("steps"),
-                    n_seeds=entry["n_seeds"],
-                    ssim_mean=ssim["mean"],
-                    ssim_std=ssim["std"],
-                    psnr_mean=psnr["mean"],
-                    psnr_std=psnr["std"],
-                )
-            )
+    rows = [
+        _row(summary, entry, entry.training)
+        for summary in summaries
+        for entry in summary.policies
+        if entry.training is not None
+    ]
     if not rows:
         raise DataError("no policy in these evaluations was loaded from a training run")
-    return sorted(rows, key=lambda row: (row.steps or 0, -1 if row.gamma is None else row.gamma))
+    return sorted(rows, key=lambda row: (row.steps, -1 if row.gamma is None else row.gamma))
+
+
+def _row(summary: Summary, entry: PolicySummary, training: Training) -> GammaRow:
+    estimator = ESTIMATORS.entries.get(training.method)
+    ssim, psnr = entry.final["ssim"], entry.final["psnr"]
+    return GammaRow(
+        policy=entry.policy,
+        method=training.method,
+        gamma=training.gamma if estimator and "gamma" in estimator.varies else None,
+        n_initial=summary.n_initial,
+        steps=summary.steps,
+        n_seeds=entry.n_seeds,
+        ssim_mean=ssim.mean,
+        ssim_std=ssim.std,
+        psnr_mean=psnr.mean,
+        psnr_std=psnr.std,
+    )
 
 
 def _by_horizon(rows: Sequence[GammaRow]) -> dict[tuple[int, int], list[GammaRow]]:
     groups: dict[tuple[int, int], list[GammaRow]] = {}
     for row in rows:
-        groups.setdefault(row.horizon, []).append(row)
+        groups.setdefault((row.n_initial, row.steps), []).append(row)
     return groups
 
 

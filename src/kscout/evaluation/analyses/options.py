@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, TypeVar, final, get_args, get_origin, get_type_hints
 
+from kscout.config import read
 from kscout.evaluation.analyses.analysis import Analysis
 
 A = TypeVar("A", bound=Analysis[Any])
@@ -44,10 +45,16 @@ def options_of(kind: type[Analysis[Any]]) -> list[Option]:
     ]
 
 
-def with_options(kind: type[A], values: Mapping[str, Any]) -> A:
-    """Build an analysis from plain values; lists become tuples, and so does one value of many."""
+def with_options(kind: type[A], values: Mapping[str, Any], where: str = "") -> A:
+    """Build an analysis from plain values; of an option that may be given often, one will do.
+
+    Args:
+        kind: its class.
+        values: by name of the option.
+        where: the place of the values in a file, for messages.
+    """
     many = {option.name: option for option in options_of(kind) if option.is_many}
-    return kind(**{k: many[k].several(v) if k in many else v for k, v in values.items()})
+    return read(kind, {k: many[k].several(v) if k in many else v for k, v in values.items()}, where)
 
 
 def _docstrings(kind: type) -> dict[str, str]:

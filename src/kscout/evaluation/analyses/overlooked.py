@@ -1,7 +1,7 @@
 """Columns that would raise SSIM most and that a policy hardly ever draws."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
@@ -80,19 +80,19 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
     ) -> list[OverlookedRow]:
         """Tally each policy over all its seeds; columns come most overlooked first."""
         from kscout.evaluation.overlooked import shares_by_column, tally_policy
-        from kscout.evaluation.subjects import open_subjects
+        from kscout.evaluation.prepare import open_policies
 
-        opened = open_subjects(given, SliceSetting.of(self))
+        ready = open_policies(given, SliceSetting.of(self))
         found = {}
-        for name, entrants in opened.by_name.items():
+        for name, contenders in ready.by_name.items():
             tallies = []
-            for entrant in entrants:
-                plan = replace(opened.plan, seed=entrant.draw_seed)
-                where = (opened.slices, opened.reconstructor, plan)
-                tallies.append(tally_policy(entrant.policy, *where, rare=self.rare))
+            for one in contenders:
+                plan = ready.plan_of(one)
+                where = (ready.slices, ready.reconstructor, plan)
+                tallies.append(tally_policy(one.policy, *where, rare=self.rare))
                 if on_step is not None:
-                    n_slices = len(opened.slices)
-                    on_step(Step(f"{name}, seed {entrant.seed}", n_slices, n_slices))
+                    n_slices = len(ready.slices)
+                    on_step(Step(f"{name}, seed {one.seed}", n_slices, n_slices))
             found[name] = sum(tallies[1:], start=tallies[0])
         return [
             OverlookedRow(name, column, **asdict(shares))

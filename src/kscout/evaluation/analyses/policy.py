@@ -1,7 +1,7 @@
 """The average policy: which columns have been measured by which step, in which share of slices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -11,7 +11,6 @@ from jaxtyping import Float
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import (
     Analysis,
-    EvaluationFolder,
     Material,
     Page,
     SliceSetting,
@@ -20,7 +19,7 @@ from kscout.evaluation.analyses.analysis import (
 from kscout.evaluation.average_policy import AveragePolicy, average_policy_of_results
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.results import RESULTS
-from kscout.evaluation.summary import read_summary
+from kscout.evaluation.summary import EvaluationFolder, read_summary
 from kscout.figures.blocks import Block, Drawing, labeled
 
 _CAPTION = (
@@ -114,7 +113,7 @@ class Policy(Analysis[PolicyRow]):
     def _of_results(self, names: Sequence[str]) -> dict[str, AveragePolicy]:
         assert self.results is not None
         summary = read_summary(self.results)
-        n_cols, n_initial = summary["n_cols"], summary["n_initial"]
+        n_cols, n_initial = summary.n_cols, summary.n_initial
         seed = self.seed[0] if self.seed else None
         return {
             name: average_policy_of_results(
@@ -124,17 +123,16 @@ class Policy(Analysis[PolicyRow]):
         }
 
     def _of_slices(self, given: Sequence[str]) -> dict[str, AveragePolicy]:
-        from kscout.evaluation.subjects import open_subjects
+        from kscout.evaluation.prepare import open_policies
         from kscout.evaluation.trajectories import average_policy
 
-        opened = open_subjects(given, SliceSetting.of(self))
+        ready = open_policies(given, SliceSetting.of(self))
         found = {}
-        for name, entrants in opened.by_name.items():
-            for entrant in entrants:
-                plan = replace(opened.plan, seed=entrant.draw_seed)
-                title = name if len(entrants) == 1 else f"{name}, seed {entrant.seed}"
-                where = (opened.slices, opened.reconstructor, plan)
-                found[title] = average_policy(entrant.policy, *where)
+        for name, contenders in ready.by_name.items():
+            for one in contenders:
+                title = name if len(contenders) == 1 else f"{name}, seed {one.seed}"
+                where = (ready.slices, ready.reconstructor, ready.plan_of(one))
+                found[title] = average_policy(one.policy, *where)
         return found
 
     def figures(self, rows: Sequence[PolicyRow], folder: Path) -> dict[str, Any]:
@@ -188,11 +186,13 @@ def _pictures(rows: Sequence[PolicyRow]) -> dict[str, Float[np.ndarray, "step co
 
 
 def _pictures_of(one: EvaluationFolder) -> dict[str, Float[np.ndarray, "step col"]]:
+    found = one.summary
     return {
-        name: average_policy_of_results(
-            one.path, name, n_cols=one.n_cols, n_initial=one.n_initial
+        entry.policy: average_policy_of_results(
+            one.path, entry.policy, n_cols=found.n_cols, n_initial=found.n_initial
         ).sampled.astype(np.float64)
-        for name in one.trained
+        for entry in found.ranked
+        if entry.is_trained
     }
 
 

@@ -1,16 +1,17 @@
 """How SSIM and PSNR order the policies of evaluations, and where they disagree."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
+from kscout.config import to_table
 from kscout.evaluation.analyses.analysis import Analysis
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.run_names import folder_labels
-from kscout.evaluation.summary import read_summary
+from kscout.evaluation.summary import Summary, read_summary
 
 
 @final
@@ -76,7 +77,7 @@ class Ranking(Analysis[RankingRow]):
         """
         return {
             label: {
-                "rows": [{k: v for k, v in asdict(row).items() if k != "results"} for row in own],
+                "rows": [{k: v for k, v in to_table(row).items() if k != "results"} for row in own],
                 "kendall_tau": kendall_tau(own),
                 "kendall_tau_feasible": kendall_tau([row for row in own if not row.is_oracle]),
                 "disagreements": [
@@ -97,10 +98,10 @@ class Ranking(Analysis[RankingRow]):
         )
 
 
-def rank_policies(label: str, summary: dict[str, Any]) -> list[RankingRow]:
+def rank_policies(label: str, summary: Summary) -> list[RankingRow]:
     """Rank the policies of a summary by both metrics, best SSIM first."""
     scores = {
-        metric: [float(entry["final"][metric]["mean"]) for entry in summary["policies"]]
+        metric: [entry.final[metric].mean for entry in summary.policies]
         for metric in ("ssim", "psnr")
     }
     ranks = {
@@ -108,10 +109,8 @@ def rank_policies(label: str, summary: dict[str, Any]) -> list[RankingRow]:
         for metric, values in scores.items()
     }
     rows = [
-        RankingRow(label, entry["policy"], entry["is_oracle"], *values)
-        for entry, *values in zip(
-            summary["policies"], *scores.values(), *ranks.values(), strict=True
-        )
+        RankingRow(label, entry.policy, entry.is_oracle, *values)
+        for entry, *values in zip(summary.policies, *scores.values(), *ranks.values(), strict=True)
     ]
     return sorted(rows, key=lambda row: row.ssim_rank)
 

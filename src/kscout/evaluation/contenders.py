@@ -11,6 +11,7 @@ from kscout.config import Component, PolicyConfig, without_retired
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.run_names import run_label, seed_in, without_seed
+from kscout.evaluation.summary import Training
 from kscout.names import POLICIES
 from kscout.runs import CONFIG, read_run
 from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
@@ -19,11 +20,11 @@ from kscout.zoo import zoo_names, zoo_path
 
 @final
 @dataclass(frozen=True)
-class Entrant:
+class Contender:
     """One policy with one seed, as it takes part in an evaluation."""
 
     name: str
-    """What tables call it; entrants of one name are seeds of one method."""
+    """What tables call it; contenders of one name are seeds of one method."""
     seed: int
     """The seed that it was trained with, or that decides its draws."""
     policy: Policy
@@ -39,6 +40,12 @@ class Entrant:
     @property
     def is_oracle(self) -> bool:
         return self.policy.needs_target
+
+    @property
+    def training(self) -> Training | None:
+        """Method and gamma that it was trained with, where its run tells."""
+        found = (self.config or {}).get("training", {})
+        return Training(found["method"], found.get("gamma")) if "method" in found else None
 
 
 @final
@@ -63,8 +70,8 @@ def resolve(
     *,
     seeds: Sequence[int] = (0,),
     orders: dict[str, list[int]] | None = None,
-) -> list[Entrant]:
-    """Return the entrants that one name, path, `LABEL=PATH` or (label, policy) stands for.
+) -> list[Contender]:
+    """Return the contenders that one name, path, `LABEL=PATH` or (label, policy) stands for.
 
     A policy that draws takes part once per seed; a loaded or a deterministic one once, with the
     draws of the first seed.
@@ -83,22 +90,22 @@ def resolve(
     if is_fitted(text):
         order = (orders or {})[text]
         fitted = POLICIES.resolve(text)(n_cols=sizes.n_cols, order=order)
-        return [Entrant(text, seeds[0], fitted, seeds[0])]
+        return [Contender(text, seeds[0], fitted, seeds[0])]
     if text in POLICIES:
         policy = _built(text, sizes, seeds[0])
         if any(True for _ in policy.parameters()):
             is_usual = text == PolicyConfig.policy.name
             name = "untrained" if is_usual else f"untrained {text}"
-            return [Entrant(name, seed, _built(text, sizes, seed), seed) for seed in seeds]
-        return [Entrant(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
+            return [Contender(name, seed, _built(text, sizes, seed), seed) for seed in seeds]
+        return [Contender(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
     label, equals, name = text.partition("=")
     if equals and name in POLICIES and not is_fitted(name) and not Path(text).exists():
         return [replace(one, name=label) for one in resolve(name, sizes, seeds=seeds)]
     return [_loaded(text, seeds[0])]
 
 
-def _given(label: str, policy: Policy, *, seed: int) -> Entrant:
-    return Entrant(label, seed, policy, seed, is_learned=True, is_given=True)
+def _given(label: str, policy: Policy, *, seed: int) -> Contender:
+    return Contender(label, seed, policy, seed, is_learned=True, is_given=True)
 
 
 def _seeds_of(policy: Policy, seeds: Sequence[int]) -> Sequence[int]:
@@ -110,7 +117,29 @@ def _built(name: str, sizes: Sizes, seed: int) -> Policy:
     return make_policy(Component(name), seed=seed, **asdict(sizes))
 
 
-def _loaded(wanted: str | Path, draw_seed: int) -> Entrant:
+def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int]]:
+    """Return start and horizon that the runs among these were trained for; loads no weights."""
+    names = [one for one in wanted if one.rpartition("=")[2] not in POLICIES]
+    configs = [_config_of(_located(one)[1]) for one in names]
+    sections = [config["acquisition"] for config in configs if config and "acquisition" in config]
+    return {(one["n_initial"], one["horizon"]) for one in sections}
+
+
+def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
+    label, path = _located(wanted)
+    config = _config_of(path)
+    return Contender(
+        name=label,
+        seed=config["training"]["seed"] if config else seed_in(path),
+        policy=policies.load(path),
+        draw_seed=draw_seed,
+        is_learned=True,
+        config=config,
+    )
+
+
+def _located(wanted: str | Path) -> tuple[str, Path]:
+    """Return what tables call a run, weights file or zoo name, and where it lies."""
     label, equals, after = str(wanted).partition("=")
     # A path may hold an equals sign itself, so a label is one only where the whole is no path.
     has_label = bool(equals) and not Path(wanted).exists()
@@ -121,17 +150,13 @@ def _loaded(wanted: str | Path, draw_seed: int) -> Entrant:
         raise unknown_name(
             "policy", str(wanted), [*known, "a run folder, a weights file, or LABEL=PATH"]
         )
+    return label if has_label else run_label(path), path
+
+
+def _config_of(path: Path) -> dict[str, Any] | None:
+    """Return the settings that a policy was trained with, where they are known."""
     folder = path if path.is_dir() else path.parent
-    config = read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
-    seed = config["training"]["seed"] if config else seed_in(path)
-    return Entrant(
-        name=label if has_label else run_label(path),
-        seed=seed,
-        policy=policies.load(path),
-        draw_seed=draw_seed,
-        is_learned=True,
-        config=config,
-    )
+    return read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
 
 
 def _config_in(path: Path) -> dict[str, Any] | None:
@@ -151,38 +176,38 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     )
 
 
-def check_distinct(entrants: Sequence[Entrant]) -> None:
-    """Refuse entrants that a table could not tell apart, or that it would wrongly average."""
-    first: dict[str, Entrant] = {}
+def check_distinct(contenders: Sequence[Contender]) -> None:
+    """Refuse contenders that a table could not tell apart, or that it would wrongly average."""
+    first: dict[str, Contender] = {}
     seen: set[tuple[str, int]] = set()
-    for entrant in entrants:
-        if (entrant.name, entrant.seed) in seen:
+    for contender in contenders:
+        if (contender.name, contender.seed) in seen:
             raise ConfigError(
-                f"two policies are called {entrant.name!r} with seed {entrant.seed}; "
+                f"two policies are called {contender.name!r} with seed {contender.seed}; "
                 "tell them apart as LABEL=PATH"
             )
-        seen.add((entrant.name, entrant.seed))
-        before = first.setdefault(entrant.name, entrant)
-        if _settings(before) != _settings(entrant):
+        seen.add((contender.name, contender.seed))
+        before = first.setdefault(contender.name, contender)
+        if _settings(before) != _settings(contender):
             raise ConfigError(
-                f"the runs called {entrant.name!r} with seeds {before.seed} and {entrant.seed} "
+                f"the runs called {contender.name!r} with seeds {before.seed} and {contender.seed} "
                 "have other settings too; tell them apart as LABEL=PATH"
             )
 
 
-def _settings(entrant: Entrant) -> dict[str, Any] | None:
-    return None if entrant.config is None else without_seed(entrant.config)
+def _settings(contender: Contender) -> dict[str, Any] | None:
+    return None if contender.config is None else without_seed(contender.config)
 
 
-def conditions_note(entrant: Entrant, sizes: Sizes, protocol: str) -> str | None:
+def conditions_note(contender: Contender, sizes: Sizes, protocol: str) -> str | None:
     """Return what to say where a policy was trained for another acquisition or protocol."""
-    config = entrant.config or {}
+    config = contender.config or {}
     setting, training = config.get("acquisition", {}), config.get("training", {})
     trained = (setting.get("n_initial"), setting.get("horizon"), training.get("protocol", protocol))
     here = (sizes.n_initial, sizes.horizon, protocol)
     if None in trained or trained == here:
         return None
     return (
-        f"policy {entrant.name!r} was trained for {trained[0]} + {trained[1]} columns under "
+        f"policy {contender.name!r} was trained for {trained[0]} + {trained[1]} columns under "
         f"protocol {trained[2]} and runs here with {here[0]} + {here[1]} under {here[2]}"
     )

@@ -1,0 +1,257 @@
+"""Open what an evaluation or an analysis runs: policies, slices and a reconstruction."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from kscout import reconstruction
+from kscout.acquisition.budget import check_budget
+from kscout.acquisition.rollout import Trajectory
+from kscout.core import Policy, Reconstructor, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.device import resolve_device
+from kscout.errors import ConfigError
+from kscout.evaluation.analyses.analysis import SliceSetting
+from kscout.evaluation.contenders import (
+    Contender,
+    Sizes,
+    budgets_of,
+    check_distinct,
+    conditions_note,
+    is_fitted,
+    resolve,
+)
+from kscout.evaluation.fixed_orders import fitted_order
+from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.summarize import choose_reference
+from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, trajectories
+from kscout.names import POLICIES
+
+Wanted = str | Path | tuple[str, Policy]
+"""A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
+
+
+@final
+@dataclass(frozen=True)
+class EvaluationSetting:
+    """What is evaluated on what, and how; defaults are the paper's."""
+
+    plan: AcquisitionPlan
+    """Start, horizon, trajectories, draws, protocol and batch size."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of the draws, each a row of its own for policies that are not trained; the plan's
+    where not given."""
+    split: str = "test"
+    size: int | tuple[int, int] | None = None
+    """Matrix size, for a split that holds several."""
+    limit: int | None = None
+    """Evaluate this many slices only, spread evenly over the split."""
+    reference: str | None = None
+    """Policy that others are compared with; see `summarize`."""
+    n_fixed_slices: int = 256
+    """Training slices drawn for each column of the order of `fixed`."""
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+    precision: str = "auto"
+    """Arithmetic of the reconstructions; see `Reconstructor.frozen`."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.draw_seeds)) < len(self.draw_seeds):
+            raise ConfigError(f"seeds {list(self.seeds)} name one twice; give each once")
+
+    @property
+    def draw_seeds(self) -> tuple[int, ...]:
+        return tuple(int(seed) for seed in self.seeds or (self.plan.seed,))
+
+
+@final
+@dataclass(frozen=True)
+class Prepared:
+    """Policies, slices and a reconstruction on their device, ready to run."""
+
+    contenders: list[Contender]
+    slices: SliceSet
+    reconstructor: Reconstructor
+    """Frozen, in the precision that was asked for."""
+    loaded: Reconstructor
+    """The same as it was loaded."""
+    source: SliceSet | Store
+    plan: AcquisitionPlan
+    reference: str
+    """Name of the policy that others are compared with."""
+    notes: list[str] = field(default_factory=list)
+    """Conditions under which the policies or the reconstruction were not trained."""
+
+    @property
+    def by_name(self) -> dict[str, list[Contender]]:
+        """Contenders grouped as seeds of one method."""
+        groups: dict[str, list[Contender]] = {}
+        for one in self.contenders:
+            groups.setdefault(one.name, []).append(one)
+        return groups
+
+    def plan_of(self, contender: Contender) -> AcquisitionPlan:
+        """Return the plan with the draws of one policy."""
+        # Random columns are random whatever is asked of trained policies.
+        is_argmax = self.plan.is_argmax and contender.is_learned
+        return replace(self.plan, seed=contender.draw_seed, is_argmax=is_argmax)
+
+    def trajectories(
+        self, contender: Contender, *, keep_images: bool = False, keep_probabilities: bool = False
+    ) -> Iterator[tuple[SliceBatch, Trajectory]]:
+        """Yield what one policy does to each batch of slices."""
+        return trajectories(
+            contender.policy,
+            self.slices,
+            self.reconstructor,
+            self.plan_of(contender),
+            keep_images=keep_images,
+            keep_probabilities=keep_probabilities,
+        )
+
+
+def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
+    """Open what an analysis runs; where no budget is given, it is that of the runs."""
+    if not wanted:
+        raise ConfigError("no policy to analyze; name a run folder or a policy")
+    n_initial, horizon = _budget(wanted, setting)
+    plan = AcquisitionPlan(
+        n_initial=n_initial,
+        horizon=horizon,
+        n_trajectories=setting.trajectories,
+        protocol=setting.protocol,
+        batch_size=setting.batch_size,
+    )
+    how = EvaluationSetting(
+        plan,
+        seeds=setting.seed,
+        split=setting.split,
+        limit=setting.limit,
+        device=setting.device,
+    )
+    return prepare(wanted, setting.data, setting.reconstructor, how)
+
+
+def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int]:
+    n_initial, horizon = setting.n_initial, setting.steps
+    if n_initial is not None and horizon is not None:
+        return n_initial, horizon
+    budgets = budgets_of(wanted)
+    if len(budgets) != 1:
+        found = "no run tells" if not budgets else "the runs were trained for several"
+        raise ConfigError(
+            f"{found} how many columns to start from and to acquire; give --n-initial and --steps"
+        )
+    (own,) = budgets
+    return own[0] if n_initial is None else n_initial, own[1] if horizon is None else horizon
+
+
+def prepare(
+    wanted: Sequence[Wanted],
+    data: SliceSet | Store | Path | str,
+    reconstructor: Reconstructor | Path | str,
+    setting: EvaluationSetting,
+    *,
+    train: SliceSet | None = None,
+    cache: Path | None = None,
+    on_step: OnStep | None = None,
+) -> Prepared:
+    """Load a split and a reconstruction, and build the policies; orders are fitted last.
+
+    Args:
+        wanted: the policies.
+        data: a store, of which `setting.split` is taken, or slices.
+        reconstructor: one, or what `kscout.reconstruction.load` takes.
+        setting: how they will be run.
+        train: slices that `fixed` is fitted on; the store's training split where not given.
+        cache: folder of orders fitted before.
+        on_step: called after each fitted column.
+    """
+    device, plan = str(resolve_device(setting.device)), setting.plan
+    source = data if isinstance(data, SliceSet | Store) else Store.open(data)
+    loaded = _loaded(reconstructor)
+    notes = [loaded.protocol_note(plan.protocol)]
+    slices = _slices(source, setting).to(device)
+    _, n_rows, n_cols = slices.shape
+    sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
+    frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
+    # All that can be refused is refused before the first order is fitted.
+    drafts, reference = _drafts(wanted, slices, sizes, setting)
+
+    def fitted(name: str) -> list[int]:
+        is_oracle = POLICIES[name].is_oracle
+        return fitted_order(
+            slices if is_oracle else _train_slices(source, setting, train).to(device),
+            frozen,
+            replace(plan, seed=setting.draw_seeds[0]),
+            n_slices_per_step=None if is_oracle else setting.n_fixed_slices,
+            cache=cache,
+            on_step=_telling(name, on_step),
+        )
+
+    orders = {name: fitted(name) for name in dict.fromkeys(filter(is_fitted, wanted))}
+    contenders = [
+        one
+        for name, draft in zip(wanted, drafts, strict=True)
+        for one in (
+            resolve(name, sizes, seeds=setting.draw_seeds, orders=orders)
+            if is_fitted(name)
+            else draft
+        )
+    ]
+    notes += [conditions_note(one, sizes, plan.protocol) for one in contenders]
+    said = list(dict.fromkeys(note for note in notes if note is not None))
+    return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said)
+
+
+def _loaded(reconstructor: Reconstructor | Path | str) -> Reconstructor:
+    if isinstance(reconstructor, Reconstructor):
+        return reconstructor
+    return reconstruction.load(reconstructor)
+
+
+def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
+    if isinstance(source, Store):
+        source = source.split(setting.split, size=setting.size)
+    return source.sample(setting.limit)
+
+
+def _drafts(
+    wanted: Sequence[Wanted], slices: SliceSet, sizes: Sizes, setting: EvaluationSetting
+) -> tuple[list[list[Contender]], str]:
+    """Return the policies before orders are fitted, and the name of the reference."""
+    plan = setting.plan
+    check_budget(slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
+    placeholders: dict[str, list[int]] = {name: [] for name in wanted if is_fitted(name)}
+    drafts = [resolve(one, sizes, seeds=setting.draw_seeds, orders=placeholders) for one in wanted]
+    every = [one for draft in drafts for one in draft]
+    check_distinct(every)
+    for one in every:
+        check_fits(one.policy, slices, plan)
+    names = list(dict.fromkeys(one.name for one in every))
+    # A table may call a policy otherwise than it was asked for: `conv` is `untrained` there.
+    asked = {str(name): draft[0].name for name, draft in zip(wanted, drafts, strict=True)}
+    typed = setting.reference
+    named = typed if typed is None or typed in names else asked.get(typed, typed)
+    return drafts, choose_reference(names, {one.name for one in every if one.is_oracle}, named)
+
+
+def _train_slices(
+    source: SliceSet | Store, setting: EvaluationSetting, given: SliceSet | None
+) -> SliceSet:
+    if given is not None:
+        return given
+    if isinstance(source, SliceSet):
+        raise ConfigError(
+            "policy 'fixed' is fitted on training slices; give them as train=..., or a store"
+        )
+    return source.split("train", size=setting.size)
+
+
+def _telling(name: str, on_step: OnStep | None) -> Callable[[dict[str, Any]], None] | None:
+    if on_step is None:
+        return None
+    what = f"fitting {name}, column by column"
+    return lambda record: on_step(Step(what, record["step"], record["n_steps"]))

@@ -1,0 +1,29 @@
+"""The settings that results were made with: kept beside them, so that no others replace them."""
+
+from pathlib import Path
+from typing import Any
+
+from kscout.config import differences, told
+from kscout.errors import RunError
+
+Table = dict[str, Any]
+"""Settings as they read back from JSON."""
+
+
+def check_same(out: Path, product: str, there: Table | None, here: Table) -> None:
+    """Refuse to replace results of other settings.
+
+    Args:
+        out: the folder.
+        product: what lies there, in words.
+        there: the settings that it was made with; None where they are not known.
+        here: those that are asked for now.
+    """
+    if there == here:
+        return
+    found = "whose settings are not recorded"
+    if there is not None:
+        found = f"of other settings ({told(differences(there, here), 3)})"
+    raise RunError(
+        f"{out} holds {product} {found}; name another --out, or replace them with --overwrite"
+    )

@@ -1,0 +1,203 @@
+"""From scores by slice to the summary of an evaluation."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+from jaxtyping import Float64
+
+from kscout.errors import DataError, unknown_name
+from kscout.evaluation.results import METRICS, Scores
+from kscout.evaluation.statistics import (
+    CONFIDENCE,
+    N_RESAMPLES,
+    bootstrap_interval,
+    bootstrap_intervals,
+    holm,
+    paired_permutation_test,
+    std_over_seeds,
+)
+from kscout.evaluation.summary import (
+    Comparison,
+    Conditions,
+    Difference,
+    Headroom,
+    Interval,
+    PolicySummary,
+    Score,
+    StepScores,
+    Summary,
+    Training,
+)
+from kscout.names import POLICIES
+
+ORACLES = tuple(name for name, entry in POLICIES.entries.items() if entry.is_oracle)
+LEAST_GAP = 0.002
+"""Oracle minus NA oracle below which the share of the gap that is closed says nothing."""
+_REFERENCES = ("fixed", "random", "center-out", "variable-density", "equispaced-two")
+
+
+def summarize(
+    scores: Sequence[Scores],
+    conditions: Conditions,
+    *,
+    oracles: Collection[str] = ORACLES,
+    reference: str | None = None,
+    trainings: Mapping[str, Training | None] | None = None,
+) -> Summary:
+    """Return means, intervals and paired comparisons of all policies.
+
+    Args:
+        scores: one entry per policy and seed, all over the same slices.
+        conditions: under what they were found.
+        oracles: names of policies that look at the truth.
+        reference: the policy that others are compared with; by default the first of fixed,
+            random, center-out, variable-density and equispaced-two that is there.
+        trainings: what policies were trained with, by name.
+    """
+    _check_same_slices(scores)
+    by_policy: dict[str, list[Scores]] = {}
+    for entry in scores:
+        by_policy.setdefault(entry.policy, []).append(entry)
+    pooled = {
+        name: np.mean([e.values for e in entries], axis=0) for name, entries in by_policy.items()
+    }
+    final = {name: values[:, -1, 0] for name, values in pooled.items()}
+    volumes = scores[0].volumes
+    reference = choose_reference(list(by_policy), oracles, reference)
+    means = {name: float(values.mean()) for name, values in final.items()}
+    bounds = means.get("na-oracle"), means.get("oracle")
+    return Summary(
+        **{item.name: getattr(conditions, item.name) for item in fields(Conditions)},
+        n_slices=len(volumes),
+        n_volumes=len(set(volumes)),
+        confidence=CONFIDENCE,
+        interval=f"percentile bootstrap over volumes, {N_RESAMPLES} draws",
+        policies=tuple(
+            _policy(
+                entries,
+                pooled[name],
+                is_oracle=name in oracles,
+                gap=gap_closed(means[name], *bounds),
+                training=(trainings or {}).get(name),
+            )
+            for name, entries in by_policy.items()
+        ),
+        reference=reference,
+        comparisons=compare(final, reference, volumes),
+        headroom=Headroom(
+            oracle_minus_na_oracle=_difference(final, "oracle", "na-oracle", volumes),
+            na_oracle_minus_fixed=_difference(final, "na-oracle", "fixed", volumes),
+        ),
+    )
+
+
+def choose_reference(names: Sequence[str], oracles: Collection[str], wanted: str | None) -> str:
+    """Return the policy that others are compared with."""
+    if wanted is not None:
+        if wanted not in names:
+            raise unknown_name("reference", wanted, list(names))
+        return wanted
+    candidates = [name for name in names if name not in oracles]
+    known = [name for name in _REFERENCES if name in candidates]
+    return [*known, *candidates, *names][0]
+
+
+def compare(
+    final: Mapping[str, Float64[np.ndarray, " slice"]], reference: str, volumes: Sequence[str]
+) -> tuple[Comparison, ...]:
+    """Compare the final SSIM of every policy with the reference's, slice by slice."""
+    others = [name for name in final if name != reference]
+    tests = [
+        paired_permutation_test(final[name] - final[reference], volumes, n_comparisons=len(others))
+        for name in others
+    ]
+    corrected = holm([test.p_value for test in tests])
+    return tuple(
+        Comparison(
+            policy=name,
+            reference=reference,
+            difference=float((final[name] - final[reference]).mean()),
+            interval=bootstrap_interval(final[name] - final[reference], volumes),
+            p_value=test.p_value,
+            p_value_corrected=p_value,
+            correction=f"Holm, {len(others)} comparisons",
+            test=test.method,
+            note=test.note,
+        )
+        for name, test, p_value in zip(others, tests, corrected, strict=True)
+    )
+
+
+def gap_closed(ssim: float, na_oracle: float | None, oracle: float | None) -> float | None:
+    """Return (ssim - NA oracle) / (oracle - NA oracle), None where the gap is below .002."""
+    if na_oracle is None or oracle is None or oracle - na_oracle < LEAST_GAP:
+        return None
+    return (ssim - na_oracle) / (oracle - na_oracle)
+
+
+def _policy(
+    entries: Sequence[Scores],
+    pooled: Float64[np.ndarray, "slice moment 3"],
+    *,
+    is_oracle: bool,
+    gap: float | None,
+    training: Training | None,
+) -> PolicySummary:
+    n_moments = pooled.shape[1]
+    found = bootstrap_intervals(pooled.reshape(len(pooled), -1), entries[0].volumes)
+    by_step = {}
+    for i, metric in enumerate(METRICS):
+        by_seed = [entry.values[:, :, i].mean(axis=0) for entry in entries]
+        intervals: list[Interval | None] = [None] * n_moments
+        if found is not None:
+            own = found.reshape(n_moments, len(METRICS), 2)[:, i].tolist()
+            intervals = [(low, high) for low, high in own]
+        by_step[metric] = StepScores(
+            mean=tuple(pooled[:, :, i].mean(axis=0).tolist()),
+            std=tuple(std_over_seeds([float(one[t]) for one in by_seed]) for t in range(n_moments)),
+            interval=tuple(intervals),
+        )
+    return PolicySummary(
+        policy=entries[0].policy,
+        is_oracle=is_oracle,
+        n_seeds=len(entries),
+        seeds=tuple(entry.seed for entry in entries),
+        n_trajectories=entries[0].n_trajectories,
+        final={
+            metric: Score(steps.mean[-1], steps.std[-1], steps.interval[-1])
+            for metric, steps in by_step.items()
+        },
+        by_step=by_step,
+        gap_closed=gap,
+        training=training,
+    )
+
+
+def _difference(
+    final: Mapping[str, Float64[np.ndarray, " slice"]],
+    name: str,
+    reference: str,
+    volumes: Sequence[str],
+) -> Difference | None:
+    if name not in final or reference not in final:
+        return None
+    values = final[name] - final[reference]
+    return Difference(float(values.mean()), bootstrap_interval(values, volumes))
+
+
+def _check_same_slices(scores: Sequence[Scores]) -> None:
+    if not scores:
+        raise DataError("no scores to summarize; evaluate at least one policy")
+    first = scores[0]
+    for entry in scores[1:]:
+        if (entry.volumes, entry.slices) != (first.volumes, first.slices):
+            raise DataError(
+                f"{entry.policy!r} and {first.policy!r} were scored on different slices; "
+                "evaluate them on the same ones to compare them"
+            )
+        if entry.values.shape != first.values.shape:
+            raise DataError(
+                f"{entry.policy!r} took {entry.values.shape[1] - 1} steps and {first.policy!r} "
+                f"{first.values.shape[1] - 1}; compare policies of one horizon"
+            )

@@ -1,0 +1,121 @@
+"""The summary: means, stds, pairs, gaps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kscout.errors import ConfigError, DataError
+from kscout.evaluation.results import Scores
+from kscout.evaluation.summarize import choose_reference, gap_closed, summarize
+from kscout.evaluation.summary import Conditions, Training, read_summary, write_summary
+
+CONDITIONS = Conditions(
+    protocol="paper",
+    store="s",
+    split="test",
+    n_cols=9,
+    n_initial=2,
+    steps=3,
+    reconstructor="unet",
+)
+VOLUMES = ("a", "a", "b", "c", "c", "c")
+
+
+def _scores(policy: str, level: float, seed: int = 0, n_slices: int = 6) -> Scores:
+    generator = np.random.default_rng(7 + seed)
+    values = generator.normal(level, 0.01, size=(n_slices, 4, 3))
+    return Scores(policy, seed, VOLUMES[:n_slices], tuple(range(n_slices)), values, 8)
+
+
+def test_means_and_stds_are_over_slices_then_seeds() -> None:
+    seeds = [_scores("greedy", 0.7, seed) for seed in (0, 1, 4)]
+    (policy,) = summarize(seeds, CONDITIONS).policies
+    finals = [entry.values[:, -1, 0].mean() for entry in seeds]
+    assert policy.ssim == pytest.approx(np.mean(finals))
+    assert policy.final["ssim"].std == pytest.approx(np.std(finals, ddof=1))
+    assert policy.seeds == (0, 1, 4)
+    starts = [entry.values[:, 0, 1].mean() for entry in seeds]
+    assert policy.by_step["psnr"].mean[0] == pytest.approx(np.mean(starts))
+    assert len(policy.by_step["nmse"].interval) == 4
+    low, high = policy.final["ssim"].interval or (1, 0)
+    assert low < policy.ssim < high
+
+
+def test_one_seed_has_no_std() -> None:
+    (policy,) = summarize([_scores("random", 0.5)], CONDITIONS).policies
+    assert policy.final["ssim"].std is None
+
+
+def test_comparison_is_paired() -> None:
+    # The same noise in both: only a paired comparison sees the constant difference.
+    scores = [_scores("fixed", 0.6), _scores("random", 0.6), _scores("greedy", 0.61)]
+    found = summarize(scores, CONDITIONS)
+    assert found.reference == "fixed"
+    by_name = {entry.policy: entry for entry in found.comparisons}
+    assert list(by_name) == ["random", "greedy"]
+    assert by_name["random"].difference == 0
+    assert by_name["greedy"].interval == pytest.approx((0.01, 0.01))
+    assert by_name["greedy"].p_value == pytest.approx(2 / 8)
+    assert by_name["greedy"].p_value_corrected == pytest.approx(4 / 8)
+    assert "too few volumes" in (by_name["greedy"].note or "")
+
+
+def test_headroom_and_gap_closed() -> None:
+    levels = {"fixed": 0.70, "na-oracle": 0.71, "oracle": 0.73, "greedy": 0.715}
+    found = summarize([_scores(name, level) for name, level in levels.items()], CONDITIONS)
+    upper, lower = found.headroom.oracle_minus_na_oracle, found.headroom.na_oracle_minus_fixed
+    assert upper is not None and upper.difference == pytest.approx(0.02)
+    assert lower is not None and lower.difference == pytest.approx(0.01)
+    closed = {entry.policy: entry.gap_closed for entry in found.policies}
+    assert closed["greedy"] == pytest.approx(0.25)
+    assert closed["oracle"] == pytest.approx(1)
+    marked = [entry.policy for entry in found.policies if entry.is_oracle]
+    assert marked == ["na-oracle", "oracle"]
+
+
+def test_gap_is_null_where_it_is_too_small_or_unknown() -> None:
+    assert gap_closed(0.7, 0.7, 0.7019) is None
+    assert gap_closed(0.7, None, 0.8) is None
+    assert gap_closed(0.75, 0.7, 0.8) == pytest.approx(0.5)
+    found = summarize([_scores("oracle", 0.7)], CONDITIONS)
+    assert found.headroom.oracle_minus_na_oracle is None
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["oracle", "greedy", "random", "fixed"], "fixed"),
+        (["oracle", "greedy", "random"], "random"),
+        (["oracle", "greedy", "ngreedy"], "greedy"),
+        (["oracle"], "oracle"),
+    ],
+)
+def test_default_reference(names: list[str], expected: str) -> None:
+    assert choose_reference(names, {"oracle"}, None) == expected
+
+
+def test_unknown_reference_lists_the_policies() -> None:
+    with pytest.raises(ConfigError, match="greedy, random"):
+        choose_reference(["random", "greedy"], set(), "fixed")
+
+
+def test_scores_of_different_slices_are_not_compared() -> None:
+    with pytest.raises(DataError, match="different slices"):
+        summarize([_scores("a", 0.5), _scores("b", 0.5, n_slices=5)], CONDITIONS)
+
+
+def test_a_summary_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    levels = {"fixed": 0.70, "na-oracle": 0.71, "oracle": 0.73, "greedy": 0.715}
+    trainings = {"greedy": Training("greedy", 1.0)}
+    scores = [_scores(name, level) for name, level in levels.items()]
+    found = summarize(scores, CONDITIONS, trainings=trainings)
+    write_summary(tmp_path, found)
+    assert read_summary(tmp_path) == read_summary(tmp_path / "summary.json") == found
+
+
+@pytest.mark.parametrize("text", ['{"policies": [{}]}', "{", "[]"])
+def test_summary_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(DataError, match="not the summary"):
+        read_summary(tmp_path)
