@@ -28,6 +28,15 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@pytest.fixture(autouse=True)
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands find the module that the page on analyses shows."""
+    text = (ROOT / "docs" / "add_an_analysis.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "distance.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
 def code_lines(text: str) -> Iterator[str]:
     """Yield the lines of fenced and indented code, continued lines joined."""
     is_fenced, pending = False, ""
@@ -64,6 +73,8 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     while words[:1] == ["--use"]:
         words = words[2:]
     command, rest = COMMANDS, words
+    while rest[:1] == ["--use"]:
+        rest = rest[2:]
     while hasattr(command, "commands") and rest and rest[0] not in ("...", "--help"):
         assert rest[0] in command.commands, f"there is no command {rest[0]!r}"
         command, rest = command.commands[rest[0]], rest[1:]
