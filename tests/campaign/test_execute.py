@@ -16,7 +16,7 @@ from small_campaign import FAKE, PlanOf, fake_processes, serially, wait_for
 from kscout.campaign.execute import Event, run_campaign
 from kscout.campaign.nodes import Node
 from kscout.campaign.state import locked, node_state, read_status
-from kscout.campaign.task import run_task, task_of
+from kscout.campaign.task import Task, run_task
 from kscout.errors import RunError
 from kscout.files import is_locked
 
@@ -164,7 +164,7 @@ def start_worker(node: Node) -> subprocess.Popen[bytes]:
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     assert worker.stdin is not None
-    worker.stdin.write(pickle.dumps(task_of(node, (), program=FAKE)))
+    worker.stdin.write(pickle.dumps(Task(node, program=FAKE)))
     worker.stdin.close()
     return worker
 
@@ -174,7 +174,7 @@ def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
 ) -> None:
     monkeypatch.setenv("FAKE_EPOCHS", "4")
     whole = plan_of("whole").of_kind("store")[0]
-    run_task(task_of(whole, (), program=FAKE))
+    run_task(Task(whole, program=FAKE))
     node = plan_of("killed").of_kind("store")[0]
     hold, metrics = tmp_path / node.output.name, node.output / "metrics.jsonl"
     hold.touch()
@@ -189,5 +189,5 @@ def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
     hold.unlink()
     assert metrics.read_text().count("\n") == 1
     assert node_state(node) == "waiting"
-    assert run_task(task_of(node, (), program=FAKE)).is_done
+    assert run_task(Task(node, program=FAKE)).is_done
     assert (node.output / node.product).read_text() == (whole.output / whole.product).read_text()

@@ -9,7 +9,7 @@ from typing import Literal, final
 from kscout.campaign.nodes import Node
 from kscout.campaign.plan import Plan
 from kscout.campaign.state import is_done, locked, node_state, write_index
-from kscout.campaign.task import Result, task_of
+from kscout.campaign.task import Result, Task
 from kscout.campaign.workers import Pool, WorkerOptions, open_pool
 from kscout.errors import RunError
 
@@ -124,14 +124,8 @@ class _Driver:
 
     def _submit(self, node: Node, *, attempt: int) -> None:
         self.in_flight[node.key] = attempt
-        task = task_of(
-            node,
-            self._needs(node),
-            program=self.options.program,
-            environment=self._environment(node),
-            attempt=attempt,
-        )
-        self.pool.submit(task)
+        program, environment = self.options.program, self._environment(node)
+        self.pool.submit(Task(node, self._needs(node), program, environment, attempt))
 
     def _needs(self, node: Node) -> tuple[Path, ...]:
         """Return files that show that the inputs are there, given ones included."""

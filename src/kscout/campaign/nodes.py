@@ -19,6 +19,7 @@ _FOLDERS = {
     "evaluation": "evaluations",
     "analysis": "analyses",
 }
+LOG = "log.txt"
 _FORMAT = 1
 """Raised when the meaning of a name changes, so that old folders are not taken for new."""
 
@@ -62,7 +63,7 @@ class Node:
 
     @property
     def log(self) -> Path:
-        return self.folder / "log.txt"
+        return self.folder / LOG
 
     def record(self) -> dict[str, Any]:
         """Return what is written to `node.json` and to the campaign's index."""

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, final
+from typing import final
 
 from kscout.campaign import supervise
-from kscout.campaign.nodes import Node
-from kscout.campaign.state import DONE, FAILED, NODE, Record, is_done, locked
+from kscout.campaign.nodes import LOG, Node
+from kscout.campaign.state import DONE, FAILED, NODE, is_done, locked
 from kscout.files import now, write_json, write_text
 
 _TAIL_BYTES = 8192
@@ -23,23 +23,23 @@ _TAIL_BYTES = 8192
 class Task:
     """All that a worker needs to know about a run; it may be another machine's worker."""
 
-    key: str
-    title: str
-    cwd: Path
-    """The folder that every other path is relative to."""
-    folder: Path
-    product: Path
-    command: tuple[str, ...]
-    """Arguments of `kscout`."""
-    needs: tuple[Path, ...]
+    node: Node
+    needs: tuple[Path, ...] = ()
     """Files that are there when the inputs are."""
-    files: Mapping[str, str]
-    record: Record
-    """Content of `node.json`."""
     program: tuple[str, ...] = ()
     """What is run instead of kscout, for tests."""
-    environment: Mapping[str, str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
     attempt: int = 1
+    cwd: Path = field(default_factory=Path.cwd)
+    """The folder that every other path is relative to."""
+
+    @property
+    def folder(self) -> Path:
+        return self.cwd / self.node.folder
+
+    @property
+    def product(self) -> Path:
+        return self.cwd / self.node.output / self.node.product
 
 
 @final
@@ -56,63 +56,47 @@ class Result:
     """Another attempt would fail likewise."""
 
 
-def task_of(node: Node, needs: tuple[Path, ...], **options: object) -> Task:
-    """Return what a worker needs to know about a run of a plan."""
-    return Task(
-        key=node.key,
-        title=node.title,
-        cwd=Path.cwd(),
-        folder=node.folder,
-        product=node.output / node.product,
-        command=node.command,
-        needs=needs,
-        files=node.files,
-        record=node.record(),
-        **options,  # type: ignore[arg-type]
-    )
-
-
 def run_task(task: Task) -> Result:
     """Do a run, unless it is done already; what goes wrong is told in the result."""
-    folder, product = task.cwd / task.folder, task.cwd / task.product
     try:
         # Waiting, because the processes of a killed worker may take a moment to be gone.
-        with locked(folder, wait=True) as lock:
-            if is_done(folder, product):
-                return Result(task.key, is_done=True)
-            return _run_locked(task, folder, product, lock)
+        with locked(task.folder, wait=True) as lock:
+            if is_done(task.folder, task.product):
+                return Result(task.node.key, is_done=True)
+            return _run_locked(task, lock)
     except OSError as error:
-        reason = f"{error.strerror or error} ({error.filename or folder})"
-        return Result(task.key, is_done=False, reason=reason)
+        reason = f"{error.strerror or error} ({error.filename or task.folder})"
+        return Result(task.node.key, is_done=False, reason=reason)
 
 
-def _run_locked(task: Task, folder: Path, product: Path, lock: int) -> Result:
+def _run_locked(task: Task, lock: int) -> Result:
+    folder, node = task.folder, task.node
     for path in task.needs:
         if not (task.cwd / path).is_file():
             reason = f"{path} is gone since the campaign began; run it again, or restore the file"
-            return _failed(task, folder, reason, is_final=True)
+            return _failed(task, reason, is_final=True)
     started = time.time()
     (folder / FAILED).unlink(missing_ok=True)
     (folder / DONE).unlink(missing_ok=True)
-    for name, text in task.files.items():
+    for name, text in node.files.items():
         write_text(folder / name, text)
-    write_json(folder / NODE, {**task.record, "started": now(), "started_s": started})
-    code = _run_command(task, folder, lock)
+    write_json(folder / NODE, {**node.record(), "started": now(), "started_s": started})
+    code = _run_command(task, lock)
     seconds = time.time() - started
-    if code == 0 and product.is_file():
+    if code == 0 and task.product.is_file():
         write_json(folder / DONE, {"date": now(), "seconds": round(seconds, 2)})
-        return Result(task.key, is_done=True, seconds=seconds)
-    return _failed(task, folder, _reason(folder / "log.txt", code, product))
+        return Result(node.key, is_done=True, seconds=seconds)
+    return _failed(task, _reason(folder / LOG, code, task.product))
 
 
-def _run_command(task: Task, folder: Path, lock: int) -> int:
+def _run_command(task: Task, lock: int) -> int:
     program = task.program or (sys.executable, "-m", "kscout")
-    command = [*program, *task.command]
+    command = [*program, *task.node.command]
     # Lines of progress should be in the log at once, and sentences on one line.
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "500"}
-    environment |= task.environment or {}
-    with (folder / "log.txt").open("ab") as log:
-        _write_head(log, task, command)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "500", **task.environment}
+    with (task.folder / LOG).open("ab") as log:
+        log.write(f"== {now()}, attempt {task.attempt}: {shlex.join(command)}\n".encode())
+        log.flush()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervise.__file__, str(lock), *command],
             stdin=subprocess.PIPE,
@@ -131,16 +115,10 @@ def _run_command(task: Task, folder: Path, lock: int) -> int:
             process.wait()
 
 
-def _write_head(log: IO[bytes], task: Task, command: list[str]) -> None:
-    head = f"== {now()}, attempt {task.attempt}: {shlex.join(command)}\n"
-    log.write(head.encode())
-    log.flush()
-
-
-def _failed(task: Task, folder: Path, reason: str, *, is_final: bool = False) -> Result:
+def _failed(task: Task, reason: str, *, is_final: bool = False) -> Result:
     record = {"date": now(), "reason": reason, "attempt": task.attempt}
-    write_json(folder / FAILED, record)
-    return Result(task.key, is_done=False, reason=reason, is_final=is_final)
+    write_json(task.folder / FAILED, record)
+    return Result(task.node.key, is_done=False, reason=reason, is_final=is_final)
 
 
 def _reason(log: Path, code: int, product: Path) -> str:
