@@ -14,7 +14,7 @@ if importlib.util.find_spec("beartype") is not None:
 import torch
 
 from golden_numbers import Golden
-from kscout import names
+from kscout.names import table
 
 torch.set_num_threads(1)
 
@@ -32,7 +32,7 @@ def golden() -> Golden:
 @pytest.fixture(autouse=True)
 def named_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test trust a module that another one named."""
-    monkeypatch.setattr(names, "_used", set())
+    monkeypatch.setattr(table, "_used", set())
 
 
 @pytest.fixture
