@@ -1,13 +1,16 @@
 """Which convolution to use: chosen by rule, recorded, and kept for the rest of a run.
 
 The backends differ in the last bits, so a run stays with one, and `auto` never asks a clock: the
-same seed gives the same result on the same machine. Times in CPU seconds of a 16-channel U-Net on
-16 images of 64 and 128 pixels, one thread of an ARM Neoverse-N1 (torch 2.13):
+same seed gives the same result on the same machine. Milliseconds of a 16-channel U-Net on 16
+images of 64 and 128 pixels: two cores of an x86-64 with AVX-512 (torch 2.11), and CPU time of one
+thread of an ARM Neoverse-N1 (torch 2.13).
 
 | | onednn | onednn-last | native | native-last | compiled |
 |---|---|---|---|---|---|
-| frozen | .22, .85 | .16, .63 | .16, .94 | .18, .92 | .06, .26 |
-| training | 2.3, 10.4 | 1.1, 4.2 | .91, 3.7 | .93, 3.7 | |
+| x86, frozen | 36, 106 | 29, 86 | 66, 307 | 68, 265 | 13, 38 |
+| x86, training | 164, 508 | 184, 581 | 470, 1630 | 487, 1503 | |
+| ARM, frozen | 221, 849 | 158, 628 | 158, 938 | 176, 923 | 64, 259 |
+| ARM, training | 2262, 10410 | 1084, 4236 | 913, 3703 | 933, 3745 | |
 
 `benchmarks/reconstructor_speed.py` measures training on any machine.
 """
@@ -94,9 +97,9 @@ def choose_convolution(wanted: str, device: torch.device, *, trains: bool) -> st
         return wanted
     if device.type != "cpu":
         return "onednn"
-    if not trains and can_compile():
-        return "compiled"
-    return "native" if trains and platform.machine() in _ARM else "onednn-last"
+    if trains:
+        return "native" if platform.machine() in _ARM else "onednn"
+    return "compiled" if can_compile() else "onednn-last"
 
 
 def _backend(name: str) -> Backend:
