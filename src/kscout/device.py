@@ -58,6 +58,13 @@ def free_memory(device: torch.device) -> int:
     return min(amount for amount in amounts if amount > 0)
 
 
+def at_most_a_quarter(n_bytes: int, device: torch.device) -> int:
+    """Return a limit of memory, on CUDA at most a quarter of what the device has."""
+    if device.type != "cuda":
+        return n_bytes
+    return min(n_bytes, torch.cuda.get_device_properties(device).total_memory // 4)
+
+
 def _first_number(file: str, after: str = "") -> int:
     """Return the number that follows a word in a file of the system; 0 where there is none."""
     try:

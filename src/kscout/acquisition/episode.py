@@ -29,6 +29,7 @@ from kscout.core import (
     SliceBatch,
     Truth,
 )
+from kscout.device import at_most_a_quarter
 from kscout.metrics import SsimScorer
 from kscout.names import check_protocol
 from kscout.physics.candidates import Pairs, measure_columns
@@ -69,9 +70,10 @@ class Simulator:
         self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
         self.ramps = column_ramps(batch.n_cols, device)
         self.scorer = SsimScorer(batch.target, data_range=batch.data_range)
-        limit = _memory_limit(device) if memory_limit is None else memory_limit
+        if memory_limit is None:
+            memory_limit = at_most_a_quarter(MEMORY_LIMIT[device.type], device)
         # Scoring takes less than reconstructing, and comes when that is done.
-        self.n_at_once = max(1, limit // reconstructor.n_bytes(*batch.kspace.shape[1:]))
+        self.n_at_once = max(1, memory_limit // reconstructor.n_bytes(*batch.kspace.shape[1:]))
 
     def start(self, n_initial: int, *, n_trajectories: int = 1) -> State:
         """Measure the central columns and reconstruct; trajectories of a slice lie together."""
@@ -195,11 +197,3 @@ class Simulator:
         """Return how many states of each slice lie side by side; 1 where that is not known."""
         n_slices = len(self.batch)
         return len(state) // n_slices if len(state) % n_slices == 0 else 1
-
-
-def _memory_limit(device: torch.device) -> int:
-    """Return the default of the device's kind, on CUDA at most a quarter of its memory."""
-    limit = MEMORY_LIMIT[device.type]
-    if device.type != "cuda":
-        return limit
-    return min(limit, torch.cuda.get_device_properties(device).total_memory // 4)
