@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from kscout.config import GradientTraining
-from kscout.training.estimators.gradient import Draws, GradientEstimator, n_draws
-from kscout.training.estimators.recording import Recording
+from kscout.training import Draws, GradientEstimator, Recording, n_draws
 
 
 @dataclass(frozen=True)

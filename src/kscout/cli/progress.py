@@ -1,11 +1,13 @@
 """How long work shows where it stands: bars on a terminal, lines elsewhere."""
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,7 +20,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 from kscout.errors import ConfigError
-from kscout.runs import Progress
+from kscout.runs import Progress, RunRecord
 
 OnStep = Callable[[Progress], None]
 
@@ -82,6 +84,23 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
                 write(progress.record)
 
         yield on_step
+
+
+def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
+    """Tell what trainings ended with, a line each."""
+    for run in runs if speaks_for_all() else []:
+        protocol = run.config["training"]["protocol"]
+        answer = {"run": str(run.path), "protocol": protocol, **run.metrics[-1], **(run.done or {})}
+        if as_json:
+            typer.echo(json.dumps(answer))
+            continue
+        Console().print(
+            f"{run.path}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
+            f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
+            f"(protocol {protocol})",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 @contextmanager

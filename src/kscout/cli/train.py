@@ -1,13 +1,11 @@
 """`kscout train reconstructor`; `train policy` joins in `kscout.cli`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from kscout.cli.progress import speaks_for_all, training_progress
+from kscout.cli.progress import tell_runs, training_progress
 from kscout.config import (
     RECONSTRUCTOR_TRAININGS,
     ReconstructorConfig,
@@ -74,12 +72,7 @@ def reconstructor(
     resolved = resolve_reconstructor(preset, config, settings or [], flags)
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         run = train_reconstructor(resolved, Store.open(data), out, device=device, on_step=on_step)
-    last = run.metrics[-1]
-    answer = {"run": str(out), "protocol": resolved.training.protocol, **last, **(run.done or {})}
-    if as_json and speaks_for_all():
-        typer.echo(json.dumps(answer))
-    elif speaks_for_all():
-        _tell(answer)
+    tell_runs([run], as_json=as_json)
 
 
 def resolve_reconstructor(
@@ -90,13 +83,3 @@ def resolve_reconstructor(
         raise unknown_name("preset", preset, list(RECONSTRUCTOR_TRAININGS))
     base = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[preset])
     return settle(base, file, settings, flags)
-
-
-def _tell(answer: dict[str, Any]) -> None:
-    Console().print(
-        f"{answer['run']}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
-        f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
-        f"(protocol {answer['protocol']})",
-        highlight=False,
-        soft_wrap=True,
-    )

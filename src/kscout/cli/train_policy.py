@@ -1,16 +1,14 @@
 """`kscout train policy`."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
-from kscout.cli.progress import speaks_for_all, training_progress
+from kscout.cli.progress import tell_runs, training_progress
 from kscout.config import (
     ACQUISITIONS,
     GreedyTraining,
@@ -111,9 +109,7 @@ def train_policy(
         runs = train_policies(
             configs, Store.open(data), reconstructor, outs, device=device, on_step=on_step
         )
-    for run in runs if speaks_for_all() else []:
-        answer = {"run": str(run.path), **run.metrics[-1], **(run.done or {})}
-        _tell(answer, base.training.protocol, as_json)
+    tell_runs(runs, as_json=as_json)
 
 
 def resolve_policy(
@@ -163,16 +159,3 @@ def folders_of(configs: Sequence[PolicyConfig]) -> list[str]:
     values = [{**x.training.varied, "seed": x.training.seed} for x in configs]
     differing = [key for key in values[0] if len({value[key] for value in values}) > 1]
     return ["/".join(f"{key}-{value[key]}" for key in differing) for value in values]
-
-
-def _tell(answer: dict[str, Any], protocol: str, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(answer))
-        return
-    Console().print(
-        f"{answer['run']}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
-        f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
-        f"(protocol {protocol})",
-        highlight=False,
-        soft_wrap=True,
-    )
