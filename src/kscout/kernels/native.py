@@ -34,7 +34,7 @@ _IS_ARM = platform.machine() in ("aarch64", "arm64")
 _FOR_THIS_MACHINE = ("-march=native", "-mcpu=native")[:: -1 if _IS_ARM else 1]
 """Compilers differ in which of the two they take; without either, code is slower than torch's. On
 ARM the second one also chooses the order of instructions."""
-_COMPILE_LIMIT_S, _ANSWER_LIMIT_S = 120.0, 20.0
+_COMPILE_LIMIT_S, _ANSWER_LIMIT_S = 120.0, 60.0
 
 
 def native_library(file: str) -> ctypes.CDLL:
