@@ -235,7 +235,7 @@ class TrainingBatch:
 
 
 def release(device: torch.device) -> None:
-    """Give back what dead graphs held; they die in cycles, which only the collector finds."""
+    """Free the memory of graphs that are out of use but lie in reference cycles."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -45,7 +45,7 @@ class Row:
 def measure_memory(
     size: int, work: Workload, device: torch.device, *, horizons: Sequence[int] = HORIZONS
 ) -> list[dict[str, int]]:
-    """Return the peak of a non-greedy batch for each horizon: no kept graph may make it grow."""
+    """Return the peak memory of a non-greedy batch for each horizon, with which it hardly grows."""
     records = []
     for horizon in horizons:
         own = replace(work, horizon=horizon, method="ngreedy")
@@ -110,7 +110,7 @@ def alone(device: torch.device, function: Callable[..., Result], *arguments: obj
 
 
 def peak_bytes(size: int, work: Workload, device: str) -> int:
-    """Return what the batch takes at its peak, beyond what stood before it."""
+    """Return the peak memory of a batch, less what was held before it."""
     return peak_of_first_call(size, work, torch.device(device))[0]
 
 
@@ -126,7 +126,7 @@ def measure_row(size: int, work: Workload, device: str) -> Row:
 
 
 def peak_of_first_call(size: int, work: Workload, place: torch.device) -> tuple[int, TrainingBatch]:
-    """Run a batch once: return what it took at its peak, and the batch."""
+    """Run a batch once and return the peak of its memory, less what was held before, and it."""
     # Named, so that processes cannot choose differently.
     backend = "compiled" if place.type == "cpu" and can_compile() else "onednn-last"
     engine = Engine.build(size, min(work.n_slices, 16), place, backend=backend)

@@ -73,7 +73,7 @@ def ssim_work(n_rows: int, n_cols: int) -> Work:
 
 
 def wait(device: torch.device) -> float:
-    """Return the time when all that was asked of the device is done."""
+    """Wait until the device is idle and return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -87,8 +87,8 @@ def best_time(
     Args:
         function: what is timed, until the device has done it.
         device: where it runs.
-        at_least_s: go on for so long,
-        n_least: and for so many calls.
+        at_least_s: repeat for at least this time,
+        n_least: and at least this often.
     """
     function()
     best, n_calls, begun = float("inf"), 0, wait(device)

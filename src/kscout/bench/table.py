@@ -1,7 +1,9 @@
-"""Benchmarks in tables for people."""
+"""Benchmarks in tables for people; `tables.toml` holds their layouts."""
 
+import tomllib
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -21,58 +23,6 @@ _SCALED = {
 Record = dict[str, Any]
 
 
-class _Layout(NamedTuple):
-    """How records of one kind are shown: columns, and templates for their cells."""
-
-    title: str
-    columns: str
-    cells: str
-
-
-_LAYOUTS = {
-    "yardstick": _Layout(
-        "Gradients of a greedy batch as trained, against the plain implementation in 32 bit "
-        "(median of three interleaved rounds)",
-        "size|times faster|rounds|ms|with|slices|steps|distinct of q|gradients' cosine"
-        "|last layer differs",
-        "{size}|{ratio:.2f}|{rounds}|{ms:.1f}|{arithmetic}|{n_slices}|{horizon}"
-        "|{mean_distinct_of_q:.2f} of {q}|{gradient_cosine:.4f}"
-        "|{relative_gradient_difference:.0e}",
-    ),
-    "parts": _Layout(
-        "Parts, as trained",
-        "part|size|images|bits|images/s|limit|share|MFLOP|MB",
-        "{part}|{size}|{n_images}|{bits}|{images_per_s:,.0f}|{limit_images_per_s:,.0f}"
-        "|{share_of_limit:.0%}|{mflop:,.1f}|{megabytes:.2f}",
-    ),
-    "batches": _Layout(
-        "Whole batches: gradients alone, then updates with draws and optimizer. The last column is "
-        "an extrapolation to the paper's 21,750 updates, without validation (*: from a smaller "
-        "batch, by reconstructions)",
-        "estimator|size|slices|steps|q|seeds|ms|reconstructions/s|update ms|-> 21,750 updates",
-        "{method}|{size}|{n_slices}|{horizon}|{q}|{n_seeds}|{ms:.1f}"
-        "|{reconstructions_per_s:,.0f}|{update_ms:.1f}|{extrapolated}",
-    ),
-    "agreement": _Layout(
-        "Agreement with the plain network in 32 bit: {weights}, procedural knees, all candidates",
-        "arithmetic|size|columns measured|slices|candidates|mean SSIM differs|rank correlation"
-        "|lowest|agrees",
-        "{arithmetic}|{size}|{n_measured}|{n_slices}|{n_candidates}|{mean_ssim_difference:.1e}"
-        "|{rank_correlation:.4f}|{lowest_rank_correlation:.4f}|{verdict}",
-    ),
-    "memory": _Layout(
-        "Peak memory of a non-greedy batch",
-        "steps|size|slices|q|MiB",
-        "{horizon}|{size}|{n_slices}|{q}|{mebibytes:,.0f}",
-    ),
-    "scaling": _Layout(
-        "Scaling of a greedy batch's gradients (n^1 is linear, less is better)",
-        "varied|slices|q|steps|size|seeds|ms|peak MiB|time grows with",
-        "{what}|{n_slices}|{q}|{horizon}|{size}|{n_seeds}|{ms:.1f}|{mebibytes:,.0f}|{grown}",
-    ),
-}
-
-
 def print_tables(found: dict[str, Any], console: Console | None = None) -> None:
     """Print what `run_benchmarks` returned."""
     # Narrower, columns would be cut; a narrow terminal wraps lines instead.
@@ -88,20 +38,22 @@ def print_tables(found: dict[str, Any], console: Console | None = None) -> None:
         "yardstick": [_compared(*item) for item in found["yardstick"].items()],
         "scaling": _grown(found.get("scaling", []), found.get("scaling_growth", {})),
     }
-    for name, layout in _LAYOUTS.items():
+    layouts = Path(__file__).with_name("tables.toml").read_text(encoding="utf-8")
+    for name, layout in tomllib.loads(layouts).items():
         if shown[name]:
-            console.print(_table(layout, layout.title.format(**found), shown[name]))
+            title = layout["title"].format(**found)
+            console.print(_table(title, layout["columns"], layout["cells"], shown[name]))
 
 
-def _table(layout: _Layout, title: str, records: Iterable[Record]) -> Table:
+def _table(title: str, columns: str, templates: str, records: Iterable[Record]) -> Table:
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-    for number, column in enumerate(layout.columns.split("|")):
+    for number, column in enumerate(columns.split("|")):
         table.add_column(column, justify="left" if number == 0 else "right")
     for record in records:
         scaled = {to: by * record[key] for to, (key, by) in _SCALED.items() if key in record}
         words = {"verdict": "yes" if record.get("agrees") else "no", **scaled, **record}
         words["extrapolated"] = _extrapolated(record)
-        cells = [cell.format(**words) for cell in layout.cells.split("|")]
+        cells = [cell.format(**words) for cell in templates.split("|")]
         table.add_row(*cells, end_section=record.get("is_last", False))
     return table
 

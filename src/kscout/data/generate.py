@@ -106,7 +106,7 @@ def _make_split(
     writer: StoreWriter,
     on_volume: OnVolume | None,
 ) -> None:
-    """Draw a split from a seed of its own: its images do not depend on the others' number."""
+    """Draw a split from a seed of its own, so that its images do not depend on other splits."""
     number = SPLITS.index(split)
     if not settings.volumes[number]:
         return

@@ -58,7 +58,7 @@ class ImportSettings:
     held_out: float = 0.2
     """Share of volumes drawn for test, and of the rest for validation, where nothing names them."""
     seed: int = 0
-    """Of that draw."""
+    """Seed of that draw."""
     test_from_train: bool = False
     """Draw the test split from the training volumes even if there is a test folder."""
     key: str | None = None
@@ -262,7 +262,7 @@ def _sampled(assignment: Assignment, rate: float) -> Assignment:
 
 
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:
-    """Tell how to make the store again, and by a hash, from which files."""
+    """Return how to make the store again, and a hash of the names and sizes of its files."""
     files = [
         [split, volume.name, volume.n_bytes]
         for split, found in assignment.volumes.items()

@@ -12,7 +12,7 @@ from kscout.data.store import Store
 
 
 def summarize(store: Store) -> dict[str, Any]:
-    """Return what a command that made a store answers, as JSON values."""
+    """Return what `data make` and `data import` answer about the new store, as JSON values."""
     manifest = store.manifest
     return {
         "path": str(store.path),

@@ -127,7 +127,16 @@ def unique_volumes(source: Path) -> list[VolumeFile]:
 def draw(
     volumes: list[VolumeFile], share: float, seed: int
 ) -> tuple[list[VolumeFile], list[VolumeFile]]:
-    """Part volumes into those that stay and a drawn share, at least one each where possible."""
+    """Split volumes into a random share and the rest, at least one each where possible.
+
+    Args:
+        volumes: in any order, which both parts keep.
+        share: of the volumes, from 0 to 1.
+        seed: of the draw.
+
+    Returns:
+        The rest, and the share.
+    """
     order = list(range(len(volumes)))
     random.Random(seed).shuffle(order)
     n_drawn = round(len(volumes) * share)
@@ -139,7 +148,7 @@ def draw(
 
 
 def sample_volumes(volumes: Sequence[T], rate: float) -> list[T]:
-    """Keep a share of a sorted list, drawn as the reference does and sorted as it was."""
+    """Return a random share of a sorted list, the same as the authors' code draws, still sorted."""
     if rate >= 1:
         return list(volumes)
     order = list(range(len(volumes)))

@@ -92,7 +92,7 @@ def evaluated(
     files: Mapping[str, Path],
     tell: OnProgress = lambda done, total, words: None,
 ) -> Summary:
-    """Return the summary of an evaluation, which is run where none of the same inputs is there.
+    """Evaluate policies, or read the evaluation of the same inputs if it is there.
 
     Args:
         wanted: policies, as `evaluate` takes them.

@@ -17,7 +17,7 @@ Point = tuple[float, float, float]
 Window = tuple[slice, slice]
 
 _COARSE = 8
-"""Every how many pixels a shape is probed to find where it lies."""
+"""Step in pixels at which a shape is probed to find where it lies."""
 _FAR_MM = 50.0
 
 
@@ -61,7 +61,10 @@ Shape = Callable[[Grid], Field]
 
 
 def ellipsoid(grid: Grid, center: Point, radii: Point) -> Field:
-    """Return the distance to an ellipsoid along the axes, near enough to exact at its surface."""
+    """Return the distance to an ellipsoid along the axes, exact to first order at its surface.
+
+    `k (k - 1) / |grad|` with `k = |p / radii|` and `|grad| = |p / radii^2|`.
+    """
     scaled = np.zeros_like(grid.x)
     steep = np.full_like(grid.x, 1e-8)
     for axis, middle, radius in zip((grid.x, grid.y, grid.z), center, radii, strict=True):
@@ -111,7 +114,7 @@ def cone(
 
 
 def _rounding(first: Field, second: Field, blend_mm: float) -> Field:
-    """Return how far a corner between two shapes moves when it is rounded over `blend_mm`."""
+    """Return `max(blend - |first - second|, 0)^2 / (4 blend)`: how far rounding moves a corner."""
     near = first - second
     np.abs(near, out=near)
     np.subtract(np.float32(blend_mm), near, out=near)
@@ -136,7 +139,7 @@ def meet(first: Field, second: Field, blend_mm: float = 1.0) -> Field:
 
 
 def coverage(distance: Field, width_mm: float) -> Field:
-    """Return how much of each pixel a shape covers, rising smoothly over `width_mm`."""
+    """Return the covered share of each pixel, `3 t^2 - 2 t^3` across an edge of `width_mm`."""
     share = distance * np.float32(-1.0 / width_mm)
     share += np.float32(0.5)
     np.clip(share, 0.0, 1.0, out=share)

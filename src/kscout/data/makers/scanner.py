@@ -150,7 +150,7 @@ class Scanner:
         return scanner.acquire(rng, clean)
 
     def acquire(self, rng: np.random.Generator, clean: Stack) -> Stack:
-        """Add complex noise to a stack of real images, take the magnitude and scale the volume."""
+        """Return `|image + complex normal noise|`, scaled so that the 99.8th percentile is one."""
         level = np.float32(self.noise * float(np.percentile(clean, 99.5)))
         real, imaginary = rng.standard_normal((2, *clean.shape), dtype=np.float32) * level
         noisy = np.sqrt((clean + real) ** 2 + imaginary**2)

@@ -68,7 +68,11 @@ SEQUENCES: dict[str, Sequence] = {
 
 
 def signal(tissue: Tissue, sequence: Sequence) -> float:
-    """Return the magnitude that the spin-echo or inversion-recovery equation gives."""
+    """Return the magnitude of a tissue.
+
+    Spin echo: `density (1 - exp(-TR/T1)) exp(-TE/T2)`; inversion recovery:
+    `density |1 - 2 exp(-TI/T1) + exp(-TR/T1)| exp(-TE/T2)`.
+    """
     remaining = math.exp(-sequence.repetition_ms / tissue.t1_ms)
     if sequence.inversion_ms is None:
         recovered = 1.0 - remaining
