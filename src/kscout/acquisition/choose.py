@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kscout.core import Policy
 from kscout.errors import ConfigError
-from kscout.kernels.choosing import choose
+from kscout.kernels.acquisition_step import choose
 from kscout.kernels.registry import Request, serving
 
 MEASURED_LOGIT = -1e7

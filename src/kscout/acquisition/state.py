@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.kernels.choosing import follow, list_distinct
+from kscout.kernels.acquisition_step import follow, list_distinct
 from kscout.kernels.registry import Request, serving
 from kscout.physics.candidates import Pairs
 

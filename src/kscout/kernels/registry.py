@@ -108,7 +108,7 @@ def _lacks_capability(request: Request) -> str | None:
 def _lacks_compiler(_: Request) -> str | None:
     try:
         # The smallest of all that includes `device.cuh`.
-        compile_kernel("choosing.cu", "choose")
+        compile_kernel("acquisition_step.cu", "choose")
     except KernelUnavailableError as error:
         return str(error)
     return None
@@ -200,15 +200,18 @@ def _operation(summary: str, *compiled: Implementation) -> Operation:
 OPERATIONS: dict[str, Operation] = {
     "draw": _operation(
         "draw columns from a policy's scores",
-        _cuda("choosing.cu", _needs("at most 4096 columns", lambda x: x.n_cols <= _MOST_COLUMNS)),
+        _cuda(
+            "acquisition_step.cu",
+            _needs("at most 4096 columns", lambda x: x.n_cols <= _MOST_COLUMNS),
+        ),
     ),
     "distinct": _operation(
         "list candidates, equal ones once",
-        _cuda("choosing.cu", _needs("one state per slice", lambda x: x.n_per_slice == 1)),
+        _cuda("acquisition_step.cu", _needs("one state per slice", lambda x: x.n_per_slice == 1)),
     ),
     "follow": _operation(
         "copy the states that are followed",
-        _cuda("choosing.cu", _needs("states in 32 bit", lambda x: x.dtypes == _STATE)),
+        _cuda("acquisition_step.cu", _needs("states in 32 bit", lambda x: x.dtypes == _STATE)),
     ),
     "measure": _operation(
         "add a column to zero-filled images, with their statistics",

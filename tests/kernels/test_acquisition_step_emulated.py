@@ -10,7 +10,7 @@ from emulated import HAS_COMPILER, emulate
 from kscout import metrics
 from kscout.acquisition.choose import draw_unmeasured
 from kscout.acquisition.state import State, list_candidates
-from kscout.kernels import choosing
+from kscout.kernels import acquisition_step
 from kscout.metrics import SsimScorer
 from kscout.physics import candidates
 from kscout.physics.candidates import Pairs, measure_columns
@@ -31,9 +31,9 @@ def emulated_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return launch
 
-    for module in (choosing, candidates, metrics):
+    for module in (acquisition_step, candidates, metrics):
         monkeypatch.setattr(module, "compile_kernel", compile_kernel)
-    for module in (choosing, candidates):
+    for module in (acquisition_step, candidates):
         # Few, so that a block takes several turns.
         monkeypatch.setattr(module, "_N_WARPS", 2)
 
@@ -50,7 +50,7 @@ def test_chosen_columns_are_those_that_torch_draws(n_cols: int, generator: torch
     # The ends of the range, where a column of probability zero could be drawn by mistake.
     uniforms[:, 0], uniforms[:, 1] = 0, 1 - 2**-24
     expected = draw_unmeasured(scores, mask, selectable, owner, uniforms)
-    blocked, columns, log_probs = choosing.choose(scores, mask, selectable, owner, uniforms)
+    blocked, columns, log_probs = acquisition_step.choose(scores, mask, selectable, owner, uniforms)
     assert torch.equal(blocked, expected.blocked)
     assert torch.equal(columns, expected.columns)
     torch.testing.assert_close(log_probs, expected.log_probs, atol=2e-6, rtol=0)
@@ -72,7 +72,7 @@ def test_each_state_and_column_is_listed_once(
     columns = torch.randint(6, (n_states, n_draws), generator=generator)
     owner = torch.randint(1, 4, (n_states,), generator=generator)
     slot, pairs, n_distinct = list_candidates(columns, state_of(owner, 6), 1)
-    found_slot, listed, n_found = choosing.list_distinct(columns, owner)
+    found_slot, listed, n_found = acquisition_step.list_distinct(columns, owner)
     assert n_found == n_distinct and (n_found < columns.numel() or n_draws == 1)
     assert torch.equal(found_slot, slot)
     # Also what comes after the last: it is read.
@@ -93,7 +93,7 @@ def test_following_copies_the_chosen_states_whole(
     ]
     slot = torch.randint(4, (5, n_choices), generator=generator)
     choice = torch.randint(n_choices, (5,), generator=generator)
-    taken = choosing.follow(slot, choice if n_choices > 1 else None, states)
+    taken = acquisition_step.follow(slot, choice if n_choices > 1 else None, states)
     selection = slot[torch.arange(5), choice]
     for a, b in zip(taken, states, strict=True):
         assert torch.equal(a, b[selection])

@@ -1,6 +1,6 @@
 """What one step of an acquisition does between the networks on CUDA, in three kernels.
 
-`choosing.cu` says how. The plain versions are `kscout.acquisition`'s own.
+`acquisition_step.cu` says how. The plain versions are `kscout.acquisition`'s own.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kscout.kernels.cuda import compile_kernel
 
-FILE = "choosing.cu"
+FILE = "acquisition_step.cu"
 _N_WARPS = 8
 _N_FOLLOW_BLOCKS = 16
 
