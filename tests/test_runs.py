@@ -38,11 +38,11 @@ def test_a_folder_tells_how_to_redo_the_run(tmp_path: Path) -> None:
     assert found.config["training"]["n_epochs"] == 3
     assert found.metrics == [{"epoch": 1, "loss": 0.5}]
     assert found.is_finished and found.done is not None and found.done["ssim"] == 0.75
-    assert found.provenance["command"] == "kscout train"
-    assert found.provenance["seed"] == 7
-    assert found.provenance["inputs"] == {"store": "abc"}
-    assert found.provenance["convolution"] == "native"
-    assert set(found.provenance["versions"]) >= {"python", "torch", "numpy", "kscout"}
+    assert found.provenance.command == "kscout train"
+    assert found.provenance.seed == 7
+    assert found.provenance.inputs == {"store": "abc"}
+    assert found.provenance.notes["convolution"] == "native"
+    assert set(found.provenance.versions) >= {"python", "torch", "numpy", "kscout"}
 
 
 def test_a_torn_line_and_lines_ahead_of_the_checkpoint_are_dropped(tmp_path: Path) -> None:
@@ -67,13 +67,13 @@ def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path) -> None:
 
 def test_the_same_run_goes_on_and_leaves_no_leftovers(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
-    date = run.provenance["date"]
+    date = run.provenance.date
     run.note(convolution="onednn-last")
     (run.path / ".checkpoint.pt.123.abcd.part").write_bytes(b"half")
     run.close()
     again = open_run(tmp_path / "run")
-    assert again.provenance["date"] == date
-    assert again.provenance["convolution"] == "onednn-last"
+    assert again.provenance.date == date
+    assert again.provenance.notes["convolution"] == "onednn-last"
     assert not list(run.path.glob(".*.part"))
 
 
@@ -90,14 +90,15 @@ def test_going_on_on_another_device_is_told(
 def test_the_switch_of_kernels_is_recorded_and_its_change_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert open_run(tmp_path / "on").provenance["kernels"] == "on"
+    assert open_run(tmp_path / "on").provenance.kernels == "on"
     monkeypatch.setattr(runs, "kernels_are_on", lambda: False)
     with open_run(tmp_path / "run") as run:
-        assert run.provenance["kernels"] == "off"
+        assert run.provenance.kernels == "off"
     assert not caplog.text
     # Version 0.1 had no switch.
-    run.provenance.pop("kernels")
-    run.note()
+    told = json.loads((tmp_path / "run" / "provenance.json").read_text())
+    del told["kernels"]
+    (tmp_path / "run" / "provenance.json").write_text(json.dumps(told))
     open_run(tmp_path / "run").close()
     assert "begun with kernels on and goes on with kernels off" in caplog.text
 
@@ -149,8 +150,8 @@ def test_a_run_killed_before_its_settings_were_written_begins_anew(tmp_path: Pat
     later = replace(CONFIG, training=replace(CONFIG.training, seed=8))
     open_run(tmp_path / "run", later, store="def").close()
     found = read_run(tmp_path / "run")
-    assert found.config["training"]["seed"] == found.provenance["seed"] == 8
-    assert found.provenance["inputs"] == {"store": "def"}
+    assert found.config["training"]["seed"] == found.provenance.seed == 8
+    assert found.provenance.inputs == {"store": "def"}
 
 
 def test_the_folder_may_be_a_string(tmp_path: Path) -> None:
@@ -182,5 +183,25 @@ def test_provenance_names_no_machine(tmp_path: Path) -> None:
     import platform
 
     run = open_run(tmp_path / "run")
-    assert platform.node() not in json.dumps(run.provenance["hardware"])
-    assert run.provenance["commit"] is None or len(run.provenance["commit"].split()[0]) == 40
+    assert platform.node() not in json.dumps(run.provenance.hardware)
+    assert run.provenance.commit is None or len(run.provenance.commit.split()[0]) == 40
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("provenance.json", "{", r"provenance\.json is not valid JSON"),
+        ("provenance.json", "[]", r"provenance\.json holds a list"),
+        ("provenance.json", '{"inputs": 3}', r"inputs is 3; expected a section \[inputs\]"),
+        ("config.toml", "kind = ", r"config\.toml is not valid TOML"),
+        ("done.json", "{", r"done\.json is not valid JSON"),
+        ("metrics.jsonl", '{"epoch": 1}\n3\n{"epoch": 3}\n', r"metrics\.jsonl: line 2 is damaged"),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence(
+    tmp_path: Path, file: str, content: str, words: str
+) -> None:
+    open_run(tmp_path / "run").close()
+    (tmp_path / "run" / file).write_text(content)
+    with pytest.raises(RunError, match=words):
+        read_run(tmp_path / "run")

@@ -22,13 +22,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
-from kscout.config import Config, differences, read_file, to_toml, told
-from kscout.errors import RunError
+from kscout.config import Config, differences, load, read_file, save, to_toml, told
+from kscout.config.bounds import REST
+from kscout.errors import ConfigError, RunError
 from kscout.files import now, take_lock, write_json, write_text
 from kscout.kernels import kernels_are_on
 
@@ -57,13 +58,36 @@ class Progress:
 
 
 @final
+@dataclass(frozen=True)
+class Provenance:
+    """Where a run comes from: all that is needed to redo it; nothing in it names the machine."""
+
+    date: str = ""
+    command: str = ""
+    seed: int | None = None
+    device: str = "unknown"
+    """In words."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """Fingerprints by name of what the run reads."""
+    commit: str | None = None
+    """Of the checkout that kscout ran from."""
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    system: str = ""
+    kernels: str = "on"
+    """Whether compiled code might run."""
+    notes: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+    """What the run told of itself: `convolution`, the backend that was chosen."""
+
+
+@final
 @dataclass
 class Run:
     """A run folder opened for writing, by one process at a time."""
 
     path: Path
     config: Config
-    provenance: Record
+    provenance: Provenance
     _lock: int
 
     @classmethod
@@ -101,12 +125,12 @@ class Run:
             for leftover in path.glob(".*.part"):
                 leftover.unlink()
             if is_begun and (path / PROVENANCE).exists():
-                provenance = _read_json(path / PROVENANCE)
+                provenance = _read_provenance(path)
                 _check_same_inputs(path, provenance, inputs)
                 _warn_of_other_bits(path, provenance, device)
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
-                write_json(path / PROVENANCE, provenance)
+                save(path / PROVENANCE, provenance)
             # Last, so that a folder with settings is one whose provenance is known; a provenance
             # without settings is of a run that was killed before it began, and replaced.
             if not is_begun:
@@ -146,8 +170,9 @@ class Run:
 
     def note(self, **facts: Any) -> None:  # noqa: ANN401 - any JSON value
         """Add facts to the provenance, e.g. the convolution backend that was chosen."""
-        self.provenance = {**self.provenance, **facts}
-        write_json(self.path / PROVENANCE, self.provenance)
+        notes = {**self.provenance.notes, **facts}
+        self.provenance = replace(self.provenance, notes=notes)
+        save(self.path / PROVENANCE, self.provenance)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to the metrics; it has an `epoch`."""
@@ -183,7 +208,7 @@ class RunRecord:
     path: Path
     config: Record
     """The settings as plain tables, with the run's `kind`."""
-    provenance: Record
+    provenance: Provenance
     metrics: list[Record]
     done: Record | None
     """The closing summary; None while the run is not finished."""
@@ -206,9 +231,9 @@ def read_run(path: Path | str) -> RunRecord:
     return RunRecord(
         path=path,
         config=read_file(path / CONFIG, error=RunError),
-        provenance=_read_json(path / PROVENANCE),
+        provenance=_read_provenance(path),
         metrics=read_metrics(path),
-        done=_read_json(done) if done.exists() else None,
+        done=read_file(done, error=RunError) if done.exists() else None,
     )
 
 
@@ -221,11 +246,13 @@ def read_metrics(path: Path) -> list[Record]:
     lines = file.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            if number == len(lines) - 1:
-                break
-            raise RunError(f"{file}: line {number} is damaged; restore the file") from error
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and "epoch" in record:
+            records.append(record)
+        elif number < len(lines) - 1:
+            raise RunError(f"{file}: line {number} is damaged; restore the file")
     return records
 
 
@@ -236,26 +263,26 @@ def epoch_path(path: Path, epoch: int) -> Path:
 
 def describe(
     config: Config, inputs: Mapping[str, str], device: str, command: Sequence[str]
-) -> Record:
-    """Return what is needed to redo a run; nothing in it names the machine."""
-    return {
-        "date": now(),
-        "command": " ".join([Path(command[0]).name, *command[1:]]),
-        "seed": config.training.seed,
-        "device": device,
-        "inputs": dict(inputs),
-        "commit": _commit(),
-        "versions": {"python": platform.python_version(), **_versions()},
-        "hardware": {"machine": platform.machine(), "n_cores": os.cpu_count()},
-        "system": platform.system(),
-        "kernels": _kernels(),
-    }
+) -> Provenance:
+    """Return the provenance of a run that begins now."""
+    return Provenance(
+        date=now(),
+        command=" ".join([Path(command[0]).name, *command[1:]]),
+        seed=config.training.seed,
+        device=device,
+        inputs=dict(inputs),
+        commit=_commit(),
+        versions={"python": platform.python_version(), **_versions()},
+        hardware={"machine": platform.machine(), "n_cores": os.cpu_count()},
+        system=platform.system(),
+        kernels=_kernels(),
+    )
 
 
-def _warn_of_other_bits(path: Path, provenance: Record, device: str) -> None:
+def _warn_of_other_bits(path: Path, provenance: Provenance, device: str) -> None:
     """Tell where a run goes on with what rounds otherwise."""
-    switch = f"kernels {provenance.get('kernels', 'on')}"
-    for there, here in ((provenance["device"], device), (switch, f"kernels {_kernels()}")):
+    switch = f"kernels {provenance.kernels}"
+    for there, here in ((provenance.device, device), (switch, f"kernels {_kernels()}")):
         if there != here:
             _log.warning(
                 "%s was begun with %s and goes on with %s: the last bits of its result differ",
@@ -294,11 +321,11 @@ def _commit() -> str | None:
 _QUIET: dict[str, Any] = {"capture_output": True, "text": True}
 
 
-def _read_json(path: Path) -> Record:
+def _read_provenance(path: Path) -> Provenance:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is missing or damaged ({error}); start a new run") from error
+        return load(Provenance, path / PROVENANCE)
+    except ConfigError as error:
+        raise RunError(f"{path} is damaged ({error}); start a new run") from error
 
 
 def _check_same_config(path: Path, config: Config) -> None:
@@ -316,8 +343,8 @@ def _check_same_config(path: Path, config: Config) -> None:
         )
 
 
-def _check_same_inputs(path: Path, provenance: Record, inputs: Mapping[str, str]) -> None:
-    before = provenance["inputs"]
+def _check_same_inputs(path: Path, provenance: Provenance, inputs: Mapping[str, str]) -> None:
+    before = provenance.inputs
     for name in dict.fromkeys([*before, *inputs]):
         if before.get(name) != inputs.get(name):
             raise RunError(

@@ -97,7 +97,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         expected = [sum((i + j) ** 2 for i in range(n_batch)) / n_batch for j in range(3)]
         assert gradient.tolist() == pytest.approx(expected)
     one, two = (read_run(tmp_path / name) for name in ("one", "two"))
-    assert two.provenance["device"] == "cpu x 2"
+    assert two.provenance.device == "cpu x 2"
     for a, b in zip(one.metrics, two.metrics, strict=True):
         assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
         assert a["val_ssim"] == pytest.approx(b["val_ssim"], abs=1e-4)

@@ -108,7 +108,7 @@ def test_a_run_leaves_all_that_is_promised_and_learns(store: Store, tmp_path: Pa
     assert run.done is not None
     best = max(run.metrics, key=lambda record: record["val_ssim"])
     assert run.done["best_epoch"] == best["epoch"]
-    assert run.provenance["convolution"] == "native"
+    assert run.provenance.notes["convolution"] == "native"
     assert {"weights.safetensors", "best.safetensors", "epoch-0002.safetensors"} <= {
         file.name for file in run.path.iterdir()
     }
@@ -180,7 +180,7 @@ def test_the_chosen_convolution_is_recorded_and_kept(
 
     with pytest.raises(StopError):
         train_reconstructor(config, store, tmp_path / "run", device="cpu", on_step=stop)
-    chosen = read_run(tmp_path / "run").provenance["convolution"]
+    chosen = read_run(tmp_path / "run").provenance.notes["convolution"]
     assert chosen == choose_convolution("auto", torch.device("cpu"), trains=True)
     other = next(name for name in BACKENDS if name != chosen)
     monkeypatch.setattr(loop, "choose_convolution", lambda *_, **__: other)
@@ -190,7 +190,7 @@ def test_the_chosen_convolution_is_recorded_and_kept(
         reconstructor, "convolution", lambda name: used.append(name) or original(name)
     )
     run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
-    assert used == [chosen] and run.provenance["convolution"] == chosen
+    assert used == [chosen] and run.provenance.notes["convolution"] == chosen
 
 
 @pytest.mark.parametrize("backend", ["native", "auto"])

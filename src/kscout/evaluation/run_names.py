@@ -108,7 +108,7 @@ def _traits(record: RunRecord) -> Traits:
     config = without_seed(record.config)
     acquisition = config.get("acquisition", {})
     budget = [str(acquisition[key]) for key in ("n_initial", "horizon") if key in acquisition]
-    inputs = record.provenance.get("inputs", {})
+    inputs = record.provenance.inputs
     return {
         "kind": record.kind,
         "budget": "+".join(budget),

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
+from kscout.config import to_table
 from kscout.errors import DataError
 from kscout.evaluation.analyses import Tabulated, find_tables
 from kscout.evaluation.run_names import folder_labels
@@ -126,7 +127,7 @@ def _provenance(
         told = {key: getattr(one.summary, key) for key in _ORIGIN}
         facts[f"Evaluation: {one.label}"] = _flat({**told, **(_json(one.path / PROVENANCE) or {})})
     for label, run in runs:
-        facts[f"Run: {label}"] = _flat(run.provenance)
+        facts[f"Run: {label}"] = _flat(to_table(run.provenance))
     return facts
 
 

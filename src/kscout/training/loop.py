@@ -173,10 +173,14 @@ def fixed_convolution(
     """
     name = ""
     if is_main():
-        noted = [run.provenance["convolution"] for run in runs if "convolution" in run.provenance]
+        noted = [
+            run.provenance.notes["convolution"]
+            for run in runs
+            if "convolution" in run.provenance.notes
+        ]
         name = noted[0] if noted else choose_convolution(wanted, device, trains=trains)
         for run in runs:
-            if "convolution" not in run.provenance:
+            if "convolution" not in run.provenance.notes:
                 run.note(convolution=name)
     return from_main(name)
 

@@ -240,6 +240,6 @@ def _save(run: Run | None, path: Path, model: Reconstructor, epoch: int) -> None
         "seed": training.seed,
         "protocol": training.protocol,
         "precision": training.precision,
-        "store": run.provenance["inputs"]["store"],
+        "store": run.provenance.inputs["store"],
     }
     save(path, model, extra=extra)

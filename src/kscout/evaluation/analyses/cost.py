@@ -108,7 +108,7 @@ def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
     return CostRow(
         policy=name,
         kind=records[0].kind,
-        device=", ".join(sorted({str(r.provenance.get("device", "unknown")) for r in records})),
+        device=", ".join(sorted({r.provenance.device for r in records})),
         n_seeds=len(records),
         n_finished=sum(record.is_finished for record in records),
         n_epochs=max(len(record.metrics) for record in records),
