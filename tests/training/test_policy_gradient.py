@@ -89,7 +89,6 @@ def run(
         uniforms=uniforms,
         gammas=[float(method.split("_g")[1])],
         replay=actions,
-        n_at_once=5,
     )
 
 
@@ -142,8 +141,13 @@ def gradients_from_stored_rewards(
     ],
 )
 def test_estimator_is_golden(
-    method: str, n_cols: int, golden: Golden, request: pytest.FixtureRequest
+    method: str,
+    n_cols: int,
+    golden: Golden,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setitem(recording.N_AT_ONCE, "cpu", 5)
     policy = small_policy(golden) if n_cols == 64 else formula_policy()
     simulator = request.getfixturevalue(f"simulator{n_cols}")
     found = run(method, [policy], simulator, golden, n_cols // 8)
@@ -257,11 +261,14 @@ def tiny_policy(seed: int) -> Policy:
     return POLICIES["conv"](n_cols=16, n_channels=2, n_blocks=2, n_hidden=8)
 
 
-def test_recomputed_gradients_equal_those_of_a_kept_graph(generator: torch.Generator) -> None:
+def test_recomputed_gradients_equal_those_of_a_kept_graph(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(recording.N_AT_ONCE, "cpu", 4)
     simulator, policy = tiny_simulator(generator, 3), tiny_policy(0)
     uniforms = torch.rand(3, 4, 5, generator=generator)
     found = non_greedy_gradients(
-        views([policy]), simulator, n_initial=2, uniforms=uniforms, gammas=[0.9], n_at_once=4
+        views([policy]), simulator, n_initial=2, uniforms=uniforms, gammas=[0.9]
     )
     recomputed = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
     policy.zero_grad()
@@ -277,7 +284,7 @@ def test_recomputed_gradients_equal_those_of_a_kept_graph(generator: torch.Gener
 
 
 def test_greedy_gradients_step_by_step_equal_those_computed_at_the_end(
-    generator: torch.Generator,
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulator, policies = tiny_simulator(generator, 6), [tiny_policy(0), tiny_policy(1)]
     uniforms = torch.rand(6, 4, 5, generator=generator)
@@ -287,7 +294,9 @@ def test_greedy_gradients_step_by_step_equal_those_computed_at_the_end(
     gradients = [p.grad for policy in policies for p in policy.parameters()]
     for policy in policies:
         policy.zero_grad()
-    at_the_end = greedy_gradients(views(policies), simulator, **setting, n_at_once=4)
+    monkeypatch.setattr(recording, "N_GRAPHED_ON_CPU", 0)
+    monkeypatch.setitem(recording.N_AT_ONCE, "cpu", 4)
+    at_the_end = greedy_gradients(views(policies), simulator, **setting)
     assert torch.equal(at_once.columns, at_the_end.columns)
     torch.testing.assert_close(at_once.losses, at_the_end.losses)
     parameters = [p for policy in policies for p in policy.parameters()]

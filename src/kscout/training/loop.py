@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
@@ -42,10 +42,15 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
 
     Args:
         trainees: what learns; several differ in settings that leave their batches alike.
+        n_slices: of the training data.
     """
 
-    def __init__(self, trainees: Sequence[Trainee[ModuleT, ConfigT]]) -> None:
+    n_steps: int
+    """Optimizer steps of an epoch."""
+
+    def __init__(self, trainees: Sequence[Trainee[ModuleT, ConfigT]], n_slices: int) -> None:
         self.trainees = trainees
+        self.n_steps = n_steps_of(n_slices, trainees[0].config.training.batch_size)
 
     @abstractmethod
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
@@ -89,7 +94,7 @@ def train_epochs(
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
     n_epochs = trainees[0].config.training.n_epochs
-    steps, course = _Steps(on_step, Progress(1, n_epochs, 1, 1)), None
+    course: CourseT | None = None
     for epoch in range(min(trainee.n_done for trainee in trainees) + 1, n_epochs + 1):
         # A kill may have left some an epoch behind: those catch up first.
         active = [trainee for trainee in trainees if trainee.n_done < epoch]
@@ -98,7 +103,7 @@ def train_epochs(
             for number, trainee in enumerate(active):
                 course.restore(number, trainee.carried)
         begun = time.perf_counter()
-        results = course.train_epoch(epoch, steps)
+        results = course.train_epoch(epoch, on_step)
         _check_finite(epoch, active, results)
         scores = [validate(course, number) for number in range(len(active))]
         shared = {
@@ -119,22 +124,9 @@ def train_epochs(
         ]
         for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
             trainee.keep(record, course.evaluated(number), course.state(number))
-        on_step(replace(steps.last, record=records[0]))
+        on_step(Progress(epoch, n_epochs, course.n_steps, course.n_steps, records[0]))
     for trainee in trainees:
         trainee.finish()
-
-
-@final
-@dataclass
-class _Steps:
-    """Hands on where a training stands, and remembers it."""
-
-    on_step: OnStep
-    last: Progress
-
-    def __call__(self, progress: Progress) -> None:
-        self.last = progress
-        self.on_step(progress)
 
 
 def n_steps_of(n_slices: int, batch_size: int) -> int:

@@ -35,7 +35,6 @@ from kscout.training.loop import (
     EpochResult,
     OnStep,
     fixed_convolution,
-    n_steps_of,
     opened_run,
     train_epochs,
 )
@@ -122,10 +121,9 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
     """Takes a model through the training slices, batch by batch, never waiting for the device."""
 
     def __init__(self, trainees: Sequence[ReconstructorTrainee], slices: SliceSet) -> None:
-        super().__init__(trainees)
+        super().__init__(trainees, len(slices))
         (self.trainee,), self.slices = trainees, slices
         self.training = self.trainee.config.training
-        self.n_steps = n_steps_of(len(slices), self.training.batch_size)
         self.selectable = slices.selectable.cpu()
         parameters = list(self.trainee.module.parameters())
         self.gradients: EagerGradients | GraphedGradients

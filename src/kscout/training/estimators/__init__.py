@@ -32,7 +32,7 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
     def __init__(
         self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
     ) -> None:
-        super().__init__(trainees)
+        super().__init__(trainees, len(slices))
         self.slices, self.reconstructor = slices, reconstructor
         self.device = next(trainees[0].module.parameters()).device
 

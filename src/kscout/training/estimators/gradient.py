@@ -24,7 +24,6 @@ from kscout.runs import Progress
 from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator, OnStep
 from kscout.training.gradients import EagerGradients, GraphedGradients
-from kscout.training.loop import n_steps_of
 from kscout.training.views import View, views_of
 
 GeneratorFor = Callable[[str], torch.Generator]
@@ -111,12 +110,6 @@ class GradientEstimator(Estimator, ABC):
             precision=training.precision,
             compiles=training.compile,
         )
-
-    @final
-    @property
-    def n_steps(self) -> int:
-        """Optimizer steps of an epoch."""
-        return n_steps_of(len(self.slices), self.trainees[0].config.training.batch_size)
 
     @final
     @property

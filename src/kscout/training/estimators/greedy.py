@@ -32,7 +32,6 @@ def greedy_gradients(
     uniforms: Float[Tensor, "slice step q"],
     followed: Int[Tensor, "step policy"],
     replay: Int[Tensor, "step slice q"] | None = None,
-    n_at_once: int | None = None,
 ) -> Estimate:
     """Add the gradients of the greedy loss, summed over steps, to the policies' own.
 
@@ -47,7 +46,6 @@ def greedy_gradients(
         followed: which of the q columns each policy goes on with; one index for its whole batch,
             as in the authors' code.
         replay: columns to take instead of drawing.
-        n_at_once: states per policy whose gradients are computed together.
     """
     n_slices, horizon, q = uniforms.shape
     n_own = n_slices // len(policies)
@@ -61,7 +59,6 @@ def greedy_gradients(
         weigh,
         is_by_step=True,
         n_states=n_slices * horizon,
-        n_at_once=n_at_once,
     )
     # Made for all steps at once: small tensors cost a GPU as much as large ones.
     draws = uniforms.transpose(0, 1).contiguous()

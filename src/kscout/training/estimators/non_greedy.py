@@ -36,7 +36,6 @@ def non_greedy_gradients(
     uniforms: Float[Tensor, "slice step q"],
     gammas: Sequence[float],
     replay: Int[Tensor, "step slice q"] | None = None,
-    n_at_once: int | None = None,
 ) -> Estimate:
     """Add the gradients of the non-greedy loss to the policies' own.
 
@@ -51,7 +50,6 @@ def non_greedy_gradients(
         uniforms: numbers in [0, 1) that decide the draws.
         gammas: discount of each policy.
         replay: columns to take instead of drawing.
-        n_at_once: states per policy whose gradients are computed together.
     """
     n_slices, horizon, q = uniforms.shape
     n_own = n_slices // len(policies)
@@ -67,7 +65,6 @@ def non_greedy_gradients(
         weigh,
         n_states=n_slices * (1 + q * (horizon - 1)),
         kept_bytes=_KEPT_BYTES,
-        n_at_once=n_at_once,
     )
     draws = uniforms.transpose(0, 1).contiguous()
     state = simulator.start(n_initial)

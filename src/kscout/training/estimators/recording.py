@@ -80,7 +80,6 @@ class Recording:
         is_by_step: whether `weigh` may be given the rewards of one step alone.
         n_states: states that will be scored, for which features are kept where a view can.
         kept_bytes: the most memory for that, by kind of device.
-        n_at_once: states per policy whose gradients are computed together.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class Recording:
         is_by_step: bool = False,
         n_states: int = 0,
         kept_bytes: Mapping[str, int] = KEPT_BYTES,
-        n_at_once: int | None = None,
     ) -> None:
         self.policies, self.simulator, self.weigh = policies, simulator, weigh
         device = simulator.batch.kspace.device
@@ -100,8 +98,7 @@ class Recording:
         n_bytes = at_most_a_quarter(kept_bytes[device.type], device) // len(policies)
         # Every view is asked, so that none keeps features of the batch before.
         self.n_kept = min([policy.keep(n_own, n_bytes) for policy in policies])
-        self.n_at_once = n_at_once or N_AT_ONCE[device.type]
-        is_small = n_at_once is None and len(simulator.batch) <= N_GRAPHED_ON_CPU
+        is_small = len(simulator.batch) <= N_GRAPHED_ON_CPU
         # A CPU holds a small step's graph more cheaply than it computes features again.
         self.goes_back_at_once = (
             is_by_step and is_small and device.type == "cpu" and self.n_kept < max(1, n_own)
@@ -180,7 +177,7 @@ class Recording:
             for step in alike:
                 weight = weights[step].reshape(self.visited[step]["columns"].shape)
                 own.append(part_of({**self.visited[step], "weight": weight}, number, n_policies))
-            for rows in joined(own, self.n_at_once):
+            for rows in joined(own, N_AT_ONCE[weights.device.type]):
                 scores = self.policies[number].recall(observation_of(rows), begin)
                 _backward(scores, rows, rows["weight"])
                 begin += len(scores)
