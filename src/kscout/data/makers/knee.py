@@ -6,24 +6,23 @@ never a benchmark.
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, final, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
-from kscout.data.makers.drawing import Canvas, Point, Volume, cone, ellipsoid, meet
+from kscout.data.makers.drawing import Canvas, Part, Volume, cone, ellipsoid, meet
 from kscout.data.makers.knee_anatomy import (
+    NUMBERS,
     Bones,
     Knee,
-    draw_knee,
     find_bones,
-    muscle_bellies,
     skin_distance,
     slice_grid,
 )
 from kscout.data.makers.noise_fields import Band, Field, band_texture
 from kscout.data.makers.scanner import Scanner, check_request
+from kscout.data.makers.subject import draw_subject
 from kscout.data.makers.tissue import draw_signals
 from kscout.errors import unknown_name
 
@@ -33,18 +32,7 @@ STRIPES = {"coronal": 12.0, "sagittal": 19.0}
 """Cycles per field of view of the `structured` variant's stripes."""
 
 _KIND = 1
-
-
-@final
-@dataclass(frozen=True)
-class _Textures:
-    """Relative brightness changes of one slice."""
-
-    marrow: Field
-    muscle: Field
-    fat: Field
-    patches: Field
-    """Smooth and of unit variance: where fluid gathers."""
+_PARTS = {name: [Part(**part) for part in parts] for name, parts in NUMBERS["parts"].items()}
 
 
 def _stripes(knee: Knee, n_points: int, depth: float) -> Field:
@@ -55,7 +43,10 @@ def _stripes(knee: Knee, n_points: int, depth: float) -> Field:
     return np.cos(phase).astype(np.float32)
 
 
-def _draw_textures(rng: np.random.Generator, knee: Knee, n_points: int, depth: float) -> _Textures:
+def _draw_textures(
+    rng: np.random.Generator, knee: Knee, n_points: int, depth: float
+) -> dict[str, Field]:
+    """Draw relative brightness changes, and patches of unit variance where fluid gathers."""
     shade = knee.shade.plane(n_points, depth)
     fine = band_texture(rng, n_points, Band(knee.trabeculae, 7.0, 0.0, 0.5))
     marrow = np.float32(knee.marrow_contrast) * fine + 0.06 * shade
@@ -69,65 +60,54 @@ def _draw_textures(rng: np.random.Generator, knee: Knee, n_points: int, depth: f
     if knee.has_stripes:
         waves = _stripes(knee, n_points, depth)
         marrow, muscle = marrow + 0.5 * waves, muscle + 0.6 * waves
-    return _Textures(*(np.asarray(t, np.float32) for t in (marrow, muscle, fat, shade)))
+    return {"marrow": marrow, "muscle": muscle, "fat": fat, "patches": shade}
 
 
-def _paint_soft_tissue(canvas: Canvas, knee: Knee, textures: _Textures) -> None:
+def _paint_soft_tissue(canvas: Canvas, knee: Knee) -> None:
     """Skin, the fat below it, and muscles divided by planes of fat."""
     skin = skin_distance(canvas.grid, knee)
     canvas.paint(skin, "skin")
-    canvas.paint(skin + 1.8, "fat", texture=textures.fat)
+    canvas.paint(skin + 1.8, "fat", texture="fat")
     # The fat pad is thin in front of the knee and thicker toward the thigh.
     fat = knee.fat * (1.0 - 0.004 * canvas.grid.y + 0.006 * np.minimum(canvas.grid.z, 30.0))
     deep = (skin + 2.0 + np.maximum(fat, 1.5)).astype(np.float32)
     fascia = np.abs(deep) - np.float32(0.35)
     canvas.paint(fascia.astype(np.float32), "ligament", opacity=0.5)
-    for start, end, radii in muscle_bellies(knee):
-        sheath = min(1.1, 0.4 + 0.3 * knee.wasting)
-        belly = canvas.clip(partial(cone, start=start, end=end, radii=radii), deep, 2.0)
-        if belly is None:
-            continue
-        canvas.paint(belly - np.float32(sheath), "fat", texture=textures.fat)
-        canvas.paint(belly, "muscle", texture=textures.muscle, soft=1.5)
+    sheath = min(1.1, 0.4 + 0.3 * knee.wasting)
+    for part in _PARTS["bellies"]:
+        shape = part.grown(offset=-knee.wasting).turned(knee.side).distance
+        if (belly := canvas.clip(shape, deep, 2.0)) is not None:
+            canvas.paint(belly - np.float32(sheath), "fat", texture="fat")
+            canvas.paint(belly, "muscle", texture="muscle", soft=1.5)
 
 
-def _paint_joint(canvas: Canvas, knee: Knee, bones: Bones, textures: _Textures) -> None:
+def _paint_joint(canvas: Canvas, knee: Knee, bones: Bones) -> None:
     """Fluid, fat pad, cartilage, menisci, ligaments and tendons around the joint space."""
     y = canvas.grid.y
     recess = ellipsoid(canvas.grid, (0.0, -62.0, -31.0), (22.0, 26.0, 1.5 + 1.3 * knee.effusion))
     around = partial(ellipsoid, center=(0.0, -3.0, 2.0), radii=(46.0, 26.0, 34.0))
-    canvas.paint(around, "fat", texture=textures.fat, opacity=0.85, soft=5.0)
-    recess += np.float32(0.5 + 0.5 * knee.effusion) * textures.patches
+    canvas.paint(around, "fat", texture="fat", opacity=0.85, soft=5.0)
+    recess += np.float32(0.5 + 0.5 * knee.effusion) * canvas.textures["patches"]
     canvas.paint(recess, "fluid", soft=3.0, opacity=0.85)
-    pool = np.float32(0.5 + 1.1 * knee.effusion) * (1.0 + 0.35 * textures.patches)
+    pool = np.float32(0.5 + 1.1 * knee.effusion) * (1.0 + 0.35 * canvas.textures["patches"])
     height = np.abs(y + 10.0) - np.float32(13.0 + 2.0 * knee.effusion)
     capsule = meet((bones.femur - pool).astype(np.float32), height, 8.0)
     canvas.paint(capsule, "fluid", soft=3.0, opacity=min(0.9, 0.3 + 0.25 * knee.effusion))
     space = np.maximum(bones.femur, bones.tibia) - np.float32(2.6 + 0.5 * knee.effusion)
     canvas.paint(space, "fluid", soft=1.5, opacity=0.95)
     pad = partial(ellipsoid, center=(0.0, -3.0, -38.0), radii=(22.0, 20.0, 11.0))
-    canvas.paint(pad, "fat", texture=textures.fat, soft=3.0)
+    canvas.paint(pad, "fat", texture="fat", soft=3.0)
     _paint_cartilage(canvas, knee, bones)
     _paint_menisci(canvas, knee, bones)
-    _paint_cords(canvas, knee, textures)
+    _paint_cords(canvas, knee)
 
 
-def _paint_cords(canvas: Canvas, knee: Knee, textures: _Textures) -> None:
+def _paint_cords(canvas: Canvas, knee: Knee) -> None:
     """Cruciate and collateral ligaments, iliotibial band, tendons above and below the kneecap."""
     s = knee.side
-    cords: tuple[tuple[Point, Point, float, Point], ...] = (
-        ((s * 9.0, -15.0, 14.0), (-s * 3.0, knee.gap + 2.0, -9.0), 3.4, (1.0, 1.0, 1.0)),
-        ((-s * 7.0, -11.0, -1.0), (-s * 2.0, 0.0, 16.0), 4.6, (1.0, 1.0, 1.0)),
-        ((-s * 2.0, 0.0, 16.0), (0.0, 14.0, 26.0), 4.4, (1.0, 1.0, 1.0)),
-        ((-s * 43.5, -26.0, 2.0), (-s * 35.0, 48.0, -3.0), 1.3, (1.0, 1.0, 0.25)),
-        ((s * 43.5, -18.0, 8.0), (s * 39.0, 27.0, 18.0), 1.7, (1.0, 1.0, 0.8)),
-        ((s * 45.0, -110.0, -6.0), (s * 36.0, 20.0, -16.0), 1.1, (1.0, 1.0, 0.2)),
-        ((0.0, -14.0, -48.0), (0.0, 38.0, -31.0), 2.6, (0.22, 1.0, 1.0)),
-        ((0.0, -47.0, -47.0), (0.0, -125.0, -42.0), 3.0, (0.22, 1.0, 1.0)),
-    )
-    for start, end, radius, flat in cords:
-        cord = partial(cone, start=start, end=end, radii=(radius, radius), flat=flat)
-        canvas.paint(cord, "ligament", texture=textures.muscle, opacity=0.95)
+    anterior = ((s * 9.0, -15.0, 14.0), (-s * 3.0, knee.gap + 2.0, -9.0), (3.4, 3.4))
+    canvas.paint(lambda grid: cone(grid, *anterior), "ligament", texture="muscle", opacity=0.95)
+    canvas.paint_parts([part.turned(s) for part in _PARTS["cords"]])
 
 
 def _paint_cartilage(canvas: Canvas, knee: Knee, bones: Bones) -> None:
@@ -159,13 +139,13 @@ def _paint_menisci(canvas: Canvas, knee: Knee, bones: Bones) -> None:
             canvas.paint(slit.astype(np.float32), "fluid", opacity=0.8)
 
 
-def _paint_bones(canvas: Canvas, knee: Knee, bones: Bones, textures: _Textures) -> None:
+def _paint_bones(canvas: Canvas, knee: Knee, bones: Bones) -> None:
     """Dark cortex, thicker in the shafts, around marrow with a scar of the growth plate."""
     shaft = np.clip((np.abs(canvas.grid.y) - 45.0) * np.float32(1.0 / 35.0), 0.0, 1.0)
     rim = np.float32(knee.cortex) * (1.0 + 1.6 * shaft)
     for bone in (bones.femur, bones.tibia, bones.fibula, bones.patella):
         canvas.paint(bone, "cortical-bone")
-        canvas.paint(bone + rim, "marrow", texture=textures.marrow, soft=1.4)
+        canvas.paint(bone + rim, "marrow", texture="marrow", soft=1.4)
     bend = canvas.grid.x * canvas.grid.x * np.float32(1.0 / 400.0)
     for bone, level, arch in ((bones.femur, -37.0, 1.5), (bones.tibia, 25.0, -1.0)):
         line = np.abs(canvas.grid.y - np.float32(level) - np.float32(arch) * bend) - 0.3
@@ -180,10 +160,8 @@ def _paint_findings(canvas: Canvas, knee: Knee, bones: Bones) -> None:
     )
     for start, end, radius, bright in knee.vessels:
         vessel = partial(cone, start=start, end=end, radii=(radius, radius))
-        tube = canvas.clip(vessel, outside, 0.5)
-        if tube is None:
-            continue
-        canvas.paint(tube, "blood" if bright else "flow-void", opacity=0.9)
+        if (tube := canvas.clip(vessel, outside, 0.5)) is not None:
+            canvas.paint(tube, "blood" if bright else "flow-void", opacity=0.9)
     if knee.edema is not None:
         at, size = knee.edema
         bruise = ellipsoid(canvas.grid, at, (size, 0.8 * size, 1.3 * size))
@@ -194,12 +172,12 @@ def _paint_findings(canvas: Canvas, knee: Knee, bones: Bones) -> None:
 def _draw_slice(
     rng: np.random.Generator, knee: Knee, signals: dict[str, float], depth: float, n_points: int
 ) -> Field:
-    canvas = Canvas(slice_grid(knee, depth, n_points), signals)
     textures = _draw_textures(rng, knee, n_points, 0.5 + 0.5 * depth)
+    canvas = Canvas(slice_grid(knee, depth, n_points), signals, textures)
     bones = find_bones(canvas.grid, knee)
-    _paint_soft_tissue(canvas, knee, textures)
-    _paint_joint(canvas, knee, bones, textures)
-    _paint_bones(canvas, knee, bones, textures)
+    _paint_soft_tissue(canvas, knee)
+    _paint_joint(canvas, knee, bones)
+    _paint_bones(canvas, knee, bones)
     _paint_findings(canvas, knee, bones)
     return canvas.image
 
@@ -220,7 +198,7 @@ def draw_knee_volume(
     if variant not in get_args(Variant):
         raise unknown_name("knee variant", variant, list(get_args(Variant)))
     rng = np.random.default_rng([seed, volume, _KIND])
-    knee = draw_knee(rng, variant)
+    knee = draw_subject(Knee, rng, has_stripes=variant == "structured")
     signals = draw_signals(rng, knee.contrast)
 
     def draw_slice(index: int, n_points: int) -> Field:

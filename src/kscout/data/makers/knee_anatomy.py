@@ -4,19 +4,44 @@ Body axes in millimeters from the middle of the joint: x to the side, y toward t
 back. Coronal and sagittal slices cut the same anatomy.
 """
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
+from kscout.data.makers import load_table
 from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, meet
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp, plane_grid, rotation
+from kscout.data.makers.subject import choice, drawn, factor, normal, normals, smooth, uniform
 
 _REACH_MM = {"coronal": (3.0, 34.0), "sagittal": (0.0, 38.0)}
 """Middle and half thickness of the slab that the slices cover."""
-_CONTRASTS = {"pd-fs": 0.40, "pd": 0.38, "t1": 0.10, "t2": 0.06, "t2-fs": 0.06}
+NUMBERS = load_table("knee.toml")
+Vessel = tuple[Point, Point, float, bool]
+"""Start, end, radius, and whether it is bright."""
+
+
+def _draw_vessels(rng: np.random.Generator, so_far: Mapping[str, Any]) -> tuple[Vessel, ...]:
+    """Draw the popliteal pair, a saphenous vein and a few small branches."""
+    x, s = rng.normal(0.0, 3.0), so_far["side"]
+    vessels: list[Vessel] = [
+        ((x, -120.0, 32.0), (x + 3.0, 110.0, 36.0), rng.uniform(2.2, 3.2), False),
+        ((x + s * 7.0, -120.0, 38.0), (x + s * 6.0, 110.0, 40.0), rng.uniform(2.5, 3.8), True),
+        ((-s * 50.0, -120.0, 22.0), (-s * 46.0, 110.0, 14.0), rng.uniform(1.0, 2.0), True),
+    ]
+    for _ in range(6):
+        start = rng.uniform((-45.0, -70.0, -30.0), (45.0, 70.0, 45.0))
+        end = start + rng.normal(0.0, (10.0, 22.0, 10.0))
+        bright = bool(rng.random() < 0.7)
+        vessels.append((start.tolist(), end.tolist(), rng.uniform(0.5, 1.3), bright))
+    return tuple(vessels)
+
+
+def _draw_edema(rng: np.random.Generator, _: object) -> tuple[Point, float] | None:
+    at, size = rng.uniform(-30.0, 30.0, 3).tolist(), rng.uniform(9.0, 16.0)
+    return (at, size) if rng.uniform() < 0.35 else None
 
 
 @final
@@ -24,100 +49,36 @@ _CONTRASTS = {"pd-fs": 0.40, "pd": 0.38, "t1": 0.10, "t2": 0.06, "t2-fs": 0.06}
 class Knee:
     """One subject: everything that all its slices share. Lengths in millimeters."""
 
-    view: str
-    contrast: str
-    side: float
-    """+1 puts the outer (fibular) side at positive x."""
-    scale: float
-    field_of_view: float
-    shaft: float
-    condyle: float
-    flexion: float
-    gap: float
-    """Free height between femur and tibia."""
-    cortex: float
-    cartilage: float
-    effusion: float
-    fat: float
-    leg: tuple[float, float]
-    trabeculae: float
-    marrow_contrast: float
-    muscle_streaks: float
-    wasting: float
-    """How much fat has replaced muscle."""
-    has_scar: float
-    edema: tuple[Point, float] | None
-    tear: int
-    vessels: tuple[tuple[Point, Point, float, bool], ...]
-    warp: Warp
-    shade: SmoothNoise
-    pose: tuple[float, float, float]
-    shift: tuple[float, float]
     has_stripes: bool
-
-
-def _draw_vessels(
-    rng: np.random.Generator, side: float
-) -> tuple[tuple[Point, Point, float, bool], ...]:
-    """Draw the popliteal pair, a saphenous vein and a few small branches."""
-    x = rng.normal(0.0, 3.0)
-    vessels: list[tuple[Point, Point, float, bool]] = [
-        ((x, -120.0, 32.0), (x + 3.0, 110.0, 36.0), rng.uniform(2.2, 3.2), False),
-        (
-            (x + side * 7.0, -120.0, 38.0),
-            (x + side * 6.0, 110.0, 40.0),
-            rng.uniform(2.5, 3.8),
-            True,
-        ),
-        ((-side * 50.0, -120.0, 22.0), (-side * 46.0, 110.0, 14.0), rng.uniform(1.0, 2.0), True),
-    ]
-    for _ in range(6):
-        start = rng.uniform((-45.0, -70.0, -30.0), (45.0, 70.0, 45.0))
-        end = start + rng.normal(0.0, (10.0, 22.0, 10.0))
-        bright = bool(rng.random() < 0.7)
-        vessels.append((_point(start), _point(end), rng.uniform(0.5, 1.3), bright))
-    return tuple(vessels)
-
-
-def _point(values: np.ndarray) -> Point:
-    x, y, z = values.tolist()
-    return (x, y, z)
-
-
-def draw_knee(rng: np.random.Generator, variant: str) -> Knee:
-    """Draw a subject; both variants draw the same numbers, so they show the same knee."""
-    u = rng.uniform
-    side = float(rng.choice([-1.0, 1.0]))
-    edema_at, edema_size, has_edema = rng.uniform(-30.0, 30.0, 3), u(9.0, 16.0), u() < 0.35
-    return Knee(
-        view=str(rng.choice(["coronal", "sagittal"], p=[0.7, 0.3])),
-        contrast=str(rng.choice(list(_CONTRASTS), p=list(_CONTRASTS.values()))),
-        side=side,
-        scale=math.exp(rng.normal(0.0, 0.06)),
-        field_of_view=u(138.0, 176.0),
-        shaft=u(13.0, 17.0),
-        condyle=u(0.94, 1.08),
-        flexion=rng.normal(4.0, 7.0),
-        gap=u(4.0, 6.2),
-        cortex=u(1.0, 1.9),
-        cartilage=u(1.5, 2.7),
-        effusion=max(0.0, u(-3.5, 4.5)),
-        fat=u(3.5, 13.0),
-        leg=(u(50.0, 58.0), u(54.0, 62.0)),
-        trabeculae=u(24.0, 44.0),
-        marrow_contrast=u(0.04, 0.11),
-        muscle_streaks=u(0.10, 0.26),
-        wasting=u(0.0, 3.0),
-        has_scar=u(0.15, 0.8),
-        edema=(_point(edema_at), edema_size) if has_edema else None,
-        tear=int(rng.integers(0, 5)),
-        vessels=_draw_vessels(rng, side),
-        warp=Warp.draw(rng, ((2.6, 4, 2), (0.8, 11, 5))),
-        shade=SmoothNoise.draw(rng, 5, 3),
-        pose=(rng.normal(0.0, 0.06), rng.normal(0.0, 0.06), rng.normal(0.0, 0.09)),
-        shift=(rng.normal(0.0, 4.0), rng.normal(0.0, 7.0)),
-        has_stripes=variant == "structured",
-    )
+    side: float = drawn(lambda rng, _: float(rng.choice([-1.0, 1.0])))
+    """+1 puts the outer (fibular) side at positive x."""
+    edema: tuple[Point, float] | None = drawn(_draw_edema)
+    view: str = choice(NUMBERS["views"])
+    contrast: str = choice(NUMBERS["contrasts"])
+    scale: float = factor(0.06)
+    field_of_view: float = uniform(138.0, 176.0)
+    shaft: float = uniform(13.0, 17.0)
+    condyle: float = uniform(0.94, 1.08)
+    flexion: float = normal(4.0, 7.0)
+    gap: float = uniform(4.0, 6.2)
+    """Free height between femur and tibia."""
+    cortex: float = uniform(1.0, 1.9)
+    cartilage: float = uniform(1.5, 2.7)
+    effusion: float = drawn(lambda rng, _: max(0.0, rng.uniform(-3.5, 4.5)))
+    fat: float = uniform(3.5, 13.0)
+    leg: tuple[float, float] = drawn(lambda rng, _: (rng.uniform(50, 58), rng.uniform(54, 62)))
+    trabeculae: float = uniform(24.0, 44.0)
+    marrow_contrast: float = uniform(0.04, 0.11)
+    muscle_streaks: float = uniform(0.10, 0.26)
+    wasting: float = uniform(0.0, 3.0)
+    """How much fat has replaced muscle."""
+    has_scar: float = uniform(0.15, 0.8)
+    tear: int = drawn(lambda rng, _: int(rng.integers(0, 5)))
+    vessels: tuple[Vessel, ...] = drawn(_draw_vessels)
+    warp: Warp = drawn(lambda rng, _: Warp.draw(rng, ((2.6, 4, 2), (0.8, 11, 5))))
+    shade: SmoothNoise = smooth(5, 3)
+    pose: tuple[float, float, float] = normals((0.0, 0.06), (0.0, 0.06), (0.0, 0.09))
+    shift: tuple[float, float] = normals((0.0, 4.0), (0.0, 7.0))
 
 
 def slice_grid(knee: Knee, depth: float, n_points: int) -> Grid:
@@ -195,21 +156,3 @@ def skin_distance(grid: Grid, knee: Knee) -> Field:
     z = (grid.z - 3.0 - 3.0 * t) / (width * np.float32(knee.leg[1]))
     radius = np.sqrt(x * x + z * z)
     return ((radius - 1.0) * np.float32(0.5 * sum(knee.leg))).astype(np.float32)
-
-
-def muscle_bellies(knee: Knee) -> tuple[tuple[Point, Point, tuple[float, float]], ...]:
-    """Return the bellies of the muscles around the knee as tapering capsules."""
-    s, thin = knee.side, knee.wasting
-    return (
-        ((-s * 34.0, -100.0, -14.0), (-s * 39.0, -30.0, -16.0), (33.0 - thin, 9.0 - thin)),
-        ((s * 33.0, -105.0, -14.0), (s * 38.0, -44.0, -16.0), (34.0 - thin, 9.0 - thin)),
-        ((0.0, -120.0, -34.0), (0.0, -66.0, -34.0), (16.0, 5.0)),
-        ((s * 27.0, -100.0, 36.0), (s * 43.0, 8.0, 26.0), (23.0 - thin, 5.0)),
-        ((-s * 22.0, -100.0, 38.0), (-s * 31.0, 2.0, 36.0), (23.0 - thin, 7.5)),
-        ((-s * 46.0, -110.0, 16.0), (-s * 46.0, 15.0, 20.0), (14.0, 5.5)),
-        ((-s * 20.0, -24.0, 37.0), (-s * 25.0, 95.0, 38.0), (9.0, 28.0 - thin)),
-        ((s * 20.0, -22.0, 37.0), (s * 24.0, 95.0, 38.0), (8.0, 26.0 - thin)),
-        ((s * 28.0, 30.0, -9.0), (s * 27.0, 100.0, -10.0), (5.5, 21.0 - thin)),
-        ((s * 8.0, 20.0, 25.0), (-s * 6.0, 100.0, 22.0), (8.0, 24.0 - thin)),
-        ((s * 42.0, 40.0, 8.0), (s * 40.0, 110.0, 8.0), (4.5, 14.0)),
-    )

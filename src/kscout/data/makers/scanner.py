@@ -53,21 +53,14 @@ def rotation(turns: tuple[float, float, float]) -> Float64[np.ndarray, "3 3"]:
 class Warp:
     """Smooth random bending of space, coarse and fine, so that no two subjects are alike."""
 
-    layers: tuple[tuple[float, tuple[SmoothNoise, SmoothNoise, SmoothNoise]], ...]
+    layers: tuple[tuple[float, list[SmoothNoise]], ...]
 
     @classmethod
     def draw(cls, rng: np.random.Generator, layers: tuple[tuple[float, int, int], ...]) -> "Warp":
         """Draw one field per axis for each layer of (amplitude in mm, cells, depth cells)."""
         return cls(
             tuple(
-                (
-                    amplitude,
-                    (
-                        SmoothNoise.draw(rng, cells, deep),
-                        SmoothNoise.draw(rng, cells, deep),
-                        SmoothNoise.draw(rng, cells, deep),
-                    ),
-                )
+                (amplitude, [SmoothNoise.draw(rng, cells, deep) for _ in range(3)])
                 for amplitude, cells, deep in layers
             )
         )

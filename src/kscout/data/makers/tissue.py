@@ -6,6 +6,8 @@ from typing import final
 
 import numpy as np
 
+from kscout.data.makers import load_table
+
 
 @final
 @dataclass(frozen=True)
@@ -31,40 +33,9 @@ class Sequence:
     inversion_ms: float | None = None
 
 
-TISSUES: dict[str, Tissue] = {
-    "fat": Tissue(0.95, 370.0, 110.0, is_fat=True),
-    "scalp-fat": Tissue(0.62, 390.0, 100.0, is_fat=True),
-    "marrow": Tissue(0.85, 380.0, 90.0, is_fat=True),
-    "muscle": Tissue(0.78, 1300.0, 34.0),
-    "cortical-bone": Tissue(0.06, 400.0, 2.0),
-    "cartilage": Tissue(0.82, 1200.0, 38.0),
-    "fluid": Tissue(1.0, 3000.0, 500.0),
-    "meniscus": Tissue(0.35, 900.0, 11.0),
-    "ligament": Tissue(0.30, 900.0, 12.0),
-    "skin": Tissue(0.55, 900.0, 30.0),
-    "blood": Tissue(0.9, 1600.0, 150.0),
-    "flow-void": Tissue(0.10, 1600.0, 20.0),
-    "edema": Tissue(0.9, 1700.0, 140.0),
-    "white-matter": Tissue(0.70, 800.0, 72.0),
-    "gray-matter": Tissue(0.82, 1520.0, 97.0),
-    "deep-gray": Tissue(0.78, 1250.0, 82.0),
-    "pallidum": Tissue(0.74, 1000.0, 66.0),
-    "csf": Tissue(1.0, 4000.0, 1400.0),
-    "vitreous": Tissue(1.0, 3800.0, 1000.0),
-    "diploe": Tissue(0.5, 420.0, 80.0, is_fat=True),
-    "mucosa": Tissue(0.9, 1700.0, 110.0),
-    "lesion": Tissue(0.88, 1500.0, 150.0),
-}
-
-SEQUENCES: dict[str, Sequence] = {
-    "pd": Sequence(2800.0, 30.0),
-    "pd-fs": Sequence(2800.0, 33.0, fat_gain=0.13),
-    "t1": Sequence(520.0, 12.0),
-    "t2": Sequence(3800.0, 90.0, fat_gain=0.8),
-    "t2-fs": Sequence(3800.0, 70.0, fat_gain=0.12),
-    "t1-ir": Sequence(1900.0, 3.0, fat_gain=0.9, inversion_ms=900.0),
-    "flair": Sequence(9000.0, 110.0, fat_gain=0.8, inversion_ms=2500.0),
-}
+_NUMBERS = load_table("tissue.toml")
+TISSUES = {name: Tissue(**numbers) for name, numbers in _NUMBERS["tissues"].items()}
+SEQUENCES = {name: Sequence(**numbers) for name, numbers in _NUMBERS["sequences"].items()}
 
 
 def signal(tissue: Tissue, sequence: Sequence) -> float:

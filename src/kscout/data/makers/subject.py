@@ -1,0 +1,56 @@
+"""Subjects: dataclasses whose fields say how they are drawn, one after the other."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kscout.data.makers.noise_fields import SmoothNoise
+
+S = TypeVar("S")
+
+
+def drawn(how: Callable[[np.random.Generator, Mapping[str, Any]], Any]) -> Any:  # noqa: ANN401
+    """Declare a field that is drawn from random numbers and the fields drawn before it."""
+    return field(metadata={"how": how})
+
+
+def uniform(low: float, high: float) -> Any:  # noqa: ANN401 - a field
+    """Declare a number that is drawn evenly."""
+    return drawn(lambda rng, _: rng.uniform(low, high))
+
+
+def normal(mean: float, deviation: float) -> Any:  # noqa: ANN401 - a field
+    """Declare a number that is drawn from a normal distribution."""
+    return drawn(lambda rng, _: rng.normal(mean, deviation))
+
+
+def normals(*moments: tuple[float, float]) -> Any:  # noqa: ANN401 - a field
+    """Declare several numbers, each with its mean and deviation."""
+    return drawn(lambda rng, _: tuple(rng.normal(mean, spread) for mean, spread in moments))
+
+
+def factor(spread: float, usual: float = 1.0) -> Any:  # noqa: ANN401 - a field
+    """Declare a number that varies about its usual value by a factor."""
+    return drawn(lambda rng, _: math.exp(rng.normal(0.0, spread)) * usual)
+
+
+def choice(shares: Mapping[str, float]) -> Any:  # noqa: ANN401 - a field
+    """Declare a word, each drawn with its share."""
+    return drawn(lambda rng, _: str(rng.choice(list(shares), p=list(shares.values()))))
+
+
+def smooth(cells: int, depth_cells: int) -> Any:  # noqa: ANN401 - a field
+    """Declare a random field; see `SmoothNoise.draw`."""
+    return drawn(lambda rng, _: SmoothNoise.draw(rng, cells, depth_cells))
+
+
+def draw_subject(kind: type[S], rng: np.random.Generator, **given: object) -> S:
+    """Draw a dataclass field by field, except for those that are given."""
+    values = dict(given)
+    for item in fields(kind):  # type: ignore[arg-type]
+        if item.name not in values:
+            values[item.name] = item.metadata["how"](rng, values)
+    return kind(**values)
