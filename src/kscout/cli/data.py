@@ -97,7 +97,8 @@ def make(
     ],
     out: Out,
     more: Annotated[
-        list[Path] | None, typer.Argument(hidden=True, help="Further files of --source.")
+        list[Path] | None,
+        typer.Argument(metavar="FILE", hidden=True, help="Further files of --source."),
     ] = None,
     volumes: Annotated[
         str | None,
