@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from unrolled import Unrolled
 
 from kscout.config import ReconstructorTraining
 from kscout.core import SliceBatch
@@ -21,7 +22,6 @@ from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude
 from kscout.physics.sampling import center_mask
 from kscout.training.reconstructor import training_loss
-from unrolled import Unrolled
 
 RECIPE = {"made by": "tests"}
 COILS = Kind(
