@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from unrolled import Unrolled
 
 import kscout
 from kscout.acquisition.episode import Simulator
@@ -21,7 +22,6 @@ from kscout.policies import POLICIES
 from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.reconstructor import train_reconstructor, training_loss
-from unrolled import Unrolled
 
 N_SLICES, N_COILS, N_ROWS, N_COLS, N_INITIAL = 3, 2, 14, 11, 3
 TRAINING = ReconstructorTraining(protocol="blind")
