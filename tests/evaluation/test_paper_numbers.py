@@ -10,7 +10,6 @@ from kscout.evaluation.paper_numbers import (
     SSIM,
     method_of,
     same_setting,
-    setting_of,
 )
 
 
@@ -55,10 +54,8 @@ def test_only_the_papers_methods_get_its_numbers(name: str, method: str | None) 
 
 
 def test_settings_are_recognized_by_size_start_and_steps() -> None:
-    assert setting_of(128, 16, 16) == (SETTINGS["knee-base"], True)
-    assert setting_of(256, 8, 28) == (SETTINGS["brain-long"], True)
-    assert setting_of(64, 8, 8) == (SETTINGS["knee-base"], False)
-    assert setting_of(64, 2, 14) == (SETTINGS["knee-long"], False)
+    assert same_setting(128, 16, 16) == SETTINGS["knee-base"]
+    assert same_setting(256, 8, 28) == SETTINGS["brain-long"]
     assert same_setting(128, 4, 28) == SETTINGS["knee-long"]
     assert same_setting(64, 8, 8) is None
     assert same_setting(128, 16, 28) is None

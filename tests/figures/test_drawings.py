@@ -42,7 +42,7 @@ FIGURES = {
     "steps": lambda: draw_ssim_by_step(CURVES),
     "entropies": lambda: draw_entropies({"marginal": CURVES, "conditional": CURVES[:2]}),
     "curves": lambda: draw_curves(CURVES[:2], CURVES[:2]),
-    "snr": lambda: draw_snr(CURVES[:2], paper=CURVES[1:2]),
+    "snr": lambda: draw_snr(CURVES[:2]),
     "gammas": lambda: draw_gammas(
         np.array([1.0, 0.0, 0.9]), np.array([0.7, 0.72, 0.73]), greedy=0.71
     ),

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -41,31 +41,23 @@ def draw_average_policy(
         policies: one picture by title, drawn side by side.
         start_columns: measured before the first step; they are white, as in the paper.
     """
+    n_panels = len(policies)
     with house_style():
-        n_panels = len(policies)
-        figure, grid = new_axes(
-            1, n_panels, width=max(6.4, 3.6 * n_panels), height=3.4, share_y=True
-        )
-        picture: Any = None
+        width = max(6.4, 3.6 * n_panels)
+        figure, grid = new_axes(1, n_panels, width=width, height=3.4, share_y=True)
         for axes, (title, fraction) in zip(grid, policies.items(), strict=True):
             shown = np.array(fraction, dtype=np.float64)
             shown[:, np.asarray(start_columns, dtype=int)] = 1.0
             n_steps, n_cols = shown.shape
-            picture = axes.imshow(
-                shown,
-                cmap="gray",
-                vmin=0,
-                vmax=1,
-                aspect="auto",
-                extent=(-0.5, n_cols - 0.5, n_steps + 0.5, 0.5),
-            )
+            extent = (-0.5, n_cols - 0.5, n_steps + 0.5, 0.5)
+            axes.imshow(shown, cmap="gray", vmin=0, vmax=1, aspect="auto", extent=extent)
             axes.grid(visible=False)
             axes.set_title(title, loc="left")
             axes.set_xlabel("k-space column")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-            axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
         grid[0].set_ylabel("acquisition step")
-        bar = figure.colorbar(picture, ax=grid, pad=0.015, fraction=0.04)
+        bar = figure.colorbar(grid[-1].images[0], ax=grid, pad=0.015, fraction=0.04)
         bar.set_label("fraction of slices")
         bar.outline.set_edgecolor(QUIET)
     return figure
@@ -76,24 +68,23 @@ def draw_examples(examples: Sequence[Shown]) -> Figure:
 
     All differences share one scale, so that rows may be compared.
     """
-    largest = max(float(np.abs(example.image - example.target).max()) for example in examples)
+    errors = [np.abs(example.image - example.target) for example in examples]
+    largest = max(float(error.max()) for error in errors)
     titles = ("mask", "reconstruction", "target", "absolute difference")
     with house_style():
         figure, grid = new_axes(len(examples), 4, width=7.2, height=0.25 + 1.8 * len(examples))
-        for row, example in enumerate(examples):
-            cells = grid[4 * row : 4 * row + 4]
-            top = brightest_shown(example.target)
+        for row, (example, error) in enumerate(zip(examples, errors, strict=True)):
+            cells, top = grid[4 * row : 4 * row + 4], brightest_shown(example.target)
             mask = np.broadcast_to(example.mask[None, :], example.target.shape)
-            pictures = (mask, example.image, example.target, np.abs(example.image - example.target))
-            for axes, picture, title in zip(cells, pictures, titles, strict=True):
-                is_error = title == "absolute difference"
-                limit = 1.0 if title == "mask" else (largest if is_error else top)
-                _show(axes, picture, limit, "inferno" if is_error else "gray")
-                if row == 0:
-                    axes.set_title(title)
+            _show(cells[0], mask, 1.0)
+            _show(cells[1], example.image, top)
+            _show(cells[2], example.target, top)
+            _show(cells[3], error, largest, "inferno")
             cells[0].set_ylabel(example.title)
             if example.ssim is not None:
                 cells[1].set_xlabel(f"SSIM {example.ssim:.4f}", fontsize=8.5)
+        for axes, title in zip(grid[:4], titles, strict=True):
+            axes.set_title(title)
     return figure
 
 
@@ -113,32 +104,29 @@ def draw_reconstructions(
     largest = max(float(np.quantile(error, 0.999)) for error in errors.values())
     words = {"error": f"absolute error\n0 to {largest:.2g}", "mask": "measured\ncolumns"}
     rows = {"image": 1.0, **({} if masks is None else {"mask": _STRIP}), "error": 1.0}
-    n_across = len(images) + 1
+    n_across, top = len(images) + 1, brightest_shown(target)
     with house_style():
         height = 0.35 * (len(rows) - 1) + sum(rows.values()) * 7.2 / n_across
         figure, grid = new_axes(len(rows), n_across, width=7.2, height=height)
         if masks is not None:
             _set_heights(grid[0], list(rows.values()))
         cells = {row: grid[n * n_across : (n + 1) * n_across] for n, row in enumerate(rows)}
-        _show(cells["image"][0], target, brightest_shown(target), "gray")
+        _show(cells["image"][0], target, top)
         cells["image"][0].set_title("target")
         for row in list(rows)[1:]:
-            first = cells[row][0]
-            first.set_axis_off()
-            first.text(0.95, 0.5, words[row], ha="right", va="center", fontsize=8.5)
+            cells[row][0].set_axis_off()
+            cells[row][0].text(0.95, 0.5, words[row], ha="right", va="center", fontsize=8.5)
         for index, (name, image) in enumerate(images.items(), start=1):
-            _show(cells["image"][index], image, brightest_shown(target), "gray")
+            _show(cells["image"][index], image, top)
             cells["image"][index].set_title(name)
             if masks is not None:
-                _show(cells["mask"][index], _strip(masks[name]), 1.0, "gray")
+                n_high = max(1, round(_STRIP * len(masks[name])))
+                strip = np.broadcast_to(masks[name], (n_high, len(masks[name])))
+                _show(cells["mask"][index], strip, 1.0)
             _show(cells["error"][index], errors[name], largest, "inferno")
             if ssim is not None and name in ssim:
                 cells["image"][index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
     return figure
-
-
-def _strip(mask: Bool[np.ndarray, " col"]) -> Bool[np.ndarray, "row col"]:
-    return np.broadcast_to(mask, (max(1, round(_STRIP * len(mask))), len(mask)))
 
 
 def _set_heights(axes: Axes, heights: Sequence[float]) -> None:
@@ -148,33 +136,26 @@ def _set_heights(axes: Axes, heights: Sequence[float]) -> None:
 
 
 def draw_montage(
-    images: Sequence[Float[np.ndarray, "row col"]],
-    titles: Sequence[str] = (),
-    *,
-    n_across: int = 4,
-    colormap: str = "gray",
-    limit: float | None = None,
+    images: Sequence[Float[np.ndarray, "row col"]], titles: Sequence[str] = (), *, n_across: int = 4
 ) -> Figure:
-    """Draw a grid of images; each has its own brightness unless a common limit is given."""
+    """Draw a grid of images, each with its own brightness."""
     n_across = min(n_across, len(images))
-    n_down = -(-len(images) // n_across)
+    n_down, size = -(-len(images) // n_across), 7.2 / max(n_across, 3)
     with house_style():
-        size = 7.2 / max(n_across, 3)
-        figure, grid = new_axes(
-            n_down, n_across, width=size * n_across, height=(size + 0.2) * n_down
-        )
-        for index, axes in enumerate(grid):
-            if index >= len(images):
-                axes.set_axis_off()
-                continue
-            top = brightest_shown(images[index]) if limit is None else limit
-            _show(axes, images[index], top, colormap)
-            if index < len(titles):
-                axes.set_title(titles[index], fontsize=8.5)
+        height = (size + 0.2) * n_down
+        figure, grid = new_axes(n_down, n_across, width=size * n_across, height=height)
+        for axes, image in zip(grid, images, strict=False):
+            _show(axes, image, brightest_shown(image))
+        for axes, title in zip(grid, titles, strict=False):
+            axes.set_title(title, fontsize=8.5)
+        for axes in grid[len(images) :]:
+            axes.set_axis_off()
     return figure
 
 
-def _show(axes: Axes, picture: Any, limit: float, colormap: str) -> None:  # noqa: ANN401 - array
+def _show(
+    axes: Axes, picture: Shaped[np.ndarray, "row col"], limit: float, colormap: str = "gray"
+) -> None:
     # A blank picture would make an empty scale.
     axes.imshow(picture, cmap=colormap, vmin=0, vmax=limit or 1.0)
     axes.grid(visible=False)
@@ -182,12 +163,3 @@ def _show(axes: Axes, picture: Any, limit: float, colormap: str) -> None:  # noq
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-__all__ = [
-    "Shown",
-    "draw_average_policy",
-    "draw_examples",
-    "draw_montage",
-    "draw_reconstructions",
-]

@@ -81,9 +81,14 @@ class Table:
     name: str = field(default="table")
     """For file names and links."""
 
+    def parted(self) -> tuple[list[Row], list[Row]]:
+        """Return feasible methods, and oracles."""
+        methods = [row for row in self.rows if not row.is_oracle]
+        return methods, [row for row in self.rows if row.is_oracle]
+
     def ordered(self) -> list[Row]:
         """Return feasible methods first, oracles after them."""
-        return sorted(self.rows, key=lambda row: row.is_oracle)
+        return [row for part in self.parted() for row in part]
 
     def is_best(self, row: Row, index: int) -> bool:
         """Say whether a cell is the best of its column, as printed, among rows without oracles."""
@@ -114,175 +119,157 @@ def _plain_cell(value: object) -> Cell:
     return None if value is None else str(value)
 
 
+@final
+@dataclass(frozen=True)
+class _Marks:
+    """How a form marks what stands in cells."""
+
+    text: Callable[[str], str]
+    """Escapes what has a meaning in the form."""
+    best: str
+    """The best value {0} of a column, and its uncertainty {1}."""
+    oracle: str = "{}"
+    """The name of an oracle."""
+    spread: str = " ± {}"
+    interval: str = " [{}]"
+    none: str = "–"
+
+
+def _cells(table: Table, row: Row, marks: _Marks) -> list[str]:
+    """Write the cells of a row; the best value is marked, and so is an oracle's name."""
+    found = []
+    for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+        if not isinstance(cell, Measured):
+            text = marks.none if cell is None else marks.text(cell)
+            found.append(marks.oracle.format(text) if row.is_oracle and index == 0 else text)
+            continue
+        value, rest = marks.text(column.number(cell.value)), ""
+        if cell.spread is not None:
+            rest += marks.spread.format(marks.text(column.number(cell.spread).lstrip("+")))
+        if cell.interval is not None:
+            bounds = ", ".join(column.number(bound) for bound in cell.interval)
+            rest += marks.interval.format(marks.text(bounds))
+        best = marks.best if table.is_best(row, index) else "{0}{1}"
+        found.append(best.format(value, rest))
+    return found
+
+
+_HTML = _Marks(
+    escape,
+    '<strong title="best in this column">{0}</strong>{1}',
+    spread=' <span class="spread">± {}</span>',
+    interval=' <span class="interval">[{}]</span>',
+    none='<span class="none">–</span>',
+)
+
+
 def to_html(table: Table) -> str:
     """Write the table as HTML; oracles are a body of their own under a heading row."""
-    head = "".join(
-        f'<th scope="col"{_kind(column, index)}>{escape(column.name)}</th>'
+    kinds = [
+        " ".join((["name"] if not index else []) + (["paper"] if column.is_paper else []))
         for index, column in enumerate(table.columns)
+    ]
+    classes = [f' class="{kind}"' if kind else "" for kind in kinds]
+
+    def line(row: Row) -> str:
+        first, *rest = zip(classes, _cells(table, row, _HTML), strict=True)
+        cells = "".join(f"<td{kind}>{text}</td>" for kind, text in rest)
+        return f'<tr><th scope="row"{first[0]}>{first[1]}</th>{cells}</tr>'
+
+    head = "".join(
+        f'<th scope="col"{kind}>{escape(column.name)}</th>'
+        for kind, column in zip(classes, table.columns, strict=True)
     )
-    bodies = []
-    for is_oracle in (False, True):
-        rows = [row for row in table.rows if row.is_oracle is is_oracle]
-        if not rows:
-            continue
-        heading = (
-            f'<tr class="heading"><th scope="rowgroup" colspan="{len(table.columns)}">'
-            "<span>Oracles: they look at the ground truth, so they are bounds and not methods"
-            "</span></th></tr>"
-            if is_oracle and len(rows) < len(table.rows)
-            else ""
-        )
-        kind = ' class="oracles"' if is_oracle else ""
-        lines = "".join(_html_row(table, row) for row in rows)
-        bodies.append(f"<tbody{kind}>{heading}{lines}</tbody>")
+    methods, oracles = ("".join(map(line, rows)) for rows in table.parted())
+    heading = (
+        f'<tr class="heading"><th scope="rowgroup" colspan="{len(table.columns)}">'
+        "<span>Oracles: they look at the ground truth, so they are bounds and not methods"
+        "</span></th></tr>"
+        if methods
+        else ""
+    )
+    body = f"<tbody>{methods}</tbody>" if methods else ""
+    body += f'<tbody class="oracles">{heading}{oracles}</tbody>' if oracles else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return (
         f'<div class="table" id="table-{escape(table.name)}">'
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}">'
         f"<table><caption>{escape(table.title)}</caption><thead><tr>{head}</tr></thead>"
-        f"{''.join(bodies)}</table></div>{note}</div>"
+        f"{body}</table></div>{note}</div>"
     )
-
-
-def _kind(column: Column, index: int) -> str:
-    kinds = (["name"] if index == 0 else []) + (["paper"] if column.is_paper else [])
-    return f' class="{" ".join(kinds)}"' if kinds else ""
-
-
-def _html_row(table: Table, row: Row) -> str:
-    cells = []
-    for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-        text = _html_cell(column, cell, is_best=table.is_best(row, index))
-        kind = _kind(column, index)
-        cells.append(
-            f'<th scope="row"{kind}>{text}</th>' if index == 0 else f"<td{kind}>{text}</td>"
-        )
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def _html_cell(column: Column, cell: Cell, *, is_best: bool = False) -> str:
-    if cell is None:
-        return '<span class="none">–</span>'
-    if isinstance(cell, str):
-        return escape(cell)
-    text = column.number(cell.value)
-    if is_best:
-        text = f'<strong title="best in this column">{text}</strong>'
-    if cell.spread is not None:
-        text += f' <span class="spread">± {column.number(cell.spread).lstrip("+")}</span>'
-    if cell.interval is not None:
-        low, high = (column.number(bound) for bound in cell.interval)
-        text += f' <span class="interval">[{low}, {high}]</span>'
-    return text
-
-
-def _plain(column: Column, cell: Cell, plus_minus: str = " ± ") -> str:
-    if cell is None:
-        return "–"
-    if isinstance(cell, str):
-        return cell
-    text = column.number(cell.value)
-    if cell.spread is not None:
-        text += f"{plus_minus}{column.number(cell.spread).lstrip('+')}"
-    if cell.interval is not None:
-        low, high = (column.number(bound) for bound in cell.interval)
-        text += f" [{low}, {high}]"
-    return text
 
 
 def to_csv(table: Table) -> str:
     """Write the table for machines: full numbers, one column each for spread and interval."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     has_oracles = any(row.is_oracle for row in table.rows)
-    parts = [_csv_parts(table, index) for index in range(len(table.columns))]
-    writer.writerow(
-        [name for part in parts for name in part] + (["is_oracle"] if has_oracles else [])
-    )
-    for row in table.ordered():
-        values = [
-            value
-            for cell, part in zip(row.cells, parts, strict=True)
-            for value in _csv_values(cell, part)
-        ]
-        writer.writerow(values + ([str(row.is_oracle).lower()] if has_oracles else []))
+    lines: list[list[str]] = [[] for _ in range(len(table.rows) + 1)]
+    rows = table.ordered()
+    for index, column in enumerate(table.columns):
+        for line, cells in zip(lines, _csv_column(column.name, rows, index), strict=True):
+            line += cells
+    if has_oracles:
+        for line, mark in zip(lines, ["is_oracle", *(row.is_oracle for row in rows)], strict=True):
+            line.append(str(mark).lower())
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(lines)
     return buffer.getvalue()
 
 
-def _csv_parts(table: Table, index: int) -> list[str]:
-    name = table.columns[index].name
-    cells = [row.cells[index] for row in table.rows]
+def _csv_column(name: str, rows: Sequence[Row], index: int) -> list[list[str]]:
+    """Return the header of one column and its cells, spread and interval beside the value."""
+    cells = [row.cells[index] for row in rows]
     measured = [cell for cell in cells if isinstance(cell, Measured)]
-    parts = [name]
-    if any(cell.spread is not None for cell in measured):
-        parts.append(f"{name} std")
-    if any(cell.interval is not None for cell in measured):
-        parts += [f"{name} low", f"{name} high"]
-    return parts
-
-
-def _csv_values(cell: Cell, parts: list[str]) -> list[str]:
-    if cell is None or isinstance(cell, str):
-        return [cell or ""] + [""] * (len(parts) - 1)
-    values = ["" if math.isnan(cell.value) else repr(cell.value)]
-    if any(part.endswith(" std") for part in parts[1:]):
-        values.append("" if cell.spread is None else repr(cell.spread))
-    if any(part.endswith(" low") for part in parts[1:]):
-        values += ["", ""] if cell.interval is None else [repr(bound) for bound in cell.interval]
-    return values
-
-
-def to_markdown(table: Table) -> str:
-    """Write a pipe table; the best is bold, oracles are in italics after the rest."""
-    lines = [
-        "| " + " | ".join(_markdown_text(column.name) for column in table.columns) + " |",
-        "|"
-        + "|".join("---" if index == 0 else "---:" for index in range(len(table.columns)))
-        + "|",
-    ]
-    for row in table.ordered():
-        cells = []
-        for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-            text = _markdown_text(_plain(column, cell))
-            if index == 0 and row.is_oracle:
-                text = f"*{text}* (oracle)"
-            cells.append(f"**{text}**" if table.is_best(row, index) else text)
-        lines.append("| " + " | ".join(cells) + " |")
-    note = f"\n\n{table.note}" if table.note else ""
-    return f"**{table.title}**\n\n" + "\n".join(lines) + note + "\n"
+    has_spread = any(cell.spread is not None for cell in measured)
+    has_interval = any(cell.interval is not None for cell in measured)
+    names = [name, *([f"{name} std"] if has_spread else [])]
+    found = [names + ([f"{name} low", f"{name} high"] if has_interval else [])]
+    for cell in cells:
+        if not isinstance(cell, Measured):
+            found.append([cell or "", *[""] * (len(found[0]) - 1)])
+            continue
+        values: list[float | None] = [None if math.isnan(cell.value) else cell.value]
+        values += [cell.spread] if has_spread else []
+        values += (cell.interval or (None, None)) if has_interval else ()
+        found.append(["" if value is None else repr(value) for value in values])
+    return found
 
 
 def _markdown_text(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "−": "$-$",
-    "–": "--",
-    "±": r"$\pm$",
-    "γ": r"$\gamma$",
-    "×": r"$\times$",
-    "≤": r"$\le$",
-}
+def to_markdown(table: Table) -> str:
+    """Write a pipe table; the best is bold, oracles are in italics after the rest."""
+    marks = _Marks(_markdown_text, "**{0}{1}**", "*{}* (oracle)")
+    rows = [[_markdown_text(column.name) for column in table.columns]]
+    rows += [_cells(table, row, marks) for row in table.ordered()]
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    rule = "|".join(["---", *["---:"] * (len(table.columns) - 1)])
+    note = f"\n\n{table.note}" if table.note else ""
+    text = "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+    return f"**{table.title}**\n\n{text}{note}\n"
+
+
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"−": "$-$", "–": "--", "±": r"$\pm$", "γ": r"$\gamma$", "×": r"$\times$", "≤": r"$\le$"}
+)
 
 
 def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return text.translate(_LATEX)
 
 
 def to_latex(table: Table) -> str:
     """Write a booktabs table; a rule stands between methods and oracles."""
+    marks = _Marks(_latex_text, r"\textbf{{{0}{1}}}", r"\textit{{{}}}", r" $\pm$ {}", none="--")
     head = " & ".join(rf"\textbf{{{_latex_text(column.name)}}}" for column in table.columns)
+    bodies = [
+        [f"    {' & '.join(_cells(table, row, marks))} " + r"\\" for row in rows]
+        for rows in table.parted()
+        if rows
+    ]
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
@@ -290,28 +277,11 @@ def to_latex(table: Table) -> str:
         rf"  \label{{tab:{table.name}}}",
         r"  \centering",
         rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        r"    \toprule",
-        rf"    {head} \\",
-        r"    \midrule",
+        *(r"    \toprule", rf"    {head} \\"),
+        *(line for body in bodies for line in (r"    \midrule", *body)),
+        *(r"    \bottomrule", r"  \end{tabular}", r"\end{table}"),
     ]
-    was_oracle = False
-    for number, row in enumerate(table.ordered()):
-        if row.is_oracle and not was_oracle and number:
-            lines.append(r"    \midrule")
-        was_oracle = row.is_oracle
-        lines.append(f"    {_latex_row(table, row)} " + r"\\")
-    lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
     return "\n".join(lines) + "\n"
-
-
-def _latex_row(table: Table, row: Row) -> str:
-    cells = []
-    for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-        text = _latex_text(_plain(column, cell))
-        if index == 0 and row.is_oracle:
-            text = rf"\textit{{{text}}}"
-        cells.append(rf"\textbf{{{text}}}" if table.is_best(row, index) else text)
-    return " & ".join(cells)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {
@@ -328,21 +298,3 @@ def write(tables: Sequence[Table], form: str) -> str:
     if form not in FORMATS:
         raise unknown_name("format", form, list(FORMATS))
     return "\n".join(FORMATS[form](table) for table in tables)
-
-
-__all__ = [
-    "EXTENSIONS",
-    "FORMATS",
-    "Cell",
-    "Column",
-    "Measured",
-    "Row",
-    "Table",
-    "measured",
-    "plain_table",
-    "to_csv",
-    "to_html",
-    "to_latex",
-    "to_markdown",
-    "write",
-]
