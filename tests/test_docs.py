@@ -30,11 +30,12 @@ def name_of(path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands find the module that the page on analyses shows."""
+    """Let commands find the modules that pages show."""
     text = (ROOT / "docs" / "add_an_analysis.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (tmp_path / "distance.py").write_text(code, encoding="utf-8")
+    (tmp_path / "spread.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "tests" / "outside")
 
 
 def code_lines(text: str) -> Iterator[str]:

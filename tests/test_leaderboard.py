@@ -68,7 +68,7 @@ def test_commands_of_the_leaderboard_can_be_typed(leaderboard: Records) -> None:
             wanted = context.params
         assert str(wanted["out"]) == f"results/{record['horizon']}/{record['method']}"
         assert wanted["reconstructor"] in zoo_names("reconstructor")
-        *own, _ = wanted["policy"] if record["method"] != "fixed" else ["fixed", "fixed"]
+        *own, _ = wanted["policies"] if record["method"] != "fixed" else ["fixed", "fixed"]
         assert len(own) == record["n_seeds"]
         labels = {one.partition("=")[0] for one in own}
         assert labels == {record["method"]}

@@ -10,16 +10,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from kscout import names
 from kscout.campaign.grid import parse_grid
 from kscout.campaign.plan import make_plan
 from kscout.cli import app
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+from kscout.names import table as names
 
 PAGE = Path(__file__).parents[2] / "docs" / "add_an_analysis.md"
-NAME = "distance:Distance"
+NAME = "spread:Spread"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def folder(
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) < 40
-    (tmp_path / "distance.py").write_text(code, encoding="utf-8")
+    (tmp_path / "spread.py").write_text(code, encoding="utf-8")
     writer = StoreWriter(tmp_path / "store", {"command": "test"})
     for split, slices in (("train", train_slices), ("test", test_slices)):
         for volume in dict.fromkeys(slices.volumes):
@@ -41,7 +41,7 @@ def folder(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(names, "_used", set())
     yield tmp_path
-    sys.modules.pop("distance", None)
+    sys.modules.pop("spread", None)
 
 
 def call(*words: str) -> str:
@@ -62,42 +62,42 @@ def test_it_is_a_command_with_its_options_and_files(folder: Path) -> None:
     told = call("analyze", NAME, "--help")
     assert "Distances are divided by this." in told and "Mean distance of the acquired" in told
     assert "center-out" in analyze("--scale", "2")
-    rows = json.loads((folder / "analyses" / "distance.json").read_text())
+    rows = json.loads((folder / "analyses" / "spread.json").read_text())
     assert len(rows) == 2 * 4
     # Around the three columns of the start, the center-out order takes the nearest ones.
     nearest = [row["distance"] for row in rows if row["policy"] == "center-out"]
     assert nearest == [1.0, 1.0, 1.5, 1.5]
-    settings = json.loads((folder / "analyses" / "distance.settings.json").read_text())
+    settings = json.loads((folder / "analyses" / "spread.settings.json").read_text())
     assert (settings["analysis"], settings["scale"]) == (NAME, 2.0)
 
 
 def test_a_campaign_plans_it_and_refuses_what_it_does_not_know(folder: Path) -> None:
-    table = {
+    campaign = {
         "stores": {"here": {"path": "store"}},
         "grid": {"reconstructions": ["zero-filled"], "horizons": ["tiny"]},
         "horizons": {"tiny": {"n_initial": 3, "steps": 4}},
         "analyses": {NAME: {"scale": 2.0, "policies": ["random"]}},
     }
-    (node,) = make_plan(parse_grid("mine", table), folder / "campaign").nodes.values()
+    (node,) = make_plan(parse_grid("mine", campaign), folder / "campaign").nodes.values()
     words = " ".join(node.command)
     assert f"analyze {NAME} random --scale 2.0 --data" in words and "--steps 4" in words
     assert (node.product, node.output.name) == (
-        "distance.json",
-        "distance-Distance-store-zero-filled-3+4",
+        "spread.json",
+        "spread-Spread-store-zero-filled-3+4",
     )
     for wrong, told in (({"scael": 1}, "did you mean 'scale'"), ({"scale": "x"}, "a number")):
         with pytest.raises(ConfigError, match=told):
-            parse_grid("mine", {**table, "analyses": {NAME: wrong}})
+            parse_grid("mine", {**campaign, "analyses": {NAME: wrong}})
 
 
 def test_a_report_shows_its_table_and_imports_only_what_is_named(folder: Path) -> None:
     analyze()
-    sys.modules.pop("distance", None)
+    sys.modules.pop("spread", None)
     names._used.clear()
     call("report", "analyses", "-o", "plain.html")
-    assert "distance" not in sys.modules
+    assert "spread" not in sys.modules
     page = (folder / "plain.html").read_text(encoding="utf-8")
     assert "center-out" in page and "name its module with --use" in page
-    call("--use", "distance", "report", "analyses", "-o", "named.html")
+    call("--use", "spread", "report", "analyses", "-o", "named.html")
     page = (folder / "named.html").read_text(encoding="utf-8")
     assert "Distance from the center" in page and "--use" not in page

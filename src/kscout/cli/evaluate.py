@@ -3,107 +3,55 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Any, final
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kscout.cli.options import command_of
 from kscout.cli.progress import drawn_bars
+from kscout.config.options import with_options
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.summary import Comparison, PolicySummary, Summary
+from kscout.evaluation.summary import Comparison, EvaluationRequest, PolicySummary, Summary
 from kscout.files import finite
-from kscout.names import POLICIES, Protocol, untrained_reconstructions
+from kscout.names import POLICIES, untrained_reconstructions
 
 RECONSTRUCTION_WORDS = (
     f"Run folder, weights file, zoo name, {', '.join(untrained_reconstructions())} or module:Class."
 )
 """What may be given where a reconstruction is asked for."""
 
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
-]
 
-
-def evaluate(
-    data: Annotated[Path, typer.Option(help="Store of slices.")],
-    reconstructor: Annotated[
-        str,
-        typer.Option(help=RECONSTRUCTION_WORDS),
-    ],
-    n_initial: Annotated[int, typer.Option(help="Central columns measured at the start.")],
-    steps: Annotated[int, typer.Option(help="Columns to acquire.")],
-    policy: Annotated[
-        list[str],
-        typer.Option(
-            help=f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
-            "LABEL=PATH; any number of times."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for results.csv and summary.json.")],
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    trajectories: Annotated[
-        int, typer.Option(help="Sampled acquisitions per slice (paper: 8).")
-    ] = 8,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option(help="Of the draws; more than one repeats policies that are not trained."),
-    ] = None,
-    argmax: Annotated[
-        bool, typer.Option("--argmax", help="Trained policies take their best column.")
-    ] = False,
-    protocol: Annotated[Protocol, typer.Option(help="See the docs.")] = "paper",
-    reference: Annotated[
-        str | None, typer.Option(help="Compare with this policy. [default: fixed, else random]")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Only so many slices, spread over the split.")
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="Columns, where a split holds several sizes.")
-    ] = None,
-    fixed_slices: Annotated[
-        int, typer.Option(help="Training slices per column when `fixed` is fitted.")
-    ] = 256,
-    batch_size: Annotated[int, typer.Option(help="Slices at once; changes no result.")] = 16,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, fp32 or fp16.")] = "auto",
-    overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-) -> None:
+@final
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(EvaluationRequest):
     """Run policies over one split with one reconstruction, and compare them.
 
     Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 8 --steps 8
     --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
     """
-    from kscout.evaluation.compare import EvaluationSetting
-    from kscout.evaluation.compare import evaluate as run_evaluation
-    from kscout.evaluation.trajectories import AcquisitionPlan
 
-    plan = AcquisitionPlan(
-        n_initial=n_initial,
-        horizon=steps,
-        n_trajectories=trajectories,
-        is_argmax=argmax,
-        protocol=protocol,
-        batch_size=batch_size,
-    )
-    setting = EvaluationSetting(
-        plan=plan,
-        seeds=tuple(seed or (0,)),
-        split=split,
-        size=size,
-        limit=limit,
-        reference=reference,
-        n_fixed_slices=fixed_slices,
-        device=device,
-        precision=precision,
-    )
+    size: int | None = None
+    """Columns, where a split holds several sizes."""
+    batch_size: int = 16
+    """Slices at once; changes no result."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+
+
+def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    from kscout.evaluation.compare import evaluate as run_evaluation
+    from kscout.evaluation.prepare import setting_of
+
+    asked = with_options(EvaluateOptions, options)
+    setting = setting_of(asked, batch_size=asked.batch_size, device=asked.device)
     with evaluation_progress() as on_step:
         found = run_evaluation(
-            *(policy, data, reconstructor, setting),
+            *(asked.policies, asked.data, asked.reconstructor, setting),
             out=out,
             overwrite=overwrite,
             on_step=on_step,
@@ -115,6 +63,18 @@ def evaluate(
         console.print(summary_table(found.found))
         text = f"wrote {out}/results.csv and {out}/summary.json"
         console.print(text, highlight=False, soft_wrap=True)
+
+
+evaluate = command_of(
+    EvaluateOptions,
+    _evaluate,
+    flags={"policies": "--policy", "seeds": "--seed"},
+    helps={
+        "reconstructor": RECONSTRUCTION_WORDS,
+        "policies": f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
+        "LABEL=PATH; any number of times.",
+    },
+)
 
 
 def summary_table(summary: Summary) -> Table:

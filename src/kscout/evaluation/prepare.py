@@ -26,6 +26,7 @@ from kscout.evaluation.contenders import (
 from kscout.evaluation.fixed_orders import fitted_order
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.summarize import choose_reference
+from kscout.evaluation.summary import EvaluationRequest
 from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, trajectories
 from kscout.names import POLICIES
 
@@ -64,6 +65,29 @@ class EvaluationSetting:
     @property
     def draw_seeds(self) -> tuple[int, ...]:
         return tuple(int(seed) for seed in self.seeds or (self.plan.seed,))
+
+
+def setting_of(request: EvaluationRequest, *, batch_size: int, device: str) -> EvaluationSetting:
+    """Return how an evaluation that was asked for runs."""
+    plan = AcquisitionPlan(
+        n_initial=request.n_initial,
+        horizon=request.steps,
+        n_trajectories=request.trajectories,
+        is_argmax=request.argmax,
+        protocol=request.protocol,
+        batch_size=batch_size,
+    )
+    return EvaluationSetting(
+        plan,
+        seeds=request.seeds,
+        split=request.split,
+        size=request.size,
+        limit=request.limit,
+        reference=request.reference,
+        n_fixed_slices=request.fixed_slices,
+        device=device,
+        precision=request.precision,
+    )
 
 
 @final

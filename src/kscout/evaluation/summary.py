@@ -12,7 +12,7 @@ from typing import final
 from kscout.config import load, save
 from kscout.errors import DataError
 from kscout.evaluation.paper_numbers import PaperSetting, method_of, same_setting
-from kscout.names import POLICIES, label_of
+from kscout.names import POLICIES, Protocol, label_of
 
 SUMMARY = "summary.json"
 Interval = tuple[float, float]
@@ -124,26 +124,38 @@ class Headroom:
     na_oracle_minus_fixed: Difference | None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRequest:
     """What an evaluation is asked for, less what changes no result."""
 
     data: str
-    split: str
-    size: int | tuple[int, int] | None
-    limit: int | None
+    """Store of slices."""
+    split: str = "test"
+    """train, val or test."""
+    size: int | tuple[int, int] | None = None
+    """Columns, where a split holds several sizes."""
+    limit: int | None = None
+    """Only so many slices, spread over the split."""
     reconstructor: str
-    precision: str
+    precision: str = "auto"
+    """auto, fp32 or fp16."""
     policies: tuple[str, ...]
     n_initial: int
+    """Central columns measured at the start."""
     steps: int
-    trajectories: int
-    seeds: tuple[int, ...]
-    argmax: bool
-    protocol: str
-    reference: str | None
-    fixed_slices: int
+    """Columns to acquire."""
+    trajectories: int = 8
+    """Sampled acquisitions per slice (paper: 8)."""
+    seeds: tuple[int, ...] = (0,)
+    """Of the draws; more than one repeats policies that are not trained."""
+    argmax: bool = False
+    """Trained policies take their best column."""
+    protocol: Protocol = "paper"
+    """See the docs."""
+    reference: str | None = None
+    """Compare with this policy. (default: fixed, else random)"""
+    fixed_slices: int = 256
+    """Training slices per column when `fixed` is fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)

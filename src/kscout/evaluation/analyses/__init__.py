@@ -5,6 +5,7 @@ no other file names an analysis. Nothing here imports torch or matplotlib until 
 or draws.
 """
 
+from kscout.config.options import Option, options_of, with_options
 from kscout.evaluation.analyses.analysis import (
     Analysis,
     Material,
@@ -14,7 +15,6 @@ from kscout.evaluation.analyses.analysis import (
     Split,
 )
 from kscout.evaluation.analyses.files import Tabulated, find_tables, run_analysis, write_table
-from kscout.evaluation.analyses.options import Option, options_of, with_options
 
 __all__ = [
     "Analysis",

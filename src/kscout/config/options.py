@@ -1,17 +1,17 @@
-"""The options of an analysis, read from its class: one table for the command line and campaigns."""
+"""The fields of a record as options of a command: the docstring under a field is its help."""
 
 import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, final, get_args, get_origin, get_type_hints
 
-from kscout.config import read
-from kscout.evaluation.analyses.analysis import Analysis
+from kscout.config.records import read
 
-A = TypeVar("A", bound=Analysis[Any])
+R = TypeVar("R")
 
 
 @final
@@ -22,6 +22,7 @@ class Option:
     name: str
     type: Any
     default: Any
+    """`dataclasses.MISSING` where it must be given."""
     help: str
 
     @property
@@ -36,24 +37,26 @@ class Option:
         return tuple(str(one) if is_text else one for one in values if one is not None)
 
 
-def options_of(kind: type[Analysis[Any]]) -> list[Option]:
-    """Return the options of an analysis in the order of its fields."""
-    types, docs = get_type_hints(kind), _docstrings(kind)
-    return [
-        Option(item.name, types[item.name], item.default, docs.get(item.name, ""))
+@cache
+def options_of(kind: Any) -> tuple[Option, ...]:  # noqa: ANN401 - a dataclass
+    """Return the options of a dataclass in the order of its fields."""
+    types, helps = get_type_hints(kind), _docstrings(kind)
+    return tuple(
+        Option(item.name, types[item.name], item.default, helps.get(item.name, ""))
         for item in fields(kind)
-    ]
+    )
 
 
-def with_options(kind: type[A], values: Mapping[str, Any], where: str = "") -> A:
-    """Build an analysis from plain values; of an option that may be given often, one will do.
+def with_options(kind: type[R], values: Mapping[str, Any], where: str = "") -> R:
+    """Build a record from plain values; of an option that may be given often, one will do.
 
     Args:
         kind: its class.
         values: by name of the option.
         where: the place of the values in a file, for messages.
     """
-    many = {option.name: option for option in options_of(kind) if option.is_many}
+    options: tuple[Option, ...] = options_of(kind)  # type: ignore[arg-type]
+    many = {option.name: option for option in options if option.is_many}
     return read(kind, {k: many[k].several(v) if k in many else v for k, v in values.items()}, where)
 
 
@@ -62,13 +65,11 @@ def _docstrings(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
         try:
-            source = textwrap.dedent(inspect.getsource(one))
+            body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
         except (OSError, TypeError):
             # Typed into an interpreter, or not written in Python: its options have no help.
             continue
-        body = ast.parse(source).body[0]
-        lines = body.body if isinstance(body, ast.ClassDef) else []
-        for item, after in pairwise(lines):
+        for item, after in pairwise(body.body if isinstance(body, ast.ClassDef) else []):
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                 text = after.value if isinstance(after, ast.Expr) else None
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):
