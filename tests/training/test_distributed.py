@@ -1,6 +1,7 @@
 """Two processes under torchrun train like one with the same batches."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from training_stores import blob_store
+from typer.testing import CliRunner
 
+from kscout.cli.train import app
 from kscout.reconstruction import load
 from kscout.runs import read_run
 from kscout.training.distributed import (
@@ -77,23 +80,26 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     blob_store(store, n_train=9)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    here = Path(__file__).parent
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = f"reconstructor --data {store} --epochs 3 --batch-size 4 --channels 3 --device cpu"
-    words += " --convolution native --set reconstructor.n_pools=2"
-    for name, launcher in (("one", []), ("two", ["-m", *torchrun])):
-        command = [sys.executable, *launcher, str(script), *words.split()]
-        done = subprocess.run(
-            [*command, "--out", str(tmp_path / name)],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={"PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "PATH": ""},
-        )
-        assert done.returncode == 0, done.stderr
+    words += " --convolution native --set reconstructor.n_pools=2 --out"
+    alone = CliRunner().invoke(app, [*words.split(), str(tmp_path / "one")])
+    assert alone.exit_code == 0, alone.output
+    done = subprocess.run(
+        [sys.executable, *torchrun, str(script), *words.split(), str(tmp_path / "two")],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    assert done.returncode == 0, done.stderr
     for n_batch in (5, 1):
         gradient = torch.load(tmp_path / f"gradient-{n_batch}.pt", weights_only=True)
-        # Written last by the two processes: the mean over the whole batch of (i + j)^2.
+        # The mean over the whole batch of (i + j)^2.
         expected = [sum((i + j) ** 2 for i in range(n_batch)) / n_batch for j in range(3)]
         assert gradient.tolist() == pytest.approx(expected)
     one, two = (read_run(tmp_path / name) for name in ("one", "two"))

@@ -20,7 +20,7 @@ def command(store: Path, out: Path) -> list[str]:
         "--out": str(out),
         "--epochs": str(N_EPOCHS),
         "--batch-size": "8",
-        "--channels": "12",
+        "--channels": "4",
         "--device": "cpu",
         "--set": "reconstructor.n_pools=2",
         "--convolution": "native",
@@ -37,11 +37,10 @@ def test_twenty_kills_change_no_byte(tmp_path: Path) -> None:
         f"write {draws.randint(1, 2)}" if kill % 2 else f"event {draws.randint(50, 500)}"
         for kill in range(N_KILLS)
     ]
-    trainings = [(command(store, cut), moment) for moment in moments]
+    trainings = [(command(store, cut), moment) for moment in (*moments, "")]
     codes = run_trainings([(command(store, tmp_path / "whole"), ""), *trainings])
-    assert codes == [0] + [-signal.SIGKILL] * N_KILLS, "a run ended before it could be killed"
-    assert list(cut.glob(".checkpoint.pt.*.part"))
-    assert run_trainings([(command(store, cut), "")]) == [0]
+    killed = [-signal.SIGKILL] * N_KILLS
+    assert codes == [0, *killed, 0], "a run ended before it could be killed"
 
     for name in ("weights.safetensors", "best.safetensors"):
         assert (cut / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
