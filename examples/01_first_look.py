@@ -13,8 +13,7 @@ import kscout
 from kscout import policies, reconstruction
 from kscout.acquisition import Simulator
 from kscout.data import MakeSettings, make_store
-from kscout.evaluation.compare import EvaluationSetting
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting
 
 folder = Path(tempfile.mkdtemp())
 settings = MakeSettings(kind="knee", volumes=(3, 1, 3), slices=3, size=64, workers=1)

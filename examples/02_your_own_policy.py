@@ -13,12 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import kscout
-from kscout.contracts import check_policy
+from kscout import check_policy
 from kscout.core import Observation, Policy
 from kscout.data import MakeSettings, make_store
-from kscout.evaluation.compare import EvaluationSetting
-from kscout.evaluation.trajectories import AcquisitionPlan
-from kscout.physics.fourier import fft2c
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting
+from kscout.physics import fft2c
 
 folder = Path(tempfile.mkdtemp())
 settings = MakeSettings(kind="knee", volumes=(3, 1, 3), slices=3, size=64, workers=1)

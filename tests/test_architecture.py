@@ -22,7 +22,7 @@ LAYERS = [
     {"physics", "config"},
     {"names", "zoo"},
     {"kernels", "files", "randomness", "device"},
-    {"errors"},
+    {"errors", "exports"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 

@@ -1,5 +1,6 @@
 """What the documents say holds as far as a machine can tell: commands, links, no machine paths."""
 
+import importlib
 import re
 import shlex
 import string
@@ -181,3 +182,20 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
 def test_no_text_names_a_machine(path: Path) -> None:
     found = MACHINE_PATH.search(path.read_text(encoding="utf-8"))
     assert found is None, f"{name_of(path)} names {found and found.group(0)}"
+
+
+PUBLIC = {
+    *("kscout", "kscout.acquisition", "kscout.core", "kscout.data", "kscout.evaluation"),
+    *("kscout.metrics", "kscout.names", "kscout.physics", "kscout.policies"),
+    *("kscout.reconstruction", "kscout.training", "kscout.gym_env"),
+}
+IMPORT = re.compile(r"^from (kscout[\w.]*) import (.+)$", flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *sorted((ROOT / "examples").glob("*.py"))], ids=name_of)
+def test_documents_import_public_names_only(path: Path) -> None:
+    for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
+        assert module in PUBLIC, f"{module} is not public"
+        exported = importlib.import_module(module).__all__
+        for name in names.split(","):
+            assert name.strip() in exported, f"{module} does not export {name.strip()}"

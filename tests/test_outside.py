@@ -16,10 +16,10 @@ from kscout.cli import app
 
 OUTSIDE = Path(__file__).parent / "outside"
 PAGE = Path(__file__).parents[1] / "docs" / "extend.md"
-MODULES = ("spectrum", "unrolled", "reinforce", "distance")
+MODULES = ("spectrum", "unrolled", "reinforce", "reach")
 CAMPAIGN = """
 name = "own"
-use = ["spectrum", "unrolled", "reinforce", "distance"]
+use = ["spectrum", "unrolled", "reinforce", "reach"]
 [grid]
 horizons = ["short"]
 methods = ["reinforce:Reinforce"]
@@ -42,7 +42,7 @@ policies = ["random", "fixed"]
 trajectories = 2
 [analyses]
 entropy = { trajectories = 2 }
-"distance:Distance" = true
+"reach:Reach" = true
 """
 
 
@@ -100,8 +100,8 @@ def test_every_command_takes_them(folder: Path) -> None:
         *("--steps", "3", "--policy", "random", "--policy", "runs/policy", "--trajectories", "2"),
         *("--protocol", "blind", "--device", "cpu", "--out", "results"),
     )
-    kscout("analyze", "distance:Distance", "results", "--out", "analyses")
-    rows = json.loads((folder / "analyses" / "distance.json").read_text(encoding="utf-8"))
+    kscout("analyze", "reach:Reach", "results", "--out", "analyses")
+    rows = json.loads((folder / "analyses" / "reach.json").read_text(encoding="utf-8"))
     assert {(row["policy"], row["step"]) for row in rows} == {
         (policy, step) for policy in ("random", "policy") for step in (1, 2, 3)
     }

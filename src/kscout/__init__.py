@@ -4,17 +4,21 @@ What is public is what `dir(kscout)` shows and what its rooms export in `__all__
 on first use, so that `import kscout` does not wait for torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kscout.exports import on_first_use
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kscout.acquisition.rollout import rollout
+    from kscout.contracts import check_policy, check_reconstructor
     from kscout.evaluation.compare import evaluate
     from kscout.names import use
 
 _FUNCTIONS = {
+    "check_policy": "kscout.contracts",
+    "check_reconstructor": "kscout.contracts",
     "evaluate": "kscout.evaluation.compare",
     "rollout": "kscout.acquisition.rollout",
     "use": "kscout.names",
@@ -31,17 +35,20 @@ _ROOMS = (
     "reconstruction",
     "training",
 )
+_PLACES = {**_FUNCTIONS, **{room: f"kscout.{room}" for room in _ROOMS}}
 
-__all__ = ["__version__", "evaluate", "rollout", "use", *_ROOMS]
+__getattr__, _names = on_first_use(__name__, _PLACES)
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the public name stands for
-    if name in _FUNCTIONS:
-        return getattr(import_module(_FUNCTIONS[name]), name)
-    if name in _ROOMS:
-        return import_module(f"kscout.{name}")
-    raise AttributeError(f"module 'kscout' has no attribute {name!r}")
+__all__ = [
+    "__version__",
+    "check_policy",
+    "check_reconstructor",
+    "evaluate",
+    "rollout",
+    "use",
+    *_ROOMS,
+]
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return [*_names(), "__version__"]

@@ -316,3 +316,5 @@ def register() -> None:
 
 
 register()
+
+__all__ = ["ENVIRONMENT", "AcquisitionEnv", "AcquisitionVectorEnv", "register"]

@@ -242,3 +242,5 @@ def nmse(
     error = (image - target).square().sum(dim=(-2, -1))
     # An empty target has no energy: without this, one such slice makes a split's mean NaN.
     return (error / target.square().sum(dim=(-2, -1))).masked_fill(error == 0, 0.0)
+
+__all__ = ["SsimScorer", "nmse", "psnr", "ssim"]

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kscout.config import GradientTraining
-from kscout.training import Draws, GradientEstimator, Recording, n_draws
+from kscout.training import Draws, GradientEstimator, GradientTraining, Recording, n_draws
 
 
 @dataclass(frozen=True)

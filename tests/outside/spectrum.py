@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from kscout.core import Observation, Policy
-from kscout.physics.fourier import fft2c
+from kscout.physics import fft2c
 
 
 class Spectrum(Policy):

@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
-from kscout.physics.fourier import fft2c, ifft2c
-from kscout.physics.normalization import magnitude
-from kscout.physics.sampling import apply_mask
+from kscout.physics import apply_mask, fft2c, ifft2c, magnitude
 
 
 @final

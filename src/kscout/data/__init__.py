@@ -3,8 +3,9 @@
 Public names load on first use: importing and drawing volumes need libraries that reading does not.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
     from kscout.data.generate import MakeSettings, make_store, paper_settings
@@ -17,19 +18,21 @@ if TYPE_CHECKING:
     from kscout.data.store_writer import StoreWriter
 
 _PLACES = {
-    "KINDS": "kinds",
-    "ImportSettings": "importing",
-    "Kind": "kinds",
-    "MakeSettings": "generate",
-    "SliceSet": "slices",
-    "Store": "store",
-    "StoreWriter": "store_writer",
-    "describe": "info",
-    "import_folder": "importing",
-    "make_store": "generate",
-    "paper_settings": "generate",
-    "save_montage": "montage",
+    "KINDS": "kscout.data.kinds",
+    "ImportSettings": "kscout.data.importing",
+    "Kind": "kscout.data.kinds",
+    "MakeSettings": "kscout.data.generate",
+    "SliceSet": "kscout.data.slices",
+    "Store": "kscout.data.store",
+    "StoreWriter": "kscout.data.store_writer",
+    "describe": "kscout.data.info",
+    "import_folder": "kscout.data.importing",
+    "make_store": "kscout.data.generate",
+    "paper_settings": "kscout.data.generate",
+    "save_montage": "kscout.data.montage",
 }
+
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)
 
 __all__ = [
     "KINDS",
@@ -45,13 +48,3 @@ __all__ = [
     "paper_settings",
     "save_montage",
 ]
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the public name stands for
-    if name in _PLACES:
-        return getattr(import_module(f"kscout.data.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'kscout.data' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -12,8 +12,9 @@
 Public names load on first use, so that planning and reports do not wait for torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
     from kscout.evaluation.adaptivity import entropies
@@ -28,25 +29,27 @@ if TYPE_CHECKING:
     from kscout.evaluation.trajectories import AcquisitionPlan
 
 _PLACES = {
-    "AcquisitionPlan": "trajectories",
-    "Analysis": "analyses",
-    "Evaluation": "compare",
-    "EvaluationSetting": "prepare",
-    "PolicyAnalysis": "analyses",
-    "Prepared": "prepare",
-    "Scores": "results",
-    "SliceSetting": "analyses",
-    "Step": "progress",
-    "Summary": "summary",
-    "compare_reconstructions": "reconstructions",
-    "entropies": "adaptivity",
-    "evaluate": "compare",
-    "open_policies": "prepare",
-    "read_scores": "results",
-    "read_summary": "summary",
-    "run_analysis": "analyses",
-    "signal_to_noise": "gradient_noise",
+    "AcquisitionPlan": "kscout.evaluation.trajectories",
+    "Analysis": "kscout.evaluation.analyses",
+    "Evaluation": "kscout.evaluation.compare",
+    "EvaluationSetting": "kscout.evaluation.prepare",
+    "PolicyAnalysis": "kscout.evaluation.analyses",
+    "Prepared": "kscout.evaluation.prepare",
+    "Scores": "kscout.evaluation.results",
+    "SliceSetting": "kscout.evaluation.analyses",
+    "Step": "kscout.evaluation.progress",
+    "Summary": "kscout.evaluation.summary",
+    "compare_reconstructions": "kscout.evaluation.reconstructions",
+    "entropies": "kscout.evaluation.adaptivity",
+    "evaluate": "kscout.evaluation.compare",
+    "open_policies": "kscout.evaluation.prepare",
+    "read_scores": "kscout.evaluation.results",
+    "read_summary": "kscout.evaluation.summary",
+    "run_analysis": "kscout.evaluation.analyses",
+    "signal_to_noise": "kscout.evaluation.gradient_noise",
 }
+
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)
 
 __all__ = [
     "AcquisitionPlan",
@@ -68,13 +71,3 @@ __all__ = [
     "run_analysis",
     "signal_to_noise",
 ]
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the public name stands for
-    if name in _PLACES:
-        return getattr(import_module(f"kscout.evaluation.{_PLACES[name]}"), name)
-    raise AttributeError(f"module 'kscout.evaluation' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -2,30 +2,76 @@
 
 An estimator is a way to train a policy; a new one derives from `GradientEstimator`, or from
 `Estimator` where an epoch is more than one optimizer step per batch.
+
+Public names load on first use.
 """
 
-from kscout.training.estimators import EpochResult, Estimator, PolicyTrainee
-from kscout.training.estimators.gradient import Batch, Draws, GradientEstimator, n_draws
-from kscout.training.estimators.recording import Estimate, Recording
-from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
-from kscout.training.policy import train_policies, train_policy
-from kscout.training.policy_gradient import (
-    advantages,
-    greedy_loss,
-    non_greedy_loss,
-    returns_to_go,
-)
-from kscout.training.reconstructor import train_reconstructor
+from typing import TYPE_CHECKING
+
+from kscout.exports import on_first_use
+
+if TYPE_CHECKING:
+    from kscout.config import ACQUISITIONS, Component, DenseTraining, GradientTraining, GreedyTraining, NonGreedyTraining, PolicyConfig, PolicyTraining, ReconstructorConfig, ReconstructorTraining
+    from kscout.training.estimators import EpochResult, Estimator, PolicyTrainee
+    from kscout.training.estimators.gradient import Batch, Draws, GradientEstimator, n_draws
+    from kscout.training.estimators.recording import Estimate, Recording
+    from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
+    from kscout.training.policy import train_policies, train_policy
+    from kscout.training.policy_gradient import advantages, greedy_loss, non_greedy_loss, returns_to_go
+    from kscout.training.reconstructor import train_reconstructor
+
+_PLACES = {
+    "ACQUISITIONS": "kscout.config",
+    "Batch": "kscout.training.estimators.gradient",
+    "Component": "kscout.config",
+    "DenseTraining": "kscout.config",
+    "Draws": "kscout.training.estimators.gradient",
+    "EpochResult": "kscout.training.estimators",
+    "Estimate": "kscout.training.estimators.recording",
+    "Estimator": "kscout.training.estimators",
+    "FixedOrderResult": "kscout.training.fixed_order",
+    "GradientEstimator": "kscout.training.estimators.gradient",
+    "GradientTraining": "kscout.config",
+    "GreedyTraining": "kscout.config",
+    "NonGreedyTraining": "kscout.config",
+    "PolicyConfig": "kscout.config",
+    "PolicyTrainee": "kscout.training.estimators",
+    "PolicyTraining": "kscout.config",
+    "ReconstructorConfig": "kscout.config",
+    "ReconstructorTraining": "kscout.config",
+    "Recording": "kscout.training.estimators.recording",
+    "advantages": "kscout.training.policy_gradient",
+    "fit_fixed_order": "kscout.training.fixed_order",
+    "greedy_loss": "kscout.training.policy_gradient",
+    "n_draws": "kscout.training.estimators.gradient",
+    "non_greedy_loss": "kscout.training.policy_gradient",
+    "returns_to_go": "kscout.training.policy_gradient",
+    "train_policies": "kscout.training.policy",
+    "train_policy": "kscout.training.policy",
+    "train_reconstructor": "kscout.training.reconstructor",
+}
+
+__getattr__, __dir__ = on_first_use(__name__, _PLACES)
 
 __all__ = [
+    "ACQUISITIONS",
     "Batch",
+    "Component",
+    "DenseTraining",
     "Draws",
     "EpochResult",
     "Estimate",
     "Estimator",
     "FixedOrderResult",
     "GradientEstimator",
+    "GradientTraining",
+    "GreedyTraining",
+    "NonGreedyTraining",
+    "PolicyConfig",
     "PolicyTrainee",
+    "PolicyTraining",
+    "ReconstructorConfig",
+    "ReconstructorTraining",
     "Recording",
     "advantages",
     "fit_fixed_order",

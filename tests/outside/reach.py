@@ -6,27 +6,27 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from kscout.evaluation.analyses import Analysis
+from kscout.evaluation import Analysis
 
 
 @dataclass(frozen=True)
-class DistanceRow:
+class ReachRow:
     policy: str
     step: int
     distance: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distance(Analysis[DistanceRow]):
+class Reach(Analysis[ReachRow]):
     """Mean distance of the chosen columns from the center of k-space, by step.
 
-    Example: kscout analyze distance:Distance results/knee --out analyses
+    Example: kscout analyze reach:Reach results/knee --out analyses
     """
 
     reads = "results"
-    file = "distance"
+    file = "reach"
     title = "Distance from the center"
-    row = DistanceRow
+    row = ReachRow
 
     def compute(self, given, *, out, on_step=None):
         found = defaultdict(list)
@@ -36,4 +36,4 @@ class Distance(Analysis[DistanceRow]):
                 if line["column"]:
                     key = (line["policy"], int(line["step"]))
                     found[key].append(abs(int(line["column"]) - center))
-        return [DistanceRow(*key, sum(far) / len(far)) for key, far in found.items()]
+        return [ReachRow(*key, sum(far) / len(far)) for key, far in found.items()]

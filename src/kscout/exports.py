@@ -1,0 +1,24 @@
+"""Public names of a package that load on first use, so that importing it costs nothing."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def on_first_use(
+    package: str, places: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's `__getattr__` and `__dir__`.
+
+    Args:
+        package: its name.
+        places: the module of each public name; the name itself where it is a module.
+    """
+
+    def get(name: str) -> Any:  # noqa: ANN401 - whatever the public name stands for
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(places[name])
+        return module if places[name] == f"{package}.{name}" else getattr(module, name)
+
+    return get, lambda: sorted(places)
