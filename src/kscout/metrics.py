@@ -243,4 +243,5 @@ def nmse(
     # An empty target has no energy: without this, one such slice makes a split's mean NaN.
     return (error / target.square().sum(dim=(-2, -1))).masked_fill(error == 0, 0.0)
 
+
 __all__ = ["SsimScorer", "nmse", "psnr", "ssim"]

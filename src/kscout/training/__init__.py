@@ -11,13 +11,29 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
-    from kscout.config import ACQUISITIONS, Component, DenseTraining, GradientTraining, GreedyTraining, NonGreedyTraining, PolicyConfig, PolicyTraining, ReconstructorConfig, ReconstructorTraining
+    from kscout.config import (
+        ACQUISITIONS,
+        Component,
+        DenseTraining,
+        GradientTraining,
+        GreedyTraining,
+        NonGreedyTraining,
+        PolicyConfig,
+        PolicyTraining,
+        ReconstructorConfig,
+        ReconstructorTraining,
+    )
     from kscout.training.estimators import EpochResult, Estimator, PolicyTrainee
     from kscout.training.estimators.gradient import Batch, Draws, GradientEstimator, n_draws
     from kscout.training.estimators.recording import Estimate, Recording
     from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
     from kscout.training.policy import train_policies, train_policy
-    from kscout.training.policy_gradient import advantages, greedy_loss, non_greedy_loss, returns_to_go
+    from kscout.training.policy_gradient import (
+        advantages,
+        greedy_loss,
+        non_greedy_loss,
+        returns_to_go,
+    )
     from kscout.training.reconstructor import train_reconstructor
 
 _PLACES = {
