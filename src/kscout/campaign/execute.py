@@ -130,7 +130,7 @@ class _Driver:
     def _needs(self, node: Node) -> tuple[Path, ...]:
         """Return files that show that the inputs are there, given ones included."""
         inputs = [self.plan.nodes[key] for key in node.inputs]
-        given = [one.product for one in self.plan.sources if one.path in node.command]
+        given = [one.product for one in self.plan.given.values() if one.path in node.command]
         return (
             *(one.output / one.product for one in inputs),
             *(product for product in given if product is not None),

@@ -88,8 +88,10 @@ class Source:
     """A hash of its content, or of its path while it is not there."""
     path: str
     label: str
-    product: Path | None
+    product: Path | None = None
     """A file that is there when the source is; None for a name that needs no file."""
+    content: str = ""
+    """A hash of it."""
     hint: str = ""
 
     @property

@@ -11,7 +11,6 @@ from kscout.campaign.grid import Grid, Network
 from kscout.campaign.nodes import Node, Setting, Source, file_name, flags, make_node, path_of
 from kscout.campaign.sources import (
     file_fingerprint,
-    fingerprints,
     given_reconstruction,
     given_store,
     weights_file,
@@ -35,31 +34,30 @@ class Plan:
     use: tuple[str, ...] = ()
     """Modules from outside kscout that every command is told to use."""
     nodes: dict[str, Node] = field(default_factory=dict)
-    stores: dict[str, Source] = field(default_factory=dict)
-    """Given stores by key."""
-    weights: dict[str, Source] = field(default_factory=dict)
-    """Given reconstructions by key."""
+    given: dict[str, Source] = field(default_factory=dict)
+    """Stores and reconstructions by key that are not made here."""
 
     def add(self, node: Node) -> Node:
         """Add a run; one that is there already stays as it is."""
         command = (*flags({"use": self.use}), *node.command)
         return self.nodes.setdefault(node.key, replace(node, command=command))
 
-    @property
-    def sources(self) -> list[Source]:
-        return [*self.stores.values(), *self.weights.values()]
-
     def of_kind(self, kind: str) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind == kind]
 
+    @property
+    def missing(self) -> list[Source]:
+        return [source for source in self.given.values() if source.is_missing]
+
     def source_fingerprints(self) -> dict[str, str]:
-        return fingerprints(self.stores, self.weights)
+        """Return what the index remembers of sources that are there, by path."""
+        there = [one for one in self.given.values() if one.product and not one.is_missing]
+        return {one.path: one.content for one in there}
 
     def check_sources(self) -> None:
         """Refuse to start while something that is given is not there."""
-        missing = [source for source in self.sources if source.is_missing]
-        if missing:
-            told = "; ".join(f"{one.path} is not there: {one.hint}" for one in missing)
+        told = "; ".join(f"{one.path} is not there: {one.hint}" for one in self.missing)
+        if told:
             raise DataError(f"campaign {self.name} cannot start: {told}")
 
 
@@ -105,7 +103,7 @@ def _cross(
 def _store(plan: Plan, name: str, store: Store, known: Mapping[str, str]) -> Node | Source:
     if isinstance(store, GivenStore):
         source = given_store(store, known)
-        return plan.stores.setdefault(source.key, source)
+        return plan.given.setdefault(source.key, source)
     settings = to_table(store)
     if isinstance(settings.get("volumes"), list):
         settings["volumes"] = ",".join(map(str, settings["volumes"]))
@@ -134,7 +132,7 @@ def _network(
     config = network.config
     if config is None:
         source = given_reconstruction(network, known)
-        return plan.weights.setdefault(source.key, source)
+        return plan.given.setdefault(source.key, source)
     label = f"{file_name(config.reconstructor.name)}-seed{config.training.seed}"
     return plan.add(
         make_node(

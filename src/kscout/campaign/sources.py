@@ -22,41 +22,25 @@ def given_store(store: GivenStore, known: Mapping[str, str]) -> Source:
         known: fingerprints by path from before, for a store that is gone now: without them all
             runs would change their names with it.
     """
-    path = Path(store.path)
-    file = path / MANIFEST
-    label = path.name
-    if file.is_file():
+    path, label = Path(store.path), Path(store.path).name
+    content = known.get(str(path), f"missing {path}")
+    if (path / MANIFEST).is_file():
         manifest = read_manifest(path)
-        fingerprint, label = manifest.fingerprint, manifest.name
-    else:
-        fingerprint = known.get(str(path), f"missing {path}")
-    return Source(
-        address("store", {}, {"content": fingerprint}), str(path), label, file, store.hint
-    )
+        content, label = manifest.fingerprint, manifest.name
+    key = address("store", {}, {"content": content})
+    return Source(key, str(path), label, path / MANIFEST, content, store.hint)
 
 
 def given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
     """Return a reconstruction that is given by its path or its name."""
     given = network.given or ""
     if given in RECONSTRUCTORS:
-        return Source(address("reconstructor", {}, {"name": given}), given, file_name(given), None)
+        return Source(address("reconstructor", {}, {"name": given}), given, file_name(given))
     file = zoo_path(given) or weights_file(Path(given))
     content = file_fingerprint(file) if file.is_file() else known.get(given, f"missing {given}")
     key = address("reconstructor", {}, {"content": content})
     hint = "train it with `kscout train reconstructor`, or name another path"
-    return Source(key, given, network.name, file, hint)
-
-
-def fingerprints(stores: Mapping[str, Source], weights: Mapping[str, Source]) -> dict[str, str]:
-    """Return what the index remembers of sources that are there, by path."""
-    found = {}
-    for source in stores.values():
-        if not source.is_missing and source.product is not None:
-            found[source.path] = read_manifest(source.product.parent).fingerprint
-    for source in weights.values():
-        if not source.is_missing and source.product is not None:
-            found[source.path] = file_fingerprint(source.product)
-    return found
+    return Source(key, given, network.name, file, content, hint)
 
 
 def weights_file(path: Path) -> Path:

@@ -141,7 +141,7 @@ def read_status(plan: Plan) -> Status:
         counts=counts,
         failed=[_failure(node) for node in with_state["failed"]],
         running=[_under_way(node) for node in with_state["running"]],
-        missing=[source.path for source in plan.sources if source.is_missing],
+        missing=[source.path for source in plan.missing],
         time_left_s=time_left(with_state),
     )
 
