@@ -1,5 +1,6 @@
 """Files that appear whole (written aside, flushed, renamed into place), and locks on folders."""
 
+import hashlib
 import json
 import math
 import os
@@ -87,6 +88,12 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
     NaN and infinities, for which JSON has no word, become null.
     """
     write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -5,7 +5,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Shaped
 
+from kscout.data.formats import Stack
 from kscout.errors import DataError
+
+Images = Shaped[np.ndarray, "slice _ _"]
+Squares = Float32[np.ndarray, "kept side side"]
 
 _NEGATIVE_SHARE = 0.01
 """Resampling leaves pixels that lie below zero by less than this share of the peak."""
@@ -16,26 +20,20 @@ def middle_slices(n_slices: int) -> range:
     return range(n_slices // 4, 3 * n_slices // 4)
 
 
-def zero_pad(
-    images: Shaped[np.ndarray, "slice row col"], size: int
-) -> Shaped[np.ndarray, "slice padded_row padded_col"]:
+def zero_pad(images: Images, size: int) -> Images:
     """Surround images with zeros up to `size`; an odd pixel goes to the top and left."""
     margins = [max(size - length, 0) for length in images.shape[-2:]]
     widths = [(0, 0), *(((margin + 1) // 2, margin // 2) for margin in margins)]
     return np.pad(images, widths)
 
 
-def center_crop(
-    images: Shaped[np.ndarray, "slice row col"], size: int
-) -> Shaped[np.ndarray, "slice side side"]:
+def center_crop(images: Images, size: int) -> Shaped[np.ndarray, "slice {size} {size}"]:
     """Cut the central square out of images."""
     top, left = ((length - size) // 2 for length in images.shape[-2:])
     return images[:, top : top + size, left : left + size]
 
 
-def cut_squares(
-    images: Float32[np.ndarray, "slice row col"], path: Path, *, size: int | None, pad: int | None
-) -> Float32[np.ndarray, "slice side side"]:
+def cut_squares(images: Stack, path: Path, *, size: int | None, pad: int | None) -> Squares:
     """Return the central squares of images.
 
     Args:
@@ -62,9 +60,7 @@ def cut_squares(
     return np.ascontiguousarray(center_crop(images, side))
 
 
-def check_pixels(
-    images: Float32[np.ndarray, "slice row col"], path: Path, *, may_be_negative: bool
-) -> None:
+def check_pixels(images: Stack, path: Path, *, may_be_negative: bool) -> None:
     """Refuse images that are not finite magnitudes.
 
     Args:
@@ -85,6 +81,3 @@ def check_pixels(
         raise DataError(
             f"{path} holds nothing but zeros in the {len(images)} slices that are kept; repair it"
         )
-
-
-__all__ = ["center_crop", "check_pixels", "cut_squares", "middle_slices", "zero_pad"]

@@ -3,29 +3,20 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float32
 
-from kscout.data.cutting import check_pixels, cut_squares, middle_slices
+from kscout.data.cutting import Squares, check_pixels, cut_squares, middle_slices
+from kscout.data.formats import Stack
 from kscout.data.formats.hdf5 import TARGET_KEYS
-from kscout.data.splits import (
-    Assignment,
-    read_lists,
-    sample_volumes,
-    split_by_draw,
-    split_by_folder,
-    split_by_lists,
-    split_folders,
-    unique_volumes,
-)
+from kscout.data.splits import Assignment, assign_splits
 from kscout.data.store import SPLITS, WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
-from kscout.data.volumes import VolumeFile, find_volumes, read_volume
+from kscout.data.volumes import VolumeFile, read_volume
 from kscout.errors import ConfigError, DataError
 from kscout.names import Plane
 
@@ -89,7 +80,13 @@ def import_folder(
     Interrupted and called again, it goes on; called on a store that it has finished, it returns it.
     """
     source, out = Path(source), Path(out)
-    assignment = _sampled(assign_splits(source, settings), settings.sample_rate)
+    assignment = assign_splits(
+        source,
+        lists=settings.splits,
+        test_from_train=settings.test_from_train,
+        held_out=settings.held_out,
+        seed=settings.seed,
+    ).sampled(settings.sample_rate)
     if assignment.left_out and not settings.skip_bad:
         raise DataError(f"{assignment.left_out[0][1]}, or go on without with --skip-bad")
     recipe = _recipe(source, settings, assignment)
@@ -97,41 +94,17 @@ def import_folder(
         return done
     with StoreWriter(out, recipe) as writer:
         for name, reason in assignment.left_out:
-            if not writer.has_left_out(name):
-                writer.leave_out(name, reason)
+            writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
-        warnings = assignment.doubles() + _single_images(assignment) + _blanks(writer.n_blank)
-        warnings += _large_range(writer.peak) + _empty_splits(writer)
+        warnings = [*assignment.doubles(), *_warnings(assignment, writer)]
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings)
 
 
-def assign_splits(source: Path, settings: ImportSettings) -> Assignment:
-    """Decide which volumes of a source belong to which split, reading none of them."""
-    if not source.exists():
-        raise DataError(f"{source} does not exist; give the folder that holds the volumes")
-    if settings.splits is not None:
-        volumes = unique_volumes(source)
-        if volumes:
-            return split_by_lists(volumes, read_lists(settings.splits), settings.splits)
-    folders = split_folders(source)
-    if settings.test_from_train:
-        folders.pop("test", None)
-    if folders:
-        return split_by_folder(folders, held_out=settings.held_out, seed=settings.seed)
-    volumes = find_volumes(source)
-    if not volumes:
-        raise DataError(
-            f"{source} holds no volumes; give a folder with singlecoil_train, singlecoil_val and "
-            "singlecoil_test, or with NIfTI, DICOM, .npy or .npz files"
-        )
-    return split_by_draw(volumes, held_out=settings.held_out, seed=settings.seed)
-
-
 def prepare_images(
-    images: Float32[np.ndarray, "slice row col"], volume: VolumeFile, settings: ImportSettings
-) -> tuple[Float32[np.ndarray, "kept side side"], range]:
+    images: Stack, volume: VolumeFile, settings: ImportSettings
+) -> tuple[Squares, range]:
     """Cut a volume to what is kept of it: the images, and their slice numbers in the volume."""
     path = volume.path
     numbers = middle_slices(len(images)) if settings.center_volume else range(len(images))
@@ -163,7 +136,7 @@ def _import_all(
         origin = _relative(volume.path, source)
         if writer.holds(split, volume.name):
             n_kept += 1
-        elif not writer.has_left_out(origin):
+        elif origin not in writer.left_out:
             acquisition = _import_one(split, volume, origin, settings, writer)
             acquisitions.add(acquisition)
             n_kept += settings.acquisition in (None, acquisition)
@@ -176,18 +149,32 @@ def _import_all(
         )
 
 
-def _single_images(assignment: Assignment) -> list[str]:
-    """Say which NumPy files hold one image each instead of a stack."""
+def _warnings(assignment: Assignment, writer: StoreWriter) -> Iterator[str]:
+    """Tell what is odd about the slices that were imported."""
     files = {volume.path for found in assignment.volumes.values() for volume in found}
     single = sorted(path.name for path in files if path.suffix == ".npy" and _is_single(path))
-    if not single:
-        return []
     if len(single) == 1:
-        return [f"{single[0]} holds one image, not a stack: it became a volume of one slice"]
-    return [
-        f"{len(single)} .npy files hold one image each, not a stack ({single[0]} first): each "
-        "became a volume of one slice"
-    ]
+        yield f"{single[0]} holds one image, not a stack: it became a volume of one slice"
+    elif single:
+        yield (
+            f"{len(single)} .npy files hold one image each, not a stack ({single[0]} first): each "
+            "became a volume of one slice"
+        )
+    if n_blank := writer.n_blank:
+        told = "1 slice that holds" if n_blank == 1 else f"{n_blank} slices that hold"
+        yield f"left out {told} nothing but zeros"
+    if writer.peak > _PSNR_CEILING:
+        yield (
+            f"the largest data_range is {writer.peak:.4g}, and PSNR by the convention paper clamps "
+            f"reconstructions to [0, {_PSNR_CEILING}], which makes it meaningless here: divide the "
+            "images by one number for all before importing, or read SSIM"
+        )
+    empty = [split for split in SPLITS if not writer.volumes(split)]
+    if {"val", "test"} & set(empty) and len(empty) < len(SPLITS):
+        yield (
+            f"no volume is in {' or '.join(empty)}: training needs train and val, and unseen "
+            f"volumes to evaluate on are in test; {WAYS_TO_SPLIT}"
+        )
 
 
 def _is_single(path: Path) -> bool:
@@ -195,33 +182,6 @@ def _is_single(path: Path) -> bool:
         return np.lib.format.open_memmap(path, mode="r").ndim == 2
     except (OSError, EOFError, ValueError):
         return False  # It cannot be read, and has been left out.
-
-
-def _blanks(n_blank: int) -> list[str]:
-    if not n_blank:
-        return []
-    told = "1 slice that holds" if n_blank == 1 else f"{n_blank} slices that hold"
-    return [f"left out {told} nothing but zeros"]
-
-
-def _large_range(peak: float) -> list[str]:
-    if peak <= _PSNR_CEILING:
-        return []
-    return [
-        f"the largest data_range is {peak:.4g}, and PSNR by the convention paper clamps "
-        f"reconstructions to [0, {_PSNR_CEILING}], which makes it meaningless here: divide the "
-        "images by one number for all before importing, or read SSIM"
-    ]
-
-
-def _empty_splits(writer: StoreWriter) -> list[str]:
-    empty = [split for split in SPLITS if not writer.volumes(split)]
-    if not {"val", "test"} & set(empty) or len(empty) == len(SPLITS):
-        return []
-    return [
-        f"no volume is in {' or '.join(empty)}: training needs train and val, and unseen volumes "
-        f"to evaluate on are in test; {WAYS_TO_SPLIT}"
-    ]
 
 
 def _import_one(
@@ -249,18 +209,6 @@ def _import_one(
         return ""
 
 
-def _sampled(assignment: Assignment, rate: float) -> Assignment:
-    kept = {split: sample_volumes(found, rate) for split, found in assignment.volumes.items()}
-    empty = [split for split, found in kept.items() if not found]
-    if empty:
-        n_volumes = len(assignment.volumes[empty[0]])
-        raise DataError(
-            f"--sample-rate {rate} leaves none of the {n_volumes} volumes of split {empty[0]!r}; "
-            "raise it"
-        )
-    return Assignment(kept, assignment.left_out)
-
-
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:
     """Return how to make the store again, and a hash of the names and sizes of its files."""
     files = [
@@ -268,15 +216,11 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         for split, found in assignment.volumes.items()
         for volume in found
     ]
-    values = {
-        name: value.as_posix() if isinstance(value, Path) else value
-        for name, value in asdict(settings).items()
-    }
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     return {
         "command": "kscout data import",
         "source": source.as_posix(),
-        "settings": values,
+        "settings": asdict(settings) | {"splits": settings.splits and settings.splits.as_posix()},
         "files_sha256": digest,
     }
 

@@ -11,6 +11,11 @@ from kscout.data.volumes import SUFFIXES, VolumeFile, find_volumes
 from kscout.errors import DataError
 
 _PREFIXES = ("singlecoil_", "multicoil_", "")
+_EMPTY_FOLDER = "put HDF5, NIfTI, DICOM or NumPy files there, or remove the folder"
+_NO_FOLDERS = (
+    "give a folder with singlecoil_train, singlecoil_val and singlecoil_test, or with NIfTI, "
+    "DICOM, .npy or .npz files"
+)
 
 T = TypeVar("T")
 
@@ -23,6 +28,16 @@ class Assignment:
     volumes: Mapping[str, list[VolumeFile]]
     left_out: tuple[tuple[str, str], ...] = ()
     """Names and reasons."""
+
+    def sampled(self, rate: float) -> "Assignment":
+        """Keep a share of the volumes of every split."""
+        kept = {split: sample_volumes(found, rate) for split, found in self.volumes.items()}
+        if empty := [split for split, found in kept.items() if not found]:
+            raise DataError(
+                f"--sample-rate {rate} leaves none of the {len(self.volumes[empty[0]])} volumes of "
+                f"split {empty[0]!r}; raise it"
+            )
+        return replace(self, volumes=kept)
 
     def doubles(self) -> list[str]:
         """Name each volume that is in several splits."""
@@ -38,7 +53,39 @@ class Assignment:
         ]
 
 
-def split_folders(source: Path) -> dict[str, Path]:
+def assign_splits(
+    source: Path, *, lists: Path | None, test_from_train: bool, held_out: float, seed: int
+) -> Assignment:
+    """Decide which volumes of a source belong to which split, reading none of them.
+
+    Args:
+        source: a folder of volumes, a layout of one folder per split, or a file.
+        lists: folder of text files that name the volumes of each split.
+        test_from_train: pass over a folder of test volumes.
+        held_out: share of the training volumes that is drawn for a split without a folder.
+        seed: of that draw.
+    """
+    if not source.exists():
+        raise DataError(f"{source} does not exist; give the folder that holds the volumes")
+    if lists is not None and (named := _unique_volumes(source)):
+        return _split_by_lists(named, _read_lists(lists), lists)
+    folders = _split_folders(source)
+    if test_from_train:
+        folders.pop("test", None)
+    volumes = {
+        split: find_volumes(place) for split, place in (folders or {"train": source}).items()
+    }
+    for split, found in volumes.items():
+        if not found:
+            advice = _NO_FOLDERS if not folders else _EMPTY_FOLDER
+            raise DataError(f"{folders.get(split, source)} holds no volumes; {advice}")
+    for split in ("test", "val"):
+        if "train" in volumes and split not in volumes:
+            volumes["train"], volumes[split] = _draw(volumes["train"], held_out, seed)
+    return Assignment({split: volumes[split] for split in SPLITS if volumes.get(split)})
+
+
+def _split_folders(source: Path) -> dict[str, Path]:
     """Return the folders of a fastMRI layout (or plain train, val, test) by split."""
     for prefix in _PREFIXES:
         folders = {split: source / f"{prefix}{split}" for split in SPLITS}
@@ -48,30 +95,7 @@ def split_folders(source: Path) -> dict[str, Path]:
     return {}
 
 
-def split_by_folder(folders: Mapping[str, Path], *, held_out: float, seed: int) -> Assignment:
-    """Take the folders' volumes; a split without a folder is drawn from the training volumes."""
-    volumes = {split: find_volumes(folder) for split, folder in folders.items()}
-    for split, found in volumes.items():
-        if not found:
-            raise DataError(
-                f"{folders[split]} holds no volumes; put HDF5, NIfTI, DICOM or NumPy files there, "
-                "or remove the folder"
-            )
-    for split in ("test", "val"):
-        if "train" in volumes and split not in volumes:
-            volumes["train"], volumes[split] = draw(volumes["train"], held_out, seed)
-    return Assignment({split: volumes[split] for split in SPLITS if volumes.get(split)})
-
-
-def split_by_draw(volumes: list[VolumeFile], *, held_out: float, seed: int) -> Assignment:
-    """Draw test volumes from all volumes, and validation volumes from the rest."""
-    rest, test = draw(volumes, held_out, seed)
-    train, val = draw(rest, held_out, seed)
-    drawn = {"train": train, "val": val, "test": test}
-    return Assignment({split: found for split, found in drawn.items() if found})
-
-
-def split_by_lists(
+def _split_by_lists(
     volumes: list[VolumeFile], lists: Mapping[str, list[str]], folder: Path
 ) -> Assignment:
     """Assign volumes as text files name them, with or without the files' suffixes."""
@@ -96,7 +120,7 @@ def split_by_lists(
     return Assignment({split: found for split, found in assigned.items() if found}, tuple(left_out))
 
 
-def read_lists(folder: Path) -> dict[str, list[str]]:
+def _read_lists(folder: Path) -> dict[str, list[str]]:
     """Read `train.txt`, `val.txt` and `test.txt`: one volume's name per line, `#` for remarks."""
     files = {split: folder / f"{split}.txt" for split in SPLITS}
     lists = {
@@ -113,7 +137,7 @@ def read_lists(folder: Path) -> dict[str, list[str]]:
     return lists
 
 
-def unique_volumes(source: Path) -> list[VolumeFile]:
+def _unique_volumes(source: Path) -> list[VolumeFile]:
     """Return the volumes of a whole source, each by its own name whatever its folder.
 
     Text files name volumes without folders; where two folders hold one name, the first serves.
@@ -124,7 +148,7 @@ def unique_volumes(source: Path) -> list[VolumeFile]:
     return list(by_name.values())
 
 
-def draw(
+def _draw(
     volumes: list[VolumeFile], share: float, seed: int
 ) -> tuple[list[VolumeFile], list[VolumeFile]]:
     """Split volumes into a random share and the rest, at least one each where possible.

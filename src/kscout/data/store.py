@@ -4,8 +4,6 @@ A store is a folder of `manifest.json` and one `.npy` array per split and matrix
 is written last and the folder appears whole, so that a folder with a manifest is a whole store.
 """
 
-import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -18,6 +16,7 @@ from kscout.data.kinds import Kind, kind_of
 from kscout.data.manifest import MANIFEST, ArrayRecord, Manifest, VolumeRecord, read_manifest
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
+from kscout.files import checksum
 
 SPLITS = ("train", "val", "test")
 WAYS_TO_SPLIT = (
@@ -57,16 +56,8 @@ class Store:
         """What every array of the store holds."""
         return kind_of(self.manifest.kind)
 
-    def sizes(self, split: str) -> list[tuple[int, int]]:
-        """Return the matrix sizes in a split, as (rows, columns)."""
-        return [array.size for array in self.manifest.arrays if array.split == split]
-
     def split(
-        self,
-        name: str,
-        *,
-        size: int | tuple[int, int] | None = None,
-        lazy: bool | None = None,
+        self, name: str, *, size: int | tuple[int, int] | None = None, lazy: bool | None = None
     ) -> SliceSet:
         """Open a split.
 
@@ -109,7 +100,7 @@ class Store:
             raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")
         found = [array for array in of_split if wanted in (None, array.size)]
         if len(found) != 1:
-            sizes = ", ".join(f"{rows}x{cols}" for rows, cols in self.sizes(split))
+            sizes = ", ".join("{}x{}".format(*array.size) for array in of_split)
             raise DataError(f"split {split!r} of {self.path} has the sizes {sizes}; name one")
         return found[0]
 
@@ -134,23 +125,9 @@ class Store:
         return file
 
 
-def checksum(file: Path) -> str:
-    """Return the SHA-256 of a file, read piece by piece."""
-    digest = hashlib.sha256()
-    for piece in _pieces(file):
-        digest.update(piece)
-    return digest.hexdigest()
-
-
 def unfinished_path(path: Path) -> Path:
     """Return the hidden folder beside `path` in which a store grows until it is whole."""
     return path.with_name(f".{path.name}.unfinished")
-
-
-def _pieces(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as handle:
-        while piece := handle.read(1 << 22):
-            yield piece
 
 
 def _header_length(folder: Path, array: ArrayRecord) -> int:

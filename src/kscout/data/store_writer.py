@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, final
 
 import numpy as np
@@ -17,8 +16,9 @@ from kscout.config import read
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.manifest import MANIFEST, ArrayRecord, Manifest, VolumeRecord, write_manifest
 from kscout.data.slices import slice_peaks
-from kscout.data.store import Store, checksum, unfinished_path
+from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
+from kscout.files import checksum
 
 _JOURNAL = "journal.jsonl"
 _HEADER_BYTES = 128
@@ -50,12 +50,14 @@ class StoreWriter:
         self._folder = unfinished_path(path)
         self._records: dict[tuple[str, str], VolumeRecord] = {}
         self._shapes: dict[tuple[str, tuple[int, int]], tuple[int, ...]] = {}
-        self._left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        """Why sources could not be used, by their names."""
         self.n_blank = 0
         self._folder.mkdir(parents=True, exist_ok=True)
         self._journal = (self._folder / _JOURNAL).open("a+b")
         try:
-            _lock(self._journal, path)
+            if not lock_descriptor(self._journal.fileno(), blocking=False):
+                raise DataError(f"another process is writing {path}; wait until it is done")
             self._recover()
         except DataError:
             self._journal.close()
@@ -64,12 +66,7 @@ class StoreWriter:
     def __enter__(self) -> "StoreWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Discard what bad input spoiled; keep what an interruption left, to go on with it."""
         if isinstance(error, DataError | ConfigError):
             self.discard()
@@ -91,10 +88,6 @@ class StoreWriter:
     def peak(self) -> float:
         """The largest `data_range` of the volumes that are in the store so far."""
         return max((record.data_range for record in self._records.values()), default=0.0)
-
-    def has_left_out(self, source: str) -> bool:
-        """Say whether the source was found to be unusable before an interruption."""
-        return source in self._left_out
 
     def append(
         self,
@@ -142,21 +135,21 @@ class StoreWriter:
         self._remember(record, stored.shape, n_blank)
 
     def leave_out(self, source: str, reason: str) -> None:
-        """Record that a source could not be used."""
-        self._write_line({"left_out": {"source": source, "reason": reason}})
-        self._left_out[source] = reason
+        """Record that a source could not be used, where it is not known from before."""
+        if source not in self.left_out:
+            self._write_line({"left_out": {"source": source, "reason": reason}})
+            self.left_out[source] = reason
 
     def finish(self, warnings: Sequence[str] = ()) -> Store:
         """Write the manifest and let the store appear at its path, whole."""
         if not self._records:
             raise DataError(f"no slices to store in {self.path}; check the source and the filters")
-        left_out = tuple({"source": s, "reason": r} for s, r in self._left_out.items())
         manifest = Manifest(
             name=self.name,
             recipe=self.recipe,
             volumes=tuple(self._records.values()),
             arrays=self._close_arrays(),
-            left_out=left_out,
+            left_out=tuple({"source": s, "reason": r} for s, r in self.left_out.items()),
             warnings=tuple(warnings),
             kind=self.kind.word,
         )
@@ -209,10 +202,10 @@ class StoreWriter:
                 shape = entry.get("shape", (len(record.slices), *record.size))
                 self._remember(record, tuple(shape), entry.get("n_blank", 0))
             else:
-                self._left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
-        if self._left_out and _refuses_bad(self.recipe):
+                self.left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
+        if self.left_out and _refuses_bad(self.recipe):
             raise DataError(
-                f"{self.path} is unfinished and has left out {next(iter(self._left_out))}; go on "
+                f"{self.path} is unfinished and has left out {next(iter(self.left_out))}; go on "
                 f"with --skip-bad, or delete {self._folder} to start afresh"
             )
 
@@ -239,8 +232,7 @@ class StoreWriter:
         with file.open("r+b" if file.exists() else "w+b") as handle:
             # Beyond this point lies only what a killed process wrote without journaling it.
             handle.truncate(_HEADER_BYTES + self._n_before(record) * stored[0].nbytes)
-            handle.seek(0)
-            handle.write(self._header((0, *stored.shape[1:])))
+            self._write_header(handle, (0, *stored.shape[1:]))
             handle.seek(0, os.SEEK_END)
             handle.write(stored.data)
             _flush(handle)
@@ -250,7 +242,7 @@ class StoreWriter:
         for (split, size), shape in self._shapes.items():
             file = self._folder / _array_file(split, size)
             with file.open("r+b") as handle:
-                handle.write(self._header(shape))
+                self._write_header(handle, shape)
                 n_bytes = int(np.prod(shape)) * np.dtype(kind.dtype).itemsize
                 handle.truncate(_HEADER_BYTES + n_bytes)
                 _flush(handle)
@@ -259,17 +251,12 @@ class StoreWriter:
             )
         return tuple(arrays)
 
-    def _header(self, shape: tuple[int, ...]) -> bytes:
-        """Return a `.npy` header of fixed length, so that the number of slices may grow."""
+    def _write_header(self, handle: BinaryIO, shape: tuple[int, ...]) -> None:
+        """Write a `.npy` header, in which numpy leaves room for the number of slices to grow."""
+        handle.seek(0)
         descr = np.dtype(self.kind.dtype).newbyteorder("<").str
-        text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
-        length = _HEADER_BYTES - 10
-        return (
-            b"\x93NUMPY\x01\x00"
-            + length.to_bytes(2, "little")
-            + text.ljust(length - 1).encode()
-            + b"\n"
-        )
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(handle, header)
 
 
 def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
@@ -314,8 +301,3 @@ def _array_file(split: str, size: tuple[int, int]) -> str:
 def _flush(handle: BinaryIO) -> None:
     handle.flush()
     os.fsync(handle.fileno())
-
-
-def _lock(handle: BinaryIO, path: Path) -> None:
-    if not lock_descriptor(handle.fileno(), blocking=False):
-        raise DataError(f"another process is writing {path}; wait until it is done")

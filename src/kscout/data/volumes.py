@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import numpy as np
-from jaxtyping import Float32
-
+from kscout.data.formats import Stack
 from kscout.data.formats.dicom import dicom_files, is_dicom
 from kscout.names import FORMATS, Plane, import_target
 
@@ -59,7 +57,7 @@ def find_volumes(source: Path) -> list[VolumeFile]:
 
 def read_volume(
     volume: VolumeFile, *, key: str | None = None, plane: Plane = "axial"
-) -> tuple[Float32[np.ndarray, "slice row col"], str]:
+) -> tuple[Stack, str]:
     """Return the images of a volume and its acquisition.
 
     Args:

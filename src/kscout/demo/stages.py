@@ -14,7 +14,7 @@ import torch
 from kscout import policies, reconstruction
 from kscout.acquisition.rollout import Trajectory
 from kscout.assemble import make_policy
-from kscout.data.store import Store, checksum
+from kscout.data.store import Store
 from kscout.demo.settings import (
     CLAIMED,
     METHODS,
@@ -36,7 +36,7 @@ from kscout.evaluation.progress import Step
 from kscout.evaluation.results import RESULTS, Scores, read_scores
 from kscout.evaluation.summary import SUMMARY, Summary, read_summary
 from kscout.evaluation.trajectories import reconstruction_examples, trajectories
-from kscout.files import write_json
+from kscout.files import checksum, write_json
 from kscout.physics.sampling import center_mask
 from kscout.player import Acquisition, PolicySteps, save_acquisition
 from kscout.runs import Progress

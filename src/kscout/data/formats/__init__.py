@@ -8,8 +8,14 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float32
+
 from kscout.errors import DataError
 from kscout.names import FORMATS
+
+Stack = Float32[np.ndarray, "slice row col"]
+"""Images of one volume."""
 
 
 def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
@@ -26,6 +32,3 @@ def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
         raise DataError(
             f"{path} is {entry.summary}, which needs {entry.needs}: pip install 'kscout[formats]'"
         ) from error
-
-
-__all__ = ["require"]

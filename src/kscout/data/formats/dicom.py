@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
 
-from kscout.data.formats import require
+from kscout.data.formats import Stack, require
 from kscout.errors import DataError
 from kscout.names import FORMATS
 
@@ -27,7 +26,7 @@ def dicom_files(folder: Path) -> list[Path]:
     return sorted(path for path in files if is_dicom(path))
 
 
-def read_dicom_series(folder: Path) -> tuple[Float32[np.ndarray, "slice row col"], str]:
+def read_dicom_series(folder: Path) -> tuple[Stack, str]:
     """Return the slices of a series, and its description as the acquisition."""
     slices = [_read_file(path) for path in dicom_files(folder)]
     series = {str(getattr(data, "SeriesInstanceUID", "")) for data in slices}
@@ -62,10 +61,7 @@ def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data se
     return float(normal @ np.asarray(data.ImagePositionPatient, dtype=np.float64)), number
 
 
-def _pixels(
-    data: Any,  # noqa: ANN401 - pydicom data sets are dynamic
-    folder: Path,
-) -> Float32[np.ndarray, "frame row col"]:
+def _pixels(data: Any, folder: Path) -> Stack:  # noqa: ANN401 - pydicom data sets are dynamic
     name = Path(str(data.filename)).name
     try:
         pixels = np.asarray(data.pixel_array, dtype=np.float32)

@@ -4,17 +4,15 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from jaxtyping import Float32
 
+from kscout.data.formats import Stack
 from kscout.errors import DataError
 
 TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
 """Where single-coil (knee) and multi-coil (brain) targets lie."""
 
 
-def read_hdf5(
-    path: Path, key: str | None = None
-) -> tuple[Float32[np.ndarray, "slice row col"], str]:
+def read_hdf5(path: Path, key: str | None = None) -> tuple[Stack, str]:
     """Return the target images and the acquisition of a volume; nothing else is needed in it.
 
     Args:
@@ -38,9 +36,8 @@ def read_hdf5(
             f"{path} holds {found[0]} as {stored.dtype} of shape {stored.shape} instead of real "
             "images slice x row x column; name another data set with --key"
         )
-    return stored.astype(np.float32, copy=False), acquisition.decode() if isinstance(
-        acquisition, bytes
-    ) else str(acquisition)
+    told = acquisition.decode() if isinstance(acquisition, bytes) else str(acquisition)
+    return stored.astype(np.float32, copy=False), told
 
 
 def _no_target(path: Path, key: str | None, keys: list[str]) -> str:
@@ -53,6 +50,3 @@ def _no_target(path: Path, key: str | None, keys: list[str]) -> str:
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-__all__ = ["TARGET_KEYS", "read_hdf5"]

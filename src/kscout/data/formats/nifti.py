@@ -4,9 +4,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
 
-from kscout.data.formats import require
+from kscout.data.formats import Stack, require
 from kscout.errors import DataError
 from kscout.names import Plane
 
@@ -33,9 +32,7 @@ def load_canonical(
     return values, tuple(float(step) for step in image.header.get_zooms())
 
 
-def read_nifti(
-    path: Path, plane: Plane = "axial"
-) -> tuple[Float32[np.ndarray, "slice row col"], str]:
+def read_nifti(path: Path, plane: Plane = "axial") -> tuple[Stack, str]:
     """Return the slices of a volume in radiological view, and an empty acquisition.
 
     Slices go from right, back or bottom; the head's top or front is up.
@@ -55,6 +52,3 @@ def read_nifti(
     axis = _AXES[plane]
     first, second = (other for other in range(3) if other != axis)
     return data.transpose(axis, second, first)[:, ::-1, ::-1], ""
-
-
-__all__ = ["load_canonical", "read_nifti"]

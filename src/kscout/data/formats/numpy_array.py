@@ -5,8 +5,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
 
+from kscout.data.formats import Stack
 from kscout.errors import DataError
 
 # What numpy and zipfile raise on a damaged `.npy` or `.npz`; an unknown compression is the last.
@@ -16,9 +16,7 @@ _UNREADABLE = (
 )
 
 
-def read_numpy(
-    path: Path, key: str | None = None
-) -> tuple[Float32[np.ndarray, "slice row col"], str]:
+def read_numpy(path: Path, key: str | None = None) -> tuple[Stack, str]:
     """Return a stack of real images and an empty acquisition.
 
     Args:
@@ -52,6 +50,3 @@ def _only_key(path: Path, key: str | None, keys: list[str]) -> str:
     if key not in keys:
         raise DataError(f"{path} holds the arrays {', '.join(keys)}; name one of them with --key")
     return key
-
-
-__all__ = ["read_numpy"]

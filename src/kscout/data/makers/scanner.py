@@ -9,14 +9,13 @@ import numpy as np
 from jaxtyping import Float32, Float64
 from scipy import fft
 
+from kscout.data.formats import Stack
 from kscout.data.makers.drawing import Grid
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.errors import ConfigError
 
 MIN_SIZE, MAX_SIZE = 64, 320
 MAX_SLICES = 1000
-
-Stack = Float32[np.ndarray, "slice row col"]
 
 
 def check_request(n_slices: int, size: int) -> None:
