@@ -119,13 +119,3 @@ def entropy_bands(by_seed: Sequence[Entropies]) -> list[EntropyBand]:
         stds = values.std(dim=0).tolist() if len(by_seed) > 1 else [None] * values.shape[1]
         columns += [values.mean(dim=0).tolist(), stds]
     return [EntropyBand(*values) for values in zip(*columns, strict=True)]
-
-
-__all__ = [
-    "Entropies",
-    "EntropyAccumulator",
-    "EntropyBand",
-    "entropies",
-    "entropy_bands",
-    "policy_entropies",
-]

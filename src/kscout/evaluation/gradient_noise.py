@@ -201,19 +201,3 @@ def noise_table(records: list[PassRecord]) -> list[EpochNoise]:
             ratios += [mean, None if math.isnan(std) else std]
         rows.append(EpochNoise(epoch, len(lines), lines[0].n_batches, *ratios))  # type: ignore[arg-type]
     return rows
-
-
-__all__ = [
-    "BATCH_SIZE",
-    "FORMULAS",
-    "N_PASSES",
-    "N_TRAJECTORIES",
-    "BatchGradient",
-    "EpochNoise",
-    "GradientMoments",
-    "PassRecord",
-    "measure_passes",
-    "noise_table",
-    "read_passes",
-    "signal_to_noise",
-]

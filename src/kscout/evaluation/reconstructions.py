@@ -197,13 +197,3 @@ def _tell_best(compared: ReconstructionComparison) -> str:
         parts.append(told)
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
-
-
-__all__ = [
-    "ReconstructionComparison",
-    "ReconstructionPictures",
-    "ReconstructionScores",
-    "compare_reconstructions",
-    "reconstruction_section",
-    "reconstruction_table",
-]

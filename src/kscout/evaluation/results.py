@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -86,54 +86,41 @@ def writing_results(path: Path) -> Iterator[ResultsWriter]:
             yield ResultsWriter(rows)
 
 
-@final
-@dataclass
-class _Sums:
-    """Scores of one policy and seed while rows are read."""
-
-    by_slice: dict[tuple[str, int], dict[int, list[float]]] = field(default_factory=dict)
-    trajectories: set[int] = field(default_factory=set)
-
-    def add(self, row: dict[str, str]) -> None:
-        steps = self.by_slice.setdefault((row["volume"], int(row["slice"])), {})
-        sums = steps.setdefault(int(row["step"]), [0.0] * (len(METRICS) + 1))
-        for i, name in enumerate(METRICS):
-            sums[i] += float(row[name])
-        sums[-1] += 1
-        self.trajectories.add(int(row["trajectory"]))
-
-    def scores(self, policy: str, seed: int, path: Path) -> Scores:
-        n_moments = max(max(steps) for steps in self.by_slice.values()) + 1
-        for (volume, number), steps in self.by_slice.items():
-            counts = {sums[-1] for sums in steps.values()}
-            if len(steps) != n_moments or counts != {len(self.trajectories)}:
-                raise DataError(
-                    f"{path}: slice {number} of {volume} lacks steps or trajectories of "
-                    f"{policy!r} with seed {seed}; the file was cut or joined wrongly"
-                )
-        values = [
-            [[x / sums[-1] for x in sums[:-1]] for _, sums in sorted(steps.items())]
-            for steps in self.by_slice.values()
-        ]
-        return Scores(
-            policy=policy,
-            seed=seed,
-            volumes=tuple(volume for volume, _ in self.by_slice),
-            slices=tuple(number for _, number in self.by_slice),
-            values=np.array(values, dtype=np.float64),
-            n_trajectories=len(self.trajectories),
-        )
+Sums = dict[int, list[float]]
+"""By step: sums of the metrics over trajectories, and how many there are."""
 
 
 def read_scores(path: Path) -> list[Scores]:
     """Read `results.csv` (the file, or the folder that holds it), averaging over trajectories."""
-    found: dict[tuple[str, int], _Sums] = {}
+    found: dict[tuple[str, int], dict[tuple[str, int], Sums]] = {}
     for row in read_rows(path):
         try:
-            found.setdefault((row["policy"], int(row["seed"])), _Sums()).add(row)
+            slices = found.setdefault((row["policy"], int(row["seed"])), {})
+            steps = slices.setdefault((row["volume"], int(row["slice"])), {})
+            sums = steps.setdefault(int(row["step"]), [0.0] * (len(METRICS) + 1))
+            for i, value in enumerate((*(float(row[name]) for name in METRICS), 1.0)):
+                sums[i] += value
         except ValueError as error:
             raise DataError(f"{path} holds a row that is not a result ({error})") from error
-    return [sums.scores(*key, path) for key, sums in found.items()]
+    return [_scores(*key, slices, path) for key, slices in found.items()]
+
+
+def _scores(policy: str, seed: int, slices: dict[tuple[str, int], Sums], path: Path) -> Scores:
+    n_moments = max(max(steps) for steps in slices.values()) + 1
+    n_trajectories = max(sums[-1] for steps in slices.values() for sums in steps.values())
+    for (volume, number), steps in slices.items():
+        counts = {sums[-1] for sums in steps.values()}
+        if len(steps) != n_moments or counts != {n_trajectories}:
+            raise DataError(
+                f"{path}: slice {number} of {volume} lacks steps or trajectories of "
+                f"{policy!r} with seed {seed}; the file was cut or joined wrongly"
+            )
+    values = [
+        [[x / sums[-1] for x in sums[:-1]] for _, sums in sorted(steps.items())]
+        for steps in slices.values()
+    ]
+    volumes, numbers = zip(*slices, strict=True)
+    return Scores(policy, seed, volumes, numbers, np.array(values), int(n_trajectories))
 
 
 def read_rows(path: Path) -> Iterable[dict[str, str]]:

@@ -75,6 +75,3 @@ def save_montage(path: Path, images: Float32[np.ndarray, "slice row col"]) -> No
     """Write images between 0 (black) and 1 (white) as one PNG, pixel for pixel."""
     with written_whole(path) as aside:
         _picture(_levels(montage(images), 1.0), "L").save(aside, format="PNG")
-
-
-__all__ = ["brightest_shown", "gray_uri", "heat_uri", "montage", "save_montage"]

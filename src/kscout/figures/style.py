@@ -112,6 +112,3 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     svg = folder / f"{name}.svg"
     write_text(svg, to_svg(figure, name=name))
     return [*paths, svg]
-
-
-__all__ = ["house_style", "new_axes", "save_figure", "to_inline_svg", "to_svg"]

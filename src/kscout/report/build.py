@@ -163,6 +163,3 @@ def _write_tables(tables: Sequence[Table], out: Path, form: str) -> list[Path]:
     for path, table in zip(paths, tables, strict=True):
         write_text(path, write([table], form))
     return paths
-
-
-__all__ = ["Report", "build_report", "player_section", "write_report"]

@@ -179,13 +179,3 @@ def overview_table(evaluations: Sequence[EvaluationFolder]) -> Table:
 def _overview_cell(summary: Summary, name: str) -> Measured | None:
     found = [policy.final["ssim"] for policy in summary.policies if policy.policy == name]
     return Measured(found[0].mean, found[0].std) if found else None
-
-
-__all__ = [
-    "PROTOCOL_WORDS",
-    "curves_of",
-    "overview_table",
-    "policy_table",
-    "result_section",
-    "result_sections",
-]

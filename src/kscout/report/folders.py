@@ -144,6 +144,3 @@ def _flat(record: Mapping[str, Any]) -> Facts:
         if text:
             flat[key.replace("_", " ")] = text
     return flat
-
-
-__all__ = ["Found", "search"]

@@ -107,12 +107,3 @@ def _block_html(block: Block) -> str:
         f'<button type="button" class="zoom" aria-label="Enlarge: {escape(block.name)}">Enlarge'
         f"</button><figcaption>{_emphasized(block.caption)}</figcaption></figure>"
     )
-
-
-__all__ = [
-    "Front",
-    "drawings_of",
-    "save_figures",
-    "tables_of",
-    "write_page",
-]

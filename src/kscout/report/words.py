@@ -165,6 +165,3 @@ def _distance(value: float) -> str:
 
 
 _signed = Column("difference", is_signed=True).number
-
-
-__all__ = ["facts", "sentences", "tell_overall", "tell_winner"]

@@ -1,7 +1,7 @@
 """What an analysis is: derive from `Analysis`, or from `PolicyAnalysis` to run policies."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
@@ -17,7 +17,16 @@ from kscout.names import Protocol
 
 Row = TypeVar("Row")
 """A frozen dataclass: one row of the table of an analysis."""
+K = TypeVar("K", bound=Hashable)
 Split = Literal["train", "val", "test"]
+
+
+def grouped(rows: Sequence[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
+    """Return rows by key, in the order in which keys first appear."""
+    groups: dict[K, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 @final

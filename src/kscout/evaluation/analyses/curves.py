@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.errors import RunError
-from kscout.evaluation.analyses.analysis import Analysis, Material, Page
+from kscout.evaluation.analyses.analysis import Analysis, Material, Page, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.run_names import grouped_runs
 from kscout.figures.blocks import Block, Drawing
@@ -108,17 +108,9 @@ def _rows(name: str, series: str, records: Sequence[RunRecord]) -> list[CurveRow
 
 
 def _panels(rows: Sequence[CurveRow]) -> tuple[list[Curve], list[Curve]]:
-    train, val = (
-        [
-            Curve.with_spread(
-                name,
-                [row.epoch for row in own],
-                [row.mean for row in own],
-                [row.std for row in own],
-            )
-            for name in dict.fromkeys(row.policy for row in rows)
-            if (own := [row for row in rows if (row.policy, row.series) == (name, series)])
-        ]
-        for series in SERIES
-    )
+    panels: dict[str, list[Curve]] = {series: [] for series in SERIES}
+    for (series, name), own in grouped(rows, lambda row: (row.series, row.policy)).items():
+        points = zip(*((row.epoch, row.mean, row.std) for row in own), strict=True)
+        panels[series].append(Curve.with_spread(name, *points))
+    train, val = panels.values()
     return train, val

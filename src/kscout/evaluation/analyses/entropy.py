@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
+from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
 from kscout.evaluation.progress import OnStep, Step
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
@@ -101,8 +101,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
 
 def _panels(rows: Sequence[EntropyRow]) -> dict[str, list[Curve]]:
     panels: dict[str, list[Curve]] = {title: [] for title in _PANELS.values()}
-    for name in dict.fromkeys(row.policy for row in rows):
-        own = [row for row in rows if row.policy == name]
+    for name, own in grouped(rows, lambda row: row.policy).items():
         for key, title in _PANELS.items():
             mean = [getattr(row, key) for row in own]
             std = [getattr(row, f"{key}_std") for row in own]

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.errors import DataError
-from kscout.evaluation.analyses.analysis import Analysis, Page
+from kscout.evaluation.analyses.analysis import Analysis, Page, grouped
 from kscout.evaluation.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summary import (
@@ -120,10 +120,7 @@ def _row(summary: Summary, entry: PolicySummary, training: Training) -> GammaRow
 
 
 def _by_horizon(rows: Sequence[GammaRow]) -> dict[tuple[int, int], list[GammaRow]]:
-    groups: dict[tuple[int, int], list[GammaRow]] = {}
-    for row in rows:
-        groups.setdefault((row.n_initial, row.steps), []).append(row)
-    return groups
+    return grouped(rows, lambda row: (row.n_initial, row.steps))
 
 
 def _draw(rows: Sequence[GammaRow]) -> Any:  # noqa: ANN401 - a matplotlib figure

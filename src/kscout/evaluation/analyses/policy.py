@@ -15,6 +15,7 @@ from kscout.evaluation.analyses.analysis import (
     Page,
     SliceSetting,
     Split,
+    grouped,
 )
 from kscout.evaluation.average_policy import AveragePolicy, average_policy_of_results
 from kscout.evaluation.progress import OnStep
@@ -175,8 +176,7 @@ def _rows(name: str, average: AveragePolicy) -> list[PolicyRow]:
 
 def _pictures(rows: Sequence[PolicyRow]) -> dict[str, Float[np.ndarray, "step col"]]:
     pictures = {}
-    for name in dict.fromkeys(row.policy for row in rows):
-        own = [row for row in rows if row.policy == name]
+    for name, own in grouped(rows, lambda row: row.policy).items():
         n_cols = 1 + max(row.column for row in own)
         picture = np.zeros((max(row.step for row in own), n_cols))
         for row in own:

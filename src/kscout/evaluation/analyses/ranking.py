@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.config import to_table
-from kscout.evaluation.analyses.analysis import Analysis
+from kscout.evaluation.analyses.analysis import Analysis, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.run_names import folder_labels
 from kscout.evaluation.summary import Summary, read_summary
@@ -56,7 +56,7 @@ class Ranking(Analysis[RankingRow]):
         """Draw SSIM against PSNR, one figure per evaluation."""
         from kscout.figures.curves import draw_ranking
 
-        groups = _by_results(rows)
+        groups = grouped(rows, lambda row: row.results)
         names = {one: f"{self.file}-{one.replace('/', '-')}" for one in groups}
         return {
             names[label] if len(groups) > 1 else self.file: draw_ranking(
@@ -87,7 +87,7 @@ class Ranking(Analysis[RankingRow]):
                     if one.ssim > two.ssim and one.psnr < two.psnr
                 ],
             }
-            for label, own in _by_results(rows).items()
+            for label, own in grouped(rows, lambda row: row.results).items()
         }
 
     @classmethod
@@ -123,10 +123,3 @@ def kendall_tau(rows: Sequence[RankingRow]) -> float | None:
 
     tau = float(kendalltau([row.ssim for row in rows], [row.psnr for row in rows]).statistic)
     return None if np.isnan(tau) else tau
-
-
-def _by_results(rows: Sequence[RankingRow]) -> dict[str, list[RankingRow]]:
-    groups: dict[str, list[RankingRow]] = {}
-    for row in rows:
-        groups.setdefault(row.results, []).append(row)
-    return groups

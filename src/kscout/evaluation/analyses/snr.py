@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from kscout.evaluation.analyses.analysis import Analysis, Page, Split
+from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, SNR, SNR_EPOCHS, method_of
 from kscout.evaluation.progress import OnStep, Step
 from kscout.figures.blocks import Block, Drawing
@@ -134,15 +134,14 @@ def _named(run: str, on_step: OnStep | None) -> OnStep | None:
 
 def _by_run(rows: Sequence[SnrRow]) -> dict[str, list[SnrRow]]:
     """Return rows by method, and by seed where a method has several."""
-    seeds: dict[str, set[int]] = {}
-    for row in rows:
-        seeds.setdefault(row.policy, set()).add(row.seed)
-    groups: dict[str, list[SnrRow]] = {}
-    for row in rows:
-        is_one = len(seeds[row.policy]) == 1
-        label = row.policy if is_one else f"{row.policy}, seed {row.seed}"
-        groups.setdefault(label, []).append(row)
-    return groups
+    seeds = {
+        name: {row.seed for row in own}
+        for name, own in grouped(rows, lambda row: row.policy).items()
+    }
+    return grouped(
+        rows,
+        lambda row: row.policy if len(seeds[row.policy]) == 1 else f"{row.policy}, seed {row.seed}",
+    )
 
 
 def _curves(rows: Sequence[SnrRow], formula: str) -> list[Curve]:
