@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,3 +223,19 @@ def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
     (row,) = csv.DictReader((tmp_path / "curves.csv").open(newline=""))
     assert row["mean"] == "1.5" and row["std"] == ""
     assert json.loads((tmp_path / "curves.json").read_text())[0]["std"] is None
+
+
+def test_planning_and_reports_wait_for_neither_torch_nor_matplotlib() -> None:
+    old = Path(__file__).parents[1] / "written_by_0_1"
+    code = f"""
+import sys
+from kscout.names import ANALYSES
+for name in ANALYSES.entries:
+    ANALYSES.resolve(name)
+assert not {{"torch", "matplotlib"}} & set(sys.modules)
+from kscout.report.build import build_report
+report = build_report([{str(old / "results")!r}, {str(old / "analyses")!r}])
+assert {{"Scores", "Adaptivity", "Training"}} <= {{one.title for one in report.sections}}
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
