@@ -285,8 +285,8 @@ def test_names_of_runs_are_those_of_version_0_1(file: str) -> None:
 
 def test_planning_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from pathlib import Path; import kscout.cli.campaign as c; "
-        f"c._plan(Path({str(CONFIGS / 'campaign-small.toml')!r}), None, 'cpu'); "
+        "import sys; from pathlib import Path; import kscout.cli.campaign_display as c; "
+        f"c.plan_of(Path({str(CONFIGS / 'campaign-small.toml')!r}), None, 'cpu'); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

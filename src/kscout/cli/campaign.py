@@ -1,27 +1,14 @@
 """`kscout campaign`: many runs from one file, and where they stand."""
 
 import json
-import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
 
-from kscout.campaign.execute import Event, Outcome, RunOptions, run_campaign
-from kscout.campaign.grid import read_grid
-from kscout.campaign.plan import Plan, make_plan
-from kscout.campaign.state import STATES, Failure, Status, UnderWay, read_status
-from kscout.campaign.workers import WorkerOptions
-from kscout.config import to_table
-from kscout.errors import ConfigError, KScoutError
+from kscout.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -64,14 +51,18 @@ def run(
 
     Example: kscout campaign run configs/campaign-small.toml --workers 2
     """
-    plan = _plan(file, out, device)
+    from kscout.campaign.execute import RunOptions, run_campaign
+    from kscout.campaign.workers import WorkerOptions
+    from kscout.cli.campaign_display import plan_of, tell_outcome, telling, write_page
+
+    plan = plan_of(file, out, device)
     where = WorkerOptions(workers, device, scheduler, _pairs(slurm))
     # Asked to stop, it closes its workers and jobs first, as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with _telling(plan) as on_event:
+    with telling(plan) as on_event:
         outcome = run_campaign(plan, RunOptions(where, retries), file=str(file), on_event=on_event)
-    page = _write_page(plan, outcome) if report else None
-    _tell_outcome(plan, outcome, page, as_json)
+    page = write_page(plan, outcome) if report else None
+    tell_outcome(plan, outcome, page, as_json)
     raise typer.Exit(1 if outcome.failed else 0)
 
 
@@ -86,52 +77,14 @@ def status(
 
     Example: kscout campaign status configs/campaign-small.toml --watch
     """
-    plan = _plan(file, out, "auto")
-    found = read_status(plan)
+    from kscout.campaign.state import read_status
+    from kscout.cli.campaign_display import plan_of, show_status
+
+    plan = plan_of(file, out, "auto")
     if as_json:
-        typer.echo(json.dumps(found.to_json()))
-        return
-    if not watch:
-        Console().print(status_table(found))
-        return
-    with Live(status_table(found), auto_refresh=False) as live:
-        while found.total("done") < found.n_runs:
-            time.sleep(2)
-            found = read_status(plan)
-            live.update(status_table(found), refresh=True)
-
-
-def status_table(found: Status) -> RenderableType:
-    """Return counts by kind and state, what is running, and what failed with its log."""
-    left = "unknown" if found.time_left_s is None else _duration(found.time_left_s)
-    title = f"{found.name} in {found.root}: {found.total('done')} of {found.n_runs} done"
-    table = Table()
-    table.add_column("kind")
-    for state in STATES:
-        table.add_column(state, justify="right")
-    for kind, counts in found.counts.items():
-        table.add_row(kind, *(str(count) for count in counts.values()))
-    lines = [f"running {one.kind} {one.name}{_epochs(one)}" for one in found.running]
-    lines += [f"failed {one.kind} {one.name}: {one.reason} (log {one.log})" for one in found.failed]
-    lines += [f"missing {path}" for path in found.missing]
-    return Group(f"{title}, time left {left}", table, *lines)
-
-
-def _epochs(run: UnderWay) -> str:
-    if run.epoch is None or run.n_epochs is None:
-        return f", {run.seconds} s"
-    return f", epoch {run.epoch} of {run.n_epochs}, {run.seconds} s"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
-
-
-def _plan(file: Path, out: Path | None, device: str) -> Plan:
-    grid = read_grid(file)
-    return make_plan(grid, out or Path("campaigns") / file.stem, device=device)
+        typer.echo(json.dumps(read_status(plan).to_json()))
+    else:
+        show_status(plan, keeps_looking=watch)
 
 
 def _pairs(options: list[str] | None) -> dict[str, str] | None:
@@ -144,81 +97,3 @@ def _pairs(options: list[str] | None) -> dict[str, str] | None:
             raise ConfigError(f"--slurm {option} says nothing; write --slurm partition=NAME")
         pairs[key] = value
     return pairs
-
-
-@contextmanager
-def _telling(plan: Plan) -> Iterator[Callable[[Event], None]]:
-    """Yield a callback that keeps a table on a terminal, and prints a line per run elsewhere."""
-    console = Console(stderr=True, soft_wrap=True)
-    if not console.is_terminal:
-        yield lambda event: console.print(_line(event), highlight=False)
-        return
-    # The table looks at the disk itself, so that it moves while a run is under way.
-    table = _Refreshed(lambda: status_table(read_status(plan)))
-    with Live(table, console=console, refresh_per_second=0.5, transient=True) as live:
-        yield lambda event: live.console.print(_line(event), highlight=False)
-
-
-class _Refreshed:
-    """Something that is made anew each time it is drawn."""
-
-    def __init__(self, make: Callable[[], RenderableType]) -> None:
-        self._make = make
-
-    def __rich__(self) -> RenderableType:
-        return self._make()
-
-
-def _line(event: Event) -> str:
-    head = f"{event.n_done}/{event.n_runs} {event.node.kind} {event.node.title}"
-    if event.what == "done":
-        return f"{head}: done in {event.seconds:.1f} s"
-    again = "failed, trying again" if event.what == "retry" else "failed"
-    return f"{head}: {again}: {event.reason} (log {event.node.log})"
-
-
-def _write_page(plan: Plan, outcome: Outcome) -> Path | None:
-    """Write the report when every run is done; a page that is up to date stays."""
-    page = plan.root / "report.html"
-    is_complete = not outcome.failed and not outcome.blocked
-    if not is_complete or not plan.of_kind("evaluation"):
-        return None
-    if outcome.n_done == 0 and page.is_file():
-        return page
-    from kscout.report.build import build_report, write_report
-
-    try:
-        return write_report(build_report([plan.root], title=plan.name), page, form="html")[0]
-    except KScoutError as error:
-        Console(stderr=True).print(f"all runs are done, but no page: {error}", highlight=False)
-        return None
-
-
-def _tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool) -> None:
-    failed = [
-        Failure(node.kind, node.title, reason, str(node.log)) for node, reason in outcome.failed
-    ]
-    if as_json:
-        counts = {"runs": outcome.n_runs, "cached": outcome.n_cached, "done": outcome.n_done}
-        typer.echo(
-            json.dumps(
-                {
-                    "campaign": plan.name,
-                    "folder": os.fspath(plan.root),
-                    **counts,
-                    "failed": [to_table(one) for one in failed],
-                    "blocked": [node.title for node in outcome.blocked],
-                    "report": None if page is None else str(page),
-                }
-            )
-        )
-        return
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(
-        f"{plan.name}: {outcome.n_runs} runs, {outcome.n_cached} were done, "
-        f"{outcome.n_done} done now, {len(failed)} failed, {len(outcome.blocked)} wait for those"
-    )
-    for one in failed:
-        console.print(f"failed {one.kind} {one.name}: {one.reason}; log {one.log}")
-    if page is not None:
-        console.print(f"report: {page}")
