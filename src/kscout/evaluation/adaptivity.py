@@ -1,8 +1,13 @@
 """How much a policy adapts: entropies of its choices and their mutual information with the state.
 
-The marginal entropy is that of the distribution averaged over slices and trajectories, the
-conditional one is the entropy of each distribution, averaged. Their difference, the mutual
-information, says how much the image tells about the next column. All in nats.
+With p(a | x) the probability of column a in state x, and means over slices and trajectories,
+
+    marginal            H(mean_x p(a | x))
+    conditional         mean_x H(p(a | x))
+    mutual information  I(a; x) = marginal - conditional >= 0,    H(p) = -sum_a p(a) log p(a)
+
+all in nats (arXiv 2010.16262). The mutual information says how much the image tells about the next
+column; a policy that takes the same columns in every slice has none.
 """
 
 from collections.abc import Sequence

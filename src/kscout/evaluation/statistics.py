@@ -1,7 +1,9 @@
 """Intervals and paired tests with volumes as the unit: slices of one volume are not independent.
 
 A mean is over slices. A bootstrap sample draws volumes with replacement and takes the mean over
-all slices that came along; the permutation test flips the sign of whole volumes.
+all slices that came along; intervals are percentiles of such means (Efron 1979). The permutation
+test flips the sign of whole volumes' differences, which the hypothesis of no difference allows:
+p = (number of sign patterns whose |sum| reaches the observed one) / (number of patterns).
 """
 
 from collections.abc import Sequence
@@ -139,7 +141,10 @@ def _n_as_large(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for the number of tests (Holm's step-down method), in the order given."""
+    """Correct p-values for the number of tests (Holm 1979), in the order given.
+
+    The k-th smallest of m p-values becomes max over j <= k of min(1, (m - j + 1) p_j).
+    """
     order = np.argsort(p_values, kind="stable")
     n_tests = len(order)
     scaled = [(n_tests - rank) * p_values[test] for rank, test in enumerate(order)]
