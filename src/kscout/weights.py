@@ -366,20 +366,3 @@ def _unreadable(path: Path, error: Exception) -> WeightsError:
     return WeightsError(
         f"{path} is not a readable torch checkpoint ({reason}); copy or save it again"
     )
-
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "WEIGHTS_NAME",
-    "Kind",
-    "Weights",
-    "build_component",
-    "constructor_arguments",
-    "is_safetensors",
-    "read_checkpoint",
-    "read_pickle",
-    "read_weights",
-    "save_component",
-    "save_weights",
-    "without_prefix",
-]

@@ -18,10 +18,11 @@ from kscout.physics.sampling import apply_mask, center_mask
 from kscout.reconstruction.total_variation import (
     PENALTY_PER_WEIGHT,
     TotalVariation,
-    dual_objective,
+    field_length,
     gradient,
     gradient_adjoint,
-    primal_objective,
+    laplacian,
+    shifted_mask,
     solve,
 )
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -48,6 +49,49 @@ def problem(
     images = torch.stack([clean + 0j, clean * torch.exp(1j * angles), clean.flip(0) * 0.5])
     mask = center_mask(n_cols, 6) | (torch.rand(3, n_cols, generator=generator) < 0.25)
     return fft2c(images)[:, None], mask, images.abs()
+
+
+def primal_objective(
+    image: Tensor,
+    zero_filled: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+) -> Tensor:
+    """Return |M F x - y|^2 / 2 + weight * TV(x) of each image, which `solve` minimizes."""
+    residual = _keep_measured(image - zero_filled, mask)
+    variation = field_length(gradient(image)).sum(dim=(1, 2, 3))
+    return residual.abs().square().sum(dim=(1, 2)) / 2 + weight * variation
+
+
+def dual_objective(
+    dual: Tensor,
+    zero_filled: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+) -> Tensor:
+    """Return a lower bound of the primal objective, exact for the optimal dual field.
+
+    The dual problem maximizes `-|w|^2 / 2 - <w, zero_filled>` for `w` = minus the adjoint gradient
+    of a field that is nowhere longer than the weight, where `w` may hold measured columns only.
+    Any field becomes such a one: project it on the columns, then scale it to the best length.
+    """
+    adjoint = gradient_adjoint(dual)
+    excess = torch.fft.fft2(adjoint - _keep_measured(adjoint, mask))
+    eigenvalues = laplacian(dual[:, 0])
+    potential = torch.fft.ifft2(torch.where(eigenvalues > 0, excess / eigenvalues, 0))
+    feasible = dual - gradient(potential)
+    longest = field_length(feasible).amax(dim=(1, 2, 3))
+    w = -gradient_adjoint(feasible)
+    energy = w.abs().square().sum(dim=(1, 2))
+    slope = -(w.conj() * zero_filled).real.sum(dim=(1, 2))
+    tiny = torch.finfo(energy.dtype).tiny
+    scale = (slope / energy.clamp(min=tiny)).clamp(min=0).minimum(weight / longest.clamp(min=tiny))
+    return scale * slope - scale.square() * energy / 2
+
+
+def _keep_measured(image: Tensor, mask: Tensor) -> Tensor:
+    # Along columns alone: the transform over rows cancels.
+    return torch.fft.ifft(torch.fft.fft(image, dim=-1) * shifted_mask(mask), dim=-1)
 
 
 def relative_gap(zero_filled: Tensor, mask: Tensor, n_iterations: int) -> tuple[Tensor, Tensor]:

@@ -7,13 +7,9 @@ reference, which rounds down on either side, so that the two sides are not mirro
 
 from typing import final
 
-from jaxtyping import Float
-from torch import Tensor
-
-from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_columns
-from kscout.policies.ranking import same_for_all, scores_of_order
+from kscout.policies.ranking import Ranking, scores_of_order
 
 
 def one_sided_columns(*, n_cols: int, n_initial: int, horizon: int) -> list[int]:
@@ -44,7 +40,7 @@ def _check_room(name: str, n_free: int, horizon: int) -> None:
 
 
 @final
-class EquispacedOne(Policy):
+class EquispacedOne(Ranking):
     """Spreads its columns over the left side of k-space (paper: Equi (one)).
 
     Args:
@@ -53,21 +49,14 @@ class EquispacedOne(Policy):
         horizon: columns to acquire.
     """
 
-    is_stochastic = False
-    scores: Float[Tensor, " col"]
-
     def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
-        super().__init__()
-        self.n_cols, self.n_initial, self.horizon = n_cols, n_initial, horizon
         order = one_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)
-        self.register_buffer("scores", scores_of_order(n_cols, order), persistent=False)
-
-    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        return same_for_all(self.scores, seen)
+        super().__init__(scores_of_order(n_cols, order))
+        self.n_cols, self.n_initial, self.horizon = n_cols, n_initial, horizon
 
 
 @final
-class EquispacedTwo(Policy):
+class EquispacedTwo(Ranking):
     """Spreads its columns over both sides of k-space (paper: Equi (two)).
 
     Args:
@@ -76,14 +65,7 @@ class EquispacedTwo(Policy):
         horizon: columns to acquire.
     """
 
-    is_stochastic = False
-    scores: Float[Tensor, " col"]
-
     def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
-        super().__init__()
-        self.n_cols, self.n_initial, self.horizon = n_cols, n_initial, horizon
         order = two_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)
-        self.register_buffer("scores", scores_of_order(n_cols, order), persistent=False)
-
-    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        return same_for_all(self.scores, seen)
+        super().__init__(scores_of_order(n_cols, order))
+        self.n_cols, self.n_initial, self.horizon = n_cols, n_initial, horizon

@@ -6,15 +6,11 @@ must clear, on the evaluated data themselves it is the paper's NA oracle.
 
 from typing import final
 
-from jaxtyping import Float
-from torch import Tensor
-
-from kscout.core import Observation, Policy
-from kscout.policies.ranking import same_for_all, scores_of_order
+from kscout.policies.ranking import Ranking, scores_of_order
 
 
 @final
-class FixedOrder(Policy):
+class FixedOrder(Ranking):
     """Takes the first unmeasured column of its order.
 
     Args:
@@ -22,21 +18,13 @@ class FixedOrder(Policy):
         order: columns, the first to acquire first; others follow from the center outwards.
     """
 
-    is_stochastic = False
-    scores: Float[Tensor, " col"]
-
     def __init__(self, *, n_cols: int, order: list[int]) -> None:
-        super().__init__()
-        self.n_cols = n_cols
-        self.order = list(order)
-        self.register_buffer("scores", scores_of_order(n_cols, order), persistent=False)
-
-    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        return same_for_all(self.scores, seen)
+        super().__init__(scores_of_order(n_cols, order))
+        self.n_cols, self.order = n_cols, list(order)
 
 
 @final
-class NaOracle(Policy):
+class NaOracle(Ranking):
     """A fixed order chosen on the very data that it is evaluated on: an oracle.
 
     No fixed order chosen greedily does better on these data, which is why the paper shows it.
@@ -46,15 +34,8 @@ class NaOracle(Policy):
         order: columns, the first to acquire first; others follow from the center outwards.
     """
 
-    is_stochastic = False
     needs_target = True
-    scores: Float[Tensor, " col"]
 
     def __init__(self, *, n_cols: int, order: list[int]) -> None:
-        super().__init__()
-        self.n_cols = n_cols
-        self.order = list(order)
-        self.register_buffer("scores", scores_of_order(n_cols, order), persistent=False)
-
-    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        return same_for_all(self.scores, seen)
+        super().__init__(scores_of_order(n_cols, order))
+        self.n_cols, self.order = n_cols, list(order)

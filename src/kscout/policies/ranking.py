@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout.core import Observation
+from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 
 
@@ -39,13 +39,26 @@ def scores_of_order(n_cols: int, order: Sequence[int]) -> Float[Tensor, " col"]:
     return scores
 
 
-def same_for_all(
-    scores: Float[Tensor, " col"], seen: Observation
-) -> Float[Tensor, "batch image_col"]:
-    """Return the scores once for every image, refusing images of another width."""
-    if scores.shape[0] != seen.mask.shape[1]:
-        raise ConfigError(
-            f"a policy for {scores.shape[0]} columns was given images of {seen.mask.shape[1]}; "
-            f"build it with n_cols = {seen.mask.shape[1]}"
-        )
-    return scores.expand(seen.mask.shape)
+class Ranking(Policy):
+    """A policy that gives every image the same scores.
+
+    Args:
+        scores: one per column.
+    """
+
+    is_stochastic = False
+    scores: Float[Tensor, " col"]
+
+    def __init__(self, scores: Float[Tensor, " col"]) -> None:
+        super().__init__()
+        self.register_buffer("scores", scores, persistent=False)
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch image_col"]:
+        """Return the scores once for every image, refusing images of another width."""
+        n_cols, n_found = len(self.scores), seen.mask.shape[1]
+        if n_cols != n_found:
+            raise ConfigError(
+                f"a policy for {n_cols} columns was given images of {n_found}; "
+                f"build it with n_cols = {n_found}"
+            )
+        return self.scores.expand(seen.mask.shape)

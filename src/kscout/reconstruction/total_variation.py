@@ -52,7 +52,7 @@ def field_length(field: Complex[Tensor, "image 2 row col"]) -> Float[Tensor, "im
     return (squares[:, :1] + squares[:, 1:]).sqrt()
 
 
-def _laplacian(image: Complex[Tensor, "image row col"]) -> Float[Tensor, "row col"]:
+def laplacian(image: Complex[Tensor, "image row col"]) -> Float[Tensor, "row col"]:
     """Return the eigenvalues of `gradient_adjoint(gradient(.))`, DC first."""
 
     def one_axis(size: int) -> Float[Tensor, " size"]:
@@ -63,7 +63,8 @@ def _laplacian(image: Complex[Tensor, "image row col"]) -> Float[Tensor, "row co
     return one_axis(image.shape[-2])[:, None] + one_axis(image.shape[-1])
 
 
-def _measured(mask: Bool[Tensor, "image col"]) -> Bool[Tensor, "image 1 col"]:
+def shifted_mask(mask: Bool[Tensor, "image col"]) -> Bool[Tensor, "image 1 col"]:
+    """Return the mask with DC in front, to multiply k-space with."""
     # Images stay centered and only the mask moves DC to the front: the phase that this leaves
     # in k-space is the same in all terms, and saves two shifts per transform.
     return torch.fft.ifftshift(mask, dim=-1)[:, None, :]
@@ -86,9 +87,8 @@ def solve(
         n_iterations: each costs two transforms.
         penalty: of the splitting; sets the speed, not the solution.
     """
-    measured = _measured(mask)
-    laplacian = _laplacian(zero_filled)
-    denominator = measured + penalty * laplacian
+    measured = shifted_mask(mask)
+    denominator = measured + penalty * laplacian(zero_filled)
     # Zero only where nothing is known: DC, if its column was not measured. It stays zero then.
     inverse = torch.where(denominator > 0, 1 / denominator, 0)
     data = torch.fft.fft2(zero_filled)
@@ -105,51 +105,6 @@ def solve(
         dual = reached * (threshold / field_length(reached).clamp(min=threshold))
         split = reached - dual
     return Solution(image, penalty * dual)
-
-
-def primal_objective(
-    image: Complex[Tensor, "image row col"],
-    zero_filled: Complex[Tensor, "image row col"],
-    mask: Bool[Tensor, "image col"],
-    weight: Float[Tensor, " image"],
-) -> Float[Tensor, " image"]:
-    """Return |M F x - y|^2 / 2 + weight * TV(x) of each image, which `solve` minimizes."""
-    residual = _keep_measured(image - zero_filled, mask)
-    variation = field_length(gradient(image)).sum(dim=(1, 2, 3))
-    return residual.abs().square().sum(dim=(1, 2)) / 2 + weight * variation
-
-
-def dual_objective(
-    dual: Complex[Tensor, "image 2 row col"],
-    zero_filled: Complex[Tensor, "image row col"],
-    mask: Bool[Tensor, "image col"],
-    weight: Float[Tensor, " image"],
-) -> Float[Tensor, " image"]:
-    """Return a lower bound of the primal objective, exact for the optimal dual field.
-
-    The dual problem maximizes `-|w|^2 / 2 - <w, zero_filled>` for `w` = minus the adjoint gradient
-    of a field that is nowhere longer than the weight, where `w` may hold measured columns only.
-    Any field becomes such a one: project it on the columns, then scale it to the best length.
-    """
-    adjoint = gradient_adjoint(dual)
-    excess = torch.fft.fft2(adjoint - _keep_measured(adjoint, mask))
-    laplacian = _laplacian(dual[:, 0])
-    potential = torch.fft.ifft2(torch.where(laplacian > 0, excess / laplacian, 0))
-    feasible = dual - gradient(potential)
-    longest = field_length(feasible).amax(dim=(1, 2, 3))
-    w = -gradient_adjoint(feasible)
-    energy = w.abs().square().sum(dim=(1, 2))
-    slope = -(w.conj() * zero_filled).real.sum(dim=(1, 2))
-    tiny = torch.finfo(energy.dtype).tiny
-    scale = (slope / energy.clamp(min=tiny)).clamp(min=0).minimum(weight / longest.clamp(min=tiny))
-    return scale * slope - scale.square() * energy / 2
-
-
-def _keep_measured(
-    image: Complex[Tensor, "image row col"], mask: Bool[Tensor, "image col"]
-) -> Complex[Tensor, "image row col"]:
-    # Along columns alone: the transform over rows cancels.
-    return torch.fft.ifft(torch.fft.fft(image, dim=-1) * _measured(mask), dim=-1)
 
 
 @final
