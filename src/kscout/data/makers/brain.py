@@ -1,11 +1,9 @@
 """Procedural axial brains: one head in space per subject, cut from skull base to vertex."""
 
-from functools import partial, reduce
-
 import numpy as np
 
 from kscout.data.makers.brain_anatomy import (
-    NUMBERS,
+    PARTS,
     Brain,
     Hulls,
     find_hulls,
@@ -13,15 +11,14 @@ from kscout.data.makers.brain_anatomy import (
     mirrored,
     sulcus_distance,
 )
-from kscout.data.makers.drawing import Canvas, Grid, Part, Volume, cone, ellipsoid, join, meet
+from kscout.data.makers.drawing import Canvas, Grid, Volume, ellipsoid, join, join_all, meet
 from kscout.data.makers.noise_fields import Band, Field, band_texture
-from kscout.data.makers.scanner import Scanner, check_request, plane_grid, rotation
+from kscout.data.makers.scanner import Scanner, plane_grid, rotation
 from kscout.data.makers.subject import draw_subject
 from kscout.data.makers.tissue import draw_signals
 
 _KIND = 2
 _LOWEST_MM, _HIGHEST_MM = -46.0, 60.0
-_PARTS = {name: [Part(**part) for part in parts] for name, parts in NUMBERS["parts"].items()}
 
 
 def _draw_textures(
@@ -77,13 +74,13 @@ def _paint_face(canvas: Canvas) -> None:
     side, grain = mirrored(canvas.grid), canvas.textures["grain"]
     if float(canvas.grid.z.min()) > 0.0:
         return
-    canvas.paint_parts(_PARTS["orbits"], mirrored)
+    canvas.paint_parts(PARTS["orbits"], mirrored)
     nose = ellipsoid(side, (0.0, -72.0, -46.0), (12.0, 27.0, 25.0))
     canvas.paint(nose, "cortical-bone", opacity=0.97)
     cells = np.abs(side.x - 5.5 - 1.2 * grain) - 0.9
     canvas.paint(np.maximum(cells, nose + 1.0).astype(np.float32), "mucosa", opacity=0.8)
     canvas.paint(np.maximum(np.abs(side.x) - 0.7, nose).astype(np.float32), "mucosa", opacity=0.7)
-    canvas.paint_parts(_PARTS["sinuses"], mirrored)
+    canvas.paint_parts(PARTS["sinuses"], mirrored)
     ears = ellipsoid(side, (52.0, 24.0, -46.0), (24.0, 13.0, 13.0))
     canvas.paint(ears + 2.0 * grain, "cortical-bone", opacity=0.9, soft=2.0)
 
@@ -109,13 +106,7 @@ def _sylvian(grid: Grid, brain: Brain, level: float) -> Field:
     n_points = grid.x.shape[0]
     wave = 2.0 * brain.bends[0].plane(n_points, level)
     side = mirrored(grid.moved(wave, 2.0 * brain.bends[1].plane(n_points, level), 0.0))
-    insula = join(
-        cone(side, (35.0, -22.0, 2.0), (40.0, 0.0, 4.0), (1.0, 1.0), (1.0, 1.0, 0.07)),
-        cone(side, (40.0, 0.0, 4.0), (37.0, 20.0, 8.0), (1.0, 1.0), (1.0, 1.0, 0.07)),
-        1.0,
-    )
-    mouth = cone(side, (40.0, -6.0, 4.0), (70.0, -14.0, 0.0), (0.8, 1.6), (1.0, 1.0, 0.09))
-    return join(insula, mouth, 1.0) + np.float32(0.8)
+    return join_all(PARTS["sylvian"], side, 1.0) + np.float32(0.8)
 
 
 def _paint_cerebrum(canvas: Canvas, brain: Brain, hulls: Hulls, level: float) -> None:
@@ -134,16 +125,16 @@ def _paint_cerebrum(canvas: Canvas, brain: Brain, hulls: Hulls, level: float) ->
 def _ventricles(grid: Grid, brain: Brain) -> Field:
     """Return the lateral ventricles."""
     side = mirrored(grid)
-    cones = [part.grown(brain.ventricles).distance(side) for part in _PARTS["ventricles"]]
-    return meet(reduce(partial(join, blend_mm=2.0), cones), np.float32(0.7) - side.x, 0.5)
+    cones = (part.grown(brain.ventricles) for part in PARTS["ventricles"])
+    return meet(join_all(cones, side, 2.0), np.float32(0.7) - side.x, 0.5)
 
 
 def _paint_deep(canvas: Canvas, brain: Brain) -> None:
     """Deep gray matter and ventricles."""
     grid = canvas.grid
-    canvas.paint_parts(_PARTS["nuclei"], mirrored)
+    canvas.paint_parts(PARTS["nuclei"], mirrored)
     canvas.paint(_ventricles(grid, brain), "csf", soft=1.2)
-    canvas.paint_parts(_PARTS["caudate"], mirrored)
+    canvas.paint_parts(PARTS["caudate"], mirrored)
     third = ellipsoid(grid, (0.0, 6.0, -1.0), (1.5 * brain.ventricles, 14.0, 10.0))
     canvas.paint(third, "csf", opacity=0.95)
     plexus = ellipsoid(mirrored(grid), (22.0, 34.0, 9.0), (2.2, 5.0, 3.0))
@@ -162,11 +153,8 @@ def _paint_cerebellum(canvas: Canvas, brain: Brain, hulls: Hulls, level: float) 
         leaves = np.cos(np.float32(2.0 * np.pi / brain.folia_mm) * (radius + bend))
         leaves += 0.45 * canvas.textures["grain"]
         canvas.paint(hull, "gray-matter", texture="gray")
-        core = join(
-            ellipsoid(side, (18.0, 43.0, -37.0), (15.0, 9.0, 9.0)),
-            ellipsoid(grid, (0.0, 36.0, -32.0), (9.0, 7.0, 9.0)),
-            4.0,
-        ) + 2.0 * brain.depths.plane(n_points, level)
+        core = join_all(PARTS["cerebellar-core"], side, 4.0)
+        core += 2.0 * brain.depths.plane(n_points, level)
         branches = np.maximum(0.9 * (0.55 - leaves), np.maximum(core - 9.0, hull + 2.5))
         canvas.paint(branches.astype(np.float32), "white-matter", opacity=0.75, soft=1.5)
         canvas.paint(core, "white-matter", texture="white", soft=3.0)
@@ -185,7 +173,7 @@ def _paint_midline(canvas: Canvas, hulls: Hulls) -> None:
     falx = np.maximum(np.abs(grid.x) - 0.35, np.maximum(4.0 - hulls.core, hulls.cavity))
     falx = np.maximum(falx, -8.0 - grid.z)
     canvas.paint(falx.astype(np.float32), "ligament", opacity=0.45)
-    canvas.paint_parts(_PARTS["sagittal-sinus"])
+    canvas.paint_parts(PARTS["sagittal-sinus"])
 
 
 def _paint_findings(canvas: Canvas, brain: Brain, hulls: Hulls) -> None:
@@ -236,7 +224,6 @@ def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Vo
         n_slices: Slices, spread evenly from skull base to vertex.
         size: Rows and columns, 64 to 320.
     """
-    check_request(n_slices, size)
     rng = np.random.default_rng([seed, volume, _KIND])
     brain = draw_subject(Brain, rng)
     signals = draw_signals(rng, brain.contrast, spread=0.03)

@@ -13,12 +13,13 @@ from jaxtyping import Float32
 from scipy import fft, ndimage
 
 from kscout.data.makers import load_table
-from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, meet
+from kscout.data.makers.drawing import Grid, Point, ellipsoid, join, join_all, load_parts, meet
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp
 from kscout.data.makers.subject import choice, drawn, factor, normals, smooth, uniform
 
-NUMBERS = load_table("brain.toml")
+_NUMBERS = load_table("brain.toml")
+PARTS = load_parts(_NUMBERS["parts"])
 Spot = tuple[Point, float]
 
 _LATTICE_MM = 4.0
@@ -58,7 +59,7 @@ def _draw_findings(rng: np.random.Generator, _: object) -> tuple[tuple[Spot, ...
 class Brain:
     """One subject: everything that all its slices share. Lengths in millimeters."""
 
-    contrast: str = choice(NUMBERS["contrasts"])
+    contrast: str = choice(_NUMBERS["contrasts"])
     findings: tuple[tuple[Spot, ...], Spot | None] = drawn(_draw_findings)
     field_of_view: float = uniform(208.0, 240.0)
     width: float = factor(0.03)
@@ -110,11 +111,8 @@ def _cerebrum(grid: Grid) -> Field:
     side = mirrored(grid)
     # The base rises from the frontal floor over the middle to the tent above the cerebellum.
     floor = -20.0 + 4.0 * np.clip((grid.y - 5.0) * np.float32(1.0 / 40.0), 0.0, 1.0)
-    vault = meet(
-        ellipsoid(grid, (0.0, 0.0, 6.0), (66.0, 84.0, 62.0)),
-        (floor - grid.z).astype(np.float32),
-        8.0,
-    )
+    vault = ellipsoid(grid, (0.0, 0.0, 6.0), (66.0, 84.0, 62.0))
+    vault = meet(vault, (floor - grid.z).astype(np.float32), 8.0)
     return join(vault, ellipsoid(side, (39.0, -6.0, -22.0), (23.0, 40.0, 23.0)), 3.0)
 
 
@@ -124,16 +122,8 @@ def find_hulls(grid: Grid, brain: Brain) -> Hulls:
     whole = _cerebrum(grid)
     core = ellipsoid(grid, (0.0, 4.0, 8.0), (31.0, 41.0, 23.0))
     parted = meet(whole, np.float32(0.5 + 0.4 * brain.csf) - side.x, 4.0)
-    cerebellum = join(
-        ellipsoid(side, (23.0, 49.0, -35.0), (29.0, 27.0, 23.0)),
-        ellipsoid(grid, (0.0, 47.0, -30.0), (12.0, 21.0, 19.0)),
-        5.0,
-    )
-    stem = join(
-        cone(grid, (0.0, 14.0, -6.0), (0.0, 15.0, -30.0), (15.0, 17.0), (0.9, 1.1, 1.0)),
-        cone(grid, (0.0, 17.0, -34.0), (0.0, 28.0, -90.0), (12.0, 8.0)),
-        6.0,
-    )
+    cerebellum = join_all(PARTS["cerebellum"], side, 5.0)
+    stem = join_all(PARTS["stem"], side, 6.0)
     # The outline goes on downward as a cylinder: scalp, jaw muscles and neck.
     height = np.where(grid.z < 5.0, 5.0 + 0.3 * (grid.z - 5.0), grid.z).astype(np.float32)
     down = replace(grid, z=height)

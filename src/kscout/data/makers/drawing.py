@@ -4,10 +4,10 @@ A shape is a signed distance (negative inside) over the points of a slice plane.
 or two pixels of a smooth polynomial: no value jumps when a distance changes in its last bit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import final
+from functools import partial, reduce
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float32
@@ -157,7 +157,6 @@ def coverage(distance: Field, width_mm: float) -> Field:
 class Part:
     """One shape of an anatomy, and how it is painted; see `Canvas.paint`."""
 
-    tissue: str
     at: Point
     """Middle of an ellipsoid, or where a cone starts."""
     radii: Point
@@ -170,6 +169,7 @@ class Part:
     """How far the shape leans to the side, per millimeter along the second axis."""
     inset: float = 0.0
     """By how much the surface lies further in, in millimeters."""
+    tissue: str = ""
     texture: str = ""
     opacity: float = 1.0
     soft: float = 1.0
@@ -192,6 +192,16 @@ class Part:
         if self.to is None:
             return ellipsoid(grid, self.at, self.radii) + np.float32(self.inset)
         return cone(grid, self.at, self.to, self.radii, self.flat) + np.float32(self.inset)
+
+
+def load_parts(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Part]]:
+    """Return the parts of an anatomy by the names of their groups."""
+    return {name: [Part(**part) for part in parts] for name, parts in table.items()}
+
+
+def join_all(parts: Iterable[Part], grid: Grid, blend_mm: float) -> Field:
+    """Return the union of parts, its corners rounded over `blend_mm`."""
+    return reduce(partial(join, blend_mm=blend_mm), (part.distance(grid) for part in parts))
 
 
 @final

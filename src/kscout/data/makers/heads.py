@@ -14,10 +14,11 @@ from jaxtyping import Float32
 from scipy import ndimage
 
 from kscout.data.formats.nifti import load_canonical
+from kscout.data.makers import load_table
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.head_download import SOURCES_FILE, download_heads
 from kscout.data.makers.noise_fields import Field
-from kscout.data.makers.scanner import Scanner, Warp, check_request, plane_grid, rotation
+from kscout.data.makers.scanner import Scanner, Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals
 from kscout.errors import DataError
 
@@ -29,14 +30,8 @@ _FROM_TOP_MM = (18.0, 112.0)
 _USUAL_LENGTH_MM = 190.0
 _HEAD_THRESHOLD = 0.12
 
-_KNOTS = (0.0, 0.06, 0.14, 0.25, 0.45, 0.62, 0.8, 1.3)
-_CONTRASTS: dict[str, tuple[float, tuple[float, ...]]] = {
-    "t1": (0.35, _KNOTS),
-    "t2-like": (0.30, (0.0, 0.03, 0.40, 1.0, 0.62, 0.42, 0.5, 0.75)),
-    "flair-like": (0.15, (0.0, 0.02, 0.10, 0.12, 0.72, 0.55, 0.6, 0.5)),
-    "pd-like": (0.20, (0.0, 0.03, 0.55, 0.80, 0.80, 0.62, 0.6, 0.9)),
-}
-"""Share of volumes, and the brightness that T1 brightness `_KNOTS` becomes."""
+_CONTRASTS = load_table("heads.toml")["contrasts"]
+_KNOTS = _CONTRASTS["t1"]["levels"]
 
 
 @final
@@ -110,8 +105,6 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, ...]]:
     if not path.name.endswith((".nii", ".nii.gz")):
         raise DataError(f"{path} is neither NIfTI (.nii, .nii.gz) nor .npy; convert it first")
     values, spacing = load_canonical(path)
-    if len(spacing) < 3:
-        raise DataError(f"{path} has shape {values.shape}, expected three axes")
     return values, spacing[:3]
 
 
@@ -159,7 +152,7 @@ def load_heads(paths: Sequence[Path]) -> list[Head]:
 
 
 def _draw_levels(rng: np.random.Generator, so_far: Mapping[str, Any]) -> tuple[float, ...]:
-    levels = np.array(_CONTRASTS[so_far["contrast"]][1])
+    levels = np.array(_CONTRASTS[so_far["contrast"]]["levels"])
     return tuple((levels * np.exp(0.08 * rng.standard_normal(levels.size))).tolist())
 
 
@@ -168,7 +161,7 @@ def _draw_levels(rng: np.random.Generator, so_far: Mapping[str, Any]) -> tuple[f
 class _Cut:
     """How one volume looks at its head; all its slices share it."""
 
-    contrast: str = choice({name: share for name, (share, _) in _CONTRASTS.items()})
+    contrast: str = choice({name: entry["share"] for name, entry in _CONTRASTS.items()})
     pose: tuple[float, float, float] = normals((0.0, 0.12), (0.0, 0.08), (0.0, 0.08))
     zoom: float = factor(0.08, usual=1.22)
     stretch: float = factor(0.04)
@@ -209,7 +202,6 @@ def draw_head_volume(
         n_slices: Slices, spread evenly below the crown.
         size: Rows and columns, 64 to 320.
     """
-    check_request(n_slices, size)
     if not heads:
         raise DataError("no heads to draw from; give volumes, or download them")
     rng = np.random.default_rng([seed, volume, _KIND])

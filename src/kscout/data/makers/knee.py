@@ -11,9 +11,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from kscout.data.makers.drawing import Canvas, Part, Volume, cone, ellipsoid, meet
+from kscout.data.makers.drawing import Canvas, Volume, cone, ellipsoid, meet
 from kscout.data.makers.knee_anatomy import (
-    NUMBERS,
+    PARTS,
     Bones,
     Knee,
     find_bones,
@@ -21,7 +21,7 @@ from kscout.data.makers.knee_anatomy import (
     slice_grid,
 )
 from kscout.data.makers.noise_fields import Band, Field, band_texture
-from kscout.data.makers.scanner import Scanner, check_request
+from kscout.data.makers.scanner import Scanner
 from kscout.data.makers.subject import draw_subject
 from kscout.data.makers.tissue import draw_signals
 from kscout.errors import unknown_name
@@ -32,7 +32,6 @@ STRIPES = {"coronal": 12.0, "sagittal": 19.0}
 """Cycles per field of view of the `structured` variant's stripes."""
 
 _KIND = 1
-_PARTS = {name: [Part(**part) for part in parts] for name, parts in NUMBERS["parts"].items()}
 
 
 def _stripes(knee: Knee, n_points: int, depth: float) -> Field:
@@ -74,7 +73,7 @@ def _paint_soft_tissue(canvas: Canvas, knee: Knee) -> None:
     fascia = np.abs(deep) - np.float32(0.35)
     canvas.paint(fascia.astype(np.float32), "ligament", opacity=0.5)
     sheath = min(1.1, 0.4 + 0.3 * knee.wasting)
-    for part in _PARTS["bellies"]:
+    for part in PARTS["bellies"]:
         shape = part.grown(offset=-knee.wasting).turned(knee.side).distance
         if (belly := canvas.clip(shape, deep, 2.0)) is not None:
             canvas.paint(belly - np.float32(sheath), "fat", texture="fat")
@@ -85,8 +84,7 @@ def _paint_joint(canvas: Canvas, knee: Knee, bones: Bones) -> None:
     """Fluid, fat pad, cartilage, menisci, ligaments and tendons around the joint space."""
     y = canvas.grid.y
     recess = ellipsoid(canvas.grid, (0.0, -62.0, -31.0), (22.0, 26.0, 1.5 + 1.3 * knee.effusion))
-    around = partial(ellipsoid, center=(0.0, -3.0, 2.0), radii=(46.0, 26.0, 34.0))
-    canvas.paint(around, "fat", texture="fat", opacity=0.85, soft=5.0)
+    canvas.paint_parts(PARTS["joint-fat"])
     recess += np.float32(0.5 + 0.5 * knee.effusion) * canvas.textures["patches"]
     canvas.paint(recess, "fluid", soft=3.0, opacity=0.85)
     pool = np.float32(0.5 + 1.1 * knee.effusion) * (1.0 + 0.35 * canvas.textures["patches"])
@@ -95,8 +93,7 @@ def _paint_joint(canvas: Canvas, knee: Knee, bones: Bones) -> None:
     canvas.paint(capsule, "fluid", soft=3.0, opacity=min(0.9, 0.3 + 0.25 * knee.effusion))
     space = np.maximum(bones.femur, bones.tibia) - np.float32(2.6 + 0.5 * knee.effusion)
     canvas.paint(space, "fluid", soft=1.5, opacity=0.95)
-    pad = partial(ellipsoid, center=(0.0, -3.0, -38.0), radii=(22.0, 20.0, 11.0))
-    canvas.paint(pad, "fat", texture="fat", soft=3.0)
+    canvas.paint_parts(PARTS["fat-pad"])
     _paint_cartilage(canvas, knee, bones)
     _paint_menisci(canvas, knee, bones)
     _paint_cords(canvas, knee)
@@ -107,7 +104,7 @@ def _paint_cords(canvas: Canvas, knee: Knee) -> None:
     s = knee.side
     anterior = ((s * 9.0, -15.0, 14.0), (-s * 3.0, knee.gap + 2.0, -9.0), (3.4, 3.4))
     canvas.paint(lambda grid: cone(grid, *anterior), "ligament", texture="muscle", opacity=0.95)
-    canvas.paint_parts([part.turned(s) for part in _PARTS["cords"]])
+    canvas.paint_parts([part.turned(s) for part in PARTS["cords"]])
 
 
 def _paint_cartilage(canvas: Canvas, knee: Knee, bones: Bones) -> None:
@@ -194,7 +191,6 @@ def draw_knee_volume(
         size: Rows and columns, 64 to 320.
         variant: `realistic`, or `structured` with engineered stripes.
     """
-    check_request(n_slices, size)
     if variant not in get_args(Variant):
         raise unknown_name("knee variant", variant, list(get_args(Variant)))
     rng = np.random.default_rng([seed, volume, _KIND])

@@ -11,14 +11,24 @@ from typing import Any, final
 import numpy as np
 
 from kscout.data.makers import load_table
-from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, meet
+from kscout.data.makers.drawing import (
+    Grid,
+    Point,
+    cone,
+    ellipsoid,
+    join,
+    join_all,
+    load_parts,
+    meet,
+)
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, drawn, factor, normal, normals, smooth, uniform
 
 _REACH_MM = {"coronal": (3.0, 34.0), "sagittal": (0.0, 38.0)}
 """Middle and half thickness of the slab that the slices cover."""
-NUMBERS = load_table("knee.toml")
+_NUMBERS = load_table("knee.toml")
+PARTS = load_parts(_NUMBERS["parts"])
 Vessel = tuple[Point, Point, float, bool]
 """Start, end, radius, and whether it is bright."""
 
@@ -53,8 +63,8 @@ class Knee:
     side: float = drawn(lambda rng, _: float(rng.choice([-1.0, 1.0])))
     """+1 puts the outer (fibular) side at positive x."""
     edema: tuple[Point, float] | None = drawn(_draw_edema)
-    view: str = choice(NUMBERS["views"])
-    contrast: str = choice(NUMBERS["contrasts"])
+    view: str = choice(_NUMBERS["views"])
+    contrast: str = choice(_NUMBERS["contrasts"])
     scale: float = factor(0.06)
     field_of_view: float = uniform(138.0, 176.0)
     shaft: float = uniform(13.0, 17.0)
@@ -136,14 +146,12 @@ def _tibia(grid: Grid, knee: Knee) -> Field:
 def find_bones(grid: Grid, knee: Knee) -> Bones:
     """Return the bones over a slice."""
     s = knee.side
-    head = cone(grid, (s * 36.0, 26.0, 19.0), (s * 36.0, 40.0, 18.0), (8.5, 6.0))
-    stem = cone(grid, (s * 36.0, 40.0, 18.0), (s * 31.0, 160.0, 16.0), (6.0, 6.0))
     low, back = -31.0 + 0.25 * knee.flexion, -42.5 - 0.25 * knee.effusion
     patella = ellipsoid(grid, (s * 1.5, low, back), (21.0, 20.0, 9.0))
     return Bones(
         femur=_femur(grid, knee),
         tibia=_tibia(grid, knee),
-        fibula=join(head, stem, 3.0),
+        fibula=join_all((part.turned(s) for part in PARTS["fibula"]), grid, 3.0),
         patella=meet(patella, (grid.z - np.float32(back + 6.0)).astype(np.float32), 5.0),
     )
 

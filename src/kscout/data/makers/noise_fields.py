@@ -26,14 +26,8 @@ def spline_weights(
     knot = np.floor(position).astype(np.intp)
     t = position - knot.astype(np.float32)
     s = 1.0 - t
-    weights = np.stack(
-        [
-            s * s * s,
-            3.0 * t * t * t - 6.0 * t * t + 4.0,
-            3.0 * s * s * s - 6.0 * s * s + 4.0,
-            t * t * t,
-        ]
-    )
+    inner = [3.0 * u * u * u - 6.0 * u * u + 4.0 for u in (t, s)]
+    weights = np.stack([s * s * s, *inner, t * t * t])
     return knot, (weights / 6.0).astype(np.float32)
 
 

@@ -134,6 +134,7 @@ class Scanner:
             size: rows and columns of the images.
             draw_slice: draws a slice by its number on a grid of so many points per side.
         """
+        check_request(n_slices, size)
         scanner, n_points = cls.draw(rng), fine_size(size)
         bias = scanner.bias(n_points)
         clean = np.empty((n_slices, size, size), dtype=np.float32)
