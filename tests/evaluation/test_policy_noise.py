@@ -1,12 +1,13 @@
 """Gradient noise of runs: the trained estimator's own gradient, the last layer only, resumable."""
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from kscout.data.slices import SliceSet
-from kscout.errors import RunError
+from kscout.errors import ConfigError, RunError
 from kscout.evaluation.gradient_noise import noise_table, signal_to_noise
 from kscout.evaluation.policy_noise import (
     EstimatorGradient,
@@ -62,6 +63,15 @@ def test_every_kept_epoch_is_measured_over_all_batches(
     assert records[0].n_values == 5 * 13 + 13
     assert all(row.snr_paper > 0 and row.std_paper > 0 for row in rows)
     assert measure_run(run, test_slices, ZeroFilled(), SETTING, record=record) == records
+
+
+def test_a_run_of_an_outside_estimator_imports_no_module_unasked(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    run = _run(tmp_path / "run", "antigravity:Estimator")
+    with pytest.raises(ConfigError, match="name it: --use antigravity"):
+        measure_run(run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl")
+    assert "antigravity" not in sys.modules
 
 
 def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path: Path) -> None:

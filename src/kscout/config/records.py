@@ -216,48 +216,21 @@ def _chosen(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # 
 
 
 def _either(kinds: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
-    """Convert to the first type that the value has already, else to one of its shape."""
+    """Convert to the first type that leaves the value as it is, else to the first that takes it."""
+    found, faults = [], []
     for kind in kinds:
-        if _is_exact(kind, value):
-            return _convert(kind, value, where)
-    alike = [kind for kind in kinds if _shape(kind) is _shape_of(value)]
-    if len(alike) == 1 and isinstance(value, list | tuple | Mapping):
-        return _convert(alike[0], value, where)
-    for kind in alike:
         try:
-            return _convert(kind, value, where)
-        except ConfigError:
-            continue
+            found.append(_convert(kind, value, where))
+        except ConfigError as error:
+            faults.append(error)
+    unchanged = [one for one in found if repr(_plain(one, True)) == repr(_plain(value, True))]
+    if found:
+        return (unchanged or found)[0]
+    # A fault that lies deeper is one of the only type that has such a value's shape.
+    inner = [fault for fault in faults if not str(fault).startswith(f"{where} is ")]
+    if len(inner) == 1:
+        raise inner[0]
     raise ConfigError(f"{where} is {_shown(value)}; expected {_any_words(kinds, where)}")
-
-
-def _is_exact(kind: Any, value: Any) -> bool:  # noqa: ANN401 - types and values
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return True
-    if origin is Annotated:
-        return _is_exact(arguments[0], value)
-    if origin in (Union, UnionType):
-        return any(_is_exact(one, value) for one in arguments)
-    if origin in _LISTS:
-        return isinstance(value, list | tuple) and all(_is_exact(arguments[0], x) for x in value)
-    if origin is Literal:
-        return value in arguments
-    return type(value) is kind
-
-
-def _shape(kind: Any) -> type:  # noqa: ANN401 - a type
-    if get_origin(kind) is Annotated:
-        return _shape(get_args(kind)[0])
-    if get_origin(kind) in _LISTS:
-        return list
-    return dict if get_origin(kind) in _SECTIONS or is_dataclass(kind) else str
-
-
-def _shape_of(value: object) -> type:
-    if isinstance(value, list | tuple):
-        return list
-    return dict if isinstance(value, Mapping) else str
 
 
 def _listed(origin: Any, kinds: Sequence[Any], value: Sequence[Any], where: str) -> Any:  # noqa: ANN401

@@ -128,10 +128,11 @@ class EstimatorGradient:
         setting: NoiseSetting,
     ) -> None:
         self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
+        # Before the settings are read: what a run folder says imports no module of its own choice.
+        kind = ESTIMATORS.recall(config["training"]["method"], "the run")
         found = read(PolicyConfig, config)
         training, budget = found.training, found.acquisition
         check_budget(slices.selectable, n_initial=budget.n_initial, horizon=budget.horizon)
-        kind = ESTIMATORS.resolve(training.method)
         if not (issubclass(kind, GradientEstimator) and isinstance(training, GradientTraining)):
             raise RunError(
                 f"runs of {training.method} have no gradient of a batch whose noise could be "
