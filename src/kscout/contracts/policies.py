@@ -118,12 +118,7 @@ def _check_independence(
 ) -> None:
     for row in range(len(first)):
         one = slice(row, row + 1)
-        truth = seen.truth and Truth(
-            kspace_error=seen.truth.kspace_error[one],
-            candidate_scores=None
-            if seen.truth.candidate_scores is None
-            else seen.truth.candidate_scores[one],
-        )
+        truth = seen.truth and Truth(*(value[one] for value in vars(seen.truth).values()))
         own = {name: value[one] for name, value in _tensors(seen).items()}
         alone = replace(seen, truth=truth, **own)
         if not _are_close(_scores(policy, alone, "a batch of one image")[0], first[row]):

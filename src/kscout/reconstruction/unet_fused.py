@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 from kscout.kernels.convolution import LAST, Convolution, Features, Input
 from kscout.kernels.cuda import compile_kernel
-from kscout.reconstruction.unet_network import UNetNetwork
+from kscout.reconstruction.unet_network import (
+    UNetNetwork,
+    combined_weight,
+    convolution_weights,
+)
 
 
 @final
@@ -30,7 +34,7 @@ class FusedUNet:
         self.middle = _block(network.conv, "pooled", n_rows >> n_pools, n_cols >> n_pools, 0)
         self.up = []
         for level, block in zip(range(n_pools - 1, -1, -1), up, strict=True):
-            n_skip = _weights(block)[0].shape[1] // 2
+            n_skip = convolution_weights(block)[0].shape[1] // 2
             self.up.append(_block(block, "up", n_rows >> level, n_cols >> level, n_skip))
         self.final = combined_weight(network.conv2)
         n_channels = len(self.final) - 1
@@ -96,26 +100,10 @@ class FusedUNet:
         return [features.part(slice(n_images)) for features in self.buffers[size]]
 
 
-def combined_weight(layers: nn.Sequential) -> Float[Tensor, " channel_and_bias"]:
-    """Multiply 1x1 convolutions without activations into one weighted sum and its bias."""
-    weight, bias = None, None
-    for layer in layers:
-        assert isinstance(layer, nn.Conv2d) and layer.bias is not None
-        matrix, offset = layer.weight.detach().double()[:, :, 0, 0], layer.bias.detach().double()
-        weight = matrix if weight is None else matrix @ weight
-        bias = offset if bias is None else matrix @ bias + offset
-    assert weight is not None and bias is not None
-    return torch.cat([weight[0], bias]).float().contiguous()
-
-
-def _weights(block: nn.Module) -> list[Tensor]:
-    return [layer.weight.detach() for layer in block.modules() if isinstance(layer, nn.Conv2d)]
-
-
 def _block(
     block: nn.Module, mode: str, n_rows: int, n_cols: int, n_skip: int, *, pools: bool = False
 ) -> tuple[Convolution, Convolution]:
-    first, second = _weights(block)
+    first, second = convolution_weights(block)
     return (
         Convolution(first, mode, n_rows, n_cols, n_skip=n_skip, clamps=True),
         Convolution(second, "same", n_rows, n_cols, pools=pools),

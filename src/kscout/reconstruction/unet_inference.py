@@ -22,7 +22,12 @@ from torch.nn import functional as F
 
 from kscout.kernels.convolution_cpu import run_unet, transform_weights
 from kscout.kernels.registry import Request, serving
-from kscout.reconstruction.unet_network import ConvolutionBlock, UNetNetwork, check_size
+from kscout.reconstruction.unet_network import (
+    UNetNetwork,
+    check_size,
+    combined_weight,
+    convolution_weights,
+)
 
 _N_PIXELS_AT_ONCE = 2**16
 """Pixels of the images that go through together: their features stay near the caches."""
@@ -50,7 +55,7 @@ class InferenceUNet(nn.Module):
     def __init__(self, network: UNetNetwork) -> None:
         super().__init__()
         blocks = [*network.down_sample_layers, network.conv, *network.up_sample_layers]
-        weights = [weight for block in blocks for weight in _weights(block)]
+        weights = [weight for block in blocks for weight in convolution_weights(block)]
         self.n_pools = len(network.down_sample_layers)
         self.n_channels = len(weights[0])
         self.register_buffer("first", weights[0].flatten(start_dim=1).clone())
@@ -58,12 +63,12 @@ class InferenceUNet(nn.Module):
             # Channels last suits oneDNN: it takes the features as they are.
             stored = weight.clone(memory_format=torch.channels_last)
             self.register_buffer(f"weight_{number}", stored)
-        last, bias = _merge_pointwise(network.conv2)
-        self.register_buffer("last", last)
-        self.register_buffer("last_bias", bias)
+        last = combined_weight(network.conv2)
+        self.register_buffer("last", last[:-1])
+        self.register_buffer("last_bias", last[-1])
         # In double precision: rounded once, after the transform.
         compiled = [transform_weights(weight.double()).float() for weight in weights[1:]]
-        parts = [self.first.T, *compiled, last, bias]
+        parts = [self.first.T, *compiled, last]
         self.register_buffer("packed", torch.cat([part.flatten() for part in parts]))
 
     def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
@@ -132,26 +137,6 @@ class InferenceUNet(nn.Module):
     def _channels_last(self) -> bool:
         weight = self.get_buffer("weight_1")
         return not weight.is_contiguous()
-
-
-def _weights(block: nn.Module) -> list[Float[Tensor, "out_channel channel 3 3"]]:
-    assert isinstance(block, ConvolutionBlock)
-    return [layer.weight.detach() for layer in block.layers if isinstance(layer, nn.Conv2d)]
-
-
-def _merge_pointwise(
-    layers: nn.Sequential,
-) -> tuple[Float[Tensor, " channel"], Float[Tensor, ""]]:
-    """Return the one product that 1x1 convolutions in a row are, multiplied in double precision."""
-    pointwise = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
-    n_channels = pointwise[0].in_channels
-    weight, bias = torch.eye(n_channels).double(), torch.zeros(n_channels).double()
-    for layer in pointwise:
-        assert layer.bias is not None
-        matrix = layer.weight.detach().double().flatten(start_dim=1).cpu()
-        weight, bias = matrix @ weight, matrix @ bias + layer.bias.detach().double().cpu()
-    device = pointwise[0].weight.device
-    return weight[0].float().to(device), bias[0].float().to(device)
 
 
 def _normalize(

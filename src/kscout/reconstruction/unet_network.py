@@ -81,6 +81,23 @@ class UNetNetwork(nn.Module):
         return self.conv2(features)
 
 
+def convolution_weights(block: nn.Module) -> list[Float[Tensor, "_ _ 3 3"]]:
+    """Return the weights of a block's convolutions, in order."""
+    return [layer.weight.detach() for layer in block.modules() if isinstance(layer, nn.Conv2d)]
+
+
+def combined_weight(layers: nn.Sequential) -> Float[Tensor, " channel_and_bias"]:
+    """Multiply 1x1 convolutions without activations into one weighted sum and its bias."""
+    weight, bias = None, None
+    for layer in layers:
+        assert isinstance(layer, nn.Conv2d) and layer.bias is not None
+        matrix, offset = layer.weight.detach().double()[:, :, 0, 0], layer.bias.detach().double()
+        weight = matrix if weight is None else matrix @ weight
+        bias = offset if bias is None else matrix @ bias + offset
+    assert weight is not None and bias is not None
+    return torch.cat([weight[0], bias]).float().contiguous()
+
+
 def check_size(n_rows: int, n_cols: int, n_pools: int) -> None:
     """Raise where the coarsest level has fewer than two pixels: no deviation exists of one."""
     if (n_rows >> n_pools) * (n_cols >> n_pools) < 2:
