@@ -1,13 +1,14 @@
 """Kernels compiled as C++ and run on the CPU, thread by thread: right or wrong, but slow."""
 
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import torch
@@ -15,18 +16,42 @@ from torch import Tensor
 
 from kscout.kernels import read_source
 
-_HERE = Path(__file__).parent
+_HEADER = Path(__file__).with_name("emulator.h")
+_COMPILER = ["g++", "-std=c++20", "-O1", "-fPIC", "-w"]
 
 
 def _can_compile() -> bool:
     """Say whether there is a C++ compiler, and one that is new enough to know 16-bit floats."""
     if shutil.which("g++") is None:
         return False
-    check = ["g++", "-std=c++20", "-fsyntax-only", "-w", str(_HERE / "emulator.h")]
+    check = [*_COMPILER, "-fsyntax-only", str(_HEADER)]
     return subprocess.run(check, capture_output=True, check=False).returncode == 0
 
 
 HAS_COMPILER = _can_compile()
+folder = Path()
+"""Where kernels are compiled; tests that run at the same time share what they find there."""
+
+
+def _compile(made: Path, source: Path, *options: str) -> None:
+    """Compile a file whole: another process may make the same one, or read it already."""
+    aside = made.with_name(f"{os.getpid()}-{made.name}")
+    command = [*_COMPILER, *options, str(source), "-o", str(aside)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    aside.replace(made)
+
+
+def _prelude() -> str:
+    """Return the name of a header with all that comes before a kernel, compiled once."""
+    header = folder / "prelude.h"
+    if not header.with_suffix(".h.gch").exists():
+        folder.mkdir(exist_ok=True)
+        aside = header.with_name(f"{os.getpid()}-{header.name}")
+        aside.write_text(f'#include <tuple>\n#include "{_HEADER}"\n', encoding="utf-8")
+        aside.replace(header)
+        _compile(header.with_suffix(".h.gch"), header, "-x", "c++-header")
+    return header.name
 
 
 @cache
@@ -34,8 +59,7 @@ def _build(file: str, name: str, arguments: tuple[int, ...]) -> ctypes.CDLL:
     source = read_source(file).replace(read_source("device.cuh"), "")
     source = re.sub(r"^#pragma unroll.*$", "", source, flags=re.MULTILINE)
     kernel = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
-    text = f"""
-#include "{_HERE / "emulator.h"}"
+    text = f"""#include "{_prelude()}"
 {source}
 template <class... P>
 static void call(void (*kernel)(P...), void** given, dim3 grid, int n_threads) {{
@@ -47,12 +71,12 @@ extern "C" void run(void** given, int x, int y, int z, int n_threads) {{
   call({kernel}, given, {{x, y, z}}, n_threads);
 }}
 """
-    folder = Path(mkdtemp(prefix="kscout-kernel-"))
-    (folder / "kernel.cpp").write_text("#include <tuple>\n" + text, encoding="utf-8")
-    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-w", "kernel.cpp", "-o", "k.so"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
-    return ctypes.CDLL(str(folder / "k.so"))
+    made = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
+    if not made.exists():
+        cpp = folder / f"{os.getpid()}-kernel.cpp"
+        cpp.write_text(text, encoding="utf-8")
+        _compile(made, cpp, "-shared")
+    return ctypes.CDLL(str(made))
 
 
 def emulate(

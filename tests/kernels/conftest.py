@@ -1,0 +1,12 @@
+"""A folder in which the tests of a run compile kernels, each once."""
+
+import os
+
+import emulated
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_in_one_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    own = tmp_path_factory.getbasetemp()
+    emulated.folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kernels"
