@@ -1,10 +1,14 @@
-"""Shapes and types in signatures are checked while the tests run."""
+"""Shapes and types in signatures are checked while the tests run, each process on one thread."""
 
 import importlib.util
+import os
 from collections.abc import Iterator
 
 import jaxtyping
 import pytest
+
+# Here and in all that tests start: workers that share cores would wait for each other's threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if importlib.util.find_spec("beartype") is not None:
     from jaxtyping import install_import_hook
@@ -17,6 +21,15 @@ from golden_numbers import Golden
 from kscout.names import table
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that all workers end at about the same time."""
+    items.sort(
+        key=lambda item: (
+            not any(item.iter_markers("slow")) and not any(item.iter_markers("xdist_group"))
+        )
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
