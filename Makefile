@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 EXTRAS := formats,gym,cluster,tensorboard,dev
 JOBS ?= 2
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test fast lint bench clean
 
 setup: $(READY)
 
@@ -22,6 +22,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not cuda"
+
+fast: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow and not cuda and not browser"
 
 lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks examples

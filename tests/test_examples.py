@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -45,7 +47,6 @@ def test_own_policy_is_checked_and_beats_random(tmp_path: Path) -> None:
     assert "edges minus random: +" in printed
 
 
-@pytest.mark.slow
 def test_reinforcement_learning_example_runs(tmp_path: Path) -> None:
     pytest.importorskip("sb3_contrib")
     ssim = scores(run("03_gymnasium_ppo.py", tmp_path))

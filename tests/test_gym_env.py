@@ -182,6 +182,7 @@ def test_an_unknown_protocol_is_refused_before_an_episode(slices: SliceSet) -> N
         AcquisitionEnv(slices, protocol="Paper", **SETTINGS)
 
 
+@pytest.mark.slow
 def test_maskable_ppo_trains_on_legal_columns_only(generator: torch.Generator) -> None:
     contrib = pytest.importorskip("sb3_contrib")
     images = torch.rand(5, 16, 16, generator=generator).cumsum(dim=-1)

@@ -139,6 +139,7 @@ def started(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
+@pytest.mark.slow
 def test_weights_of_an_outside_class_open_only_where_its_module_is_named(
     tmp_path: Path, outside: str
 ) -> None:

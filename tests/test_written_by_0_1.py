@@ -85,6 +85,7 @@ def test_a_finished_training_is_recognized(copy: Path) -> None:
     assert (copy / "greedy" / "weights.safetensors").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_results_and_analyses_are_reported(copy: Path) -> None:
     run("report", "results", "analyses", "greedy", "ngreedy", "-o", "old.html")
     page = (copy / "old.html").read_text(encoding="utf-8")

@@ -18,6 +18,8 @@ from kscout.policies.oracle import TIE
 from kscout.reconstruction.unet import UNet
 from kscout.training.fixed_order import fit_fixed_order
 
+pytestmark = pytest.mark.slow
+
 SSIM, PSNR = 2e-5, 2e-3
 N_INITIAL = {64: 8, 128: 16}
 
@@ -89,7 +91,6 @@ def test_random_with_the_references_draws(
     check(golden, found, f"r{size}", "random")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tag", ["r64", "r128_s4"])
 def test_oracle(golden: Golden, unet: UNet, tag: str) -> None:
     file, size = (f"baselines_{tag.split('_')[0]}", int(tag.removeprefix("r").split("_")[0]))
@@ -121,7 +122,6 @@ def test_oracle(golden: Golden, unet: UNet, tag: str) -> None:
     torch.testing.assert_close(state.score, expected[:, -1], atol=SSIM, rtol=0)
 
 
-@pytest.mark.slow
 def test_na_oracle(golden: Golden, unet: UNet) -> None:
     slices = golden_slices(golden, 64, "r64")
     fitted = fit_fixed_order(slices, frozen(unet, 64), n_initial=8, horizon=8, batch_size=4)

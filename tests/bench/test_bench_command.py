@@ -12,6 +12,8 @@ from kscout.bench.growth import measure_memory
 from kscout.bench.table import print_tables
 from kscout.cli import app
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
@@ -69,7 +71,6 @@ def test_tables_show_the_ratio(found: dict[str, Any], capsys: pytest.CaptureFixt
     assert "…" not in shown
 
 
-@pytest.mark.slow
 def test_memory_of_non_greedy_batches_hardly_grows_with_the_horizon() -> None:
     records = measure_memory(32, Workload(1, 1, 4), torch.device("cpu"), horizons=(4, 16))
     short, long = (record["peak_bytes"] for record in records)

@@ -25,6 +25,7 @@ def gradients_of(batch: TrainingBatch, seed: int = 0) -> list[torch.Tensor]:
     return [gradient.clone() for gradient in found if gradient is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["greedy", "ngreedy"])
 def test_the_timed_gradients_are_those_of_a_training_pass(engine: Engine, method: str) -> None:
     batch = TrainingBatch(engine, Workload(3, 2, 4, method=method))

@@ -9,6 +9,8 @@ from kscout.bench.plain import PlainPolicy, PlainUNet, plain_greedy_gradients, p
 from kscout.data.slices import SliceSet
 from kscout.metrics import ssim
 
+pytestmark = pytest.mark.slow
+
 
 def trained_unet(golden: Golden) -> PlainUNet:
     unet = PlainUNet()

@@ -12,6 +12,8 @@ from kscout.cli.campaign import app
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = """
 [grid]

@@ -22,6 +22,8 @@ from kscout.campaign.state import read_status
 from kscout.campaign.workers import WorkerOptions, open_pool
 from kscout.errors import ConfigError, RunError
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("distributed")
 
 GRID = {"horizons": ["short"], "methods": ["greedy", "ngreedy"], "gammas": [1], "seeds": [0, 3]}

@@ -20,6 +20,8 @@ from kscout.campaign.task import Task, run_task
 from kscout.errors import RunError
 from kscout.files import is_locked
 
+pytestmark = pytest.mark.slow
+
 ONE_HORIZON = {"horizons": ["short"], "methods": ["greedy"], "seeds": [0, 3]}
 
 

@@ -130,6 +130,7 @@ def test_the_papers_numbers_admit_no_others(tmp_path: Path, option: tuple[str, o
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_the_system_refuses_is_one_line(store: Store, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()

@@ -375,6 +375,7 @@ importing.import_folder(source, out, importing.ImportSettings(size=7, skip_bad=T
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["after a volume", "before journaling", "inside the manifest"])
 def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path, moment: str) -> None:
     source = write_layout(tmp_path / "knee", train=4, val=1, test=2)

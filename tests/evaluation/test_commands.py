@@ -17,6 +17,8 @@ from kscout.errors import ConfigError, RunError
 from kscout.policies.conv import ConvPolicy
 from kscout.weights import constructor_arguments, save_weights
 
+pytestmark = pytest.mark.slow
+
 
 def _call(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -56,6 +56,7 @@ def _run_folder(path: Path, seed: int, **training: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reconstructor", [ZeroFilled(), TotalVariation(n_iterations=3)])
 def test_every_policy_runs_with_classical_reconstructions(
     test_slices: SliceSet, train_slices: SliceSet, reconstructor: Reconstructor, tmp_path: Path
@@ -94,6 +95,7 @@ def test_oracle_is_best_at_its_first_step_and_scores_match_the_table(
         np.testing.assert_allclose(ours.values, stored.values, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_batch_size_changes_nothing(test_slices: SliceSet, tmp_path: Path) -> None:
     texts = []
     for batch_size in (1, 3, 7):

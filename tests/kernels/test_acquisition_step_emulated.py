@@ -16,7 +16,7 @@ from kscout.physics import candidates
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
 
-pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from kscout.kernels.convolution_backward import FILE, LAYERS, THIN, backward_order
 
-pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
 
 N_IMAGES = 2
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from kscout.kernels.convolution import FILE, Division, packed_order
 
-pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
 
 MODES = {"same": 0, "up": 1, "pooled": 2}
 

@@ -65,6 +65,7 @@ def refuse(*_: object) -> None:
     raise AssertionError("compiled once more")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_was_compiled_is_found_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert native.native_library(SMALL).ssim

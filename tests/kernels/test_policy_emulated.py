@@ -15,7 +15,7 @@ from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_network import UNetNetwork
 
-pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
 
 SIZE = 16
 

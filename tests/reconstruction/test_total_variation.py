@@ -167,6 +167,7 @@ def plain_objective(
     return float(misfit + 0.05 * np.sum(length))
 
 
+@pytest.mark.slow
 def test_a_general_optimizer_finds_the_same_minimum(generator: torch.Generator) -> None:
     truth = torch.randn(1, 5, 7, dtype=torch.complex128, generator=generator)
     truth[:, 1:4, 2:5] += 2

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
 from kscout.cli.report import report
 from synthetic_results import write_evaluation
+
+pytestmark = pytest.mark.slow
 
 app = typer.Typer()
 app.command()(report)

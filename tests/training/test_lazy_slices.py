@@ -48,6 +48,7 @@ def results(store: Store, folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_lazy_slices_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = blob_store(tmp_path / "store")
     resident = results(store, tmp_path / "resident")

@@ -129,6 +129,7 @@ def gradients_from_stored_rewards(
     loss.backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "n_cols"),
     [
@@ -173,6 +174,7 @@ def test_estimator_is_golden(
     assert_gradients(policy, method, golden, 1e-3 if is_small else 1.5e-3)
 
 
+@pytest.mark.slow
 def test_rewards_are_those_of_double_precision(golden: Golden, simulator64: Simulator) -> None:
     found = run("greedy", [small_policy(golden)], simulator64, golden, 8)
     actions, batch = golden("loss", "greedy/actions"), simulator64.batch
@@ -189,6 +191,7 @@ def test_rewards_are_those_of_double_precision(golden: Golden, simulator64: Simu
         torch.testing.assert_close(found.rewards[0, :, draw].double(), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_adam_step_after_greedy_is_golden(golden: Golden, simulator64: Simulator) -> None:
     policy = small_policy(golden)
     run("greedy", [policy], simulator64, golden, 8)

@@ -78,6 +78,7 @@ def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Pat
     assert run.done is not None and run.done["best_epoch"] in (1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["greedy", "ngreedy"])
 def test_interrupted_training_ends_with_the_same_weights(
     store: Store, tmp_path: Path, method: str
@@ -99,6 +100,7 @@ def test_interrupted_training_ends_with_the_same_weights(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["greedy", "ngreedy"])
 def test_seeds_in_lockstep_equal_single_runs(store: Store, tmp_path: Path, method: str) -> None:
     configs = [with_training(method=method, seed=0), with_training(method=method, seed=1)]
@@ -110,6 +112,7 @@ def test_seeds_in_lockstep_equal_single_runs(store: Store, tmp_path: Path, metho
         assert all(torch.equal(together[key], alone[key]) for key in alone)
 
 
+@pytest.mark.slow
 def test_gammas_in_lockstep_equal_single_runs(store: Store, tmp_path: Path) -> None:
     configs = vary(with_training(method="ngreedy"), [3, 4], {"gamma": [0.5, 1.0]})
     names = folders_of(configs)

@@ -182,6 +182,7 @@ def test_a_download_with_other_content_is_refused(
     assert not list((tmp_path / "cache").iterdir())
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_makes_the_same_bits_in_order(heads: list[Head]) -> None:
     for kind, pool in (("knee", None), ("heads", heads)):
         options = {"n_volumes": 5, "n_slices": 1, "size": 64, "seed": 9, "heads": pool}
