@@ -55,22 +55,21 @@ def read(kind: type[R], table: object, where: str = "") -> R:
     """
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {_shown(table)}; expected a section [{where}]")
-    types, rest = _types(kind), _rest(kind)
-    own = getattr(kind, "kind", None) if "kind" not in types else None
-    if own is not None and table.get("kind", own) != own:
-        raise ConfigError(f"these are settings of kind {table['kind']!r}, not {own!r}")
-    given: Table = {}
+    types, rest, tag = _types(kind), _rest(kind), _tag(kind)
+    if tag is not None and table.get("kind", tag) != tag:
+        raise ConfigError(f"these are settings of kind {table['kind']!r}, not {tag!r}")
+    found: Table = {}
     for key, value in table.items():
         if key in types and key != rest:
-            given[key] = value
+            found[key] = value
         elif rest is not None:
-            given.setdefault(rest, {})[key] = value
-        elif key != "kind" or own is None:
+            found.setdefault(rest, {})[key] = value
+        elif key != "kind" or tag is None:
             raise unknown_key(key, list(types), where)
-    _check_complete(kind, given, where)
+    _check_complete(kind, found, where)
     values = {
         key: _convert(types[key], value, where if key == rest else _at(where, key))
-        for key, value in given.items()
+        for key, value in found.items()
     }
     names = {_key(item.name): item.name for item in fields(kind)}  # type: ignore[arg-type]
     try:
@@ -100,10 +99,8 @@ def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - an
         record: any dataclass.
         nulls: keep what is None, as JSON can; TOML has no word for it.
     """
-    kind = type(record)
-    table: Table = {}
-    if "kind" not in _types(kind) and getattr(kind, "kind", None) is not None:
-        table["kind"] = kind.kind
+    kind, tag = type(record), _tag(type(record))
+    table: Table = {} if tag is None else {"kind": tag}
     for item in fields(record):
         value = getattr(record, item.name)
         if _key(item.name) == _rest(kind):
@@ -161,13 +158,11 @@ def to_toml(record: object) -> str:
     return tomli_w.dumps(to_table(record))
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401, C901 - one case per type
+def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
     """Return a value as its field's type, or say what is wrong with it."""
     if type(value).__module__ == "numpy":
         value = value.tolist()
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return value
     if origin is Annotated:
         return _annotated(arguments[0], arguments[1:], value, where)
     if origin in (Union, UnionType):
@@ -178,11 +173,16 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401, C901 - 
         return _listed(origin, arguments, value, where)
     if origin in _SECTIONS and isinstance(value, Mapping):
         return {key: _convert(arguments[1], one, _at(where, key)) for key, one in value.items()}
+    return _scalar(kind, value, where)
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
     if kind is float and type(value) is int:
         return float(value)
     if kind is Path and isinstance(value, str | Path):
         return Path(value)
-    if value in arguments if origin is Literal else type(value) is kind:
+    is_literal = get_origin(kind) is Literal
+    if kind is Any or (value in get_args(kind) if is_literal else type(value) is kind):
         return value
     raise ConfigError(f"{where} is {_shown(value)}; expected {_words(kind, where)}")
 
@@ -331,6 +331,11 @@ def _types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
 def _cached_types(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
     hints = get_type_hints(kind, include_extras=True)
     return {_key(item.name): hints[item.name] for item in fields(kind) if item.init}
+
+
+def _tag(kind: Any) -> str | None:  # noqa: ANN401 - a dataclass
+    own = getattr(kind, "kind", None)
+    return own if isinstance(own, str) and "kind" not in _types(kind) else None
 
 
 def _key(name: str) -> str:
