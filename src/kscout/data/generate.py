@@ -95,8 +95,7 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
         heads = _load_split_heads(settings) if SOURCES[settings.kind].needs_sources else None
         for split in SPLITS:
             _make_split(split, settings, heads.pool(split) if heads else None, writer, on_volume)
-        shares_head = heads is not None and heads.val[0] is heads.train[0]
-        return writer.finish([heads.note] if heads and shares_head else [])
+        return writer.finish([heads.note] if heads and heads.note else [])
 
 
 def _make_split(

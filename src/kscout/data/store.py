@@ -115,7 +115,15 @@ class Store:
 
     def _checked_file(self, array: ArrayRecord) -> Path:
         file = self.path / array.file
-        n_bytes = _header_length(self.path, array)
+        try:
+            with file.open("rb") as handle:
+                np.lib.format.read_magic(handle)
+                np.lib.format.read_array_header_1_0(handle)
+                n_bytes = handle.tell()
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{file} is missing or damaged ({error}); copy or make the store again"
+            ) from error
         n_bytes += int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
         if file.stat().st_size != n_bytes:
             raise DataError(
@@ -128,18 +136,6 @@ class Store:
 def unfinished_path(path: Path) -> Path:
     """Return the hidden folder beside `path` in which a store grows until it is whole."""
     return path.with_name(f".{path.name}.unfinished")
-
-
-def _header_length(folder: Path, array: ArrayRecord) -> int:
-    try:
-        with (folder / array.file).open("rb") as handle:
-            np.lib.format.read_magic(handle)
-            np.lib.format.read_array_header_1_0(handle)
-            return handle.tell()
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{folder / array.file} is missing or damaged ({error}); copy or make the store again"
-        ) from error
 
 
 def _why_no_store(path: Path) -> str:

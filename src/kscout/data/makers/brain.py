@@ -1,5 +1,7 @@
 """Procedural axial brains: one head in space per subject, cut from skull base to vertex."""
 
+from functools import partial
+
 import numpy as np
 
 from kscout.data.makers.brain_anatomy import (
@@ -227,13 +229,8 @@ def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Vo
     rng = np.random.default_rng([seed, volume, _KIND])
     brain = draw_subject(Brain, rng)
     signals = draw_signals(rng, brain.contrast, spread=0.03)
-
-    def draw_slice(index: int, n_points: int) -> Field:
-        place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
-        return _draw_slice(rng, brain, signals, place, n_points)
-
     return Volume(
-        images=Scanner.examine(rng, n_slices, size, draw_slice),
+        images=Scanner.examine(rng, n_slices, size, partial(_draw_slice, rng, brain, signals)),
         acquisition=f"axial-{brain.contrast}",
         source="kscout brain phantom",
     )

@@ -13,13 +13,13 @@ from jaxtyping import Float32
 from scipy import fft, ndimage
 
 from kscout.data.makers import load_table
-from kscout.data.makers.drawing import Grid, Point, ellipsoid, join, join_all, load_parts, meet
+from kscout.data.makers.drawing import Grid, Point, ellipsoid, join, join_all, meet, parts_of
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp
 from kscout.data.makers.subject import choice, drawn, factor, normals, smooth, uniform
 
 _NUMBERS = load_table("brain.toml")
-PARTS = load_parts(_NUMBERS["parts"])
+PARTS = parts_of(_NUMBERS["parts"])
 Spot = tuple[Point, float]
 
 _LATTICE_MM = 4.0

@@ -194,7 +194,7 @@ class Part:
         return cone(grid, self.at, self.to, self.radii, self.flat) + np.float32(self.inset)
 
 
-def load_parts(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Part]]:
+def parts_of(table: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Part]]:
     """Return the parts of an anatomy by the names of their groups."""
     return {name: [Part(**part) for part in parts] for name, parts in table.items()}
 

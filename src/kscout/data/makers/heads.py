@@ -6,6 +6,7 @@ Subjects never mix: the heads that test images come from are not among those of 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -60,7 +61,7 @@ class HeadSplit:
     train: tuple[Head, ...]
     val: tuple[Head, ...]
     test: tuple[Head, ...]
-    note: str
+    note: str = ""
     """What a reader of results must know about the split."""
 
     def pool(self, split: str) -> tuple[Head, ...]:
@@ -84,11 +85,7 @@ def split_heads(heads: Sequence[Head]) -> HeadSplit:
     if len(pool) == 2:
         note = f"validation reuses the training head {pool[0].name}; test: {pool[1].name}"
         return HeadSplit(train=pool[:1], val=pool[:1], test=pool[1:], note=note)
-    names = ", ".join(head.name for head in pool[:-2])
-    note = (
-        f"split by subject; training: {names}; validation: {pool[-2].name}; test: {pool[-1].name}"
-    )
-    return HeadSplit(train=pool[:-2], val=pool[-2:-1], test=pool[-1:], note=note)
+    return HeadSplit(train=pool[:-2], val=pool[-2:-1], test=pool[-1:])
 
 
 def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, ...]]:
@@ -207,13 +204,8 @@ def draw_head_volume(
     rng = np.random.default_rng([seed, volume, _KIND])
     head = heads[int(rng.integers(len(heads)))]
     cut = draw_subject(_Cut, rng)
-
-    def draw_slice(index: int, n_points: int) -> Field:
-        place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
-        return _cut_slice(head, cut, place, n_points)
-
     return Volume(
-        images=Scanner.examine(rng, n_slices, size, draw_slice),
+        images=Scanner.examine(rng, n_slices, size, partial(_cut_slice, head, cut)),
         acquisition=f"axial-{cut.contrast}",
         source=f"head {head.name}: {head.source}",
     )

@@ -167,8 +167,9 @@ def _paint_findings(canvas: Canvas, knee: Knee, bones: Bones) -> None:
 
 
 def _draw_slice(
-    rng: np.random.Generator, knee: Knee, signals: dict[str, float], depth: float, n_points: int
+    rng: np.random.Generator, knee: Knee, signals: dict[str, float], place: float, n_points: int
 ) -> Field:
+    depth = 2.0 * place - 1.0
     textures = _draw_textures(rng, knee, n_points, 0.5 + 0.5 * depth)
     canvas = Canvas(slice_grid(knee, depth, n_points), signals, textures)
     bones = find_bones(canvas.grid, knee)
@@ -196,13 +197,8 @@ def draw_knee_volume(
     rng = np.random.default_rng([seed, volume, _KIND])
     knee = draw_subject(Knee, rng, has_stripes=variant == "structured")
     signals = draw_signals(rng, knee.contrast)
-
-    def draw_slice(index: int, n_points: int) -> Field:
-        depth = (2.0 * index + 1.0 + rng.uniform(-0.4, 0.4)) / n_slices - 1.0
-        return _draw_slice(rng, knee, signals, depth, n_points)
-
     return Volume(
-        images=Scanner.examine(rng, n_slices, size, draw_slice),
+        images=Scanner.examine(rng, n_slices, size, partial(_draw_slice, rng, knee, signals)),
         acquisition=f"{knee.view}-{knee.contrast}",
         source=f"kscout knee phantom, {variant}"
         + (" (engineered to reward adaptivity)" if knee.has_stripes else ""),

@@ -11,16 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.data.makers import load_table
-from kscout.data.makers.drawing import (
-    Grid,
-    Point,
-    cone,
-    ellipsoid,
-    join,
-    join_all,
-    load_parts,
-    meet,
-)
+from kscout.data.makers.drawing import Grid, Point, cone, ellipsoid, join, join_all, meet, parts_of
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.makers.scanner import Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, drawn, factor, normal, normals, smooth, uniform
@@ -28,7 +19,7 @@ from kscout.data.makers.subject import choice, drawn, factor, normal, normals, s
 _REACH_MM = {"coronal": (3.0, 34.0), "sagittal": (0.0, 38.0)}
 """Middle and half thickness of the slab that the slices cover."""
 _NUMBERS = load_table("knee.toml")
-PARTS = load_parts(_NUMBERS["parts"])
+PARTS = parts_of(_NUMBERS["parts"])
 Vessel = tuple[Point, Point, float, bool]
 """Start, end, radius, and whether it is bright."""
 

@@ -124,7 +124,7 @@ class Scanner:
         rng: np.random.Generator,
         n_slices: int,
         size: int,
-        draw_slice: Callable[[int, int], Field],
+        draw_slice: Callable[[float, int], Field],
     ) -> Stack:
         """Draw a scanner, then every slice, and return the images of the examination.
 
@@ -132,14 +132,15 @@ class Scanner:
             rng: the volume's random numbers.
             n_slices: how many slices.
             size: rows and columns of the images.
-            draw_slice: draws a slice by its number on a grid of so many points per side.
+            draw_slice: draws the slice at a place in [0, 1] on a grid of so many points per side.
         """
         check_request(n_slices, size)
         scanner, n_points = cls.draw(rng), fine_size(size)
         bias = scanner.bias(n_points)
         clean = np.empty((n_slices, size, size), dtype=np.float32)
         for index in range(n_slices):
-            clean[index] = crop_resolution(draw_slice(index, n_points) * bias, size)
+            place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
+            clean[index] = crop_resolution(draw_slice(place, n_points) * bias, size)
         return scanner.acquire(rng, clean)
 
     def acquire(self, rng: np.random.Generator, clean: Stack) -> Stack:
