@@ -18,6 +18,7 @@ import kscout
 from golden_numbers import GOLDEN
 from kscout.errors import KScoutError, WeightsError
 from kscout.weights import (
+    Weights,
     constructor_arguments,
     is_safetensors,
     read_pickle,
@@ -28,7 +29,7 @@ from kscout.weights import (
 
 
 def save(path: Path, state: dict[str, Tensor], **extra: Any) -> None:
-    save_weights(path, state, kind="policy", component="mine", arguments={"n_cols": 9}, extra=extra)
+    save_weights(path, Weights("policy", "mine", {"n_cols": 9}, state, extra))
 
 
 def test_weights_come_back_with_their_description(tmp_path: Path) -> None:

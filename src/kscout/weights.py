@@ -101,14 +101,8 @@ def save_component(
         kind: what it is.
         extra: JSON values that say where it comes from.
     """
-    save_weights(
-        path,
-        component.state_dict(),
-        kind=kind,
-        component=_TABLES[kind].name_of(type(component)),
-        arguments=constructor_arguments(component),
-        extra=extra,
-    )
+    name, arguments = _TABLES[kind].name_of(type(component)), constructor_arguments(component)
+    save_weights(path, Weights(kind, name, arguments, component.state_dict(), extra or {}))
 
 
 def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: ANN401 - of that kind
@@ -159,27 +153,14 @@ def _check_shapes(constructor: Callable[..., nn.Module], weights: Weights) -> No
             raise WeightsError(f"the file has no {name}")
 
 
-def save_weights(
-    path: Path,
-    module_state: dict[str, Tensor],
-    *,
-    kind: Kind,
-    component: str,
-    arguments: dict[str, Any],
-    extra: dict[str, Any] | None = None,
-) -> None:
-    """Write a component's `state_dict()` whole, or not at all; equal inputs give equal bytes."""
-    header = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        "component": component,
-        "arguments": arguments,
-        "extra": extra or {},
-    }
+def save_weights(path: Path, weights: Weights) -> None:
+    """Write weights whole, or not at all; equal inputs give equal bytes."""
+    told = {name: value for name, value in vars(weights).items() if name != "state"}
+    header = {"schema_version": SCHEMA_VERSION, **told}
     # Cloned, because safetensors refuses tensors that share memory. All metadata goes under one
     # key, because it writes several in an arbitrary order.
     state = {
-        name: tensor.detach().cpu().contiguous().clone() for name, tensor in module_state.items()
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.state.items()
     }
     # Not by its `save_file`, which lets nobody but the owner read the file, whatever the umask.
     content = save(state, metadata={"kscout": json.dumps(header)})

@@ -15,7 +15,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
 from kscout.policies.conv import ConvPolicy
-from kscout.weights import constructor_arguments, save_weights
+from kscout.weights import save_component
 
 pytestmark = pytest.mark.slow
 
@@ -46,13 +46,7 @@ def _run(path: Path, seed: int, horizon: int = 4) -> Path:
     torch.manual_seed(seed)
     policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
     for name in ("weights", "epoch-0001", "epoch-0010"):
-        save_weights(
-            path / f"{name}.safetensors",
-            policy.state_dict(),
-            kind="policy",
-            component="conv",
-            arguments=constructor_arguments(policy),
-        )
+        save_component(path / f"{name}.safetensors", policy, kind="policy")
     (path / "config.toml").write_text(
         f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = {horizon}\n'
         f'[training]\nmethod = "ngreedy"\ngamma = 0.9\nseed = {seed}\nn_trajectories = 8\n'

@@ -23,7 +23,7 @@ from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import constructor_arguments, save_weights
+from kscout.weights import save_component
 
 PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=3, batch_size=3)
 BASELINES = ("random", "variable-density", "equispaced-one", "equispaced-two", "center-out")
@@ -35,14 +35,7 @@ def _setting(plan: AcquisitionPlan = PLAN, **changes: Any) -> EvaluationSetting:
 
 
 def _save(path: Path, policy: Policy, extra: dict[str, Any] | None = None) -> Path:
-    save_weights(
-        path,
-        policy.state_dict(),
-        kind="policy",
-        component="conv",
-        arguments=constructor_arguments(policy),
-        extra=extra,
-    )
+    save_component(path, policy, kind="policy", extra=extra)
     return path
 
 
@@ -334,14 +327,7 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
 ) -> None:
     policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_blocks=1, n_hidden=5)
     extra = {"method": "greedy", "gamma": 1.0, "seed": 0, "n_initial": 2, "horizon": 9}
-    save_weights(
-        tmp_path / "net.safetensors",
-        policy.state_dict(),
-        kind="policy",
-        component="conv",
-        arguments=constructor_arguments(policy),
-        extra=extra,
-    )
+    save_component(tmp_path / "net.safetensors", policy, kind="policy", extra=extra)
     found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
     assert "was trained for 2 + 9 columns" in found.summary["note"]
     assert "runs here with 3 + 4" in found.summary["note"]

@@ -18,7 +18,7 @@ from kscout.evaluation.policy_noise import (
 )
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import constructor_arguments, save_weights
+from kscout.weights import save_component
 
 SETTING = NoiseSetting(n_trajectories=3, batch_size=3, n_passes=2)
 
@@ -32,13 +32,7 @@ def _run(path: Path, method: str, gamma: float = 1.0) -> Path:
     path.mkdir()
     for epoch in (1, 10):
         policy = _policy(epoch)
-        save_weights(
-            path / f"epoch-{epoch:04d}.safetensors",
-            policy.state_dict(),
-            kind="policy",
-            component="conv",
-            arguments=constructor_arguments(policy),
-        )
+        save_component(path / f"epoch-{epoch:04d}.safetensors", policy, kind="policy")
     (path / "config.toml").write_text(
         f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 2\n'
         f'[training]\nmethod = "{method}"\ngamma = {gamma}\nseed = 0\n'

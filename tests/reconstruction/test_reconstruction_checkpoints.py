@@ -16,7 +16,7 @@ from kscout.reconstruction import RECONSTRUCTORS, is_learnable, load, save
 from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
-from kscout.weights import save_weights
+from kscout.weights import Weights, save_weights
 
 
 def same_state(one: nn.Module, other: nn.Module) -> bool:
@@ -134,7 +134,7 @@ def test_a_trained_network_scores_as_in_the_reference(tmp_path: Path, golden: Go
 def write(
     path: Path, state: dict[str, Tensor], component: str, kind: Any = "reconstructor"
 ) -> Path:
-    save_weights(path, state, kind=kind, component=component, arguments={})
+    save_weights(path, Weights(kind, component, {}, state))
     return path
 
 
