@@ -3,6 +3,6 @@
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.measurement import Measurement
 from kscout.physics.normalization import magnitude
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import apply_mask, center_mask
 
-__all__ = ["Measurement", "center_mask", "fft2c", "ifft2c", "magnitude"]
+__all__ = ["Measurement", "apply_mask", "center_mask", "fft2c", "ifft2c", "magnitude"]
