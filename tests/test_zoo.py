@@ -20,7 +20,7 @@ from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
-from kscout.weights import read_weights, save_weights
+from kscout.weights import Weights, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_card, zoo_names, zoo_path
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
@@ -207,5 +207,5 @@ def test_cards_say_what_a_user_must_know(name: str) -> None:
 def test_weights_files_can_be_read_by_whom_the_umask_admits(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     state = {"a": torch.ones(3)}
-    save_weights(path, state, kind="policy", component="mine", arguments={})
+    save_weights(path, Weights("policy", "mine", {}, state))
     assert stat.S_IMODE(path.stat().st_mode) == 0o644

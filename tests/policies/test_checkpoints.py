@@ -14,14 +14,14 @@ from kscout.errors import ConfigError, WeightsError
 from kscout.policies.checkpoints import reference_sizes
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
-from kscout.weights import Kind, constructor_arguments, save_weights
+from kscout.weights import Kind, Weights, constructor_arguments, save_weights
 
 REFERENCE = GOLDEN / "checkpoints" / "policy_4ch_r64_data_parallel.pt"
 
 
 def save(path: Path, policy: Policy, component: str, kind: Kind = "policy") -> None:
     arguments = constructor_arguments(policy)
-    save_weights(path, policy.state_dict(), kind=kind, component=component, arguments=arguments)
+    save_weights(path, Weights(kind, component, arguments, policy.state_dict()))
 
 
 def scores(policy: Policy, n_rows: int, n_cols: int) -> torch.Tensor:
@@ -94,7 +94,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     policy = ConvPolicy(n_cols=16, n_channels=2, n_hidden=5)
     arguments = {**constructor_arguments(policy), "n_hidden": 6}
     path = tmp_path / "a.safetensors"
-    save_weights(path, policy.state_dict(), kind="policy", component="conv", arguments=arguments)
+    save_weights(path, Weights("policy", "conv", arguments, policy.state_dict()))
     with pytest.raises(WeightsError, match=r"does not fit.*size mismatch"):
         kscout.policies.load(path)
 
