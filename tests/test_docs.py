@@ -71,10 +71,8 @@ def inline_commands(path: Path) -> list[str]:
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
     """Follow the words to a command; return it with the words that are left."""
-    # Options of `kscout` itself stand before the command.
-    while words[:1] == ["--use"]:
-        words = words[2:]
     command, rest = COMMANDS, words
+    # Options of `kscout` itself stand before the command.
     while rest[:1] == ["--use"]:
         rest = rest[2:]
     while hasattr(command, "commands") and rest and rest[0] not in ("...", "--help"):
