@@ -16,7 +16,7 @@ from kscout.core import Observation, Protocol
 from kscout.data import contents
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.evaluation.trajectories import AcquisitionPlan, in_precision_of, trajectories
+from kscout.evaluation.trajectories import AcquisitionPlan, trajectories
 from kscout.kernels import kernels_are_on, registry
 from kscout.kernels.registry import why_not
 from kscout.metrics import SsimScorer
@@ -26,6 +26,7 @@ from kscout.policies import POLICIES
 from kscout.policies import load as load_policy
 from kscout.policies.conv import policy_request
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.policies.views import in_precision
 from kscout.reconstruction import RECONSTRUCTORS, load
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
@@ -313,7 +314,7 @@ def test_policies_are_evaluated_in_16_bit_with_the_scores_of_32() -> None:
         )
         ((_, found),) = trajectories(policy, slices, unet, plan)
         means[precision] = found.ssim.mean(dim=(0, 1)).cpu()
-        assert isinstance(in_precision_of(unet, policy), HalfPrecisionConvPolicy) == (
+        assert isinstance(in_precision(policy, unet.precision), HalfPrecisionConvPolicy) == (
             precision == "fp16"
         )
     assert (means["fp16"] - means["fp32"]).abs().max() < SSIM_TOLERANCE

@@ -15,6 +15,7 @@ from kscout.metrics import ssim
 from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_kept import KeptConvPolicy
+from kscout.policies.views import Recomputed, View
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.training.convolution import can_compile
 from kscout.training.estimators import recording
@@ -22,7 +23,6 @@ from kscout.training.estimators.greedy import greedy_gradients
 from kscout.training.estimators.non_greedy import non_greedy_gradients
 from kscout.training.estimators.recording import Estimate
 from kscout.training.policy_gradient import greedy_loss, non_greedy_loss
-from kscout.training.views import Recomputed, View
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from kscout.bench.limits import Ceilings, Work, best_time, count_work, ssim_work
 from kscout.bench.yardstick import plain_policy
 from kscout.core import Measurement, Observation
 from kscout.metrics import SsimScorer
+from kscout.names import ESTIMATORS
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.training.gradients import EagerGradients, GraphedGradients
 
@@ -182,7 +183,7 @@ def _batch_record(engine: Engine, work: Workload) -> dict[str, Any]:
     update_s = best_time(batch.updates, device, at_least_s=at_least_s, n_least=2) / n_updates
     record: dict[str, Any] = {
         **asdict(work),
-        "method": "greedy" if work.method == "greedy" else "non-greedy",
+        "method": ESTIMATORS[work.method].title,
         "size": engine.size,
         "arithmetic": engine.arithmetic,
         "seconds": seconds,

@@ -16,6 +16,8 @@ from kscout.names import RECONSTRUCTORS
 
 app = typer.Typer(no_args_is_help=True)
 
+_PRESETS = f"{' or '.join(RECONSTRUCTOR_TRAININGS)}: masks of the first start from 8x, wide too."
+
 
 @app.callback()
 def train() -> None:
@@ -26,9 +28,7 @@ def train() -> None:
 def reconstructor(
     data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
     out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
-    preset: Annotated[str, typer.Option(help="paper-unet, or wide-unet for long horizons.")] = (
-        "paper-unet"
-    ),
+    preset: Annotated[str, typer.Option(help=_PRESETS)] = "paper-unet",
     config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")

@@ -30,6 +30,7 @@ from kscout.config.training import (
     ReconstructorTraining,
     estimators_with,
     learning_rate_at,
+    settings_class,
     training_of,
 )
 
@@ -60,6 +61,7 @@ __all__ = [
     "read_file",
     "save",
     "section",
+    "settings_class",
     "settle",
     "to_table",
     "to_toml",

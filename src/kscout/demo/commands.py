@@ -8,8 +8,9 @@ from pathlib import Path
 
 from kscout.config import to_table
 from kscout.data.generate import MakeSettings
-from kscout.demo.settings import METHODS, SHOWN_BASELINE, ZOO_UNET, DemoFolder, DemoSettings
+from kscout.demo.settings import SHOWN_BASELINE, ZOO_UNET, DemoFolder, DemoSettings
 from kscout.evaluation.compare import EvaluationSetting, request_of
+from kscout.names import ESTIMATORS
 from kscout.runs import CONFIG
 
 _LINE_LENGTH = 84
@@ -26,7 +27,7 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
         ),
     }
     for method, run in folder.runs.items():
-        found[f"Train the {METHODS[method]} policy"] = _words(
+        found[f"Train the {ESTIMATORS[method].title} policy"] = _words(
             "train", "policy", data=store, reconstructor=unet, config=run / CONFIG, out=run
         )
     found[EVALUATE] = _evaluate(

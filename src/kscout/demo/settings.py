@@ -8,19 +8,19 @@ from typing import Literal, final
 from kscout.config import (
     AcquisitionSetting,
     Component,
-    GreedyTraining,
-    NonGreedyTraining,
     PolicyConfig,
     ReconstructorConfig,
     ReconstructorTraining,
+    read,
+    settings_class,
 )
 from kscout.data.generate import MakeSettings
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.names import POLICIES
 
-METHODS = {"greedy": "greedy", "ngreedy": "non-greedy"}
-"""Estimators that a policy is trained by, which also name their runs, in words."""
+METHODS = ("greedy", "ngreedy")
+"""Estimators that a policy is trained by, which also name their runs."""
 BASELINES = tuple(name for name, one in POLICIES.entries.items() if one.origin != "training")
 CLAIMED = ("random", "equispaced-one", "equispaced-two")
 """What the learned policy must beat."""
@@ -123,8 +123,10 @@ class DemoSettings:
     unet_learning_rate: float = 3e-3
     policy_channels: int = 4
     policy_hidden: int = 64
-    policy_epochs: tuple[int, int] = (5, 3)
-    """Greedy and non-greedy; an epoch of the latter takes several times as long."""
+    policy_epochs: Mapping[str, int] = field(
+        default_factory=lambda: dict(zip(METHODS, (5, 3), strict=True))
+    )
+    """By estimator; an epoch of the non-greedy one takes several times as long."""
     policy_learning_rate: float = 1e-3
     batch_size: int = 8
     n_trajectories: int = 4
@@ -163,20 +165,20 @@ class DemoSettings:
         return Component("conv", arguments)
 
     def policy(self, method: str) -> PolicyConfig:
-        """Return the training of a policy by one of the two estimators."""
-        kind = GreedyTraining if method == "greedy" else NonGreedyTraining
-        training = kind(
-            n_epochs=self.policy_epochs[list(METHODS).index(method)],
-            batch_size=self.batch_size,
-            n_trajectories=self.n_trajectories,
-            learning_rate=self.policy_learning_rate,
-            decay_epochs=(),
-            keep_epochs=(),
-            convolution=CONVOLUTION,
-            seed=self.seed,
-        )
+        """Return the training of a policy by one of the estimators."""
+        training = {
+            "method": method,
+            "n_epochs": self.policy_epochs[method],
+            "batch_size": self.batch_size,
+            "n_trajectories": self.n_trajectories,
+            "learning_rate": self.policy_learning_rate,
+            "decay_epochs": (),
+            "keep_epochs": (),
+            "convolution": CONVOLUTION,
+            "seed": self.seed,
+        }
         acquisition = AcquisitionSetting(n_initial=self.n_initial, horizon=self.horizon)
-        return PolicyConfig(self.network, acquisition, training)
+        return PolicyConfig(self.network, acquisition, read(settings_class(method), training))
 
     @property
     def evaluation(self) -> EvaluationSetting:

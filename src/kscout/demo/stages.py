@@ -17,7 +17,6 @@ from kscout.assemble import make_policy
 from kscout.data.store import Store
 from kscout.demo.settings import (
     CLAIMED,
-    METHODS,
     PLAYED,
     REFERENCE,
     SHOWN_BASELINE,
@@ -37,6 +36,7 @@ from kscout.evaluation.results import RESULTS, Scores, read_scores
 from kscout.evaluation.summary import SUMMARY, Summary, read_summary
 from kscout.evaluation.trajectories import reconstruction_examples, trajectories
 from kscout.files import checksum, write_json
+from kscout.names import ESTIMATORS
 from kscout.physics.sampling import center_mask
 from kscout.player import Acquisition, PolicySteps, save_acquisition
 from kscout.runs import Progress
@@ -67,7 +67,7 @@ def train_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: S
     sizes = {"n_cols": settings.size, "n_rows": settings.size}
     policies.save(folder.untrained, make_policy(settings.network, seed=settings.seed, **sizes))
     for method, run in folder.runs.items():
-        with stage(f"training the {METHODS[method]} policy") as tell:
+        with stage(f"training the {ESTIMATORS[method].title} policy") as tell:
             config = settings.policy(method)
             train_policy(config, store, folder.unet, run, on_step=_epochs(tell))
 

@@ -18,8 +18,9 @@ from kscout.acquisition.rollout import action_uniforms
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, in_precision_of
+from kscout.evaluation.trajectories import AcquisitionPlan, check_fits
 from kscout.policies.oracle import TIE
+from kscout.policies.views import in_precision
 
 
 @final
@@ -123,7 +124,7 @@ def tally_policy(
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
-    policy = in_precision_of(reconstructor, policy.to(device).eval())
+    policy = in_precision(policy.to(device).eval(), reconstructor.precision)
     uniforms = action_uniforms(int(slices.position.max()) + 1, 1, plan.horizon, plan.seed)
     total = None
     for batch in slices.batches(plan.batch_size):

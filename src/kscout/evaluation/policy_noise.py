@@ -26,11 +26,11 @@ from kscout.evaluation.gradient_noise import (
 )
 from kscout.evaluation.progress import OnStep
 from kscout.names import ESTIMATORS
+from kscout.policies.views import Recomputed
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
 from kscout.training.estimators.gradient import Batch, GradientEstimator
 from kscout.training.trainee import Trainee
-from kscout.training.views import Recomputed
 from kscout.weights import fingerprint
 
 

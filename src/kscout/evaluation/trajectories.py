@@ -15,11 +15,9 @@ from kscout.errors import ConfigError, DataError
 from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
 from kscout.evaluation.contenders import Contender
 from kscout.evaluation.examples import Example
-from kscout.kernels.registry import build
 from kscout.names import check_protocol
 from kscout.physics.sampling import center_mask
-from kscout.policies.conv import ConvPolicy, policy_request
-from kscout.policies.conv_fused import HalfPrecisionConvPolicy
+from kscout.policies.views import in_precision
 
 
 @final
@@ -66,7 +64,7 @@ def trajectories(
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
-    policy = in_precision_of(reconstructor, policy.to(device).eval())
+    policy = in_precision(policy.to(device).eval(), reconstructor.precision)
     is_drawn = policy.is_stochastic and not plan.is_argmax
     # One draw for the whole split, looked up by position: batches and subsets change nothing.
     n_positions = int(slices.position.max()) + 1
@@ -89,14 +87,6 @@ def trajectories(
                 keep_images=keep_images,
             ),
         )
-
-
-def in_precision_of(reconstructor: Reconstructor, policy: Policy) -> Policy:
-    """Return a policy that looks at 16-bit images through 16-bit kernels, as in its training."""
-    if reconstructor.precision != "fp16" or not isinstance(policy, ConvPolicy):
-        return policy
-    makers = {"cuda": lambda: HalfPrecisionConvPolicy(policy), "torch": lambda: policy}
-    return build("policy", policy_request(policy), makers)
 
 
 def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:

@@ -42,6 +42,8 @@ class EstimatorEntry(Entry):
     settings: str = ""
     """`module:Class` of its settings, the section `[training]`; imports no torch. Empty for an
     estimator from outside, whose class names them itself (`settings`)."""
+    title: str = ""
+    """What sentences call it."""
     label: str = ""
     """What folders and tables call its runs, formatted with the settings in `varies`."""
     varies: tuple[str, ...] = ()

@@ -24,6 +24,7 @@ from kscout.acquisition.choose import column_log_probabilities, draw_columns
 from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.policies.views import View
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
 from kscout.training.estimators.visited import (
@@ -36,7 +37,6 @@ from kscout.training.estimators.visited import (
     score,
 )
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.views import View
 
 N_AT_ONCE = {"cpu": 16, "cuda": 1024}
 """States of a policy whose gradients are computed together, by kind of device."""

@@ -19,12 +19,12 @@ from torch import Tensor
 from kscout.acquisition.episode import Simulator
 from kscout.config import GradientTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.core import Policy, SliceBatch
+from kscout.policies.views import View, views_of
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator, OnStep
 from kscout.training.gradients import EagerGradients, GraphedGradients
-from kscout.training.views import View, views_of
 
 GeneratorFor = Callable[[str], torch.Generator]
 """From what numbers are for ("actions") to the generator that draws them."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.config import GreedyTraining, PolicyConfig
+from kscout.policies.views import View
 from kscout.training.estimators.gradient import (
     Batch,
     Draws,
@@ -21,7 +22,6 @@ from kscout.training.estimators.gradient import (
 )
 from kscout.training.estimators.recording import Estimate, Recording
 from kscout.training.policy_gradient import advantages
-from kscout.training.views import View
 
 
 def greedy_gradients(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.config import NonGreedyTraining, PolicyConfig
+from kscout.policies.views import View
 from kscout.training.estimators.gradient import (
     Batch,
     Draws,
@@ -22,7 +23,6 @@ from kscout.training.estimators.gradient import (
 )
 from kscout.training.estimators.recording import KEPT_BYTES, Estimate, Recording
 from kscout.training.policy_gradient import returns_to_go
-from kscout.training.views import View
 
 _KEPT_BYTES = {**KEPT_BYTES, "cpu": 0}
 """Features of q trajectories would soon fill a CPU's share."""

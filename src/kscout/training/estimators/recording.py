@@ -18,6 +18,7 @@ from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unme
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.device import at_most_a_quarter
+from kscout.policies.views import View
 from kscout.training.estimators.visited import (
     Rows,
     joined,
@@ -27,7 +28,6 @@ from kscout.training.estimators.visited import (
     rows_of,
     score,
 )
-from kscout.training.views import View
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
 """States of a policy whose gradients are computed together, by kind of device."""

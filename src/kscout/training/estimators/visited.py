@@ -12,8 +12,8 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.core import Observation
 from kscout.kernels.cuda import count_on
+from kscout.policies.views import View
 from kscout.training.streams import side_by_side
-from kscout.training.views import View
 
 Rows = dict[str, Tensor]
 """Tensors by name with one row per state: those of an observation, and what belongs to it."""

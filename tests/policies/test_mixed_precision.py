@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from kscout.core import Observation, Policy
-from kscout.training.mixed_precision import MixedPrecision
+from kscout.policies.mixed_precision import MixedPrecision
 
 
 class Attentive(Policy):

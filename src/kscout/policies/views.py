@@ -1,7 +1,8 @@
-"""How a policy is run while it learns: it scores columns first, and gives gradients later.
+"""How a policy is run: while it learns it scores columns first, and gives gradients later.
 
-A view may keep the features that it computed when columns were chosen, so that the gradients need
-no second forward pass; the plain one keeps nothing and works for every policy.
+This file knows which policies have kernels. A view may keep the features that it computed when
+columns were chosen, so that the gradients need no second forward pass; the plain one keeps nothing
+and works for every policy.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from kscout.kernels.registry import build
 from kscout.policies.conv import ConvPolicy, policy_request
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.policies.conv_kept import KeptConvPolicy, Room
-from kscout.training.mixed_precision import MixedPrecision
+from kscout.policies.mixed_precision import MixedPrecision
 
 
 @runtime_checkable
@@ -82,6 +83,19 @@ class Recomputed:
     def recall(self, seen: Observation, begin: int) -> Float[Tensor, "batch col"]:
         """Look at the images again."""
         return self.passes(seen)
+
+
+def in_precision(policy: Policy, precision: str) -> Policy:
+    """Return a policy that looks at 16-bit images through 16-bit kernels, as in its training.
+
+    Args:
+        policy: on the device where it will run.
+        precision: that of the reconstructor whose images it will see.
+    """
+    if precision != "fp16" or not isinstance(policy, ConvPolicy):
+        return policy
+    makers = {"cuda": lambda: HalfPrecisionConvPolicy(policy), "torch": lambda: policy}
+    return build("policy", policy_request(policy), makers)
 
 
 def views_of(

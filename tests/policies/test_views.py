@@ -8,8 +8,8 @@ from kscout.kernels.registry import compiled_kernels
 from kscout.policies import POLICIES
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_kept import KeptConvPolicy
+from kscout.policies.views import Recomputed, views_of
 from kscout.training.convolution import can_compile
-from kscout.training.views import Recomputed, views_of
 
 CPU = torch.device("cpu")
 
