@@ -82,7 +82,10 @@ def test_note_counts_the_comparisons() -> None:
     note = paired_permutation_test(differences, volumes, n_comparisons=9).note
     # Two of 128 patterns are as large as the extreme one, times nine.
     assert note is not None
-    assert f"{9 * 2 / 128:.4g} after correction" in note
+    assert "corrected for 9 comparisons cannot reach p = 0.05" in note
+    assert f"its least p-value being {9 * 2 / 128:.4g}," in note
+    few = paired_permutation_test(differences[:2], volumes[:2], n_comparisons=9).note
+    assert few is not None and "p-value" not in few, "a bound of 1 says nothing"
 
 
 def test_sampled_permutation_is_near_the_t_test_and_never_zero() -> None:

@@ -61,6 +61,25 @@ def test_comparison_is_paired() -> None:
     assert "too few volumes" in (by_name["greedy"].note or "")
 
 
+def test_differences_are_paired_at_every_step() -> None:
+    fixed, greedy = _scores("fixed", 0.6), _scores("greedy", 0.61)
+    random = _scores("random", 0.6, seed=3)
+    compared = {
+        one.policy: one for one in summarize([fixed, greedy, random], CONDITIONS).comparisons
+    }
+    steps = compared["greedy"].by_step
+    assert steps is not None
+    # The same noise in both: a comparison that is not paired would show its spread.
+    assert steps.difference == pytest.approx([0.01] * 4)
+    assert [pair for pair in steps.interval if pair] == [pytest.approx((0.01, 0.01))] * 4
+    other = compared["random"]
+    assert other.by_step is not None
+    means = (random.values - fixed.values)[:, :, 0].mean(axis=0)
+    assert other.by_step.difference == pytest.approx(means.tolist())
+    assert other.by_step.difference[-1] == other.difference
+    assert other.by_step.interval[-1] == pytest.approx(other.interval)
+
+
 def test_headroom_and_gap_closed() -> None:
     levels = {"fixed": 0.70, "na-oracle": 0.71, "oracle": 0.73, "greedy": 0.715}
     found = summarize([_scores(name, level) for name, level in levels.items()], CONDITIONS)

@@ -3,6 +3,8 @@
 import re
 import sys
 import xml.etree.ElementTree as ET
+from importlib import resources
+from itertools import combinations
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,7 +14,9 @@ from matplotlib.figure import Figure
 
 from kscout.figures.curves import (
     draw_curves,
+    draw_differences,
     draw_entropies,
+    draw_final_differences,
     draw_gammas,
     draw_ranking,
     draw_snr,
@@ -40,6 +44,8 @@ MASK = np.arange(11) % 3 == 0
 
 FIGURES = {
     "steps": lambda: draw_ssim_by_step(CURVES),
+    "differences": lambda: draw_differences(CURVES, reference="fixed"),
+    "final": lambda: draw_final_differences(CURVES, reference="fixed"),
     "entropies": lambda: draw_entropies({"marginal": CURVES, "conditional": CURVES[:2]}),
     "curves": lambda: draw_curves(CURVES[:2], CURVES[:2]),
     "snr": lambda: draw_snr(CURVES[:2]),
@@ -59,7 +65,8 @@ def test_axes_are_labeled_and_drawing_leaves_no_global_state(name: str) -> None:
     figure = FIGURES[name]()
     assert dict(mpl.rcParams) == before
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
-    assert all(axes.get_xlabel() for axes in panels) and panels[0].get_ylabel()
+    assert all(axes.get_xlabel() for axes in panels)
+    assert panels[0].get_ylabel() or panels[0].get_yticklabels()[0].get_text() == "greedy"
     if "matplotlib.pyplot" in sys.modules:
         assert not sys.modules["matplotlib.pyplot"].get_fignums()
 
@@ -69,6 +76,57 @@ def test_oracles_are_dashed_in_ink_and_methods_solid_in_colors() -> None:
     assert lines["oracle"].get_linestyle() == "--" and lines["oracle"].get_color() == INK
     assert {lines[name].get_linestyle() for name in ("greedy", "random")} == {"-"}
     assert {lines[name].get_color() for name in ("greedy", "random")} <= set(SERIES)
+
+
+def test_each_final_difference_is_a_row_with_its_number_and_interval() -> None:
+    (axes,) = draw_final_differences(CURVES, reference="fixed").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["greedy", "random", "oracle"]
+    assert [text.get_text() for text in axes.texts] == [
+        "+0.7200  [+0.7000, +0.7400]",
+        "+0.6600",
+        "+0.7800",
+    ]
+    assert axes.get_xlabel() == "SSIM minus that of fixed"
+
+
+# What is left of light in eyes without one kind of cone (Machado et al. 2009, severity 1).
+VISIONS = {
+    "usual": np.eye(3),
+    "protan": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+         [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deutan": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+         [-0.011820, 0.042940, 0.968881]]
+    ),
+}  # fmt: skip
+TO_XYZ = np.array([[0.4339, 0.3762, 0.1898], [0.2126, 0.7152, 0.0722], [0.0178, 0.1095, 0.8728]])
+"""From linear sRGB to XYZ over that of white."""
+
+
+def lab(color: str, vision: str) -> np.ndarray:
+    code = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    light = np.where(code <= 0.04045, code / 12.92, ((code + 0.055) / 1.055) ** 2.4)
+    x, y, z = np.cbrt(TO_XYZ @ np.clip(VISIONS[vision] @ light, 0, 1))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_no_two_colors_of_a_page_look_alike_to_any_eye(scheme: str, vision: str) -> None:
+    css = (resources.files("kscout.report") / "templates" / "page.css").read_text()
+    palettes = re.findall(r"--series-1: [^}]*?--series-8: #\w+", css)
+    found = dict(zip(["light", "dark", "print"], palettes, strict=True))[scheme]
+    colors = re.findall(r"#\w{6}", found)
+    assert len(colors) == len(SERIES)
+    assert scheme == "dark" or tuple(colors) == SERIES, "figures are drawn in the page's colors"
+    apart = {
+        (one, two): float(np.linalg.norm(lab(one, vision) - lab(two, vision)))
+        for one, two in combinations(colors, 2)
+    }
+    # A distance of 2.3 is just noticed; thin lines need several times as much.
+    assert min(apart.values()) > 12, min(apart, key=apart.__getitem__)
 
 
 def test_no_two_of_twenty_methods_look_alike() -> None:

@@ -150,7 +150,7 @@ def test_tables_of_other_programs_are_passed_over(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "base")
     (folder / "other.json").write_text(json.dumps([{"a": 1}]))
     titles = [section.title for section in build_report([tmp_path]).sections]
-    assert titles == ["Scores", "SSIM by step", "SSIM and PSNR"]
+    assert titles == ["Difference to fixed", "Scores", "SSIM by step", "SSIM and PSNR"]
 
 
 def test_tables_of_one_kind_keep_their_folders_names(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def titles(folder: Path) -> list[str]:
 
 
 def test_a_section_appears_only_where_there_is_data(results: Path) -> None:
-    scores = ["Scores", "SSIM by step", "SSIM and PSNR"]
+    scores = ["Difference to fixed", "Scores", "SSIM by step", "SSIM and PSNR"]
     assert titles(results) == [*scores, "One acquisition, step by step", "Training"]
     assert titles(results / "greedy-seed0") == ["Training"]
 

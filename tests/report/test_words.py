@@ -1,5 +1,6 @@
-"""The summary says who won, by how much, and whether it may be chance."""
+"""The summary says what was compared, by how much they differ, and whether it may be chance."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,16 @@ import pytest
 
 from kscout.evaluation.summary import EvaluationFolder, PolicySummary, Summary
 from kscout.policies import oracle
-from kscout.report.words import TIE, facts, sentences, tell_overall, tell_winner
+from kscout.report.evaluations import overview_table, policy_table
+from kscout.report.words import (
+    TIE,
+    facts,
+    sentences,
+    tell_comparison,
+    tell_comparisons,
+    tell_overall,
+    tell_winner,
+)
 from synthetic_results import make_summary
 
 SUMMARY = make_summary()
@@ -29,38 +39,59 @@ def named(label: str, summary: Summary = SUMMARY) -> EvaluationFolder:
     return EvaluationFolder(label, Path(label), summary)
 
 
-def test_the_best_feasible_policy_wins_not_the_oracle() -> None:
-    told = tell_winner(evaluation())
-    assert told.startswith("**greedy** comes first: SSIM 0.7")
-    assert "above fixed, the reference" in told
+def test_the_first_sentence_states_the_comparison_with_its_interval() -> None:
+    told, *_ = sentences(evaluation())
+    compared = SUMMARY.comparison("greedy")
+    assert compared is not None and compared.interval is not None
+    low, high = compared.interval
+    assert told.startswith("**greedy** reaches SSIM 0.7612 after 9 acquired columns, ")
+    assert f"{compared.difference:.4f} above **fixed**" in told
+    assert f"{low:+.4f} to {high:+.4f}, excludes zero (95 % interval over 8 volumes" in told
 
 
 @pytest.mark.parametrize(
-    ("interval", "p_value", "words"),
+    ("changes", "words"),
     [
-        ((0.01, 0.02), 0.004, "is statistically significant"),
-        ((0.01, 0.02), 0.0, "p < 0.001"),
-        ((-0.01, 0.02), 0.4, "may be chance (95 % interval −0.0100 to +0.0200"),
+        ({"interval": (0.01, 0.02), "p_value_corrected": 0.004}, "p = 0.004 corrected for 9"),
+        ({"interval": (0.01, 0.02), "p_value_corrected": 0.0}, "p < 0.001"),
         (
-            (0.01, 0.02),
-            0.07,
-            "with 8 volumes and 9 comparisons it could not have fallen below 0.07",
+            {"difference": 0.004, "interval": (-0.01, 0.02), "p_value_corrected": 0.4},
+            "above **fixed**: the interval of the paired difference, −0.0100 to +0.0200, includes "
+            "zero, so that this evaluation does not tell the two apart",
         ),
-        (None, 0.07, "uncertainty is unknown"),
+        ({"difference": -0.01, "interval": (-0.02, -0.004)}, "0.0100 below **fixed**"),
+        ({"interval": (0.01, 0.02), "p_value_corrected": 1.0}, "cannot confirm any difference"),
+        ({"interval": None}, "with one volume, how uncertain"),
+        ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "less than 0.0001 above **fixed**"),
+        ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "difference, 0.0000 to +0.0001"),
     ],
 )
-def test_significance_is_told_as_it_is(
-    interval: tuple[float, float] | None, p_value: float, words: str
-) -> None:
-    assert words in tell_winner(evaluation(interval=interval, p_value_corrected=p_value))
+def test_a_difference_is_told_as_it_is(changes: dict[str, Any], words: str) -> None:
+    told = tell_comparison(evaluation(**changes))
+    assert words in told and "p = 1" not in told
 
 
-def test_a_reference_that_wins_is_compared_with_the_next() -> None:
-    kept = ("fixed", "center-out", "random")
-    told = tell_winner(of(*(one for one in SUMMARY.policies if one.policy in kept)))
-    assert told.startswith("**fixed** comes first") and "above center-out, the next" in told
-    # The interval is of the lead, so it is turned round with the difference.
-    assert "interval +0.01" in told
+def test_a_test_that_could_have_confirmed_says_that_it_does_not() -> None:
+    many = replace(evaluation(interval=(0.01, 0.02), p_value_corrected=0.07), n_volumes=20)
+    assert "does not confirm the difference (p = 0.070)" in tell_comparison(many)
+
+
+def test_the_page_is_about_the_best_trained_policy_even_where_another_wins() -> None:
+    kept = [one for one in SUMMARY.policies if one.policy not in ("greedy", "ngreedy-0.9")]
+    assert tell_comparison(of(*kept)).startswith("**center-out** reaches")
+    greedy = next(one for one in SUMMARY.policies if one.policy == "greedy")
+    low = {**greedy.final, "ssim": replace(greedy.final["ssim"], mean=0.3)}
+    told = sentences(of(*kept, replace(greedy, final=low)))
+    assert told[0].startswith("**greedy** reaches SSIM 0.3000")
+    assert told[1].startswith("**fixed** comes first with SSIM 0.7")
+
+
+def test_seeds_are_spoken_of_only_where_there_are_several() -> None:
+    single = of(*(replace(one, n_seeds=1) for one in SUMMARY.policies))
+    assert facts(SUMMARY)["Seeds"] == "up to 2" and "Seeds" not in facts(single)
+    assert "seeds" in policy_table(SUMMARY).note and "seeds" not in policy_table(single).note
+    several = [named("a", single), named("b", single)]
+    assert "seeds" not in overview_table(several).note
 
 
 def tied(second: str, distance: float) -> Summary:
@@ -72,20 +103,15 @@ def tied(second: str, distance: float) -> Summary:
     return of(*changed.values())
 
 
-@pytest.mark.parametrize(("second", "next_"), [("fixed", "the next"), ("random", "the reference")])
-def test_rounding_names_no_winner(second: str, next_: str) -> None:
+@pytest.mark.parametrize("second", ["fixed", "random"])
+def test_rounding_names_no_winner(second: str) -> None:
     told = tell_winner(tied(second, 4.5e-8))
     assert told.startswith(f"**greedy** and **{second}** are tied (within 1e-6) and come first")
-    assert next_ in told and "0.0000" not in told
+    assert "0.0000" not in told
     assert "are tied" not in tell_winner(tied(second, 4.5e-6))
     both = [named("a", tied(second, 4.5e-8)), named("b")]
     assert tell_overall(both) == "**greedy** comes first in all 2 evaluations."
     assert "are tied" in tell_overall(both[:1] * 2)
-
-
-def test_a_distance_that_rounds_to_zero_is_told_as_a_bound() -> None:
-    told = tell_winner(evaluation(difference=4e-5, interval=(-1e-6, 6e-5)))
-    assert "less than 0.0001 above fixed" in told and "interval 0.0000 to +0.0001" in told
 
 
 def test_oracles_alone_win_nothing() -> None:
@@ -102,6 +128,11 @@ def test_several_evaluations_are_told_together() -> None:
     same = [named("a"), named("b")]
     assert tell_overall(same) == "**greedy** comes first in all 2 evaluations."
     other = of(*(one for one in SUMMARY.policies if one.policy != "greedy"))
+    told = tell_comparisons([same[0], named("b", other)])
+    assert re.search(
+        r"\*\*greedy\*\* minus fixed: \+0\.0\d+ \(\+0\.0\d+ to \+0\.0\d+\) in a;", told
+    )
+    assert "**ngreedy-0.9** minus fixed: +0.0" in told
     told = tell_overall([same[0], named("b", other)])
     assert told == "No policy comes first everywhere: **greedy** in a; **ngreedy-0.9** in b."
 

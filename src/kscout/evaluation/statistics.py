@@ -124,11 +124,15 @@ def _limits(n_volumes: int, n_comparisons: int) -> str | None:
     least = 2.0 ** (1 - n_volumes)
     if n_comparisons * least <= 1 - CONFIDENCE:
         return None
-    words = f"with {n_volumes} no p-value below {least:.4g} is possible"
-    if n_comparisons > 1:
-        least = min(1.0, n_comparisons * least)
-        words += f", and none below {least:.4g} after correction for {n_comparisons} comparisons"
-    return f"too few volumes: {words}"
+    tests = (
+        "the test" if n_comparisons == 1 else f"a test corrected for {n_comparisons} comparisons"
+    )
+    least *= n_comparisons
+    bound = f", its least p-value being {least:.4g}," if least < 1 else ""
+    return (
+        f"too few volumes: with {n_volumes}, {tests} cannot reach p = {1 - CONFIDENCE:.2g}{bound} "
+        "whatever the scores are; read the intervals"
+    )
 
 
 def _n_as_large(

@@ -25,6 +25,7 @@ from kscout.evaluation.summary import (
     Interval,
     PolicySummary,
     Score,
+    StepDifferences,
     StepScores,
     Summary,
     Training,
@@ -62,7 +63,8 @@ def summarize(
     pooled = {
         name: np.mean([e.values for e in entries], axis=0) for name, entries in by_policy.items()
     }
-    final = {name: values[:, -1, 0] for name, values in pooled.items()}
+    ssim = {name: values[:, :, METRICS.index("ssim")] for name, values in pooled.items()}
+    final = {name: values[:, -1] for name, values in ssim.items()}
     volumes = scores[0].volumes
     reference = choose_reference(list(by_policy), oracles, reference)
     means = {name: float(values.mean()) for name, values in final.items()}
@@ -84,7 +86,7 @@ def summarize(
             for name, entries in by_policy.items()
         ),
         reference=reference,
-        comparisons=compare(final, reference, volumes),
+        comparisons=compare(ssim, reference, volumes),
         headroom=Headroom(
             oracle_minus_na_oracle=_difference(final, "oracle", "na-oracle", volumes),
             na_oracle_minus_fixed=_difference(final, "na-oracle", "fixed", volumes),
@@ -104,29 +106,43 @@ def choose_reference(names: Sequence[str], oracles: Collection[str], wanted: str
 
 
 def compare(
-    final: Mapping[str, Float64[np.ndarray, " slice"]], reference: str, volumes: Sequence[str]
+    ssim: Mapping[str, Float64[np.ndarray, "slice moment"]], reference: str, volumes: Sequence[str]
 ) -> tuple[Comparison, ...]:
-    """Compare the final SSIM of every policy with the reference's, slice by slice."""
-    others = [name for name in final if name != reference]
+    """Compare the SSIM of every policy with the reference's, slice by slice; test the last."""
+    paired = {name: own - ssim[reference] for name, own in ssim.items() if name != reference}
     tests = [
-        paired_permutation_test(final[name] - final[reference], volumes, n_comparisons=len(others))
-        for name in others
+        paired_permutation_test(values[:, -1], volumes, n_comparisons=len(paired))
+        for values in paired.values()
     ]
+    by_step = [_by_step(values, volumes) for values in paired.values()]
     corrected = holm([test.p_value for test in tests])
     return tuple(
         Comparison(
             policy=name,
             reference=reference,
-            difference=float((final[name] - final[reference]).mean()),
-            interval=bootstrap_interval(final[name] - final[reference], volumes),
+            difference=steps.difference[-1],
+            interval=bootstrap_interval(paired[name][:, -1], volumes),
             p_value=test.p_value,
             p_value_corrected=p_value,
-            correction=f"Holm, {len(others)} comparisons",
+            correction=f"Holm, {len(paired)} comparisons",
             test=test.method,
             note=test.note,
+            by_step=steps,
         )
-        for name, test, p_value in zip(others, tests, corrected, strict=True)
+        for name, test, p_value, steps in zip(paired, tests, corrected, by_step, strict=True)
     )
+
+
+def _by_step(
+    differences: Float64[np.ndarray, "slice moment"], volumes: Sequence[str]
+) -> StepDifferences:
+    found = bootstrap_intervals(differences, volumes)
+    intervals: list[Interval | None] = [None] * differences.shape[1]
+    if found is not None:
+        intervals = [(low, high) for low, high in found.tolist()]
+    # One step after the other: a mean over both axes adds in another order.
+    means = [float(differences[:, step].mean()) for step in range(differences.shape[1])]
+    return StepDifferences(tuple(means), tuple(intervals))
 
 
 def gap_closed(ssim: float, na_oracle: float | None, oracle: float | None) -> float | None:

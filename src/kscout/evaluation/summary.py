@@ -100,6 +100,15 @@ class Difference:
 
 @final
 @dataclass(frozen=True)
+class StepDifferences:
+    """A difference of two SSIMs by step, paired by slice; step 0 is the start."""
+
+    difference: tuple[float, ...]
+    interval: tuple[Interval | None, ...]
+
+
+@final
+@dataclass(frozen=True)
 class Comparison:
     """A policy beside the reference: final SSIM, paired by slice."""
 
@@ -113,6 +122,8 @@ class Comparison:
     test: str
     note: str | None
     """What limits the test, where something does."""
+    by_step: StepDifferences | None = None
+    """None in evaluations of version 0.1."""
 
 
 @final

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from kscout.figures.series import (
+    INK,
     QUIET,
     SERIES,
     Curve,
@@ -22,10 +23,12 @@ from kscout.figures.series import (
     styles_of,
 )
 from kscout.figures.style import house_style, new_axes
+from kscout.figures.tables import Column
 
 Styles = Mapping[str, LineStyle] | None
 """Looks of methods by name; found from the curves where not given."""
 
+_SIGNED = Column("difference", is_signed=True)
 _ORACLE_MARKERS = ("*", "h", "8")
 
 
@@ -63,17 +66,70 @@ def draw_ssim_by_step(curves: Sequence[Curve], *, styles: Styles = None) -> Figu
         curves: one per method, from step 0 on; bands are 95 % intervals over volumes.
         styles: the looks of the methods.
     """
+    return _draw_by_step(curves, styles, "SSIM", "interval over volumes")
+
+
+def draw_differences(curves: Sequence[Curve], *, reference: str, styles: Styles = None) -> Figure:
+    """Draw how far the SSIM of each method lies above the reference's after every column.
+
+    Args:
+        curves: paired differences from step 0 on; bands are their 95 % intervals over volumes.
+        reference: the method that all are compared with: the line at zero.
+        styles: the looks of the methods.
+    """
+    label = f"SSIM minus that of {reference}"
+    figure = _draw_by_step(curves, styles, label, "interval of the paired difference")
+    figure.axes[0].axhline(0, color=INK, linewidth=1.1, zorder=2)
+    return figure
+
+
+def _draw_by_step(curves: Sequence[Curve], styles: Styles, label: str, bands: str) -> Figure:
     with house_style():
         figure, (axes,) = new_axes(height=4.8)
-        ranked = sorted(curves, key=lambda curve: (curve.is_oracle, -curve.mean[-1]))
-        _draw(axes, ranked, styles or styles_of(curves))
+        _draw(axes, _ranked(curves), styles or styles_of(curves))
         axes.set_xlabel("acquired columns after the start")
-        axes.set_ylabel("SSIM")
+        axes.set_ylabel(label)
         axes.margins(x=0.02)
         if any(curve.low is not None for curve in curves):
-            title = "bands: 95 % interval over volumes"
-            axes.set_title(title, loc="right", fontsize=8, color=QUIET)
+            axes.set_title(f"bands: 95 % {bands}", loc="right", fontsize=8, color=QUIET)
         _legend(figure, axes)
+    return figure
+
+
+def _ranked(curves: Sequence[Curve]) -> list[Curve]:
+    """Return curves by their last value, best first, oracles after the rest."""
+    return sorted(curves, key=lambda curve: (curve.is_oracle, -curve.mean[-1]))
+
+
+def draw_final_differences(
+    curves: Sequence[Curve], *, reference: str, styles: Styles = None
+) -> Figure:
+    """Draw the last paired difference of each method as a row: point, interval and number."""
+    looks = styles or styles_of(curves)
+    ranked = _ranked(curves)
+    with house_style():
+        figure, (axes,) = new_axes(height=1.1 + 0.3 * len(ranked))
+        axes.axvline(0, color=INK, linewidth=1.1, zorder=2)
+        for place, curve in enumerate(ranked):
+            look, mean = looks[curve.name], float(curve.mean[-1])
+            text = _SIGNED.number(mean)
+            error = None
+            if curve.low is not None and curve.high is not None:
+                low, high = float(curve.low[-1]), float(curve.high[-1])
+                error = [[max(mean - low, 0.0)], [max(high - mean, 0.0)]]
+                text += f"  [{_SIGNED.number(low)}, {_SIGNED.number(high)}]"
+            marker, fill = (look.marker, look.color) if look.marker else ("o", "none")
+            axes.errorbar(
+                mean, place, xerr=error, color=look.color, marker=marker, mfc=fill, capsize=3
+            )
+            at = axes.get_yaxis_transform()
+            axes.text(1.02, place, text, transform=at, va="center", fontsize=8.5)
+        names = [mark_oracle(one.name) if one.is_oracle else one.name for one in ranked]
+        axes.set_yticks(range(len(ranked)), names)
+        axes.set_ylim(len(ranked) - 0.5, -0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(f"SSIM minus that of {reference}")
     return figure
 
 

@@ -22,7 +22,7 @@ from kscout.report.evaluations import (
 )
 from kscout.report.folders import Found, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
-from kscout.report.words import facts, sentences, tell_overall, tell_winner
+from kscout.report.words import facts, sentences, tell_comparisons, tell_overall
 
 
 @final
@@ -120,11 +120,10 @@ def _front(found: Found, title: str | None) -> Front:
         only = evaluations[0].summary
         return Front(title or "Acquisition policies compared", sentences(only), facts=facts(only))
     if evaluations:
-        winners = [f"**{one.label}**: {tell_winner(one.summary)}" for one in evaluations]
         protocols = ", ".join(dict.fromkeys(one.summary.protocol for one in evaluations))
         return Front(
             title or "Acquisition policies compared",
-            (tell_overall(evaluations), *winners),
+            (tell_comparisons(evaluations), tell_overall(evaluations)),
             facts={"Evaluations": str(len(evaluations)), "Protocol": protocols},
         )
     n_runs = len(found.runs)

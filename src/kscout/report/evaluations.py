@@ -5,11 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, SSIM
-from kscout.evaluation.summary import EvaluationFolder, PolicySummary, Summary
+from kscout.evaluation.summary import EvaluationFolder, PolicySummary, StepDifferences, Summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section, link_name
-from kscout.figures.curves import draw_ranking, draw_ssim_by_step
+from kscout.figures.curves import (
+    draw_differences,
+    draw_final_differences,
+    draw_ranking,
+    draw_ssim_by_step,
+)
 from kscout.figures.series import Curve, LineStyle, styles_of
 from kscout.figures.tables import Column, Measured, Row, Table
+from kscout.report.words import sentences
 
 PROTOCOL_WORDS = {
     "paper": "Protocol **paper**: images are brought to the target's units with the target's own "
@@ -47,11 +53,16 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
         if setting
         else NOT_SHOWN
     )
+    limits = sorted({f" Tests: {one.note}." for one in summary.comparisons if one.note})
     note = (
-        f"Means after the last of {summary.steps} steps over slices, trajectories and seeds"
-        + (f"; ± is the standard deviation over up to {n_seeds} seeds" if n_seeds > 1 else "")
+        f"Means after the last of {summary.steps} steps over slices and trajectories"
+        + (
+            f" and seeds; ± is the standard deviation over up to {n_seeds} seeds"
+            if n_seeds > 1
+            else ""
+        )
         + f". Brackets: 95 % intervals with volumes as the unit. Protocol {summary.protocol}. "
-        f"Best values of feasible policies are marked. {paper}"
+        f"Best values of feasible policies are marked.{''.join(limits)} {paper}"
     )
     return Table(f"Scores after {summary.steps} acquired columns", columns, rows, note, name)
 
@@ -78,16 +89,12 @@ def _paper_cell(policy: PolicySummary, setting: str) -> Measured | None:
 
 
 def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
-    """Return every policy's scores by step, with intervals over volumes where there are any."""
-    curves = []
-    for policy in summary.ranked:
-        steps = policy.by_step[metric]
-        intervals = [one for one in steps.interval if one is not None]
-        has_band = len(intervals) == len(steps.mean)
-        low, high = np.array(intervals).T if has_band else (None, None)
-        x, mean = np.arange(len(steps.mean), dtype=np.float64), np.array(steps.mean)
-        curves.append(Curve(policy.policy, x, mean, low, high, policy.is_oracle))
-    return curves
+    """Return every policy's scores by step."""
+    means = {one.policy: np.array(one.by_step[metric].mean) for one in summary.ranked}
+    return [
+        Curve(one.policy, np.arange(len(mean), dtype=np.float64), mean, is_oracle=one.is_oracle)
+        for one, mean in zip(summary.ranked, means.values(), strict=True)
+    ]
 
 
 def result_sections(
@@ -103,7 +110,8 @@ def result_section(
 ) -> Section:
     """Return all that one of several evaluations shows as one section."""
     stem = f"{link_name(evaluation.label)}-"
-    parts = _blocks(evaluation, styles, stem).values()
+    told = tuple(Prose(sentence) for sentence in sentences(evaluation.summary))
+    parts = (told, *_blocks(evaluation, styles, stem).values())
     return Section(evaluation.label, tuple(block for part in parts for block in part))
 
 
@@ -117,14 +125,61 @@ def _blocks(
     by_step = Drawing(
         draw_ssim_by_step(curves, styles=looks),
         f"{stem}ssim-by-step",
-        "SSIM after every acquired column, mean over test slices. Oracles, which look at the "
-        "ground truth, are dashed.",
+        f"SSIM after every acquired column, mean over {summary.n_slices} slices of the "
+        f"{summary.split} split. Oracles, which look at the ground truth, are dashed. Volumes "
+        "differ far more than policies do, so that intervals stand with the differences above.",
     )
     return {
+        f"Difference to {summary.reference}": _differences(summary, looks, stem),
         "Scores": (Prose(protocol), policy_table(summary, name=f"{stem}policies")),
         "SSIM by step": (by_step,),
         "SSIM and PSNR": _ranking(summary, looks, stem),
     }
+
+
+def differences_of(summary: Summary) -> list[Curve]:
+    """Return paired differences to the reference by step, best first.
+
+    Evaluations of version 0.1 know the last step only.
+    """
+    oracles = {one.policy for one in summary.policies if one.is_oracle}
+    curves = []
+    for one in summary.comparisons:
+        steps = one.by_step or StepDifferences((one.difference,), (one.interval,))
+        ends = [pair for pair in steps.interval if pair is not None]
+        has_band = len(ends) == len(steps.difference)
+        low, high = np.array(ends).T if has_band else (None, None)
+        mean = np.array(steps.difference)
+        x = np.arange(summary.steps + 1 - len(mean), summary.steps + 1, dtype=np.float64)
+        curves.append(Curve(one.policy, x, mean, low, high, one.policy in oracles))
+    return curves
+
+
+def _differences(summary: Summary, styles: dict[str, LineStyle], stem: str) -> tuple[Block, ...]:
+    curves, reference = differences_of(summary), summary.reference
+    if not curves:
+        return ()
+    has_bands = any(curve.low is not None for curve in curves)
+    interval = (
+        f" with its 95 % interval over {summary.n_volumes} volumes"
+        if has_bands
+        else "; with one volume there is no interval"
+    )
+    paired = f"each policy's SSIM minus that of {reference} on the same slices{interval}"
+    at_end = Drawing(
+        draw_final_differences(curves, reference=reference, styles=styles),
+        f"{stem}differences",
+        f"After the last of {summary.steps} steps: {paired}. Where an interval reaches over the "
+        f"line at zero, this evaluation does not tell the policy from {reference}.",
+    )
+    if len(curves[0].mean) < 2:
+        return (at_end,)
+    by_step = Drawing(
+        draw_differences(curves, reference=reference, styles=styles),
+        f"{stem}differences-by-step",
+        f"After every acquired column: {paired}.",
+    )
+    return (at_end, by_step)
 
 
 def _ranking(summary: Summary, styles: dict[str, LineStyle], stem: str) -> tuple[Block, ...]:
@@ -169,8 +224,10 @@ def overview_table(evaluations: Sequence[EvaluationFolder]) -> Table:
             else "."
         )
     )
+    has_seeds = any(one.n_seeds > 1 for each in evaluations for one in each.summary.policies)
     note = (
-        "Final SSIM under the protocol in brackets, mean ± standard deviation over seeds. "
+        "Final SSIM under the protocol in brackets"
+        f"{', mean ± standard deviation over seeds' if has_seeds else ''}. "
         f"{paper if settings else NOT_SHOWN}"
     )
     return Table("Final SSIM of all policies", tuple(columns), tuple(rows), note, "overview")

@@ -1,7 +1,6 @@
-"""The summary of an evaluation in plain words: who won, by how much, and is it chance."""
+"""The summary of an evaluation in plain words: what was compared, by how much, is it chance."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import PurePath
 
 import numpy as np
@@ -14,26 +13,67 @@ TIE = 1e-6
 """Differences of SSIM up to this are rounding, as for the oracles; a test holds both together."""
 
 
+def told_policy(summary: Summary) -> PolicySummary | None:
+    """Return the policy that a page is about, beside the reference; None where there is none.
+
+    It is the best trained one, else the best that a scanner could run.
+    """
+    others = [
+        one for one in summary.ranked if not one.is_oracle and one.policy != summary.reference
+    ]
+    return next((one for one in others if one.is_trained), others[0] if others else None)
+
+
+def tell_comparison(summary: Summary) -> str:
+    """State the difference between the told policy and the reference, with its interval."""
+    told = told_policy(summary)
+    if told is None:
+        return tell_winner(summary)
+    end = f"after {_columns(summary.steps)}"
+    opening = f"**{told.policy}** reaches SSIM {told.ssim:.4f} {end}"
+    compared = summary.comparison(told.policy)
+    if compared is None:
+        return f"{opening}."
+    side = "above" if compared.difference >= 0 else "below"
+    distance = f"{_distance(abs(compared.difference))} {side} **{summary.reference}**"
+    return f"{opening}, {distance}: {_verdict(summary, compared)}"
+
+
+def tell_comparisons(evaluations: Sequence[EvaluationFolder]) -> str:
+    """State the same difference in each of several evaluations, with intervals."""
+    parts = []
+    for one in evaluations:
+        told = told_policy(one.summary)
+        compared = None if told is None else one.summary.comparison(told.policy)
+        if compared is None:
+            continue
+        ends = compared.interval
+        words = f" ({_signed(ends[0])} to {_signed(ends[1])})" if ends else ""
+        pair = f"**{compared.policy}** minus {compared.reference}"
+        parts.append((pair, f"{_signed(compared.difference)}{words} in {one.label}"))
+    if not parts:
+        return "No policy was compared with another."
+    by_pair: dict[str, list[str]] = {}
+    for pair, words in parts:
+        by_pair.setdefault(pair, []).append(words)
+    text = "; ".join(f"{pair}: {', '.join(words)}" for pair, words in by_pair.items())
+    return f"Paired differences of the final SSIM with 95 % intervals. {text}."
+
+
 def tell_winner(summary: Summary) -> str:
-    """Name the best feasible policy, or those that are tied, and the distance to the reference."""
+    """Name the best feasible policy, or those that are tied, and the next."""
     first, rest = _leaders(summary)
     if not first:
         return "Only oracles were evaluated: no policy that a scanner could run is in the table."
-    best, names = first[0], [policy.policy for policy in first]
-    end = f"after {summary.steps} acquired columns"
-    opening = f"{_come(names)} first: SSIM {best.ssim:.4f} {end}"
+    names = [policy.policy for policy in first]
+    opening = f"{_come(names)} first with SSIM {first[0].ssim:.4f}"
     if not rest:
         return f"{opening}. No other feasible policy was evaluated."
-    if summary.reference in names:
-        second = rest[0].policy
-        lead = _distance(best.ssim - rest[0].ssim)
-        verdict = _verdict(summary, _turned(summary.comparison(second)))
-        return f"{opening}, {lead} above {second}, the next. {verdict}"
-    compared = summary.comparison(names[0])
-    if compared is None:
-        return f"{opening}."
-    distance = f"{_distance(compared.difference)} above {summary.reference}, the reference"
-    return f"{opening}, {distance}. {_verdict(summary, compared)}"
+    gap = _distance(first[0].ssim - rest[0].ssim)
+    text = f"{opening}; next is {rest[0].policy}, {gap} behind."
+    if summary.reference in (*names, rest[0].policy):
+        return text
+    return f"{text} That pair was not tested: tests are against the reference, {summary.reference}."
 
 
 def _leaders(summary: Summary) -> tuple[list[PolicySummary], list[PolicySummary]]:
@@ -64,19 +104,6 @@ def tell_overall(evaluations: Sequence[EvaluationFolder]) -> str:
     return f"No policy comes first everywhere: {told}." if told else "Only oracles were evaluated."
 
 
-def tell_runner_up(summary: Summary) -> str | None:
-    """Say how close the second feasible policy is, where it is not the reference itself."""
-    first, rest = _leaders(summary)
-    names = [policy.policy for policy in (*first, *rest[:1])]
-    if len(first) + len(rest) < 3 or not rest or summary.reference in names:
-        return None
-    gap = _distance(first[0].ssim - rest[0].ssim)
-    return (
-        f"Next is {names[-1]} with {rest[0].ssim:.4f}, {gap} behind. That "
-        "pair was not tested; only differences from the reference were."
-    )
-
-
 def tell_headroom(summary: Summary) -> str | None:
     """Say how far the best feasible policy is from what the truth would allow."""
     oracles = [policy for policy in summary.ranked if policy.is_oracle]
@@ -97,22 +124,18 @@ def tell_headroom(summary: Summary) -> str | None:
     )
 
 
-def tell_limits(summary: Summary) -> str | None:
-    """Say what limits the tests, where something does."""
-    notes = {one.note for one in summary.comparisons if one.note}
-    return f"Limits of the tests: {'; '.join(sorted(notes))}." if notes else None
-
-
 def sentences(summary: Summary) -> tuple[str, ...]:
-    """Return the sentences that open a report."""
-    tellers = (tell_winner, tell_runner_up, tell_headroom, tell_limits)
-    return tuple(sentence for teller in tellers if (sentence := teller(summary)))
+    """Return the sentences that open a report: the comparison, the ranking, the bounds."""
+    note = f"To know: {summary.note}." if summary.note else None
+    told = (tell_comparison(summary), tell_winner(summary), tell_headroom(summary), note)
+    return tuple(dict.fromkeys(sentence for sentence in told if sentence))
 
 
 def facts(summary: Summary) -> dict[str, str]:
     """Return the protocol and the sizes of an evaluation, by label."""
     n_initial, n_cols = summary.n_initial, summary.n_cols
     ends = {"Start": n_initial, "End": n_initial + summary.steps}
+    n_seeds = max(one.n_seeds for one in summary.policies)
     return {
         "Protocol": summary.protocol,
         "Data": f"{summary.store}, {summary.split} split",
@@ -120,43 +143,44 @@ def facts(summary: Summary) -> dict[str, str]:
         **{name: f"{n} of {n_cols} columns ({n_cols / n:.3g}×)" for name, n in ends.items()},
         "Reconstruction": PurePath(summary.reconstructor).name,
         "Trajectories": f"{max(one.n_trajectories for one in summary.policies)} per slice",
-        "Seeds": str(max(one.n_seeds for one in summary.policies)),
+        **({"Seeds": f"up to {n_seeds}"} if n_seeds > 1 else {}),
     }
 
 
-def _turned(compared: Comparison | None) -> Comparison | None:
-    """Return a comparison seen from the reference."""
-    if compared is None or compared.interval is None:
-        return compared
-    low, high = compared.interval
-    return replace(compared, difference=-compared.difference, interval=(-high, -low))
-
-
-def _verdict(summary: Summary, compared: Comparison | None) -> str:
+def _verdict(summary: Summary, compared: Comparison) -> str:
     """Say whether a difference is more than chance, with the numbers that say so."""
-    if compared is None:
-        return "The difference was not tested."
     if compared.interval is None:
-        return "With one volume its uncertainty is unknown."
+        return "with one volume, how uncertain the difference is cannot be told."
     (low, high), p_value = compared.interval, compared.p_value_corrected
-    range_ = f"95 % interval {_signed(low)} to {_signed(high)}"
-    p_words = f"p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'}"
+    ends = f"{_signed(low)} to {_signed(high)}"
+    unit = f"95 % interval over {summary.n_volumes} volumes"
     if low <= 0 <= high:
-        return f"The difference may be chance ({range_}, corrected {p_words})."
+        return (
+            f"the interval of the paired difference, {ends}, includes zero, so that this "
+            f"evaluation does not tell the two apart ({unit})."
+        )
+    opening = f"the interval of the paired difference, {ends}, excludes zero ({unit}"
+    n_tests = len(summary.comparisons)
+    p_words = f"p {'< 0.001' if p_value < 0.001 else f'= {p_value:.3f}'}"
     if p_value < LEVEL:
-        return f"The difference is statistically significant ({range_}, corrected {p_words})."
-    n_tests, n_volumes = len(summary.comparisons), summary.n_volumes
-    least = min(1.0, n_tests * 2.0 ** (1 - n_volumes))
-    limit = (
-        f"; with {n_volumes} volumes and {n_tests} comparisons it could not have fallen below "
-        f"{least:.2g}"
-        if least >= LEVEL
-        else ""
-    )
+        return f"{opening}; {p_words} corrected for {_comparisons(n_tests)})."
+    if n_tests * 2.0 ** (1 - summary.n_volumes) >= LEVEL:
+        return (
+            f"{opening}). With so few volumes the test corrected for {_comparisons(n_tests)} "
+            "cannot confirm any difference, however large."
+        )
     return (
-        f"The {range_} excludes zero, but the test corrected for all comparisons does not confirm "
-        f"the difference ({p_words}{limit})."
+        f"{opening}), but the test corrected for {_comparisons(n_tests)} does not confirm the "
+        f"difference ({p_words})."
     )
+
+
+def _columns(n: int) -> str:
+    return "one acquired column" if n == 1 else f"{n} acquired columns"
+
+
+def _comparisons(n: int) -> str:
+    return "one comparison" if n == 1 else f"{n} comparisons"
 
 
 def _distance(value: float) -> str:
