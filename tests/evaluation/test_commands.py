@@ -188,6 +188,23 @@ def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> 
     assert record.read_text() == before
 
 
+def test_ratios_are_those_of_the_seed_with_the_best_validation(
+    store: Path, tmp_path: Path, runs: list[Path]
+) -> None:
+    for run, scores in zip(runs, ((0.9, 0.5), (0.2, 0.6)), strict=True):
+        lines = [{"epoch": i, "val_ssim": score} for i, score in enumerate(scores, start=1)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "analyses"
+    command = ("analyze", "snr", *runs, *_on_data(store, out), "--trajectories", 2)
+    command = (*command, "--batch-size", 2, "--passes", 2, "--epoch", 1)
+    _call(*command)
+    (row,) = _outputs(out, "snr")
+    assert (row["policy"], row["seed"], row["n_seeds"]) == ("ngreedy", "1", "2")
+    assert (row["n_initial"], row["steps"]) == ("3", "4")
+    _call(*command, "--all-seeds", "--overwrite")
+    assert [row["seed"] for row in _outputs(out, "snr")] == ["0", "1"]
+
+
 def test_unknown_formula_is_refused_before_the_first_pass(
     store: Path, tmp_path: Path, runs: list[Path]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kscout.evaluation.adaptivity import entropies, entropy_bands
-from kscout.evaluation.analyses import write_table
+from kscout.evaluation.analyses import Page, write_table
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.curves import Curves
 from kscout.evaluation.analyses.entropy import Entropy, EntropyRow
@@ -98,6 +98,29 @@ def test_ratios_stand_beside_the_papers_at_its_epochs_only(tmp_path: Path) -> No
     first, tenth, other = tables["gradient-snr"].rows
     assert first.cells == ("1", Measured(3.0, 1.0), Measured(2.21, 0.24))
     assert tenth.cells[2] == Measured(3.20, 0.10) and other.cells[2] is None
+
+
+def test_ratios_of_two_horizons_stand_beside_the_papers_own(tmp_path: Path) -> None:
+    means = {(16, 16): 2.21, (4, 28): 2.46}
+    for start, steps in means:
+        row = SnrRow("greedy", 4, 1, 3, 9, 5.0, 0.5, 6.0, 0.5, start, steps, n_seeds=5)
+        write_table(tmp_path / f"{start}", Snr, [row])
+        write_evaluation(tmp_path / f"e{start}", n_cols=128, n_initial=start, steps=steps)
+    found = [one for one in build_report([tmp_path]).tables if "gradient-snr" in one.name]
+    assert len(found) == 2
+    for table, mean in zip(found, means.values(), strict=True):
+        (line,) = table.rows
+        assert isinstance(line.cells[2], Measured) and line.cells[2].value == mean
+        assert "Of up to 5 seeds of a method, the one with the highest validation" in table.note
+    both = [
+        SnrRow("greedy", 0, epoch, 3, 9, 5.0, 0.5, 6.0, 0.5, *where)
+        for where in means
+        for epoch in (1, 10)
+    ]
+    page = Page(settings={(16, 16): "knee-base", (4, 28): "knee-long"})
+    blocks = Snr.blocks(both, page, tmp_path)
+    names = ["gradient-snr-16-16-columns", "gradient-snr-4-28-columns"]
+    assert [block.name for block in blocks if isinstance(block, Table)] == names
 
 
 def test_discounts_stand_beside_the_papers(tmp_path: Path) -> None:

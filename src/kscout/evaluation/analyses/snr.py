@@ -9,10 +9,12 @@ from typing import Any, Literal, final
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, SNR, SNR_EPOCHS, method_of
 from kscout.evaluation.progress import OnStep, Step
-from kscout.figures.blocks import Block, Drawing
+from kscout.evaluation.run_names import grouped_runs, named_runs
+from kscout.figures.blocks import Block, Drawing, link_name
 from kscout.figures.series import Curve
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
 from kscout.names import Protocol
+from kscout.runs import RunRecord
 
 
 @final
@@ -29,12 +31,20 @@ class SnrRow:
     std_paper: float | None
     snr_reference: float | None
     std_reference: float | None
+    n_initial: int | None = None
+    """Columns at the start and to acquire, which kscout 0.1 did not write."""
+    steps: int | None = None
+    n_seeds: int = 1
+    """Seeds of the method, of which this one was chosen."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Snr(Analysis[SnrRow]):
     """Signal-to-noise ratio of gradients at kept epochs; stop it, run it again, it goes on.
+
+    Of the seeds of a method, the one with the highest validation SSIM after its last epoch is
+    measured; the paper takes the best on test data (arXiv 2010.16262, appendix).
 
     Example: kscout analyze snr runs/greedy-seed0 runs/ngreedy-seed0 --data stores/knee
     --reconstructor runs/unet --out analyses
@@ -47,7 +57,6 @@ class Snr(Analysis[SnrRow]):
     required = ("data", "reconstructor")
     # Here the number of slices at once decides a gradient.
     free = frozenset({"device", "formula"})
-    one_seed = True
 
     data: Path | None = None
     """Store of slices."""
@@ -71,6 +80,8 @@ class Snr(Analysis[SnrRow]):
     """The one that is drawn; both are written."""
     limit: int | None = None
     """Only so many slices, spread over the split."""
+    all_seeds: bool = False
+    """Measure every seed of a method, not only the best."""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -83,7 +94,6 @@ class Snr(Analysis[SnrRow]):
         from kscout.device import resolve_device
         from kscout.evaluation.gradient_noise import noise_table
         from kscout.evaluation.policy_noise import NoiseSetting, measure_run
-        from kscout.evaluation.run_names import named_runs
 
         device = resolve_device(self.device)
         whole = Store.open(str(self.data)).split(self.split)
@@ -93,8 +103,8 @@ class Snr(Analysis[SnrRow]):
             self.trajectories, self.batch_size, self.passes, self.seed, self.protocol
         )
         rows = []
-        for name, run in named_runs([Path(one) for one in given]):
-            seed = int(run.config["training"]["seed"])
+        for name, n_seeds, run in self._chosen([Path(one) for one in given]):
+            seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
             records = measure_run(
                 run.path,
                 slices,
@@ -104,8 +114,24 @@ class Snr(Analysis[SnrRow]):
                 epochs=self.epoch or None,
                 on_step=_named(name, on_step),
             )
-            rows += [SnrRow(name, seed, **asdict(one)) for one in noise_table(records)]
+            rows += [
+                SnrRow(
+                    *(name, seed),
+                    **asdict(one),
+                    n_initial=acquisition["n_initial"],
+                    steps=acquisition["horizon"],
+                    n_seeds=n_seeds,
+                )
+                for one in noise_table(records)
+            ]
         return rows
+
+    def _chosen(self, given: Sequence[Path]) -> list[tuple[str, int, RunRecord]]:
+        """Return runs with their names and how many seeds each was chosen of."""
+        if self.all_seeds:
+            return [(name, 1, run) for name, run in named_runs(given)]
+        groups = grouped_runs(given).items()
+        return [(name, len(runs), max(runs, key=_last_score)) for name, runs in groups]
 
     def figures(self, rows: Sequence[SnrRow], folder: Path) -> dict[str, Any]:
         """Draw the ratio against the epoch, with the deviation over passes."""
@@ -115,15 +141,17 @@ class Snr(Analysis[SnrRow]):
 
     @classmethod
     def blocks(cls, rows: Sequence[SnrRow], page: Page, folder: Path) -> list[Block]:
-        """Draw and tabulate the ratio by the paper's formula, the paper's own beside it."""
-        table = _table(rows, page.setting)
-        if len(table.rows) < 2:
-            return [table]
-        from kscout.figures.curves import draw_snr
-
-        figure = draw_snr(_curves(rows, "paper"), styles=page.looks_of(set(_by_run(rows))))
-        caption = "Signal-to-noise ratio of the gradient estimate at checkpoints of training."
-        return [Drawing(figure, table.name, caption), table]
+        """Draw and tabulate the ratio, one start and number of steps after the other."""
+        groups = grouped(rows, lambda row: (row.n_initial, row.steps))
+        blocks: list[Block] = []
+        for (n_initial, steps), own in groups.items():
+            if n_initial is None or steps is None:
+                setting, name = page.setting, ""
+            else:
+                setting = page.settings.get((n_initial, steps))
+                name = f", {n_initial} + {steps} columns" if len(groups) > 1 else ""
+            blocks += _blocks(own, page, setting, name)
+        return blocks
 
 
 def _named(run: str, on_step: OnStep | None) -> OnStep | None:
@@ -156,7 +184,26 @@ def _curves(rows: Sequence[SnrRow], formula: str) -> list[Curve]:
     ]
 
 
-def _table(rows: Sequence[SnrRow], setting: str | None) -> Table:
+def _last_score(run: RunRecord) -> float:
+    """Return the validation SSIM of the last epoch, the one whose weights the paper judges."""
+    return float(run.metrics[-1]["val_ssim"]) if run.metrics else float("-inf")
+
+
+def _blocks(
+    rows: Sequence[SnrRow], page: Page, setting: str | None, where: str
+) -> list[Drawing | Table]:
+    """Return figure and table of one horizon, the paper's columns beside."""
+    table = _table(rows, setting, where)
+    if len(table.rows) < 2:
+        return [table]
+    from kscout.figures.curves import draw_snr
+
+    figure = draw_snr(_curves(rows, "paper"), styles=page.looks_of(set(_by_run(rows))))
+    caption = f"Signal-to-noise ratio of the gradient estimate at checkpoints of training{where}."
+    return [Drawing(figure, table.name, caption), table]
+
+
+def _table(rows: Sequence[SnrRow], setting: str | None, where: str) -> Table:
     groups = _by_run(rows)
     known = SNR[setting] if setting else {}
     found = dict.fromkeys(method_of(row.policy) for row in rows)
@@ -173,11 +220,19 @@ def _table(rows: Sequence[SnrRow], setting: str | None) -> Table:
             cells.append(Measured(*known[method][epoch]) if epoch in SNR_EPOCHS else None)
         lines.append(Row(tuple(cells)))
     n_passes = ", ".join(map(str, sorted({row.n_passes for row in rows})))
+    n_seeds = max(row.n_seeds for row in rows)
+    chosen = (
+        f" Of up to {n_seeds} seeds of a method, the one with the highest validation SSIM after "
+        "its last epoch; the paper takes the best on test data."
+        if n_seeds > 1
+        else ""
+    )
     paper = f"The paper's columns are printed in {ARXIV}, on fastMRI data."
     note = (
         "Norm of the mean gradient of the policy's last layer over the norm of its standard "
-        f"error, by the paper's formula; ± over {n_passes} passes. "
+        f"error, by the paper's formula; ± over {n_passes} passes.{chosen} "
         f"{paper if methods else NOT_SHOWN}"
     )
-    title = "Gradient signal-to-noise ratio"
-    return Table(title, tuple(columns), tuple(lines), note, "gradient-snr")
+    title = f"Gradient signal-to-noise ratio{where}"
+    name = link_name(f"gradient-snr{where}")
+    return Table(title, tuple(columns), tuple(lines), note, name)
