@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 PRODUCTS = {"data": "manifest.json", "train": "done.json", "evaluate": "summary.json"}
@@ -17,7 +18,20 @@ ANALYSES = {"policy": "average_policy.json", "entropy": "entropies.json"}
 
 
 def main(words: list[str]) -> int:
-    out = Path(words[words.index("--out") + 1])
+    """Do one run, or one after the other what is to be trained in lockstep."""
+    outs, configs = (
+        [after for word, after in pairwise(words) if word == option]
+        for option in ("--out", "--config")
+    )
+    if words[:2] != ["train", "policies"]:
+        return run(words, Path(outs[0]))
+    shared = words[: words.index("--config")]
+    # As in a training, all begin, and one that fails ends them all.
+    runs = zip(configs, outs, strict=True)
+    return max(run([*shared, "--config", file, "--out", out], Path(out)) for file, out in runs)
+
+
+def run(words: list[str], out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     if os.environ.get("FAKE_FAIL") and os.environ["FAKE_FAIL"] in out.name:
         sys.stderr.write("starting\nerror: the moon is in the way; wait\n")

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kscout.campaign.grid import read_grid
+from kscout.campaign.plan import make_plan
+from kscout.cli import app as main
 from kscout.cli.campaign import app
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+from kscout.names import ANALYSES
+from kscout.runs import read_run
 
 pytestmark = pytest.mark.slow
 
@@ -19,36 +24,65 @@ TINY = """
 [grid]
 reconstructions = ["zero-filled"]
 horizons = ["short"]
-methods = ["ngreedy"]
-gammas = [0.9]
+methods = ["greedy", "ngreedy"]
+gammas = [0.9, 1]
+seeds = [0, 1]
 [stores.given]
 path = "store"
 [horizons.short]
 n_initial = 4
 steps = 2
 [training]
-n_epochs = 1
+n_epochs = 2
 batch_size = 3
 n_trajectories = 2
-keep_epochs = [1]
+keep_epochs = [1, 2]
 [evaluation]
-policies = ["random"]
+policies = ["random", "oracle"]
 trajectories = 2
+[analyses]
+policy = true
+entropy = { trajectories = 2 }
+overlooked = true
+snr = { passes = 2, trajectories = 2, batch_size = 2 }
+cost = true
+curves = true
+gammas = true
+examples = { policies = ["oracle"], slice = [1] }
+ranking = true
 """
+COMMAND = ("run", "tiny.toml", "--workers", "0", "--device", "cpu", "--lockstep", "4", "--json")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    (tmp_path / "tiny.toml").write_text(TINY)
+    """Return a folder to work in, with a campaign's file and its store."""
+    monkeypatch.chdir(write_campaign(tmp_path))
+    return tmp_path
+
+
+def write_campaign(folder: Path) -> Path:
+    (folder / "tiny.toml").write_text(TINY)
     random = np.random.default_rng(0)
-    with StoreWriter(tmp_path / "store", {"made": "by a test"}) as writer:
+    with StoreWriter(folder / "store", {"made": "by a test"}) as writer:
         for split in ("train", "val", "test"):
             images = random.random((3, 16, 16), dtype=np.float32).cumsum(axis=1)
             writer.append(split, f"{split}-volume", images)
         writer.finish()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a campaign that ran once: every analysis, and the report."""
+    folder = write_campaign(tmp_path_factory.mktemp("whole"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        outcome = json.loads(invoke(*COMMAND))
+        assert (outcome["done"], outcome["failed"], outcome["blocked"]) == (6 + 1 + 9, [], [])
+        assert outcome["report"] == "campaigns/tiny/report.html"
+    return folder
 
 
 def invoke(*words: str) -> str:
@@ -67,23 +101,48 @@ def test_status_works_before_anything_has_run(tmp_path: Path) -> None:
     assert "100" in invoke("status", str(CONFIGS / "paper-knee.toml"), "--out", out)
 
 
-def test_a_tiny_campaign_runs_for_real_and_not_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("run", "tiny.toml", "--workers", "0", "--device", "cpu", "--no-report", "--json")
-    first = json.loads(invoke(*words))
-    assert (first["done"], first["failed"], first["blocked"]) == (2, [], [])
-    (summary,) = (folder / "campaigns" / "tiny" / "evaluations").glob("*/*/summary.json")
-    names = [policy["policy"] for policy in json.loads(summary.read_text())["policies"]]
-    assert names == ["random", "ngreedy-0.9"]
+def test_what_is_done_is_not_done_twice(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(whole)
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a process was started for what is done")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    again = json.loads(invoke(*words))
-    assert (again["done"], again["cached"]) == (0, 2)
-    assert "2 of 2 done" in invoke("status", "tiny.toml")
+    again = json.loads(invoke(*COMMAND))
+    assert (again["done"], again["cached"]) == (0, 16)
+    assert "16 of 16 done" in invoke("status", "tiny.toml")
+
+
+def test_policies_in_lockstep_are_those_that_train_alone(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whole)
+    plan = make_plan(read_grid(Path("tiny.toml")), Path("campaigns/tiny"), device="cpu")
+    nodes = {node.label: node for node in plan.of_kind("policy")}
+    assert len(nodes) == 6
+    for label in ("greedy-seed1", "ngreedy-0.9-seed1"):
+        node, alone = nodes[label], tmp_path / label
+        result = CliRunner().invoke(main, [*node.command[:-1], str(alone)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        names = ("weights", "best", "epoch-0001", "epoch-0002")
+        for name in [*(f"{one}.safetensors" for one in names), "config.toml"]:
+            assert (alone / name).read_bytes() == (node.output / name).read_bytes(), (label, name)
+        metrics = [read_run(folder).metrics for folder in (alone, node.output)]
+        # Four gammas and seeds shared a process, and two seeds of greedy.
+        together = [line.pop("n_lockstep") for line in metrics[1]]
+        assert together == [2 if label.startswith("greedy") else 4] * 2
+        for line in (*metrics[0], *metrics[1]):
+            for name in ("time_s", "peak_memory_bytes", "n_lockstep", "n_reconstructions"):
+                line.pop(name, None)
+        assert metrics[0] == metrics[1]
+
+
+def test_the_report_shows_every_method_and_analysis(whole: Path) -> None:
+    page = (whole / "campaigns" / "tiny" / "report.html").read_text()
+    for name in ("random", "oracle", "greedy", "ngreedy-0.9", "ngreedy-1"):
+        assert name in page
+    titles = {ANALYSES.resolve(name).title for name in ANALYSES.entries} - {""}
+    assert {title for title in titles if f">{title}</h2>" not in page} == set()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from small_campaign import FAKE, PlanOf, fake_processes, serially, wait_for
 
 from kscout.campaign.execute import Event, run_campaign
 from kscout.campaign.nodes import Node
+from kscout.campaign.plan import Plan
 from kscout.campaign.state import locked, node_state, read_status
 from kscout.campaign.task import Task, run_task
 from kscout.errors import RunError
@@ -67,6 +68,45 @@ def test_a_failed_run_stops_only_what_needs_it(
     monkeypatch.delenv("FAKE_FAIL")
     assert run_campaign(plan, serially()).n_done == 1 + len(outcome.blocked)
     assert read_status(plan).total("done") == len(plan.nodes)
+
+
+def commands(plan: Plan) -> list[int]:
+    """Return how many runs each command of a plan's policies did, attempts included."""
+    logs = "".join(node.log.read_text() for node in plan.of_kind("policy"))
+    lines = [line for line in logs.splitlines() if line.startswith("== ") and "--out" in line]
+    return [line.count("--out") for line in lines]
+
+
+def test_seeds_and_gammas_of_a_setting_are_one_command(plan_of: PlanOf) -> None:
+    alone, plan = plan_of("alone"), plan_of("together")
+    run_campaign(alone, serially())
+    outcome = run_campaign(plan, serially(n_lockstep=3))
+    assert (outcome.n_done, outcome.failed) == (len(plan.nodes), [])
+    # By horizon: two seeds of greedy; two gammas of two seeds are more than three, hence 2 + 2.
+    assert commands(plan) == [2] * 6
+    assert commands(alone) == [1] * 12
+    for node in plan.of_kind("policy"):
+        assert "== " in node.log.read_text()
+        assert json.loads((node.folder / "done.json").read_text())["seconds"] >= 0
+
+
+def test_a_run_that_fails_in_lockstep_stops_no_other(
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(grid={"horizons": ["short"], "methods": ["greedy"], "seeds": list(range(8))})
+    monkeypatch.setenv("FAKE_FAIL", "greedy-seed5")
+    outcome = run_campaign(plan, serially(n_retries=1, n_lockstep=8))
+    assert [(node.label, why) for node, why in outcome.failed] == [
+        ("greedy-seed5", "error: the moon is in the way; wait")
+    ]
+    states = {node.label: node_state(node) for node in plan.of_kind("policy")}
+    assert states.pop("greedy-seed5") == "failed"
+    assert set(states.values()) == {"done"}
+    # Eight, its halves, the halves of the second, that of 4 and 5 alone, and 5 once more.
+    assert sorted(commands(plan)) == [1, 1, 1, 2, 2, 4, 4, 8]
+    monkeypatch.delenv("FAKE_FAIL")
+    assert not run_campaign(plan, serially(n_lockstep=8)).failed
+    assert sorted(commands(plan)) == [1, 1, 1, 1, 2, 2, 4, 4, 8]
 
 
 def test_a_run_that_fails_once_is_tried_again(
@@ -164,7 +204,7 @@ def start_worker(node: Node) -> subprocess.Popen[bytes]:
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     assert worker.stdin is not None
-    worker.stdin.write(pickle.dumps(Task(node, program=FAKE)))
+    worker.stdin.write(pickle.dumps(Task((node,), program=FAKE)))
     worker.stdin.close()
     return worker
 
@@ -174,7 +214,7 @@ def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
 ) -> None:
     monkeypatch.setenv("FAKE_EPOCHS", "4")
     whole = plan_of("whole").of_kind("store")[0]
-    run_task(Task(whole, program=FAKE))
+    run_task(Task((whole,), program=FAKE))
     node = plan_of("killed").of_kind("store")[0]
     hold, metrics = tmp_path / node.output.name, node.output / "metrics.jsonl"
     hold.touch()
@@ -189,5 +229,5 @@ def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
     hold.unlink()
     assert metrics.read_text().count("\n") == 1
     assert node_state(node) == "waiting"
-    assert run_task(Task(node, program=FAKE)).is_done
+    assert run_task(Task((node,), program=FAKE)).is_done
     assert (node.output / node.product).read_text() == (whole.output / whole.product).read_text()

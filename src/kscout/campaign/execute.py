@@ -1,20 +1,23 @@
 """Running a plan: what is not done yet, each run after what it needs, the rest going on."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, final
 
-from kscout.campaign.nodes import Node
+from kscout.campaign.nodes import Lockstep, Node
 from kscout.campaign.plan import Plan
 from kscout.campaign.state import is_done, locked, node_state, write_index
 from kscout.campaign.task import Result, Task
-from kscout.campaign.workers import Pool, WorkerOptions, open_pool
+from kscout.campaign.workers import Pool, WorkerOptions, count_gpus, open_pool
 from kscout.errors import RunError
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SEEN_WITHIN_S = 10.0
+_MOST_TOGETHER = 32
+"""More would share a failure and gain little."""
 
 
 @final
@@ -43,6 +46,8 @@ class RunOptions:
     """Further attempts at a run that fails."""
     program: tuple[str, ...] = ()
     """What is run instead of kscout, for tests."""
+    n_lockstep: int | None = None
+    """Policies that one command trains together at most; None: as `_n_lockstep` says."""
 
 
 @final
@@ -84,7 +89,8 @@ def run_campaign(
         if pending:
             logs = plan.root / "slurm"
             with open_pool(options.workers, n_tasks=len(pending), logs=logs) as pool:
-                _Driver(plan, options, pool, pending, outcome, file, on_event).run()
+                groups = _groups(plan, options)
+                _Driver(plan, options, pool, pending, outcome, file, on_event, groups).run()
             write_index(plan, file)
     return outcome
 
@@ -100,8 +106,10 @@ class _Driver:
     outcome: Outcome
     file: str
     on_event: OnEvent | None
-    in_flight: dict[str, int] = field(default_factory=dict)
-    """Attempts by key of what workers have."""
+    groups: list[tuple[str, ...]]
+    """Keys of runs that are done together."""
+    in_flight: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """Attempts by keys of what workers have."""
 
     def run(self) -> None:
         self._submit_ready()
@@ -113,19 +121,22 @@ class _Driver:
         self.outcome.blocked = list(self.pending.values())
 
     def _submit_ready(self) -> None:
-        given_up = {node.key for node, _ in self.outcome.failed}
-        # No more than there are workers: a run never waits behind a long one on a busy worker.
-        n_free = self.pool.n_workers - len(self.in_flight)
-        for key, node in self.pending.items():
-            waits_for = [one for one in node.inputs if one in self.pending or one in given_up]
-            if n_free > 0 and key not in self.in_flight and not waits_for:
-                self._submit(node, attempt=1)
-                n_free -= 1
+        not_there = {*self.pending, *(node.key for node, _ in self.outcome.failed)}
+        taken = {key for keys in self.in_flight for key in keys}
+        for group in self.groups:
+            # No more than there are workers: a run never waits behind a long one on a busy worker.
+            if len(self.in_flight) >= self.pool.n_workers:
+                return
+            nodes = [self.pending[key] for key in group if key in self.pending]
+            is_ready = not any(key in not_there for node in nodes for key in node.inputs)
+            if nodes and is_ready and nodes[0].key not in taken:
+                self._submit(nodes, attempt=1)
 
-    def _submit(self, node: Node, *, attempt: int) -> None:
-        self.in_flight[node.key] = attempt
-        program, environment = self.options.program, self._environment(node)
-        self.pool.submit(Task(node, self._needs(node), program, environment, attempt))
+    def _submit(self, nodes: Sequence[Node], *, attempt: int) -> None:
+        needs, environment = self._needs(nodes[0]), self._environment(nodes[0])
+        task = Task(tuple(nodes), needs, self.options.program, environment, attempt)
+        self.in_flight[task.keys] = attempt
+        self.pool.submit(task)
 
     def _needs(self, node: Node) -> tuple[Path, ...]:
         """Return files that show that the inputs are there, given ones included."""
@@ -149,20 +160,41 @@ class _Driver:
         return dict.fromkeys(_THREADS, str(n_threads))
 
     def _take(self, result: Result) -> None:
-        node = self.pending[result.key]
-        attempt = self.in_flight.pop(result.key)
-        reason = result.reason
+        attempt = self.in_flight.pop(result.keys)
+        nodes = [self.pending[key] for key in result.keys]
         if result.is_done:
-            if _is_seen(node):
-                del self.pending[node.key]
-                self.outcome.n_done += 1
-                self._tell("done", node, seconds=result.seconds)
-                return
-            reason = f"done, but {node.output} is not seen here; workers must share this folder"
-        elif attempt <= self.options.n_retries and not result.is_final:
-            self._tell("retry", node, reason=reason)
-            self._submit(node, attempt=attempt + 1)
+            for node in nodes:
+                self._end(node, result)
+        elif result.is_final:
+            for node in nodes:
+                self._give_up(node, result.reason)
+        elif len(nodes) > 1:
+            self._divide(result)
+        elif attempt <= self.options.n_retries:
+            self._tell("retry", nodes[0], reason=result.reason)
+            self._submit(nodes, attempt=attempt + 1)
+        else:
+            self._give_up(nodes[0], result.reason)
+
+    def _end(self, node: Node, result: Result) -> None:
+        if not _is_seen(node):
+            self._give_up(
+                node, f"done, but {node.output} is not seen here; workers must share this folder"
+            )
             return
+        del self.pending[node.key]
+        self.outcome.n_done += 1
+        self._tell("done", node, seconds=result.seconds)
+
+    def _divide(self, result: Result) -> None:
+        """Try halves of what failed together: a run that fails shall stop no other."""
+        keys = result.keys
+        at = next(i for i, group in enumerate(self.groups) if keys[0] in group)
+        self.groups[at : at + 1] = [keys[: len(keys) // 2], keys[len(keys) // 2 :]]
+        reason = f"{result.reason}; {len(keys)} runs in lockstep are divided in two"
+        self._tell("retry", self.pending[keys[0]], reason=reason)
+
+    def _give_up(self, node: Node, reason: str) -> None:
         del self.pending[node.key]
         self.outcome.failed.append((node, reason))
         self._tell("failed", node, reason=reason)
@@ -179,6 +211,33 @@ class _Driver:
             n_done = self.outcome.n_cached + self.outcome.n_done
             event = Event(what, node, seconds, reason, n_done, self.outcome.n_runs)
             self.on_event(event)
+
+
+def _groups(plan: Plan, options: RunOptions) -> list[tuple[str, ...]]:
+    """Return keys of runs that are done together.
+
+    What is in the plan decides, not what is left, so that a campaign that goes on trains the same
+    policies together as one that never stopped: on CUDA their company may change last digits.
+    """
+    alike: dict[Lockstep | str, list[str]] = {}
+    for node in plan.nodes.values():
+        alike.setdefault(node.lockstep or node.key, []).append(node.key)
+    groups = []
+    for keys in alike.values():
+        n_parts = math.ceil(len(keys) / _n_lockstep(len(keys), options))
+        n_each = math.ceil(len(keys) / n_parts)
+        groups += [tuple(keys[at : at + n_each]) for at in range(0, len(keys), n_each)]
+    return groups
+
+
+def _n_lockstep(n_alike: int, options: RunOptions) -> int:
+    """Return how many of so many policies train together: by default a GPU's share, 1 on a CPU."""
+    where = options.workers
+    if options.n_lockstep is not None:
+        return options.n_lockstep
+    is_here = where.slurm is None and where.scheduler is None
+    n_gpus = len(count_gpus(where.device)) if is_here else 0
+    return min(math.ceil(n_alike / n_gpus), _MOST_TOGETHER) if n_gpus else 1
 
 
 def _is_seen(node: Node) -> bool:

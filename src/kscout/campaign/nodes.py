@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -22,6 +22,17 @@ _FOLDERS = {
 LOG = "log.txt"
 _FORMAT = 1
 """Raised when the meaning of a name changes, so that old folders are not taken for new."""
+
+
+@final
+@dataclass(frozen=True)
+class Lockstep:
+    """Equal for runs that one command can do together, each into its own folder."""
+
+    words: tuple[str, ...]
+    """The command, to which each run adds its own `--config` and `--out`."""
+    alike: str
+    """A hash of the settings that they share."""
 
 
 @final
@@ -52,6 +63,8 @@ class Node:
     """Texts that the command reads, by name; they are written to the folder first."""
     group: str = ""
     """Runs of one kind and group take about as long as each other."""
+    lockstep: Lockstep | None = None
+    """How it is done together with others; None for a run that goes alone."""
 
     @property
     def folder(self) -> Path:
@@ -64,6 +77,12 @@ class Node:
     @property
     def log(self) -> Path:
         return self.folder / LOG
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """Return its own part of a command: the files of settings, and where it writes."""
+        configs = [word for name in self.files for word in ("--config", str(self.folder / name))]
+        return (*configs, "--out", str(self.output))
 
     def record(self) -> dict[str, Any]:
         """Return what is written to `node.json` and to the campaign's index."""
@@ -176,22 +195,21 @@ def make_node(
         for key, part in parts.items()
     }
     key = address(kind, settings, names)
-    folder = folder_of(root, kind, key)
-    configs = [word for name in files or {} for word in ("--config", str(folder / name))]
     flat = [x for part in parts.values() for x in (part if isinstance(part, Sequence) else [part])]
-    return Node(
+    node = Node(
         kind=kind,
         title=title,
         key=key,
         root=root,
         label=label,
         product=product,
-        command=(*words, *configs, "--out", str(folder / label)),
+        command=tuple(words),
         settings=settings,
         inputs=tuple(one.key for one in flat if isinstance(one, Node)),
         files=files or {},
         group=group,
     )
+    return replace(node, command=(*words, *node.own_words))
 
 
 def name_of(part: Node | Source) -> str:

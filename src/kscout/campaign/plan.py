@@ -8,7 +8,17 @@ from typing import final
 from kscout.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.campaign.file import Evaluation, GivenStore, MadeStore, Store
 from kscout.campaign.grid import Grid, Network
-from kscout.campaign.nodes import Node, Setting, Source, file_name, flags, make_node, path_of
+from kscout.campaign.nodes import (
+    Lockstep,
+    Node,
+    Setting,
+    Source,
+    address,
+    file_name,
+    flags,
+    make_node,
+    path_of,
+)
 from kscout.campaign.sources import (
     file_fingerprint,
     given_reconstruction,
@@ -39,8 +49,11 @@ class Plan:
 
     def add(self, node: Node) -> Node:
         """Add a run; one that is there already stays as it is."""
-        command = (*flags({"use": self.use}), *node.command)
-        return self.nodes.setdefault(node.key, replace(node, command=command))
+        use = flags({"use": self.use})
+        if node.lockstep is not None:
+            together = replace(node.lockstep, words=(*use, *node.lockstep.words))
+            node = replace(node, lockstep=together)
+        return self.nodes.setdefault(node.key, replace(node, command=(*use, *node.command)))
 
     def of_kind(self, kind: str) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind == kind]
@@ -156,7 +169,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
     if setting.horizon.size is None:
         # Without these the command would hold the run to the image size of its default preset.
         words += flags({"n_initial": setting.horizon.n_initial, "steps": setting.horizon.horizon})
-    return make_node(
+    node = make_node(
         root,
         "policy",
         f"{file_name(training.label)}-seed{training.seed}",
@@ -168,6 +181,11 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
         files={SETTINGS: to_toml(config)},
         group=f"{training.method}, {setting.label}",
     )
+    shared = to_table(config)
+    for name in ("seed", *training.varied):
+        del shared["training"][name]
+    together = ("train", "policies", *setting.words)
+    return replace(node, lockstep=Lockstep(together, address("policy", shared, {})))
 
 
 def _evaluation(

@@ -1,11 +1,11 @@
 """Run a command that must not outlive whoever asked for it. Only the standard library is used.
 
-    python supervise.py DESCRIPTOR COMMAND...
+    python supervise.py DESCRIPTOR,... COMMAND...
 
 Standard input is a pipe that the asker holds open: when it closes, because the asker ended in
 whatever way, the command and all that it started are killed. When this process itself is killed,
-the system kills the command. DESCRIPTOR, the lock of the run's folder, is handed on, so that the
-lock is held for as long as any part of the run lives.
+the system kills the command. The descriptors, locks of the runs' folders, are handed on, so that
+these are held for as long as any part of the command lives.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import threading
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int, command: list[str]) -> int:
+def main(descriptors: list[int], command: list[str]) -> int:
     """Run the command to its end and return its exit code, 128 + signal if it was killed."""
     # Loaded before the fork: between fork and exec no library should be opened.
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -32,7 +32,7 @@ def main(descriptor: int, command: list[str]) -> int:
         command,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        pass_fds=(descriptor,),
+        pass_fds=descriptors,
         preexec_fn=die_with_parent,
     )
     threading.Thread(target=_kill_at_end_of_input, args=(child.pid,), daemon=True).start()
@@ -53,4 +53,4 @@ def _kill_group(group: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main([int(one) for one in sys.argv[1].split(",")], sys.argv[2:]))

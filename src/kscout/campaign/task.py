@@ -1,12 +1,13 @@
-"""One run, as a worker does it: under its folder's lock, in a process that dies with the worker."""
+"""Runs as a worker does them: under their folders' locks, in a process that dies with it."""
 
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -21,9 +22,10 @@ _TAIL_BYTES = 8192
 @final
 @dataclass(frozen=True)
 class Task:
-    """All that a worker needs to know about a run; it may be another machine's worker."""
+    """All that a worker needs to know about what to do; it may be another machine's worker."""
 
-    node: Node
+    nodes: tuple[Node, ...]
+    """One run, or several that one command does in lockstep."""
     needs: tuple[Path, ...] = ()
     """Files that are there when the inputs are."""
     program: tuple[str, ...] = ()
@@ -34,20 +36,32 @@ class Task:
     """The folder that every other path is relative to."""
 
     @property
-    def folder(self) -> Path:
-        return self.cwd / self.node.folder
+    def keys(self) -> tuple[str, ...]:
+        return tuple(node.key for node in self.nodes)
 
     @property
-    def product(self) -> Path:
-        return self.cwd / self.node.output / self.node.product
+    def folders(self) -> list[Path]:
+        return [self.cwd / node.folder for node in self.nodes]
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return the arguments of `kscout`."""
+        first = self.nodes[0]
+        if len(self.nodes) == 1 or first.lockstep is None:
+            return first.command
+        return (*first.lockstep.words, *(word for node in self.nodes for word in node.own_words))
+
+    def product(self, node: Node) -> Path:
+        """Return the file that shows that a run is whole."""
+        return self.cwd / node.output / node.product
 
 
 @final
 @dataclass(frozen=True)
 class Result:
-    """How a run ended."""
+    """How a task ended: all its runs well, or none."""
 
-    key: str
+    keys: tuple[str, ...]
     is_done: bool
     seconds: float = 0.0
     reason: str = ""
@@ -57,53 +71,70 @@ class Result:
 
 
 def run_task(task: Task) -> Result:
-    """Do a run, unless it is done already; what goes wrong is told in the result."""
+    """Do the runs that are not done already; what goes wrong is told in the result."""
     try:
-        # Waiting, because the processes of a killed worker may take a moment to be gone.
-        with locked(task.folder, wait=True) as lock:
-            if is_done(task.folder, task.product):
-                return Result(task.node.key, is_done=True)
-            return _run_locked(task, lock)
+        with ExitStack() as stack:
+            # Waiting, because the processes of a killed worker may take a moment to be gone.
+            locks = [
+                stack.enter_context(locked(folder, wait=True)) for folder in sorted(task.folders)
+            ]
+            waiting = [
+                node
+                for node in task.nodes
+                if not is_done(task.cwd / node.folder, task.product(node))
+            ]
+            if not waiting:
+                return Result(task.keys, is_done=True)
+            result = _run_locked(replace(task, nodes=tuple(waiting)), locks)
+            return replace(result, keys=task.keys)
     except OSError as error:
-        reason = f"{error.strerror or error} ({error.filename or task.folder})"
-        return Result(task.node.key, is_done=False, reason=reason)
+        reason = f"{error.strerror or error} ({error.filename or task.folders[0]})"
+        return Result(task.keys, is_done=False, reason=reason)
 
 
-def _run_locked(task: Task, lock: int) -> Result:
-    folder, node = task.folder, task.node
+def _run_locked(task: Task, locks: Sequence[int]) -> Result:
     for path in task.needs:
         if not (task.cwd / path).is_file():
             reason = f"{path} is gone since the campaign began; run it again, or restore the file"
             return _failed(task, reason, is_final=True)
     started = time.time()
-    (folder / FAILED).unlink(missing_ok=True)
-    (folder / DONE).unlink(missing_ok=True)
-    for name, text in node.files.items():
-        write_text(folder / name, text)
-    write_json(folder / NODE, {**node.record(), "started": now(), "started_s": started})
-    code = _run_command(task, lock)
+    for node, folder in zip(task.nodes, task.folders, strict=True):
+        (folder / FAILED).unlink(missing_ok=True)
+        (folder / DONE).unlink(missing_ok=True)
+        for name, text in node.files.items():
+            write_text(folder / name, text)
+        write_json(folder / NODE, {**node.record(), "started": now(), "started_s": started})
+    code = _run_command(task, locks)
     seconds = time.time() - started
-    if code == 0 and task.product.is_file():
+    missing = [path for path in map(task.product, task.nodes) if not path.is_file()]
+    if code != 0 or missing:
+        product = missing[0] if missing else Path()
+        return _failed(task, _reason(task.folders[0] / LOG, code, product))
+    for folder in task.folders:
         write_json(folder / DONE, {"date": now(), "seconds": round(seconds, 2)})
-        return Result(node.key, is_done=True, seconds=seconds)
-    return _failed(task, _reason(folder / LOG, code, task.product))
+    return Result(task.keys, is_done=True, seconds=seconds)
 
 
-def _run_command(task: Task, lock: int) -> int:
+def _run_command(task: Task, locks: Sequence[int]) -> int:
     program = task.program or (sys.executable, "-m", "kscout")
-    command = [*program, *task.node.command]
+    command = [*program, *task.command]
     # Lines of progress should be in the log at once, and sentences on one line.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "500", **task.environment}
-    with (task.folder / LOG).open("ab") as log:
-        log.write(f"== {now()}, attempt {task.attempt}: {shlex.join(command)}\n".encode())
+    first, *others = task.folders
+    head = f"== {now()}, attempt {task.attempt}: "
+    for folder in others:
+        with (folder / LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{head}in lockstep with {first.name}, see {first / LOG}\n")
+    with (first / LOG).open("ab") as log:
+        log.write(f"{head}{shlex.join(command)}\n".encode())
         log.flush()
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervise.__file__, str(lock), *command],
+            [sys.executable, "-I", "-S", supervise.__file__, ",".join(map(str, locks)), *command],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=(lock,),
+            pass_fds=locks,
             cwd=task.cwd,
             env=environment,
         )
@@ -117,8 +148,9 @@ def _run_command(task: Task, lock: int) -> int:
 
 def _failed(task: Task, reason: str, *, is_final: bool = False) -> Result:
     record = {"date": now(), "reason": reason, "attempt": task.attempt}
-    write_json(task.folder / FAILED, record)
-    return Result(task.node.key, is_done=False, reason=reason, is_final=is_final)
+    for folder in task.folders:
+        write_json(folder / FAILED, record)
+    return Result(task.keys, is_done=False, reason=reason, is_final=is_final)
 
 
 def _reason(log: Path, code: int, product: Path) -> str:

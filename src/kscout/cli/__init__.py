@@ -18,7 +18,7 @@ from kscout.cli.campaign import app as campaign_app
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
 from kscout.cli.report import report
-from kscout.cli.train_policy import train_policy
+from kscout.cli.train_policy import train_policy, train_together
 from kscout.errors import KScoutError
 
 INTERRUPTED = 130
@@ -60,6 +60,7 @@ def kscout(
 app.command()(demo)
 app.add_typer(data.app, name="data", help="Make, import and look at stores of slices.")
 train.app.command("policy")(train_policy)
+train.app.command("policies")(train_together)
 app.add_typer(train.app, name="train", help="Train a reconstructor or a policy.")
 app.command()(evaluate)
 app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs and results.")

@@ -41,6 +41,14 @@ def run(
             "interface, or any long option of sbatch; any number of times.",
         ),
     ] = None,
+    lockstep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most policies that one process trains together. [default: all seeds and gammas "
+            "of a setting that a GPU gets, up to 32; 1 on a CPU, SLURM or another's scheduler]",
+        ),
+    ] = None,
     retries: Annotated[int, typer.Option(help="Further attempts at a run that fails.")] = 1,
     report: Annotated[
         bool, typer.Option(help="Write report.html to the folder when all is done.")
@@ -60,7 +68,8 @@ def run(
     # Asked to stop, it closes its workers and jobs first, as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with telling(plan) as on_event:
-        outcome = run_campaign(plan, RunOptions(where, retries), file=str(file), on_event=on_event)
+        options = RunOptions(where, retries, n_lockstep=lockstep)
+        outcome = run_campaign(plan, options, file=str(file), on_event=on_event)
     page = write_page(plan, outcome) if report else None
     tell_outcome(plan, outcome, page, as_json)
     raise typer.Exit(1 if outcome.failed else 0)

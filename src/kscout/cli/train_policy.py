@@ -1,4 +1,4 @@
-"""`kscout train policy`."""
+"""`kscout train policy` and `kscout train policies`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +23,8 @@ from kscout.config import (
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import ESTIMATORS
 
+_PRESET = "knee-base"
+
 
 def train_policy(
     data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
@@ -41,7 +43,7 @@ def train_policy(
             help="Discount of ngreedy (paper: 1); several train in lockstep, into OUT/gamma-G."
         ),
     ] = None,
-    preset: Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")] = "knee-base",
+    preset: Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")] = _PRESET,
     n_initial: Annotated[int | None, typer.Option(help="Central columns at the start.")] = None,
     steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
@@ -108,6 +110,40 @@ def train_policy(
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         runs = train_policies(
             configs, Store.open(data), reconstructor, outs, device=device, on_step=on_step
+        )
+    tell_runs(runs, as_json=as_json)
+
+
+def train_together(
+    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
+    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
+    config: Annotated[
+        list[Path], typer.Option(help="TOML file of a policy's settings; one per policy.")
+    ],
+    out: Annotated[
+        list[Path], typer.Option(help="Run folder; one per policy, in the order of the files.")
+    ],
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train policies in lockstep, each by its own file into its own folder, as campaigns do.
+
+    Their settings may differ in the seed and in what their estimator lets vary, such as gamma.
+
+    Example: kscout train policies --data stores/knee --reconstructor runs/unet --config a.toml
+    --out runs/a --config b.toml --out runs/b
+    """
+    from kscout.data.store import Store
+    from kscout.training.policy import train_policies
+
+    if len(config) != len(out):
+        raise ConfigError(
+            f"{len(config)} --config and {len(out)} --out; give one of each per policy"
+        )
+    configs = [resolve_policy(_PRESET, file, [], {}) for file in config]
+    with training_progress() as on_step:
+        runs = train_policies(
+            configs, Store.open(data), reconstructor, out, device=device, on_step=on_step
         )
     tell_runs(runs, as_json=as_json)
 
