@@ -77,9 +77,9 @@ def is_locked(folder: Path) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole."""
+    """Write a text file whole; what is no text, as names of files may be, as JSON escapes it."""
     with written_whole(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value

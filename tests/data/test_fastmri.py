@@ -13,6 +13,7 @@ from kscout.data.cutting import center_crop, middle_slices, zero_pad
 from kscout.data.formats.hdf5 import read_hdf5
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.splits import sample_volumes
+from kscout.data.volumes import VolumeFile, read_volume
 from kscout.errors import DataError
 from kscout.names import IMPORT_PRESETS
 
@@ -93,7 +94,7 @@ def write_hdf5(path: Path, **datasets: np.ndarray) -> Path:
 
 def test_brain_targets_and_acquisitions_are_found(tmp_path: Path) -> None:
     volume = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
-    images, acquisition = read_hdf5(write_hdf5(tmp_path / "a.h5", reconstruction_rss=volume))
+    images, acquisition, _ = read_hdf5(write_hdf5(tmp_path / "a.h5", reconstruction_rss=volume))
     assert acquisition == "AXT1"
     assert images.dtype == np.float32
     assert np.array_equal(images, volume)
@@ -112,5 +113,7 @@ def test_a_file_without_targets_says_what_it_has(tmp_path: Path) -> None:
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "a.h5", reconstruction_esc=np.ones((5, 64, 64), np.float32))
     path.write_bytes(path.read_bytes()[:4000])
-    with pytest.raises(DataError, match=r"a\.h5 cannot be read as HDF5 .*copy it again"):
-        read_hdf5(path)
+    with pytest.raises(
+        DataError, match=r"a\.h5 cannot be read as fastMRI's HDF5 .*; copy or save it"
+    ):
+        read_volume(VolumeFile(path.name, path, "hdf5"))

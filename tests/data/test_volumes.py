@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kscout.data.formats.numpy_array import read_numpy
+from kscout.data.formats import Scan
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import DataError
@@ -88,7 +88,7 @@ def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path: Path) -> No
         )
     (volume,) = find_volumes(tmp_path / "knee")
     assert (volume.name, volume.format) == ("series", "dicom")
-    images, acquisition = read_volume(volume)
+    images, acquisition, _ = read_volume(volume)
     assert acquisition == "PD cor"
     assert np.array_equal(images, (2 * pixels[[0, 2, 1]] - 1).astype(np.float32))
 
@@ -112,6 +112,10 @@ def test_bad_dicom_folders_are_named(tmp_path: Path) -> None:
     (tmp_path / "b.dcm").write_bytes(b"not DICOM at all")
     with pytest.raises(DataError, match=r"b\.dcm cannot be read as DICOM"):
         read_volume(find_volumes(tmp_path)[0])
+
+
+def read_numpy(path: Path, key: str | None = None) -> Scan:
+    return read_volume(VolumeFile(path.name, path, "numpy"), key=key)
 
 
 def test_numpy_stacks_are_read(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from kscout.data.formats import Stack
+from kscout.data.formats import Stack, check_memory
 from kscout.errors import DataError
 
 Images = Shaped[np.ndarray, "slice _ _"]
@@ -43,7 +43,10 @@ def cut_squares(images: Stack, path: Path, *, size: int | None, pad: int | None)
         pad: images smaller than this are surrounded with zeros first.
     """
     n_rows, n_cols = images.shape[-2:]
+    if not n_rows or not n_cols:
+        raise DataError(f"{path} has images of {n_rows}x{n_cols}, without a pixel; save it again")
     if pad is not None:
+        check_memory(path, len(images) * max(pad, n_rows) * max(pad, n_cols))
         images = zero_pad(images, pad)
     elif n_rows != n_cols and size is None:
         short, long = sorted((n_rows, n_cols))

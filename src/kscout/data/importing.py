@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -11,12 +12,12 @@ from typing import Any, final
 import numpy as np
 
 from kscout.data.cutting import Squares, check_pixels, cut_squares, middle_slices
-from kscout.data.formats import Stack
+from kscout.data.formats import Stack, printable, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
 from kscout.data.splits import Assignment, assign_splits
 from kscout.data.store import SPLITS, WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
-from kscout.data.volumes import VolumeFile, read_volume
+from kscout.data.volumes import VolumeFile, read_volume, relative
 from kscout.errors import ConfigError, DataError
 from kscout.names import Plane
 
@@ -133,7 +134,7 @@ def _import_all(
     acquisitions: set[str] = set()
     n_kept = 0
     for n_done, (split, volume) in enumerate(queue, start=1):
-        origin = _relative(volume.path, source)
+        origin = relative(volume.path, source)
         if writer.holds(split, volume.name):
             n_kept += 1
         elif origin not in writer.left_out:
@@ -152,7 +153,9 @@ def _import_all(
 def _warnings(assignment: Assignment, writer: StoreWriter) -> Iterator[str]:
     """Tell what is odd about the slices that were imported."""
     files = {volume.path for found in assignment.volumes.values() for volume in found}
-    single = sorted(path.name for path in files if path.suffix == ".npy" and _is_single(path))
+    single = sorted(
+        printable(path.name) for path in files if path.suffix == ".npy" and _is_single(path)
+    )
     if len(single) == 1:
         yield f"{single[0]} holds one image, not a stack: it became a volume of one slice"
     elif single:
@@ -178,19 +181,20 @@ def _warnings(assignment: Assignment, writer: StoreWriter) -> Iterator[str]:
 
 
 def _is_single(path: Path) -> bool:
-    try:
-        return np.lib.format.open_memmap(path, mode="r").ndim == 2
-    except (OSError, EOFError, ValueError):
-        return False  # It cannot be read, and has been left out.
+    # What cannot be read has been left out.
+    with suppress(DataError), reading(path, "an array"):
+        return path.is_file() and np.lib.format.open_memmap(path, mode="r").ndim == 2
+    return False
 
 
 def _import_one(
     split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
 ) -> str:
     try:
-        images, acquisition = read_volume(volume, key=settings.key, plane=settings.plane)
+        images, acquisition, _ = read_volume(volume, key=settings.key, plane=settings.plane)
         if settings.acquisition in (None, acquisition):
-            kept, numbers = prepare_images(images, volume, settings)
+            with reading(volume.path, "images"):
+                kept, numbers = prepare_images(images, volume, settings)
             shown = np.flatnonzero(kept.any(axis=(1, 2))).tolist()
             writer.append(
                 split,
@@ -219,11 +223,7 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     return {
         "command": "kscout data import",
-        "source": source.as_posix(),
+        "source": printable(source.as_posix()),
         "settings": asdict(settings) | {"splits": settings.splits and settings.splits.as_posix()},
         "files_sha256": digest,
     }
-
-
-def _relative(path: Path, source: Path) -> str:
-    return path.relative_to(source).as_posix() if path != source else path.name

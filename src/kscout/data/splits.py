@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, final
 
+from kscout.data.formats import printable
 from kscout.data.store import SPLITS
 from kscout.data.volumes import SUFFIXES, VolumeFile, find_volumes
 from kscout.errors import DataError
@@ -126,7 +127,7 @@ def _read_lists(folder: Path) -> dict[str, list[str]]:
     lists = {
         split: [
             Path(line.strip()).name
-            for line in file.read_text(encoding="utf-8").splitlines()
+            for line in file.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
             if line.strip() and not line.startswith("#")
         ]
         for split, file in files.items()
@@ -144,7 +145,8 @@ def _unique_volumes(source: Path) -> list[VolumeFile]:
     """
     by_name: dict[str, VolumeFile] = {}
     for volume in find_volumes(source):
-        by_name.setdefault(volume.path.name, replace(volume, name=volume.path.name))
+        name = printable(volume.path.name)
+        by_name.setdefault(name, replace(volume, name=name))
     return list(by_name.values())
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from kscout.data.formats import Stack
+from kscout.data.formats import Scan, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
+from kscout.errors import DataError
 from kscout.names import FORMATS, Plane, import_target
 
 SUFFIXES = {
@@ -33,7 +34,7 @@ class VolumeFile:
     @property
     def n_bytes(self) -> int:
         files = dicom_files(self.path) if self.format == "dicom" else [self.path]
-        return sum(file.stat().st_size for file in files)
+        return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def find_volumes(source: Path) -> list[VolumeFile]:
@@ -41,53 +42,62 @@ def find_volumes(source: Path) -> list[VolumeFile]:
 
     A volume is called by its file's name, and by its path where two files share a name.
     """
-    if source.is_file():
+    if not source.is_dir():
         kind = _format_of(source)
-        return [VolumeFile(source.name, source, kind)] if kind else []
+        return [VolumeFile(printable(source.name), source, kind)] if kind else []
     found = sorted(set(_walk(source)))
     counts = Counter(path.name for path, _ in found)
     volumes = [
         VolumeFile(
-            path.name if counts[path.name] == 1 else path.relative_to(source).as_posix(), path, kind
+            printable(path.name if counts[path.name] == 1 else relative(path, source)), path, kind
         )
         for path, kind in found
     ]
     return sorted(volumes, key=lambda volume: volume.name)
 
 
-def read_volume(
-    volume: VolumeFile, *, key: str | None = None, plane: Plane = "axial"
-) -> tuple[Stack, str]:
-    """Return the images of a volume and its acquisition.
+def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "axial") -> Scan:
+    """Return the images of a volume, its acquisition and its spacing.
 
     Args:
         volume: what `find_volumes` found.
         key: name of the images inside HDF5 and `.npz` files.
         plane: along which NIfTI volumes are cut.
     """
-    entry = FORMATS[volume.format]
+    entry, path = FORMATS[volume.format], volume.path
     given = {"key": key, "plane": plane}
-    read = import_target(entry.target, of="reader")
-    return read(volume.path, **{name: given[name] for name in entry.options})
+    with reading(path, entry.summary):
+        # Opening a pipe would wait for whoever writes to it.
+        if not path.is_file() and not (path.is_dir() and entry.is_series):
+            raise DataError(f"{path} is no regular file; remove it from the source")
+        read = import_target(entry.target, of="reader")
+        scan: Scan = read(path, **{name: given[name] for name in entry.options})
+        return scan._replace(acquisition=printable(scan.acquisition))
+
+
+def relative(path: Path, source: Path) -> str:
+    """Return the path of a volume inside its source, or its name where it is the source."""
+    return printable(path.relative_to(source).as_posix() if path != source else path.name)
 
 
 def _format_of(path: Path) -> str | None:
     if path.name.startswith("."):
         return None
     name = path.name.lower()
-    return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
+    known = next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
+    return "dicom" if known is None and is_dicom(path) else known
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
-    has_series = False
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
+def _walk(source: Path) -> Iterator[tuple[Path, str]]:
+    """Yield volumes and their formats; links that lead around in circles are followed once."""
+    folders, seen = [source], set()
+    while folders:
+        folder = folders.pop()
+        if (place := folder.resolve()) in seen:
             continue
-        kind = _format_of(path)
-        if path.is_dir():
-            yield from _walk(path)
-        elif kind is not None:
-            yield path, kind
-        elif not has_series and is_dicom(path):
-            has_series = True
-            yield folder, "dicom"
+        seen.add(place)
+        for path in folder.iterdir():
+            if path.is_dir():
+                folders += [] if path.name.startswith(".") else [path]
+            elif kind := _format_of(path):
+                yield folder if kind == "dicom" else path, kind

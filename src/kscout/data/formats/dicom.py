@@ -5,50 +5,88 @@ from typing import Any
 
 import numpy as np
 
-from kscout.data.formats import Stack, require
+from kscout.data.formats import (
+    BYTES_PER_PIXEL,
+    Scan,
+    Stack,
+    check_memory,
+    check_size,
+    reading,
+    require,
+)
 from kscout.errors import DataError
 from kscout.names import FORMATS
 
+_DEFLATED = "1.2.840.10008.1.2.1.99"
+"""The transfer syntax of which pydicom unpacks the whole file, whatever comes out."""
+_LARGEST_DEFLATION = 1032
+"""How many times its size a deflated file may become."""
+
 
 def is_dicom(path: Path) -> bool:
-    """Say whether a file is DICOM, by its name or, without one, by its magic bytes."""
+    """Say whether something is a DICOM file, by its name or, whatever that is, by magic bytes."""
+    # A DICOMDIR lists the files of a medium, and has no images.
+    if not path.is_file() or path.name.upper() == "DICOMDIR":
+        return False
     if path.suffix.lower() in FORMATS["dicom"].suffixes:
         return True
-    if path.suffix and not path.suffix[1:].isdigit():
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
         return False
-    with path.open("rb") as file:
-        return file.read(132)[128:] == b"DICM"
 
 
-def dicom_files(folder: Path) -> list[Path]:
-    """Return the DICOM files that lie directly in a folder, sorted by name."""
-    files = [path for path in folder.iterdir() if path.is_file() and path.name[0] != "."]
-    return sorted(path for path in files if is_dicom(path))
+def dicom_files(place: Path) -> list[Path]:
+    """Return the DICOM files that lie directly in a folder, sorted by name; or the one file."""
+    if place.is_file():
+        return [place]
+    return sorted(path for path in place.iterdir() if path.name[0] != "." and is_dicom(path))
 
 
-def read_dicom_series(folder: Path) -> tuple[Stack, str]:
-    """Return the slices of a series, and its description as the acquisition."""
-    slices = [_read_file(path) for path in dicom_files(folder)]
+def read_dicom_series(folder: Path) -> Scan:
+    """Return the slices of a series, and its description as the acquisition.
+
+    Args:
+        folder: of the files, or the only file.
+    """
+    files = dicom_files(folder)
+    check_memory(folder, sum(path.stat().st_size for path in files))
+    slices = [_read_file(path) for path in files]
     series = {str(getattr(data, "SeriesInstanceUID", "")) for data in slices}
     if len(series) > 1:
         raise DataError(f"{folder} mixes {len(series)} series; put each into a folder of its own")
     slices.sort(key=_position)
-    frames = [_pixels(data, folder) for data in slices]
+    frames = [_pixels(data) for data in slices]
     sizes = sorted({frame.shape[-2:] for frame in frames})
     if len(sizes) != 1:
         raise DataError(
             f"{folder} has slices of {len(sizes)} sizes ({sizes[0]}, {sizes[1]}); move those of "
             "one size into a folder of their own"
         )
-    return np.concatenate(frames), str(getattr(slices[0], "SeriesDescription", ""))
+    spacings = {_spacing(data) for data in slices}
+    return Scan(
+        np.concatenate(frames),
+        str(getattr(slices[0], "SeriesDescription", "")),
+        spacings.pop() if len(spacings) == 1 else None,
+    )
 
 
 def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynamic
     pydicom = require("dicom", path)
-    try:
+    with reading(path, "DICOM"):
+        meta = pydicom.filereader.read_file_meta_info(path)
+        if meta.get("TransferSyntaxUID") == _DEFLATED:
+            check_memory(path, _LARGEST_DEFLATION * path.stat().st_size // BYTES_PER_PIXEL)
         return pydicom.dcmread(path)
-    except (OSError, EOFError, ValueError, pydicom.errors.InvalidDicomError) as error:
-        raise DataError(f"{path} cannot be read as DICOM ({error}); copy it again") from error
+
+
+def _spacing(data: Any) -> tuple[float, float] | None:  # noqa: ANN401 - pydicom data sets are dynamic
+    """Return the spacing of rows and of columns; the frames of one file may share it."""
+    groups = data.get("SharedFunctionalGroupsSequence") or [data]
+    measures = groups[0].get("PixelMeasuresSequence") or [data]
+    found = measures[0].get("PixelSpacing")
+    return None if found is None or len(found) != 2 else (float(found[0]), float(found[1]))
 
 
 def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data sets are dynamic
@@ -61,18 +99,16 @@ def _position(data: Any) -> tuple[float, int]:  # noqa: ANN401 - pydicom data se
     return float(normal @ np.asarray(data.ImagePositionPatient, dtype=np.float64)), number
 
 
-def _pixels(data: Any, folder: Path) -> Stack:  # noqa: ANN401 - pydicom data sets are dynamic
-    name = Path(str(data.filename)).name
-    try:
+def _pixels(data: Any) -> Stack:  # noqa: ANN401 - pydicom data sets are dynamic
+    path = Path(str(data.filename))
+    with reading(path, "DICOM images", advice="convert it to an uncompressed transfer syntax"):
+        frames = int(getattr(data, "NumberOfFrames", None) or 1)
+        shape = (frames, int(data.Rows), int(data.Columns))
+        check_size(path, shape, np.dtype(f"u{max(int(data.BitsAllocated) // 8, 1)}"))
         pixels = np.asarray(data.pixel_array, dtype=np.float32)
-    except (AttributeError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise DataError(
-            f"{folder / name} has pixels that cannot be read ({error}); convert the series to an "
-            "uncompressed transfer syntax"
-        ) from error
     if int(getattr(data, "SamplesPerPixel", 1)) != 1 or pixels.ndim not in (2, 3):
         raise DataError(
-            f"{folder / name} has pixels of shape {pixels.shape} instead of gray values; convert "
+            f"{path} has pixels of shape {pixels.shape} instead of gray values; convert "
             "the series to gray values"
         )
     slope = float(getattr(data, "RescaleSlope", 1) or 1)

@@ -1,52 +1,94 @@
 """fastMRI's HDF5 volumes (arXiv:1811.08839)."""
 
+from contextlib import suppress
 from pathlib import Path
+from xml.etree import ElementTree
 
 import h5py
 import numpy as np
 
-from kscout.data.formats import Stack
+from kscout.data.formats import Scan, check_size
 from kscout.errors import DataError
 
 TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
 """Where single-coil (knee) and multi-coil (brain) targets lie."""
 
 
-def read_hdf5(path: Path, key: str | None = None) -> tuple[Stack, str]:
+def read_hdf5(path: Path, key: str | None = None) -> Scan:
     """Return the target images and the acquisition of a volume; nothing else is needed in it.
 
     Args:
         path: the HDF5 file.
         key: the data set that holds the images; by default whichever of `TARGET_KEYS` is there.
     """
-    try:
-        with h5py.File(path, "r") as file:
-            found = [name for name in ((key,) if key else TARGET_KEYS) if name in file]
-            if not found:
-                raise DataError(_no_target(path, key, sorted(file)))
-            stored = file[found[0]][()]
-            acquisition = file.attrs.get("acquisition", "")
-    except (OSError, RuntimeError, AttributeError, TypeError, ValueError) as error:
+    with h5py.File(path, "r") as file:
+        data, name = None, key or ""
+        for name in (key,) if key else TARGET_KEYS:
+            if (data := _find(file, path, name)) is not None:
+                break
+        if data is None:
+            raise DataError(_no_target(file, path, key))
+        if data.shape is None or len(data.shape) != 3 or data.dtype.kind not in "fiu":
+            raise DataError(
+                f"{path} holds {name} as {data.dtype} of shape {data.shape} instead of real "
+                "images slice x row x column; name another data set with --key"
+            )
+        check_size(path, data.shape, data.dtype)
+        images = data[()].astype(np.float32, copy=False)
+        acquisition = file.attrs.get("acquisition", "")
+        spacing_mm = _spacing(file, path) if name in TARGET_KEYS else None
+    if isinstance(acquisition, bytes):
+        acquisition = acquisition.decode("utf-8", "surrogateescape")
+    return Scan(images, str(acquisition), spacing_mm)
+
+
+def _find(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
+    """Return a data set whose values lie in this very file; None where there is none."""
+    place = file
+    for part in name.strip("/").split("/"):
+        link = place.get(part, getlink=True) if isinstance(place, h5py.Group) else None
+        if link is None:
+            return None
+        # Not followed: it may lead to any file of this machine.
+        if not isinstance(link, h5py.HardLink):
+            raise DataError(
+                f"{path} holds {name} as a link to {getattr(link, 'path', 'elsewhere')}; copy the "
+                "images themselves into the file"
+            )
+        place = place[part]
+    if not isinstance(place, h5py.Dataset):
+        raise DataError(f"{path} holds {name} as a group; name a data set in it with --key")
+    if place.external or place.is_virtual:
         raise DataError(
-            f"{path} cannot be read as HDF5 ({_first_line(error)}); it may be truncated: "
-            "copy it again"
-        ) from error
-    if stored.ndim != 3 or stored.dtype.kind not in "fiu":
-        raise DataError(
-            f"{path} holds {found[0]} as {stored.dtype} of shape {stored.shape} instead of real "
-            "images slice x row x column; name another data set with --key"
+            f"{path} holds {name} without its values, which lie in other files; copy the images "
+            "themselves into the file"
         )
-    told = acquisition.decode() if isinstance(acquisition, bytes) else str(acquisition)
-    return stored.astype(np.float32, copy=False), told
+    return place
 
 
-def _no_target(path: Path, key: str | None, keys: list[str]) -> str:
-    wanted = key or " or ".join(TARGET_KEYS)
+def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:
+    """Return the spacing of rows and columns by the file's ISMRMRD header."""
+    # Nothing but the target is required: where the header cannot be read, there is none.
+    with suppress(Exception):
+        if header := _find(file, path, "ismrmrd_header"):
+            root = ElementTree.fromstring(header[()])
+            space = "{*}encoding/{*}reconSpace"
+            rows, cols = (
+                float(root.findtext(f"{space}/{{*}}fieldOfView_mm/{{*}}{axis}") or "")
+                / float(root.findtext(f"{space}/{{*}}matrixSize/{{*}}{axis}") or "")
+                for axis in "xy"
+            )
+            return rows, cols
+    return None
+
+
+def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
+    wanted, keys = key or " or ".join(TARGET_KEYS), sorted(file)
     message = f"{path} has no {wanted} (it has: {', '.join(keys) or 'nothing'}); "
-    if not key and "kspace" in keys:
-        message += "fastMRI's public test set has no targets: use --test-from-train, or "
-    return message + "name the data set of images with --key"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    if key or "kspace" not in keys:
+        return message + "name the data set of images with --key"
+    return message + (
+        "kscout imports images, not raw k-space: reconstruct them and store them as "
+        "reconstruction_rss, slice x row x column, or pass over fastMRI's public test set, which "
+        "has none, with --test-from-train"
+    )

@@ -1,15 +1,15 @@
 """NIfTI volumes, cut along one anatomical axis."""
 
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from kscout.data.formats import Stack, require
+from kscout.data.formats import Scan, check_size, require
 from kscout.errors import DataError
 from kscout.names import Plane
 
 _AXES: dict[Plane, int] = {"sagittal": 0, "coronal": 1, "axial": 2}
+_UNITS_MM = {"meter": 1000.0, "micron": 0.001}
 
 
 def load_canonical(
@@ -22,18 +22,22 @@ def load_canonical(
         dtype: of the values; by default what the file's scaling gives.
     """
     nibabel = require("nifti", path)
-    from nibabel.filebasedimages import ImageFileError
+    image = nibabel.load(path)
+    stored = image.get_data_dtype()
+    if stored.kind not in "fiub":
+        raise DataError(
+            f"{path} holds {stored} of shape {image.shape} instead of real images; save "
+            "magnitudes of complex images, and gray values of colored ones"
+        )
+    check_size(path, image.shape, stored)
+    image = nibabel.as_closest_canonical(image)
+    unit_mm = _UNITS_MM.get(image.header.get_xyzt_units()[0], 1.0)
+    values = np.asarray(image.dataobj, dtype=dtype)
+    return values, tuple(float(step) * unit_mm for step in image.header.get_zooms())
 
-    try:
-        image = nibabel.as_closest_canonical(nibabel.load(path))
-        values = np.asarray(image.dataobj, dtype=dtype)
-    except (OSError, EOFError, ValueError, TypeError, zlib.error, ImageFileError) as error:
-        raise DataError(f"{path} cannot be read as NIfTI ({error}); copy it again") from error
-    return values, tuple(float(step) for step in image.header.get_zooms())
 
-
-def read_nifti(path: Path, plane: Plane = "axial") -> tuple[Stack, str]:
-    """Return the slices of a volume in radiological view, and an empty acquisition.
+def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
+    """Return the slices of a volume in radiological view.
 
     Slices go from right, back or bottom; the head's top or front is up.
 
@@ -41,7 +45,7 @@ def read_nifti(path: Path, plane: Plane = "axial") -> tuple[Stack, str]:
         path: a `.nii` or `.nii.gz` file.
         plane: of the slices; means the same for every file, whatever its orientation.
     """
-    data, _ = load_canonical(path, np.float32)
+    data, steps_mm = load_canonical(path, np.float32)
     while data.ndim > 3 and data.shape[-1] == 1:
         data = data[..., 0]
     if data.ndim != 3:
@@ -51,4 +55,5 @@ def read_nifti(path: Path, plane: Plane = "axial") -> tuple[Stack, str]:
         )
     axis = _AXES[plane]
     first, second = (other for other in range(3) if other != axis)
-    return data.transpose(axis, second, first)[:, ::-1, ::-1], ""
+    images = data.transpose(axis, second, first)[:, ::-1, ::-1]
+    return Scan(images, spacing_mm=(steps_mm[second], steps_mm[first]))

@@ -1,52 +1,80 @@
 """NumPy's `.npy` and `.npz` files."""
 
+import io
+import math
 import zipfile
-import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from kscout.data.formats import Stack
+from kscout.data.formats import Scan, check_size
 from kscout.errors import DataError
 
-# What numpy and zipfile raise on a damaged `.npy` or `.npz`; an unknown compression is the last.
-_UNREADABLE = (
-    *(OSError, EOFError, ValueError, KeyError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError),
-)
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
-def read_numpy(path: Path, key: str | None = None) -> tuple[Stack, str]:
-    """Return a stack of real images and an empty acquisition.
+def read_numpy(path: Path, key: str | None = None) -> Scan:
+    """Return a stack of real images.
 
     Args:
         path: a `.npy` file of one image or a stack, or a `.npz` file.
         key: name of the array in a `.npz` file that holds several.
     """
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.lib.npyio.NpzFile):
-            with loaded:
-                # A member that is no array comes out as bytes.
-                stack = np.asarray(loaded[_only_key(path, key, loaded.files)])
-        else:
-            stack = loaded
-    except _UNREADABLE as error:
+    # By content: an archive may be called .npy.
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            member = archive.getinfo(_only_member(path, key, archive.namelist()))
+            with archive.open(member) as file:
+                stack = read_array(file, path, member.file_size, n_axes=(2, 3))
+    else:
+        with path.open("rb") as file:
+            stack = read_array(file, path, path.stat().st_size, n_axes=(2, 3))
+    images = stack.astype(np.float32, copy=False)
+    return Scan(images if images.ndim == 3 else images[None])
+
+
+def read_array(
+    file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int, *, n_axes: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Read an array of real numbers, after a look at its header.
+
+    Args:
+        file: at its beginning.
+        path: its name, for messages.
+        n_bytes: that it has, header included.
+        n_axes: how many axes it may have; empty for any.
+    """
+    shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    if dtype.kind == "c":
         raise DataError(
-            f"{path} cannot be read as NumPy arrays ({error}); save it again with numpy.save"
-        ) from error
-    if np.iscomplexobj(stack) or stack.ndim not in (2, 3) or stack.dtype.kind not in "fiub":
-        raise DataError(
-            f"{path} holds {stack.dtype} of shape {stack.shape} instead of real images slice x "
-            "row x column; save magnitudes"
+            f"{path} holds {dtype} of shape {shape}, and kscout imports magnitudes of images: "
+            "if these are images, save their absolute values; if they are k-space, transform it "
+            "to images first, because the magnitude of k-space is no image"
         )
-    images = stack.astype(np.float32)
-    return images if images.ndim == 3 else images[None], ""
+    if dtype.kind not in "fiub" or (n_axes and len(shape) not in n_axes):
+        raise DataError(
+            f"{path} holds {dtype} of shape {shape} instead of real images slice x row x column; "
+            "save it so"
+        )
+    declared, held = math.prod(shape) * dtype.itemsize, n_bytes - file.tell()
+    if declared > held:
+        raise DataError(
+            f"{path} declares {dtype} of shape {shape}, which are {declared} bytes, and holds "
+            f"{held}; it may be truncated: copy it again"
+        )
+    check_size(path, shape, dtype)
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _only_key(path: Path, key: str | None, keys: list[str]) -> str:
+def _only_member(path: Path, key: str | None, members: list[str]) -> str:
+    keys = {member.removesuffix(".npy"): member for member in members}
     if key is None and len(keys) == 1:
-        return keys[0]
+        return members[0]
     if key not in keys:
         raise DataError(f"{path} holds the arrays {', '.join(keys)}; name one of them with --key")
-    return key
+    return keys[key]

@@ -14,7 +14,9 @@ import numpy as np
 from jaxtyping import Float32
 from scipy import ndimage
 
+from kscout.data.formats import reading
 from kscout.data.formats.nifti import load_canonical
+from kscout.data.formats.numpy_array import read_array
 from kscout.data.makers import load_table
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.head_download import SOURCES_FILE, download_heads
@@ -93,12 +95,8 @@ def _read_values(path: Path) -> tuple[np.ndarray, tuple[float, ...]]:
     if not path.is_file():
         raise DataError(f"no head volume at {path}; give a NIfTI or .npy file")
     if path.suffix == ".npy":
-        try:
-            with path.open("rb") as file:
-                # Unlike numpy.load, this takes no archive for an array.
-                return np.lib.format.read_array(file, allow_pickle=False), (1.0, 1.0, 1.0)
-        except ValueError as error:
-            raise DataError(f"{path} is not a readable .npy array: {error}") from error
+        with path.open("rb") as file:
+            return read_array(file, path, path.stat().st_size), (1.0, 1.0, 1.0)
     if not path.name.endswith((".nii", ".nii.gz")):
         raise DataError(f"{path} is neither NIfTI (.nii, .nii.gz) nor .npy; convert it first")
     values, spacing = load_canonical(path)
@@ -117,8 +115,9 @@ def _crop_to_head(
 
 
 def _load_head(path: Path, source: str) -> Head:
-    raw, spacing = _read_values(path)
-    values = np.asarray(raw, dtype=np.float32)
+    with reading(path, "a head"):
+        raw, spacing = _read_values(path)
+        values = np.asarray(raw, dtype=np.float32)
     values = values[..., 0] if values.ndim == 4 and values.shape[3] == 1 else values
     if values.ndim != 3 or min(values.shape) < 8:
         raise DataError(
@@ -142,8 +141,9 @@ def load_heads(paths: Sequence[Path]) -> list[Head]:
     heads = []
     for path in paths:
         listing = path.parent / SOURCES_FILE
-        known = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
-        named = {entry["file"]: f"{entry['source']} ({entry['license']})" for entry in known}
+        with reading(listing, "a list of sources"):
+            known = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
+            named = {entry["file"]: f"{entry['source']} ({entry['license']})" for entry in known}
         heads.append(_load_head(path, named.get(path.name, f"file {path.name}")))
     return heads
 

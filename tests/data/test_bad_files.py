@@ -1,0 +1,250 @@
+"""Whatever one file holds, an import tells it in one sentence, and goes on without it if asked."""
+
+import os
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from kscout.data import formats
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.store import Store
+from kscout.data.volumes import FORMATS, VolumeFile, find_volumes, read_volume
+from kscout.errors import DataError
+
+IMAGES = np.random.default_rng(0).random((3, 9, 9), dtype=np.float32)
+HUGE = (40_000, 50_000, 50_000)
+
+
+def write_source(folder: Path) -> Path:
+    folder.mkdir()
+    for name in "abc":
+        np.save(folder / f"{name}.npy", IMAGES)
+    return folder
+
+
+def imported(source: Path, out: Path) -> tuple[Store, str]:
+    """Import with and without the bad file; return the store without it and the reason."""
+    with pytest.raises(DataError) as caught:
+        import_folder(source, out, ImportSettings())
+    assert not out.exists() and [path.name for path in out.parent.iterdir()] == [source.name]
+    store = import_folder(source, out, ImportSettings(skip_bad=True))
+    assert sorted(record.volume for record in store.manifest.volumes) == ["a.npy", "b.npy", "c.npy"]
+    (left_out,) = store.manifest.left_out
+    assert str(caught.value) == f"{left_out['reason']}, or leave it out with --skip-bad"
+    assert "\n" not in left_out["reason"]
+    return store, left_out["reason"]
+
+
+def npy_header(path: Path, shape: tuple[int, ...]) -> None:
+    with path.open("wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+
+
+def huge_npz(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        npy_header(path.with_name(".header"), HUGE)
+        archive.write(path.with_name(".header"), "images.npy")
+
+
+def encrypted_npz(path: Path) -> None:
+    np.savez(path, images=IMAGES)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"PK\1\2\x2d\3\x2d\0\0\0", b"PK\1\2\x2d\3\x2d\0\1\0", 1))
+
+
+def hdf5(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            fill(file)
+
+    return write
+
+
+def outside(path: Path) -> Path:
+    """A file of images that lies hidden beside the one that points to it."""
+    with h5py.File(path.parent / ".secret", "w") as file:
+        file["reconstruction_esc"] = IMAGES
+    return path.parent / ".secret"
+
+
+def external_link(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["reconstruction_esc"] = h5py.ExternalLink(str(outside(path)), "reconstruction_esc")
+
+
+def external_storage(path: Path) -> None:
+    (path.parent / ".raw").write_bytes(IMAGES.tobytes())
+    with h5py.File(path, "w") as file:
+        external = [(str(path.parent / ".raw"), 0, h5py.h5f.UNLIMITED)]
+        file.create_dataset("reconstruction_esc", IMAGES.shape, "f4", external=external)
+
+
+def virtual(path: Path) -> None:
+    layout = h5py.VirtualLayout(IMAGES.shape, "f4")
+    layout[:] = h5py.VirtualSource(outside(path), "reconstruction_esc", IMAGES.shape)
+    with h5py.File(path, "w") as file:
+        file.create_virtual_dataset("reconstruction_esc", layout)
+
+
+def nifti(**fields: Any) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        nibabel = pytest.importorskip("nibabel")
+        image = nibabel.Nifti1Image(IMAGES, np.eye(4))
+        image.header.set_sform(np.eye(4), 2)
+        nibabel.save(image, path)
+        header = nibabel.Nifti1Header(path.read_bytes()[:348], check=False)
+        for name, value in fields.items():
+            header[name] = value
+        path.write_bytes(header.binaryblock + path.read_bytes()[348:])
+
+    return write
+
+
+def dicom(**attributes: Any) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        pydicom = pytest.importorskip("pydicom")
+        meta = pydicom.dataset.FileMetaDataset()
+        meta.TransferSyntaxUID = attributes.get("syntax", pydicom.uid.ExplicitVRLittleEndian)
+        meta.MediaStorageSOPClassUID = meta.MediaStorageSOPInstanceUID = "1.2.3"
+        data = pydicom.Dataset()
+        data.file_meta = meta
+        data.SOPClassUID = data.SOPInstanceUID = "1.2.3"
+        data.Rows, data.Columns, data.SamplesPerPixel = 9, 9, 1
+        data.PhotometricInterpretation = "MONOCHROME2"
+        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 12, 11, 0
+        data.PixelData = np.ones((9, 9), np.uint16).tobytes()
+        for name, value in attributes.items():
+            if name != "syntax":
+                setattr(data, name, value)
+        path.parent.mkdir()
+        data.save_as(path, enforce_file_format=True)
+
+    return write
+
+
+def nested(path: Path) -> None:
+    """A file whose sequences lie 3000 deep inside each other."""
+    dicom()(path)
+    sequence = bytes.fromhex("08004011") + b"SQ\0\0" + b"\xff" * 4
+    item = bytes.fromhex("feff00e0") + b"\xff" * 4
+    path.write_bytes(path.read_bytes() + 3000 * (sequence + item))
+
+
+def odd_number(path: Path) -> None:
+    dicom(InstanceNumber=12)(path)
+    path.write_bytes(path.read_bytes().replace(b"IS\2\x0012", b"IS\2\0xy"))
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "huge.npy": (lambda path: npy_header(path, HUGE), "declares float32 of shape .*; it may be"),
+    "minus.npy": (lambda path: npy_header(path, (3, -9, 9)), "cannot be read as NumPy"),
+    "huge.npz": (huge_npz, "declares float32 of shape .*; it may be truncated"),
+    "encrypted.npz": (encrypted_npz, "cannot be read as NumPy .*encrypted"),
+    "flat.npy": (lambda path: np.save(path, IMAGES[:, :0, :0]), "has images of 0x0, without"),
+    "huge.h5": (
+        hdf5(lambda file: file.create_dataset("reconstruction_esc", HUGE, "f4", chunks=True)),
+        "which are 400 TB, and has .*; images do not compress so far",
+    ),
+    "link.h5": (external_link, "holds reconstruction_esc as a link to /reconstruction|as a link"),
+    "storage.h5": (external_storage, "without its values, which lie in other files"),
+    "virtual.h5": (virtual, "without its values, which lie in other files"),
+    "group.h5": (hdf5(lambda file: file.create_group("reconstruction_esc")), "as a group; name"),
+    "null.h5": (
+        hdf5(lambda file: file.create_dataset("reconstruction_esc", data=h5py.Empty("f4"))),
+        "of shape None instead of real images",
+    ),
+    "huge.nii": (nifti(dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]), "declares float32 of shape"),
+    "type.nii": (nifti(datatype=77), "cannot be read as NIfTI"),
+    "flat.nii": (nifti(srow_x=[0, 0, 0, 0]), "cannot be read as NIfTI"),
+    "complex.nii": (nifti(datatype=32, bitpix=64), "complex64 of shape .* instead of real"),
+    "huge/a.dcm": (dicom(Rows=65000, Columns=65000), "declares uint16 of shape"),
+    "bits/a.dcm": (dicom(BitsAllocated=24), "cannot be read as DICOM images"),
+    "number/a.dcm": (odd_number, "cannot be read as DICOM"),
+    "nested/a.dcm": (nested, "cannot be read as DICOM"),
+    "pipe.h5": (os.mkfifo, "is no regular file"),
+    "pipe.npy": (os.mkfifo, "is no regular file"),
+    "pipe.nii.gz": (os.mkfifo, "is no regular file"),
+    "gone.npz": (lambda path: path.symlink_to("nowhere"), "is no regular file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_told_and_can_be_left_out(tmp_path: Path, name: str) -> None:
+    source = write_source(tmp_path / "source")
+    make, sentence = BAD[name]
+    make(source / name)
+    _, reason = imported(source, tmp_path / "store")
+    assert name in reason or str(Path(name).parent) in reason
+    assert re.search(sentence, reason)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError, RecursionError, KeyError, OverflowError, OSError, AssertionError]
+)
+def test_whatever_a_library_raises_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def read(path: Path) -> None:
+        raise error("first line\nsecond line")
+
+    source = write_source(tmp_path / "source")
+    (source / "bad.odd").touch()
+    entry = formats.FORMATS["numpy"]
+    monkeypatch.setattr("kscout.data.volumes.SUFFIXES", {".npy": "numpy", ".odd": "odd"})
+    monkeypatch.setitem(FORMATS, "odd", type(entry)(f"{__name__}:read", "an odd format"))  # type: ignore[arg-type]
+    monkeypatch.setattr(f"{__name__}.read", read, raising=False)
+    _, reason = imported(source, tmp_path / "store")
+    assert "bad.odd" in reason
+
+
+def test_arrays_far_larger_than_their_files_are_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "_ALWAYS_EXPANDED", 2**16)
+    zeros = np.zeros((9, 200, 200), np.float32)
+    np.savez_compressed(tmp_path / "a.npz", images=zeros)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("reconstruction_esc", data=zeros, compression="gzip")
+    nibabel = pytest.importorskip("nibabel")
+    nibabel.save(nibabel.Nifti1Image(zeros, np.eye(4)), tmp_path / "a.nii.gz")
+    for volume in find_volumes(tmp_path):
+        with pytest.raises(DataError, match=rf"{volume.name} .*which are 1\.44 MB, and has"):
+            read_volume(volume)
+
+
+def test_volumes_larger_than_the_free_memory_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "a.npy", IMAGES)
+    monkeypatch.setattr("kscout.device.free_memory", lambda device: 16 * IMAGES.size - 1)
+    with pytest.raises(
+        DataError, match=r"243 pixels, which take 3\.89 kB .* and 3\.89 kB are free"
+    ):
+        read_volume(VolumeFile("a.npy", tmp_path / "a.npy", "numpy"))
+
+
+def test_names_and_attributes_of_any_bytes_come_through(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source")
+    np.save(source / "caf\udce9\x1b.npy", IMAGES)
+    with h5py.File(source / "d.h5", "w") as file:
+        file["reconstruction_esc"] = IMAGES
+        file.attrs["acquisition"] = b"T2\xff\n"
+    store = import_folder(source, tmp_path / "store", ImportSettings())
+    (odd,) = (record for record in store.manifest.volumes if record.volume.startswith("caf"))
+    assert odd.volume == odd.source == r"caf\udce9\x1b.npy"
+    assert [r.acquisition for r in store.manifest.volumes if r.volume == "d.h5"] == [r"T2\udcff\n"]
+    assert Store.open(tmp_path / "store").fingerprint == store.fingerprint
+
+
+def test_folders_linked_in_circles_are_looked_at_once(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source")
+    for name in ("again", "more"):
+        (source / name).symlink_to(source)
+    assert [volume.name for volume in find_volumes(source)] == ["a.npy", "b.npy", "c.npy"]
