@@ -1,0 +1,350 @@
+"""The cases: case k of seed s is always the same bytes and the same command."""
+
+import json
+import random
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from fuzz.damage import changed_table, damage_bytes, damage_file, misplace
+from fuzz.options import bad_option, bad_setting
+from fuzz.volumes import FORMATS, numpy_stack, stack
+
+ARTIFACTS = Path(__file__).parent.parent / "written_by_0_1"
+"""Valid folders of every kind, tiny, and the same bytes on every machine."""
+
+NETWORK = [
+    "--set",
+    "policy.n_hidden=4",
+    "--set",
+    "policy.n_channels=2",
+    "--set",
+    "policy.n_blocks=2",
+]
+POLICY = [
+    *("train", "policy", "--data", "store", "--reconstructor", "./unet", "--n-initial", "2"),
+    *("--steps", "3", *NETWORK, "--batch-size", "4", "--trajectories", "3", "--device", "cpu"),
+]
+UNET = [
+    *("train", "reconstructor", "--data", "store", "--out", "trained", "--epochs", "1"),
+    *("--batch-size", "4", "--set", "reconstructor.n_channels=2", "--device", "cpu"),
+    *("--set", "reconstructor.n_pools=1", "--set", "training.accelerations=[4]"),
+    *("--set", "training.center_fractions=[0.25]", "--convolution", "onednn"),
+]
+EVALUATE = [
+    *("evaluate", "--data", "store", "--reconstructor", "zero-filled", "--n-initial", "2"),
+    *("--steps", "3", "--trajectories", "2", "--out", "scored", "--device", "cpu"),
+]
+ENTROPY = [
+    *("analyze", "entropy", "greedy", "--data", "store", "--reconstructor", "zero-filled"),
+    *("--trajectories", "2", "--n-initial", "2", "--steps", "3", "--out", "analyzed"),
+]
+IMPORT = ["data", "import", "volumes", "--out", "imported", "--size", "16"]
+MAKE = [
+    *("data", "make", "knee", "--out", "made", "--volumes", "1,0,0", "--slices", "1"),
+    *("--size", "64", "--workers", "1"),
+]
+RESUME = [*POLICY, "--out", "interrupted", "--epochs", "3", "--set", "training.convolution=onednn"]
+FINISHED = [*POLICY, "--out", "greedy", "--epochs", "3"]
+TRAIN = [*POLICY, "--out", "trained", "--epochs", "1", "--convolution", "onednn"]
+EASY = [
+    ["data", "info", "store"],
+    ["data", "show", "store", "--out", "montage.png"],
+    [*EVALUATE, "--policy", "greedy", "--policy", "random", "--reconstructor", "./unet"],
+    ["report", "results", "analyses", "greedy", "-o", "page.html"],
+    ["campaign", "status", "tiny.toml"],
+]
+"""Commands that succeed in a copy of all artifacts."""
+
+
+@final
+@dataclass(frozen=True)
+class Case:
+    """A folder with something bad in it, or a command with something bad in it."""
+
+    kind: str
+    what: str
+    """What is bad, in a few words."""
+    words: list[str]
+    must_succeed: bool = False
+    """The rest of the input is good, and was to be used without the bad."""
+
+
+def case(seed: int, number: int, folder: Path) -> Case:
+    """Build a case in an empty folder."""
+    draw = random.Random(f"{seed}/{number}")
+    kinds = list(KINDS)
+    return KINDS[kinds[number % len(kinds)]](draw, folder)
+
+
+def _copy(folder: Path, *names: str) -> None:
+    for name in names:
+        source = ARTIFACTS / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+
+
+def _volumes(folder: Path) -> Path:
+    volumes = folder / "volumes"
+    volumes.mkdir()
+    for number in (1, 2, 3):
+        np.save(volumes / f"good{number}.npy", stack(number))
+    return volumes
+
+
+def _import(name: str) -> Callable[[random.Random, Path], Case]:
+    def build(draw: random.Random, folder: Path) -> Case:
+        volumes = _volumes(folder)
+        what = FORMATS[name](draw, volumes)
+        skips = draw.random() < 0.6
+        words = [*IMPORT, "--skip-bad"] if skips else IMPORT
+        return Case(name, what, words, must_succeed=skips)
+
+    return build
+
+
+def _lists(draw: random.Random, folder: Path) -> Case:
+    """Files that name the volumes of each split, and presets on volumes that they do not suit."""
+    _volumes(folder)
+    lists = folder / "lists"
+    lists.mkdir()
+    for number, split in enumerate(("train", "val", "test"), start=1):
+        (lists / f"{split}.txt").write_text(f"good{number}.npy\n")
+    what = damage_file(draw, lists / draw.choice(("train.txt", "val.txt", "test.txt")))
+    return Case("lists", what, [*IMPORT, "--splits", "lists"])
+
+
+def _journal(draw: random.Random, folder: Path) -> Case:
+    """A store whose making was interrupted, and whose journal or pixels were damaged since."""
+    _volumes(folder)
+    from fuzz.unfinished import leave_unfinished
+
+    hidden = leave_unfinished(folder, IMPORT)
+    what = damage_file(draw, draw.choice(sorted(hidden.iterdir())))
+    return Case("journal", what, IMPORT)
+
+
+def _store(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store")
+    if draw.random() < 0.65:
+        what = damage_file(draw, folder / "store" / "manifest.json")
+    else:
+        path = folder / "store" / "test_16x16.npy"
+        if draw.random() < 0.5:
+            scratch = folder / "store"
+            what = numpy_stack(draw, scratch)
+            path.unlink()
+            (scratch / "bad.npy").rename(path) if (scratch / "bad.npy").is_file() else None
+        else:
+            what = damage_file(draw, path)
+    command = draw.choice(
+        [
+            ["data", "info", "store"],
+            ["data", "info", "store", "--verify", "--json"],
+            ["data", "show", "store", "--split", "test", "--out", "montage.png"],
+            [*EVALUATE, "--policy", "random"],
+            [*EVALUATE, "--policy", "fixed"],
+        ]
+    )
+    return Case("store", what, command)
+
+
+def _run(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet", "greedy", "interrupted")
+    file, command = draw.choice(_RUN_FILES)
+    return Case("run", damage_file(draw, folder / file), command)
+
+
+_READ_RUN = [
+    ["report", "greedy", "-o", "page.html"],
+    ["analyze", "curves", "greedy", "--out", "analyzed"],
+    [*EVALUATE, "--policy", "greedy", "--policy", "random"],
+    FINISHED,
+]
+_RUN_FILES: list[tuple[str, list[str]]] = [
+    *((f"interrupted/{name}", RESUME) for name in ("config.toml", "provenance.json")),
+    *((f"interrupted/{name}", RESUME) for name in ("metrics.jsonl", "best.safetensors")),
+    *[("interrupted/checkpoint.pt", RESUME)] * 3,
+    *(
+        (f"greedy/{name}", words)
+        for name in ("config.toml", "provenance.json")
+        for words in _READ_RUN
+    ),
+    *((f"greedy/{name}", words) for name in ("metrics.jsonl", "done.json") for words in _READ_RUN),
+    *((f"unet/{name}", RESUME) for name in ("config.toml", "weights.safetensors")),
+]
+
+
+def _weights(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet", "greedy")
+    name = draw.choice(("unet", "greedy"))
+    path = folder / name / "weights.safetensors"
+    if draw.random() < 0.75:
+        what = _damage_header(draw, path)
+    else:
+        what = (damage_bytes if draw.random() < 0.7 else misplace)(draw, path)
+    commands = {
+        "unet": [
+            [*EVALUATE, "--policy", "random", "--reconstructor", "./unet"],
+            [*EVALUATE, "--policy", "random", "--reconstructor", "unet/weights.safetensors"],
+            TRAIN,
+        ],
+        "greedy": [
+            [*EVALUATE, "--policy", "greedy"],
+            [*EVALUATE, "--policy", "x=greedy/weights.safetensors"],
+            ENTROPY,
+        ],
+    }
+    return Case("weights", f"{name}: {what}", draw.choice(commands[name]))
+
+
+def _damage_header(draw: random.Random, path: Path) -> str:
+    """Change the description inside a weights file, or what it says of a tensor."""
+    content = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8 : 8 + length])
+    metadata = header["__metadata__"]
+    roll = draw.random()
+    if roll < 0.6:
+        key = draw.choice(sorted(metadata))
+        try:
+            value, what = changed_table(draw, json.loads(metadata[key]))
+            metadata[key] = json.dumps(value)
+        except ValueError:
+            metadata[key] = draw.choice(("", "x", "[", "../x", "os:system", "a" * 3000))
+            what = f"= {metadata[key][:30]!r}"
+        what = f"metadata {key} {what}"
+    else:
+        if roll < 0.75:
+            header["__metadata__"], what = changed_table(draw, metadata)
+        else:
+            name = draw.choice(sorted(set(header) - {"__metadata__"}))
+            header[name], what = changed_table(draw, header[name])
+            what = f"tensor {what}"
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+    return what
+
+
+def _pickle(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store")
+    golden = ARTIFACTS.parent / "golden" / "checkpoints"
+    name = draw.choice(("recon_4ch.pt", "policy_4ch_r64_data_parallel.pt"))
+    path = Path(shutil.copy(golden / name, folder / "model.pt"))
+    what = (damage_bytes if draw.random() < 0.85 else misplace)(draw, path)
+    if name.startswith("recon"):
+        words = [*EVALUATE, "--policy", "random", "--reconstructor", "model.pt"]
+    else:
+        words = [*EVALUATE, "--policy", "model.pt"]
+    return Case("pickle", f"{name}: {what}", words)
+
+
+def _results(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "results", "analyses")
+    file = draw.choice(
+        [*["results/summary.json"] * 4, "results/results.csv"]
+        + [f"analyses/{name}.json" for name in ("cost", "curves", "entropies", "ranking")]
+        + [f"analyses/{name}.settings.json" for name in ("curves", "ranking")]
+    )
+    what = damage_file(draw, folder / file)
+    words = draw.choice(
+        [
+            ["report", "results", "analyses", "-o", "page.html"],
+            ["report", "results", "analyses", "-o", "page.md", "--format", "markdown"],
+            ["report", "results", "analyses", "-o", "page.csv", "--format", "csv"],
+            ["report", "results", "analyses", "-o", "page.tex", "--format", "latex"],
+            ["analyze", "ranking", "results", "--out", "analyses"],
+        ]
+    )
+    return Case("results", what, words)
+
+
+def _again(draw: random.Random, folder: Path) -> Case:
+    """A finished evaluation or analysis, damaged, that is asked for again."""
+    _copy(folder, "results", "analyses", "store", "unet", "greedy", "ngreedy")
+    if draw.random() < 0.5:
+        what = damage_file(draw, folder / "results" / draw.choice(("summary.json", "results.csv")))
+        words = [*EVALUATE, "--reconstructor", "./unet", "--out", "results"]
+        for name in ("random", "fixed", "na-oracle", "oracle", "greedy", "ngreedy"):
+            words += ["--policy", name]
+    else:
+        name = draw.choice(("curves.json", "curves.settings.json", "curves.csv"))
+        what = damage_file(draw, folder / "analyses" / name)
+        words = ["analyze", "curves", "greedy", "ngreedy", "--out", "analyses"]
+    return Case("again", what, words)
+
+
+def _campaign(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "tiny.toml", "campaigns", "store")
+    if draw.random() < 0.6:
+        what = damage_file(draw, folder / "tiny.toml")
+    else:
+        states = sorted((folder / "campaigns").rglob("*.json"))
+        what = damage_file(draw, draw.choice(states))
+    words = draw.choice(
+        [
+            ["campaign", "status", "tiny.toml"],
+            ["campaign", "status", "tiny.toml", "--json"],
+            ["report", "campaigns/tiny", "-o", "page.html"],
+        ]
+    )
+    return Case("campaign", what, words)
+
+
+def _settings(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet")
+    words: Sequence[str] = draw.choice((TRAIN, UNET))
+    named, what = bad_setting(draw, "policy" if words is TRAIN else "reconstructor")
+    if draw.random() < 0.4:
+        key, _, value = named.partition("=")
+        section, _, name = key.partition(".")
+        (folder / "own.toml").write_text(f"[{section}]\n{name} = {value}\n", errors="replace")
+        return Case("settings", f"file {what}", [*words, "--config", "own.toml"])
+    return Case("settings", what, [*words, "--set", named])
+
+
+def _file_of_settings(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet")
+    kind = draw.choice(("unet", "greedy"))
+    path = folder / "own.toml"
+    shutil.copy(ARTIFACTS / kind / "config.toml", path)
+    what = damage_file(draw, path)
+    return Case("toml", what, [*(UNET if kind == "unet" else TRAIN), "--config", "own.toml"])
+
+
+def _options(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet", "greedy", "results", "tiny.toml")
+    _volumes(folder)
+    valid = [
+        *(IMPORT, MAKE, TRAIN, UNET, [*EVALUATE, "--policy", "random"]),
+        ["data", "info", "store"],
+        ["data", "show", "store", "--out", "montage.png"],
+        ["report", "results", "-o", "page.html"],
+        ["campaign", "status", "tiny.toml"],
+        ["analyze", "curves", "greedy", "--out", "analyzed"],
+        ["analyze", "ranking", "results", "--out", "analyzed"],
+    ]
+    words, what = bad_option(draw, draw.choice(valid), folder)
+    return Case("options", what, words)
+
+
+KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
+    **{name: _import(name) for name in FORMATS},
+    "lists": _lists,
+    "journal": _journal,
+    "store": _store,
+    "run": _run,
+    "weights": _weights,
+    "pickle": _pickle,
+    "results": _results,
+    "again": _again,
+    "campaign": _campaign,
+    "settings": _settings,
+    "toml": _file_of_settings,
+    "options": _options,
+    "more options": _options,
+}

@@ -1,0 +1,180 @@
+"""Run a case and say what is wrong with how it ended, if anything is."""
+
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from fuzz.cases import Case, case
+from fuzz.forks import INVALID, TRACEBACK, Ended, command, in_child
+
+LIMIT_S = 120.0
+"""A case that takes longer hangs; all take less than a few seconds."""
+BOUND_BYTES = 2**30
+"""What a command on these tiny inputs may allocate beyond an idle process with torch loaded."""
+_LARGEST_READ = 2**26
+_LONGEST = 8000
+"""Letters of a sentence, which may repeat a value of 5,000 that a user typed."""
+_LEFT = re.compile(r"\.part$|\.unfinished$|\.tmp$")
+
+Snapshot = dict[str, tuple[int, bytes | int]]
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """What a case did."""
+
+    number: int
+    kind: str
+    what: str
+    words: list[str]
+    fault: str
+    """Empty where all is well."""
+    code: int
+    peak_mib: float
+    cpu_s: float
+    output: str
+
+
+def judge(seed: int, number: int, folder: Path, limit_s: float = LIMIT_S) -> Verdict:
+    """Build a case in a new folder, run its command, judge it and remove the folder."""
+    here, temporary = folder / "here", folder / "temporary"
+    here.mkdir(parents=True)
+    temporary.mkdir()
+    built = case(seed, number, here)
+    before = snapshot(here)
+
+    def work() -> int:
+        os.environ["TMPDIR"] = str(temporary)
+        code = command(built.words)
+        return code if code or is_valid(built) else INVALID
+
+    log = folder / "log"
+    ended = in_child(work, here, log, limit_s=limit_s, n_bytes=BOUND_BYTES)
+    fault = fault_of(built, ended, before, snapshot(here)) or _litter(temporary)
+    for path in here.rglob("*"):
+        if not path.is_symlink() and path.is_dir():
+            path.chmod(0o755)
+    shutil.rmtree(folder)
+    told = (built.kind, built.what, built.words, fault)
+    return Verdict(number, *told, ended.code, ended.peak_mib, ended.cpu_s, ended.output)
+
+
+def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> str:
+    """Say what is wrong with how a command ended; nothing where all is well."""
+    if ended.is_hung:
+        return "hangs"
+    if ended.code < 0:
+        return f"killed by signal {-ended.code}"
+    if ended.code == TRACEBACK or "Traceback (most recent call" in ended.output:
+        return f"traceback {_last_line(ended.output)[:110]}"
+    if ended.code == INVALID:
+        return f"success with an unusable result: {_last_line(ended.output)[:110]}"
+    if ended.code and built.must_succeed:
+        return f"one bad file ends the whole import: {_last_line(ended.output)[:110]}"
+    return _bad_words(ended) or _half_written(ended, before, after)
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _bad_words(ended: Ended) -> str:
+    """Check that a refusal is a sentence, and that nothing printed commands the terminal."""
+    if controls := re.findall(r"[\x00-\x08\x0b-\x1f\x7f]", ended.output):
+        return f"prints control characters {sorted(set(controls))}"
+    if ended.code in (0, 130):
+        return ""
+    if ended.code == 2:
+        return "" if "Usage:" in ended.output else "usage error without usage"
+    told = re.search(r"^error: (.*)", ended.output, re.MULTILINE)
+    if told is None:
+        return f"exit {ended.code} without a sentence: {_last_line(ended.output)[:80]!r}"
+    sentence = told.group(1)
+    if len(sentence.split()) < 3 or "[Errno" in sentence or " object at 0x" in sentence:
+        return f"no sentence: {sentence[:80]!r}"
+    if len(sentence) > _LONGEST:
+        return f"a sentence of {len(sentence)} letters: {sentence[:60]!r}"
+    return ""
+
+
+def _half_written(ended: Ended, before: Snapshot, after: Snapshot) -> str:
+    """Check that a failed command changed nothing, and that any left nothing temporary."""
+    new = sorted(set(after) - set(before))
+    # A lock is no content, and an import that was interrupted before keeps what it has.
+    left = [name for name in new if _LEFT.search(name)]
+    if left:
+        return f"leaves {left[0]}"
+    if ended.code == 0:
+        return ""
+    written = [
+        name for name in new if not name.endswith(".lock") and after[name][0] != stat.S_IFDIR
+    ]
+    if written:
+        return f"fails and leaves {', '.join(written)[:80]}"
+    changed = [name for name in before if name in after and after[name] != before[name]]
+    gone = [name for name in before if name not in after and ".unfinished" not in name]
+    changed = [name for name in changed if ".unfinished" not in name]
+    if changed or gone:
+        return f"fails and changes {', '.join([*changed, *gone])[:80]}"
+    return ""
+
+
+def _litter(temporary: Path) -> str:
+    left = sorted(path.name for path in temporary.iterdir())
+    return f"leaves temporary {left[0]}" if left else ""
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Return kind and content of all that lies in a folder."""
+    found: Snapshot = {}
+    for path in _walk(folder):
+        facts = path.lstat()
+        kind = stat.S_IFMT(facts.st_mode)
+        is_read = kind == stat.S_IFREG and facts.st_size < _LARGEST_READ
+        content = path.read_bytes() if is_read else facts.st_size * (kind == stat.S_IFREG)
+        found[path.relative_to(folder).as_posix()] = (kind, content)
+    return found
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        yield entry
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _walk(entry)
+
+
+def is_valid(built: Case) -> bool:
+    """Say whether what a successful command wrote can be used; runs in the child."""
+    words = built.words
+    outs = [words[i + 1] for i, word in enumerate(words[:-1]) if word in ("--out", "-o")]
+    out = Path(outs[-1]) if outs else None
+    if out is None or not outs[-1]:
+        return True
+    if words[:2] in (["data", "import"], ["data", "make"]):
+        from kscout.data.store import Store
+
+        store = Store.open(out)
+        store.verify()
+        return all(
+            len(store.split(array.split, size=array.size)) for array in store.manifest.arrays
+        )
+    if words[0] == "train":
+        from kscout.weights import read_weights
+
+        state = read_weights(out / "weights.safetensors").state
+        return bool(state) and all(bool(value.isfinite().all()) for value in state.values())
+    if words[0] == "evaluate":
+        from kscout.evaluation.summary import read_summary
+
+        return len(read_summary(out).policies) > 0
+    if words[0] == "analyze":
+        return bool(json.loads(next(out.glob("*.settings.json")).read_text()))
+    # A table per file: their names begin with the one that was asked for.
+    return any(path.stat().st_size for path in out.parent.glob(f"{out.stem}*"))

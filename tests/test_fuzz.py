@@ -1,0 +1,98 @@
+"""Bad inputs of every kind end in a sentence; the judge of that sees it where they do not."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz.cases import KINDS, Case, case
+from fuzz.forks import TRACEBACK, Ended, in_child
+from fuzz.judge import fault_of, snapshot
+
+SOME = Case("options", "", ["data", "info", "store"])
+
+
+def ended(code: int = 1, output: str = "error: the store is gone; copy it\n") -> Ended:
+    return Ended(code, False, output, 1.0, 0.1)
+
+
+def test_a_case_is_the_same_bytes_every_time(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for number in range(len(KINDS)):
+        built = []
+        for folder in folders:
+            here = folder / str(number)
+            here.mkdir(parents=True)
+            built.append((case(3, number, here), snapshot(here)))
+        assert built[0] == built[1]
+
+
+def test_seeds_and_numbers_make_different_cases(tmp_path: Path) -> None:
+    places = [(seed, number) for seed in (0, 1) for number in (3, 3 + len(KINDS))]
+    found = set()
+    for seed, number in places:
+        here = tmp_path / f"{seed}-{number}"
+        here.mkdir()
+        built = case(seed, number, here)
+        found.add((built.what, (here / "volumes").exists(), str(snapshot(here))))
+    assert len(found) == len(places)
+
+
+@pytest.mark.parametrize(
+    ("how", "fault"),
+    [
+        (ended(), ""),
+        (ended(0, ""), ""),
+        (ended(2, "Usage: kscout\nError: no such option"), ""),
+        (ended(TRACEBACK, "Traceback (most recent call last):\nKeyError: 1"), "traceback KeyError"),
+        (ended(-signal.SIGSEGV), "signal 11"),
+        (ended(1, "error: [Errno 28] No space left on device"), "no sentence"),
+        (ended(1, "error: gone"), "no sentence"),
+        (ended(1, "something went wrong"), "without a sentence"),
+        (ended(0, "a table with \x1b[31m in it"), "control characters"),
+        (Ended(-9, True, "", 1.0, 0.1), "hangs"),
+    ],
+)
+def test_only_success_usage_and_sentences_pass(how: Ended, fault: str) -> None:
+    found = fault_of(SOME, how, {}, {})
+    assert fault in found
+    assert bool(found) == bool(fault)
+
+
+def test_what_a_failed_command_wrote_or_changed_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("before")
+    before = snapshot(tmp_path)
+    (tmp_path / "kept").write_text("after")
+    assert "changes kept" in fault_of(SOME, ended(), before, snapshot(tmp_path))
+    (tmp_path / "kept").write_text("before")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").touch()
+    assert not fault_of(SOME, ended(), before, snapshot(tmp_path))
+    (tmp_path / "out" / "half").touch()
+    assert "leaves out/half" in fault_of(SOME, ended(), before, snapshot(tmp_path))
+    (tmp_path / "out" / ".half.7.part").touch()
+    assert "leaves out/.half.7.part" in fault_of(SOME, ended(0), before, snapshot(tmp_path))
+
+
+def test_a_child_is_bounded_in_memory_and_in_time(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    greedy = in_child(lambda: len(bytearray(2**29)) * 0, tmp_path, log, n_bytes=2**28)
+    assert greedy.code == TRACEBACK
+    assert "MemoryError" in greedy.output
+    assert in_child(lambda: len(bytearray(2**27)) * 0, tmp_path, log, n_bytes=2**28).code == 0
+    os.mkfifo(tmp_path / "fifo")
+    hung = in_child(lambda: len((tmp_path / "fifo").read_text()), tmp_path, log, limit_s=0.2)
+    assert hung.is_hung
+    assert hung.code == -signal.SIGKILL
+
+
+def test_a_child_prints_to_its_log(tmp_path: Path) -> None:
+    def work() -> int:
+        os.write(2, b"from below, ")
+        sys.stdout.write("from above")
+        return 7
+
+    found = in_child(work, tmp_path, tmp_path / "log")
+    assert (found.code, found.output) == (7, "from below, from above")
