@@ -6,12 +6,14 @@ import math
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from filelock import lock_descriptor
+
+from kscout.errors import RunError
 
 LOCK = ".lock"
 """The file of a folder that is locked while a process works in it."""
@@ -33,6 +35,11 @@ def written_whole(path: Path) -> Iterator[Path]:
         finally:
             os.close(descriptor)
         aside.replace(path)
+    except OSError as error:
+        # A write that fails tells no name, and nobody knows the file aside.
+        if error.filename in (None, str(aside), aside):
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         aside.unlink(missing_ok=True)
 
@@ -42,26 +49,63 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def take_lock(folder: Path, *, wait: bool = False) -> int | None:
+def take_lock(folder: Path, *, wait: bool = False, name: str = LOCK) -> int | None:
     """Take a folder's lock, which the system releases however this process ends.
 
     Args:
         folder: made where it is not there.
         wait: wait for whoever holds the lock, instead of giving up at once.
+        name: of the file that is locked.
 
     Returns:
         A descriptor: the lock is held until this process and all that inherited it have closed it.
         None where another process holds the lock.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    is_taken = False
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        is_taken = is_current = False
+        try:
+            is_taken = lock_descriptor(descriptor, blocking=wait)
+            # Whoever held it may have removed the file meanwhile: a lock on it is worth nothing.
+            is_current = is_taken and _is_same_file(descriptor, folder / name)
+        finally:
+            if not is_current:
+                os.close(descriptor)
+        if is_current or not is_taken:
+            return descriptor if is_current else None
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
-        is_taken = lock_descriptor(descriptor, blocking=wait)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
+    """Let no other process work in a folder meanwhile; leave no lock, nor a new folder empty.
+
+    Args:
+        folder: made where it is not there.
+        wait: wait for whoever works there; otherwise refuse at once.
+        name: of the file that is locked.
+    """
+    is_new = not folder.exists()
+    descriptor = take_lock(folder, wait=wait, name=name)
+    if descriptor is None:
+        raise RunError(
+            f"{folder} is in use by another process; wait for it or stop it, or name another --out"
+        )
+    try:
+        yield
     finally:
-        if not is_taken:
-            os.close(descriptor)
-    return descriptor if is_taken else None
+        (folder / name).unlink(missing_ok=True)
+        os.close(descriptor)
+        with suppress(OSError):
+            if is_new:
+                folder.rmdir()
 
 
 def is_locked(folder: Path) -> bool:

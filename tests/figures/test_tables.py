@@ -92,6 +92,7 @@ def test_markdown_keeps_its_columns_whatever_names_hold() -> None:
     lines = [line for line in to_markdown(TABLE).splitlines() if line.startswith("|")]
     assert len(lines) == 5
     assert {line.replace("\\|", "").count("|") for line in lines} == {5}
+    assert r"| a\_b\|c \<x\> |" in lines[2]
     assert "**0.7123 ± 0.0012**" in lines[2] and lines[4].startswith("| *oracle* (oracle)")
 
 

@@ -26,7 +26,7 @@ Record = dict[str, Any]
 def print_tables(found: dict[str, Any], console: Console | None = None) -> None:
     """Print what `run_benchmarks` returned."""
     # Narrower, columns would be cut; a narrow terminal wraps lines instead.
-    console = console or Console(width=max(_LEAST_WIDTH, Console().width))
+    console = console or Console(width=max(_LEAST_WIDTH, Console(markup=False).width), markup=False)
     console.print(
         "{date}, {device} ({machine}, {n_cores} cores, {n_threads} threads, load "
         "{load_before:.1f} before), torch {torch}\nceilings of this run: "

@@ -3,26 +3,33 @@
 Modules of kscout are imported inside the commands, so that `kscout --help` does not wait for torch.
 """
 
+import errno
 import logging
+import os
+import signal
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from kscout import __version__, names
 from kscout.cli import analyze, data, train
 from kscout.cli.bench import bench
 from kscout.cli.campaign import app as campaign_app
+from kscout.cli.console import console
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
 from kscout.cli.report import report
+from kscout.cli.threads import share_the_machine
 from kscout.cli.train_policy import train_policy, train_together
 from kscout.errors import KScoutError
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code after SIGTERM, as a batch system sends it before it kills."""
+_COMPUTING = {"train", "evaluate", "analyze", "demo"}
+"""Commands that compute in this process."""
+_STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
 app = typer.Typer(
     name="kscout",
@@ -72,23 +79,56 @@ app.command()(bench)
 def main() -> None:
     """Run the command line; what a user can mend ends in one sentence and exit code 1."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    # Under torchrun a process may wait inside of gloo for others that are gone, and must end there.
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    if _COMPUTING & set(sys.argv):
+        share_the_machine()
     try:
         app()
     except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            Console(stderr=True).print("interrupted; type the same command again to go on")
+        if stop.code in _STOPPED:
+            sentence = f"{_STOPPED[stop.code]}; type the same command again to go on"
+            console(stderr=True).print(sentence, soft_wrap=True)
         raise
-    except (KScoutError, OSError) as error:
-        told = _told(error) if isinstance(error, OSError) else str(error)
-        sentence = f"[bold red]error:[/] {escape(told)}"
-        Console(stderr=True).print(sentence, highlight=False, soft_wrap=True)
+    except Exception as error:
+        told = told_as(error)
+        if told is None:
+            raise
+        line = Text.assemble(("error:", "bold red"), f" {told}")
+        console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)
 
 
-def _told(error: OSError) -> str:
+def told_as(error: Exception) -> str | None:
+    """Return the sentence for a failure that a user can mend; None for a mistake of kscout's."""
+    if isinstance(error, KScoutError):
+        return str(error)
+    if isinstance(error, OSError):
+        return _file_fault(error)
+    is_full = isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    )
+    if not is_full:
+        return None
+    reason = str(error).strip().partition("\n")[0][:300] or "an array could not be had"
+    return (
+        f"memory ran out ({reason}); lower --batch-size (training.batch_size), the trajectories "
+        "or the size of the network, or end other programs"
+    )
+
+
+_OUT_OF_MEMORY = ("not enough memory", "out of memory", "bad_alloc", "can't allocate memory")
+
+
+def _file_fault(error: OSError) -> str:
     """Name the file and what the system says of it."""
     # A rename names two files, and the first is one that kscout wrote aside.
     file = error.filename if error.filename2 is None else error.filename2
     if file is None or error.strerror is None:
-        return str(error) or type(error).__name__
-    return f"{file}: {error.strerror}"
+        told = str(error) or type(error).__name__
+    else:
+        told = f"{file}: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{told}; make room there and type the same command again: it goes on"
+    return told

@@ -14,7 +14,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from typer.core import TyperGroup
 
-from kscout.cli.evaluate import answer_console, evaluation_progress
+from kscout.cli.console import answer_console
+from kscout.cli.evaluate import evaluation_progress
 from kscout.cli.options import command_of
 from kscout.config import to_table
 from kscout.files import finite
@@ -91,7 +92,7 @@ def _run(
     text = f"wrote {out}/{kind.file}.csv and .json, {len(rows)} rows"
     if 0 < len(lines) < len(rows):
         text += f", of which {len(lines)} are shown"
-    console.print(text, highlight=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)
 
 
 def _cell(value: object) -> str:

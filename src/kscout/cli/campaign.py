@@ -1,8 +1,6 @@
 """`kscout campaign`: many runs from one file, and where they stand."""
 
 import json
-import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -65,8 +63,6 @@ def run(
 
     plan = plan_of(file, out, device)
     where = WorkerOptions(workers, device, scheduler, _pairs(slurm))
-    # Asked to stop, it closes its workers and jobs first, as it does on Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with telling(plan) as on_event:
         options = RunOptions(where, retries, n_lockstep=lockstep)
         outcome = run_campaign(plan, options, file=str(file), on_event=on_event)

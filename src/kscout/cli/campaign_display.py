@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +17,7 @@ from kscout.campaign.execute import Event, Outcome
 from kscout.campaign.grid import read_grid
 from kscout.campaign.plan import Plan, make_plan
 from kscout.campaign.state import STATES, Failure, Status, UnderWay, read_status
+from kscout.cli.console import console
 from kscout.config import to_table
 from kscout.errors import KScoutError
 
@@ -30,7 +31,7 @@ def show_status(plan: Plan, *, keeps_looking: bool) -> None:
     """Print where a campaign stands, or show it until all is done."""
     found = read_status(plan)
     if not keeps_looking:
-        Console().print(status_table(found))
+        console().print(status_table(found))
         return
     with Live(status_table(found), auto_refresh=False) as live:
         while found.total("done") < found.n_runs:
@@ -70,14 +71,14 @@ def _duration(seconds: float) -> str:
 @contextmanager
 def telling(plan: Plan) -> Iterator[Callable[[Event], None]]:
     """Yield a callback that keeps a table on a terminal, and prints a line per run elsewhere."""
-    console = Console(stderr=True, soft_wrap=True, markup=False)
-    if not console.is_terminal:
-        yield lambda event: console.print(_line(event), highlight=False)
+    told = console(stderr=True)
+    if not told.is_terminal:
+        yield lambda event: told.print(_line(event), soft_wrap=True)
         return
     # The table looks at the disk itself, so that it moves while a run is under way.
     table = _Refreshed(lambda: status_table(read_status(plan)))
-    with Live(table, console=console, refresh_per_second=0.5, transient=True) as live:
-        yield lambda event: live.console.print(_line(event), highlight=False)
+    with Live(table, console=told, refresh_per_second=0.5, transient=True) as live:
+        yield lambda event: live.console.print(_line(event), soft_wrap=True)
 
 
 class _Refreshed:
@@ -111,8 +112,8 @@ def write_page(plan: Plan, outcome: Outcome) -> Path | None:
     try:
         return write_report(build_report([plan.root], title=plan.name), page, form="html")[0]
     except KScoutError as error:
-        console = Console(stderr=True, markup=False, highlight=False)
-        console.print(f"all runs are done, but no page: {error}")
+        told = f"all runs are done, but no page: {error}"
+        console(stderr=True).print(told, soft_wrap=True)
         return None
 
 
@@ -136,12 +137,14 @@ def tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool)
             )
         )
         return
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(
+    told = console()
+    told.print(
         f"{plan.name}: {outcome.n_runs} runs, {outcome.n_cached} were done, "
-        f"{outcome.n_done} done now, {len(failed)} failed, {len(outcome.blocked)} wait for those"
+        f"{outcome.n_done} done now, {len(failed)} failed, {len(outcome.blocked)} wait for those",
+        soft_wrap=True,
     )
     for one in failed:
-        console.print(f"failed {one.kind} {one.name}: {one.reason}; log {one.log}")
+        line = f"failed {one.kind} {one.name}: {one.reason}; log {one.log}"
+        told.print(line, soft_wrap=True)
     if page is not None:
-        console.print(f"report: {page}")
+        told.print(f"report: {page}", soft_wrap=True)

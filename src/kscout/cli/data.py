@@ -198,7 +198,7 @@ def _preset(name: str | None) -> Mapping[str, Any]:
 @contextmanager
 def _progress(action: str) -> Iterator[Callable[[int, int, str], None]]:
     """Yield a callback that draws a bar on a terminal, and prints a line now and then elsewhere."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         yield _plain_progress(action)
         return

@@ -12,7 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kscout.cli.evaluate import answer_console, summary_table
+from kscout.cli.console import answer_console, console
+from kscout.cli.evaluate import summary_table
 from kscout.cli.progress import drawn_bars
 
 if TYPE_CHECKING:
@@ -32,33 +33,33 @@ def demo(
     Example: kscout demo --out runs/demo
     """
     # Read when torch is loaded. Threads that wait by spinning take the processor from those that
-    # work: on a machine that does other things too, that makes small networks several times slower.
+    # work: with steps as short as the demo's, other programs make that several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from kscout.demo import run_demo
 
     begun = time.perf_counter()
-    console = Console(stderr=True)
-    found = run_demo(out, seed=seed, stage=lambda title: _stage(console, title))
+    told = console(stderr=True)
+    found = run_demo(out, seed=seed, stage=lambda title: _stage(told, title))
     answer = answer_console()
     answer.print(_reconstruction_table(found.reconstructions))
     answer.print(summary_table(found.summary))
     for run in found.zoo:
         answer.print(summary_table(run.summary))
-    console.print(f"the demo took {time.perf_counter() - begun:.0f} s", highlight=False)
-    answer.print(f"open {found.page}", highlight=False, soft_wrap=True)
+    told.print(f"the demo took {time.perf_counter() - begun:.0f} s")
+    answer.print(f"open {found.page}", soft_wrap=True)
 
 
 @contextmanager
-def _stage(console: Console, title: str) -> Iterator[Callable[[int, int, str], None]]:
+def _stage(told: Console, title: str) -> Iterator[Callable[[int, int, str], None]]:
     """Draw a bar on a terminal while a stage lasts; leave one line with its time."""
     begun = time.perf_counter()
-    if console.is_terminal:
-        with drawn_bars(console, is_transient=True) as tell:
+    if told.is_terminal:
+        with drawn_bars(told, is_transient=True) as tell:
             tell(title, 0, None)
             yield lambda done, total, words: tell(title, done, total, words)
     else:
         yield lambda done, total, words: None
-    console.print(f"{title}: {time.perf_counter() - begun:.1f} s", highlight=False, soft_wrap=True)
+    told.print(f"{title}: {time.perf_counter() - begun:.1f} s", soft_wrap=True)
 
 
 def _reconstruction_table(compared: "ReconstructionComparison") -> Table:

@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kscout.cli.console import answer_console, console
 from kscout.cli.options import command_of
 from kscout.cli.progress import drawn_bars
 from kscout.config.options import with_options
@@ -59,10 +60,9 @@ def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None
     if as_json:
         typer.echo(json.dumps(finite(found.summary)))
     else:
-        console = answer_console()
-        console.print(summary_table(found.found))
-        text = f"wrote {out}/results.csv and {out}/summary.json"
-        console.print(text, highlight=False, soft_wrap=True)
+        answer = answer_console()
+        answer.print(summary_table(found.found))
+        answer.print(f"wrote {out}/results.csv and {out}/summary.json", soft_wrap=True)
 
 
 evaluate = command_of(
@@ -125,23 +125,17 @@ def _signed(difference: float) -> str:
     return f"{difference:+.4f}".replace("0.", ".", 1)
 
 
-def answer_console() -> Console:
-    """Return a console for tables: as wide as the terminal, or wide enough for a file."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, 120))
-
-
 @contextmanager
 def evaluation_progress() -> Iterator[OnStep]:
     """Yield a callback that draws a bar on a terminal, and a line per policy elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda step: _tell_done(console, step)
+    told = console(stderr=True)
+    if not told.is_terminal:
+        yield lambda step: _tell_done(told, step)
         return
-    with drawn_bars(console) as tell:
+    with drawn_bars(told) as tell:
         yield lambda step: tell(step.what, step.done, step.total)
 
 
-def _tell_done(console: Console, step: Step) -> None:
+def _tell_done(told: Console, step: Step) -> None:
     if step.done == step.total:
-        console.print(f"{step.what}: done", highlight=False)
+        told.print(f"{step.what}: done", soft_wrap=True)

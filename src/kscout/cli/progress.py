@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
+from kscout.cli.console import console
 from kscout.errors import ConfigError
 from kscout.runs import Progress, RunRecord
 
@@ -37,23 +38,23 @@ def speaks_for_all() -> bool:
 
 
 @contextmanager
-def drawn_bars(console: Console, *, is_transient: bool = False) -> Iterator[Tell]:
+def drawn_bars(place: Console, *, is_transient: bool = False) -> Iterator[Tell]:
     """Yield what draws a bar for each piece of work on a terminal.
 
     Args:
-        console: that of the terminal.
+        place: that of the terminal.
         is_transient: whether bars disappear at the end.
     """
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[words]}"),
+        TextColumn("{task.fields[words]}", markup=False),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("left", markup=False),
         TimeRemainingColumn(),
     )
-    with Bar(*columns, console=console, transient=is_transient) as bar:
+    with Bar(*columns, console=place, transient=is_transient) as bar:
         tasks: dict[str, TaskID] = {}
 
         def tell(title: str, done: int, total: int | None, words: str = "") -> None:
@@ -74,9 +75,9 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
     if not speaks_for_all():
         yield lambda _: None
         return
-    console = Console(stderr=True)
-    show = _bar if console.is_terminal else _lines
-    with show(console) as draw, _events(tensorboard) as write:
+    place = console(stderr=True)
+    show = _bar if place.is_terminal else _lines
+    with show(place) as draw, _events(tensorboard) as write:
 
         def on_step(progress: Progress) -> None:
             draw(progress)
@@ -94,18 +95,17 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         if as_json:
             typer.echo(json.dumps(answer))
             continue
-        Console().print(
+        console().print(
             f"{run.path}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
             f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
             f"(protocol {protocol})",
-            highlight=False,
             soft_wrap=True,
         )
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator[OnStep]:
-    with drawn_bars(console) as tell:
+def _bar(place: Console) -> Iterator[OnStep]:
+    with drawn_bars(place) as tell:
         facts = ""
 
         def draw(progress: Progress) -> None:
@@ -120,14 +120,13 @@ def _bar(console: Console) -> Iterator[OnStep]:
 
 
 @contextmanager
-def _lines(console: Console) -> Iterator[OnStep]:
+def _lines(place: Console) -> Iterator[OnStep]:
     def draw(progress: Progress) -> None:
         if progress.record:
             left_s = (progress.n_epochs - progress.epoch) * progress.record["time_s"]
-            console.print(
+            place.print(
                 f"epoch {progress.epoch}/{progress.n_epochs}  {_facts(progress.record)}  "
                 f"{progress.record['time_s']:.1f} s, {left_s / 60:.1f} min left",
-                highlight=False,
                 soft_wrap=True,
             )
 

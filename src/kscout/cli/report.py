@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from kscout.cli.console import console
 
 
 class Format(StrEnum):
@@ -53,6 +54,5 @@ def report(
     if as_json:
         typer.echo(json.dumps({"written": [str(path) for path in written]}))
         return
-    console = Console()
     for path in written:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        console().print(f"wrote {path}", soft_wrap=True)

@@ -27,6 +27,7 @@ from kscout.demo.stages import (
 )
 from kscout.evaluation.reconstructions import ReconstructionComparison, compare_reconstructions
 from kscout.evaluation.summary import Summary
+from kscout.files import locked
 
 
 @final
@@ -57,7 +58,11 @@ def run_demo(
         settings: other sizes than the demo's own.
         stage: opens each stage by its title, and yields what is told of its progress.
     """
-    settings, folder = replace(settings or DemoSettings(), seed=seed), DemoFolder(out)
+    with locked(out):
+        return _run(DemoFolder(out), replace(settings or DemoSettings(), seed=seed), stage)
+
+
+def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult:
     size, n_slices = settings.size, sum(settings.volumes) * settings.slices
     with stage(f"drawing {n_slices} knee slices of {size}x{size}") as tell:
         store = make_store(folder.store, settings.making, on_volume=tell)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -31,6 +32,7 @@ from kscout.evaluation.summary import (
     read_summary,
     write_summary,
 )
+from kscout.files import locked
 from kscout.weights import fingerprint
 
 
@@ -76,6 +78,20 @@ def evaluate(
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
     out = None if out is None else Path(out)
+    with nullcontext() if out is None else locked(out):
+        return _evaluate(policies, data, reconstructor, setting, train, out, overwrite, on_step)
+
+
+def _evaluate(
+    policies: Sequence[Wanted],
+    data: SliceSet | Store | Path | str,
+    reconstructor: Reconstructor | Path | str,
+    setting: EvaluationSetting,
+    train: SliceSet | None,
+    out: Path | None,
+    overwrite: bool,
+    on_step: OnStep | None,
+) -> Evaluation:
     request = request_of(policies, data, reconstructor, setting)
     if out is not None and not overwrite:
         _check_same_request(out, request)

@@ -234,8 +234,11 @@ def _csv_column(name: str, rows: Sequence[Row], index: int) -> list[list[str]]:
     return found
 
 
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|"})
+
+
 def _markdown_text(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*")
+    return " ".join(text.split()).translate(_MARKDOWN)
 
 
 def to_markdown(table: Table) -> str:
@@ -247,7 +250,7 @@ def to_markdown(table: Table) -> str:
     rule = "|".join(["---", *["---:"] * (len(table.columns) - 1)])
     note = f"\n\n{table.note}" if table.note else ""
     text = "\n".join([lines[0], f"|{rule}|", *lines[1:]])
-    return f"**{table.title}**\n\n{text}{note}\n"
+    return f"**{_markdown_text(table.title)}**\n\n{text}{note}\n"
 
 
 _LATEX = str.maketrans(

@@ -11,7 +11,7 @@ from kscout.evaluation.summary import EvaluationFolder
 from kscout.figures.blocks import Block, Section, Widget, labeled
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
-from kscout.files import write_text
+from kscout.files import locked, write_text
 from kscout.names import ANALYSES
 from kscout.player import acquisition_player
 from kscout.report.evaluations import (
@@ -145,11 +145,12 @@ def write_report(
     """
     if form not in FORMATS:
         raise unknown_name("format", form, list(FORMATS))
-    if form == "html":
-        paths = [write_page(report.front, report.sections, out, provenance=report.provenance)]
-    else:
-        paths = _write_tables(report.tables, out, form)
-    return paths + (save_figures(report.sections, figures) if figures is not None else [])
+    with locked(out.parent, wait=True, name=f".{out.name}.lock"):
+        if form == "html":
+            paths = [write_page(report.front, report.sections, out, provenance=report.provenance)]
+        else:
+            paths = _write_tables(report.tables, out, form)
+        return paths + (save_figures(report.sections, figures) if figures is not None else [])
 
 
 def _write_tables(tables: Sequence[Table], out: Path, form: str) -> list[Path]:

@@ -14,7 +14,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.saved_settings import Table, check_same
 from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
-from kscout.files import write_json, written_whole
+from kscout.files import locked, write_json, written_whole
 from kscout.names import ANALYSES
 
 Row = TypeVar("Row")
@@ -48,19 +48,20 @@ def run_analysis(
         overwrite: replace a table of other settings.
         on_step: told how far the work has come.
     """
-    settings = _settings(analysis, given)
-    if not overwrite and (out / f"{analysis.file}.csv").exists():
-        there = _comparable(_kept(out / f"{analysis.file}{_SETTINGS}"), settings)
-        check_same(out, f"{analysis.file}.csv", there, settings)
-    rows = analysis.compute(given, out=out, on_step=on_step)
-    write_table(out, type(analysis), rows)
-    write_json(out / f"{analysis.file}{_SETTINGS}", settings)
-    if figures := analysis.figures(rows, out):
-        from kscout.figures.style import save_figure
+    with locked(out):
+        settings = _settings(analysis, given)
+        if not overwrite and (out / f"{analysis.file}.csv").exists():
+            there = _comparable(_kept(out / f"{analysis.file}{_SETTINGS}"), settings)
+            check_same(out, f"{analysis.file}.csv", there, settings)
+        rows = analysis.compute(given, out=out, on_step=on_step)
+        write_table(out, type(analysis), rows)
+        write_json(out / f"{analysis.file}{_SETTINGS}", settings)
+        if figures := analysis.figures(rows, out):
+            from kscout.figures.style import save_figure
 
-        for name, figure in figures.items():
-            save_figure(figure, out, name)
-    return rows
+            for name, figure in figures.items():
+                save_figure(figure, out, name)
+        return rows
 
 
 def write_table(folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row]) -> None:

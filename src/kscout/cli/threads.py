@@ -1,0 +1,62 @@
+"""Threads on a machine that others use too; decided before torch is loaded, which reads it then.
+
+The number of threads may change the last digits of a result, so it follows from the machine or the
+container alone, never from how busy it is. How threads wait for each other changes no digit.
+"""
+
+import logging
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+_NUMBER, _WAITING = "OMP_NUM_THREADS", "OMP_WAIT_POLICY"
+_BUSY = 0.5
+"""Share of the cores in use from which a machine counts as shared."""
+
+
+def share_the_machine() -> None:
+    """Set how this process computes, unless the user has said it; tell where it will be slow."""
+    if hasattr(os, "sched_getaffinity"):
+        own = len(os.sched_getaffinity(0))
+    else:
+        own = os.cpu_count() or 1
+    sentence = settle(os.environ, n_cores=own, quota=cpu_quota(), load=os.getloadavg()[0])
+    if sentence:
+        logging.getLogger(__name__).warning(sentence)
+
+
+def settle(
+    environment: MutableMapping[str, str], *, n_cores: int, quota: float | None, load: float
+) -> str | None:
+    """Put threads and their waiting into an environment; return what to tell the user.
+
+    Args:
+        environment: left alone where it names a number of threads.
+        n_cores: that this process may use.
+        quota: processors that a container grants; None for all.
+        load: processes that want to run, as a mean over the last minute.
+    """
+    if _NUMBER in environment:
+        return None
+    n_threads = n_cores if quota is None else max(1, min(n_cores, int(quota)))
+    if n_threads < n_cores:
+        environment[_NUMBER] = str(n_threads)
+    if n_threads == 1 or load < _BUSY * n_cores:
+        return None
+    # A thread that waits by spinning takes its core from those that work.
+    environment.setdefault(_WAITING, "PASSIVE")
+    n_free = max(1, min(n_threads - 1, round(n_cores - load)))
+    return (
+        f"this machine is busy (load {load:.1f} on {n_cores} cores), and {n_threads} threads may "
+        f"wait for each other; {_NUMBER}={n_free} before the command is often faster, and changes "
+        "at most the last digits of results"
+    )
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Return the processors that a container grants; None where it sets no bound."""
+    try:
+        quota, period = (root / "cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,232 @@
+"""What the command line says when something outside of it goes wrong, in one sentence each."""
+
+import ast
+import errno
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import kscout
+from kscout.cli import TERMINATED, main, told_as
+from kscout.cli.threads import cpu_quota, settle
+from kscout.data.store_writer import StoreWriter
+from kscout.demo import run_demo
+from kscout.files import take_lock, written_whole
+from kscout.training import loop
+
+SOURCE = Path(kscout.__file__).parent
+LABELS = ("[/x]", "[bold]", ":smile:", "| a *b* [c](d)")
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a store of 13 columns, an evaluation on it and a run folder."""
+    folder = tmp_path_factory.mktemp("faults")
+    generator = torch.Generator().manual_seed(0)
+    with StoreWriter(folder / "store", {"made by": "tests"}) as writer:
+        for split in ("train", "val", "test"):
+            images = torch.rand(2, 11, 13, generator=generator).numpy()
+            writer.append(split, split, images)
+        writer.finish()
+    assert run(*evaluating(folder, "evaluation"), "--policy", "random") == 0
+    assert run(*training(folder, "run")) == 0
+    return folder
+
+
+@pytest.fixture
+def work(material: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(material, tmp_path / "work")
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def run(*arguments: object) -> int:
+    """Run the command line as `python -m kscout` does; return its exit code."""
+    before, sys.argv = sys.argv, ["kscout", *map(str, arguments)]
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+def evaluating(work: Path, out: str) -> list[object]:
+    data = ("--data", work / "store", "--reconstructor", "zero-filled", "--out", work / out)
+    return ["evaluate", *data, "--n-initial", 3, "--steps", 2, "--trajectories", 2]
+
+
+def training(work: Path, out: str) -> list[object]:
+    data = ("--data", work / "store", "--out", work / out, "--epochs", 2, "--channels", 2)
+    return ["train", "reconstructor", *data, "--set", "reconstructor.n_pools=1"]
+
+
+def analyzing(work: Path, out: str) -> list[object]:
+    return ["analyze", "ranking", work / "evaluation", "--out", work / out]
+
+
+def reporting(work: Path, out: str) -> list[object]:
+    return ["report", work / "evaluation", "--out", work / out / "page.html"]
+
+
+WRITERS = {"evaluate": evaluating, "train": training, "analyze": analyzing}
+
+
+@pytest.mark.parametrize("command", WRITERS.values(), ids=WRITERS)
+def test_a_second_process_is_refused_and_changes_nothing(
+    work: Path, capsys: pytest.CaptureFixture[str], command: Callable[..., list[object]]
+) -> None:
+    more = ["--policy", "random"] if command is evaluating else []
+    lock = take_lock(work / "out")
+    assert lock is not None
+    assert run(*command(work, "out"), *more) == 1
+    assert f"{work / 'out'} is in use by another process" in capsys.readouterr().err
+    assert [path.name for path in (work / "out").iterdir()] == [".lock"]
+    os.close(lock)
+    assert run(*command(work, "out"), *more) == 0
+
+
+def test_a_second_demo_is_refused(tmp_path: Path) -> None:
+    lock = take_lock(tmp_path)
+    assert lock is not None
+    with pytest.raises(kscout.errors.RunError, match="in use by another process"):
+        run_demo(tmp_path)
+    os.close(lock)
+
+
+def test_a_refused_evaluation_leaves_no_folder(work: Path) -> None:
+    assert run(*evaluating(work, "new"), "--policy", "random", "--n-initial", 99) == 1
+    assert not (work / "new").exists()
+
+
+def test_labels_are_printed_as_they_are(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = [word for label in LABELS for word in ("--policy", f"{label}=random")]
+    assert run(*evaluating(work, "labels"), *wanted) == 0
+    assert run("analyze", "ranking", work / "labels", "--out", work / "ranking") == 0
+    told = capsys.readouterr()
+    for label in LABELS[:3]:
+        assert told.out.count(f" {label} ") >= 2, label
+        assert f"{label}, seed 0" in told.err
+
+
+def test_nothing_is_printed_through_markup() -> None:
+    """Each console and each column of text says that it reads none."""
+    unmarked = [
+        f"{path.relative_to(SOURCE)}:{call.lineno}"
+        for path in SOURCE.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "id", "") in ("Console", "TextColumn")
+        and not any(key.arg == "markup" for key in call.keywords)
+    ]
+    assert unmarked == []
+
+
+@pytest.mark.parametrize("command", [*WRITERS.values(), reporting], ids=[*WRITERS, "report"])
+def test_a_full_disk_is_told_with_the_file_and_what_to_do(
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: Callable[..., list[object]],
+) -> None:
+    more = ["--policy", "random"] if command is evaluating else []
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert run(*command(work, "out"), *more) == 1
+    told = capsys.readouterr().err
+    assert str(work / "out") in told
+    assert "No space left on device; make room there and type the same command again" in told
+    assert not list(work.rglob("*.part"))
+    assert run(*command(work, "out"), *more) == 0
+
+
+def test_a_failed_write_names_the_file_and_not_the_one_aside(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="full") as caught, written_whole(tmp_path / "a.json"):
+        raise OSError(errno.ENOSPC, "full")
+    assert caught.value.filename == str(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried 3 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB"),
+    ],
+)
+def test_memory_that_runs_out_is_one_sentence(error: Exception) -> None:
+    told = told_as(error)
+    assert told is not None
+    assert told.startswith("memory ran out (")
+    assert "--batch-size" in told
+
+
+def test_a_mistake_of_kscout_is_not_hidden() -> None:
+    assert told_as(RuntimeError("shapes differ")) is None
+    assert told_as(ValueError("no")) is None
+
+
+def test_a_training_that_is_terminated_says_so_and_goes_on(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep = loop.Trainee.keep
+
+    def stopped(trainee: loop.Trainee, *arguments: object) -> None:  # type: ignore[type-arg]
+        keep(trainee, *arguments)  # type: ignore[arg-type]
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Trainee, "keep", stopped)
+        assert run(*training(work, "out")) == TERMINATED == 143
+    assert "terminated; type the same command again to go on" in capsys.readouterr().err
+    assert not (work / "out" / "done.json").exists()
+    assert run(*training(work, "out")) == 0
+    weights = [(work / name / "weights.safetensors").read_bytes() for name in ("out", "run")]
+    assert weights[0] == weights[1]
+
+
+def test_threads_follow_from_the_container_and_never_from_the_load() -> None:
+    for load in (0.0, 7.0):
+        own: dict[str, str] = {}
+        told = settle(own, n_cores=8, quota=2.5, load=load)
+        assert own["OMP_NUM_THREADS"] == "2"
+        assert (told is not None) == (load > 4) == ("OMP_WAIT_POLICY" in own)
+    own = {}
+    assert settle(own, n_cores=8, quota=None, load=1.0) is None
+    assert own == {}
+    told = settle(own, n_cores=8, quota=None, load=6.2)
+    assert told is not None
+    assert "load 6.2 on 8 cores" in told
+    assert "OMP_NUM_THREADS=2" in told
+    assert own == {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def test_threads_that_a_user_chose_stay() -> None:
+    own = {"OMP_NUM_THREADS": "3"}
+    assert settle(own, n_cores=8, quota=1.0, load=99.0) is None
+    assert own == {"OMP_NUM_THREADS": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"), [("max 100000", None), ("250000 100000", 2.5), ("x", None), ("1 0", None)]
+)
+def test_the_quota_of_a_container_is_read(tmp_path: Path, text: str, quota: float | None) -> None:
+    assert cpu_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text(text)
+    assert cpu_quota(tmp_path) == quota
