@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from filelock import lock_descriptor
 
 import kscout.data
+from kscout.data import store_writer
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store, unfinished_path
 from kscout.data.store_writer import StoreWriter, finished_store
@@ -139,11 +141,42 @@ def test_other_settings_do_not_go_on_with_an_unfinished_store(tmp_path: Path) ->
         StoreWriter(tmp_path / "store", {**RECIPE, "seed": 4})
 
 
-def test_two_processes_cannot_write_one_store(tmp_path: Path) -> None:
+def test_two_processes_cannot_write_one_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        with pytest.raises(DataError, match=r"another process|exists already"):
+            StoreWriter(tmp_path / "store", RECIPE)
+
+    def appear(writer: StoreWriter) -> None:
+        refused()
+        finish(writer)
+        refused()
+
+    finish = StoreWriter._appear
     writer = StoreWriter(tmp_path / "store", RECIPE)
+    refused()
+    writer.append("train", "a", volume(0))
+    monkeypatch.setattr(store_writer.StoreWriter, "_appear", appear)
+    writer.finish()
+    refused()
+
+
+def test_a_store_that_appears_while_another_process_waits_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("train", "a", volume(0))
+
+    def lock(descriptor: int, blocking: bool) -> bool:
+        writer.finish()
+        return lock_descriptor(descriptor, blocking=blocking)
+
+    monkeypatch.setattr(store_writer, "lock_descriptor", lock)
     with pytest.raises(DataError, match="another process"):
         StoreWriter(tmp_path / "store", RECIPE)
-    writer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert Store.open(tmp_path / "store").split("train").volumes == ("a", "a", "a")
 
 
 def test_a_folder_in_use_is_never_overwritten(tmp_path: Path) -> None:
@@ -208,6 +241,24 @@ def test_what_the_room_exports_loads_and_needs_no_torch_until_then() -> None:
         (("volumes", 0, "slices"), 3, r"volumes\[0\]\.slices is 3; expected a list of whole"),
         (("volumes", 0, "size"), [9], r"volumes\[0\]\.size is \[9\]; expected a list of two"),
         (("name",), None, r"name is None; expected a string"),
+        (("arrays", 0, "file"), "..", r"file '\.\.' does not lie in the folder"),
+        (("arrays", 0, "file"), "/train_9x11.npy", r"file '/train_9x11\.npy' does not lie in"),
+        (
+            ("arrays", 0, "axes"),
+            ["row", "col"],
+            r"has shape \(4, 9, 11\) and axes \('row', 'col'\)",
+        ),
+        (("arrays", 0, "shape"), [0, 9, 11], r"has shape \(0, 9, 11\)"),
+        (("arrays", 0, "shape"), [5, 9, 11], r"volumes and its arrays tell of different slices"),
+        (("arrays", 0, "split"), "test", r"volumes and its arrays tell of different slices"),
+        (("arrays", 0, "dtype"), "float99", r"holds float99 of axes slice, row, col by the manif"),
+        (("volumes", 0, "slices"), [1], r"volumes and its arrays tell of different slices"),
+        (("volumes", 0, "slices"), [], r"volume 'a' has 0 slices of 11 columns"),
+        (("volumes", 2, "volume"), "a", r"a volume comes twice in one split"),
+        (("volumes", 0, "data_range"), float("nan"), r"data_range nan and selectable .*cannot be"),
+        (("volumes", 0, "data_range"), 0, r"data_range 0 and selectable columns 0 to 11"),
+        (("volumes", 0, "selectable"), [3, 12], r"selectable columns 3 to 12, which cannot be"),
+        (("volumes",), [], r"volumes and its arrays tell of different slices"),
     ],
 )
 def test_a_damaged_manifest_is_told_by_its_place(

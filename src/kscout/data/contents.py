@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Inexact, Int
 from torch import Tensor
 
+from kscout.data.integrity import check_finite
 from kscout.data.kinds import Kind
 from kscout.device import free_memory
 
@@ -85,5 +86,7 @@ def read_contents(kind: Kind, file: Path, *, lazy: bool | None) -> Contents:
     if lazy is None:
         lazy = file.stat().st_size > RESIDENT_SHARE * free_memory(device)
     # Copy-on-write: torch wants arrays that may be written to, and nothing reaches the file.
-    array = torch.from_numpy(np.load(file, mmap_mode="c" if lazy else None))
-    return Contents(kind, array, device, is_mapped=lazy)
+    array = np.load(file, mmap_mode="c" if lazy else None)
+    if not lazy:
+        check_finite(array, file)
+    return Contents(kind, torch.from_numpy(array), device, is_mapped=lazy)

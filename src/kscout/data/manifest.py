@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, final
@@ -35,6 +36,15 @@ class VolumeRecord:
     selectable: tuple[Count, Count]
     """First and one past the last column inside the measured matrix."""
 
+    def __post_init__(self) -> None:
+        first, end = self.selectable
+        if not self.slices or not 0 < self.data_range < math.inf or not first < end <= self.size[1]:
+            raise ConfigError(
+                f"volume {self.volume!r} has {len(self.slices)} slices of {self.size[1]} columns, "
+                f"data_range {self.data_range:g} and selectable columns {first} to {end}, which "
+                "cannot be"
+            )
+
 
 @final
 @dataclass(frozen=True)
@@ -47,10 +57,14 @@ class ArrayRecord:
     axes: tuple[str, ...]
     dtype: str
     sha256: str
+    sample_sha256: str | None = None
+    """Of blocks spread over a file that is too large to be read whole at every use."""
 
     def __post_init__(self) -> None:
-        if Path(self.file).name != self.file:
+        if Path(self.file).name != self.file or self.file == "..":
             raise ConfigError(f"file {self.file!r} does not lie in the folder of the store")
+        if len(self.shape) != len(self.axes) or len(self.shape) < 3 or not all(self.shape):
+            raise ConfigError(f"{self.file} has shape {self.shape} and axes {self.axes}")
 
     @property
     def size(self) -> tuple[int, int]:
@@ -73,6 +87,17 @@ class Manifest:
     kind: str = "image"
     """What every array of the store holds, by its word in `kscout.data.kinds`."""
     schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        counts: dict[tuple[str, tuple[int, int]], int] = {}
+        for record in self.volumes:
+            place = (record.split, record.size)
+            counts[place] = counts.get(place, 0) + len(record.slices)
+        held = {(array.split, array.size): array.shape[0] for array in self.arrays}
+        if held != counts or len(held) < len(self.arrays):
+            raise ConfigError("its volumes and its arrays tell of different slices")
+        if len({(record.split, record.volume) for record in self.volumes}) < len(self.volumes):
+            raise ConfigError("a volume comes twice in one split")
 
     @property
     def splits(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from kscout.data.contents import read_contents
+from kscout.data.integrity import check_array, different
 from kscout.data.kinds import Kind, kind_of
 from kscout.data.manifest import MANIFEST, ArrayRecord, Manifest, VolumeRecord, read_manifest
 from kscout.data.slices import SliceSet
@@ -39,7 +40,13 @@ class Store:
         if not (path / MANIFEST).is_file():
             raise DataError(_why_no_store(path))
         store = cls(path, read_manifest(path))
-        kind_of(store.manifest.kind)
+        kind = kind_of(store.manifest.kind)
+        for array in store.manifest.arrays:
+            if (array.dtype, len(array.axes)) != (kind.dtype, len(kind.axes)):
+                raise DataError(
+                    f"{path / array.file} holds {array.dtype} of axes {', '.join(array.axes)} by "
+                    f"the manifest, which are no {kind.name}; make the store again"
+                )
         return store
 
     @property
@@ -76,7 +83,7 @@ class Store:
         columns = np.arange(array.shape[-1])
         selectable = (columns >= bounds[:, :1]) & (columns < bounds[:, 1:])
         return SliceSet(
-            contents=read_contents(self.kind, self._checked_file(array), lazy=lazy),
+            contents=read_contents(self.kind, check_array(self.path, array), lazy=lazy),
             data_range=torch.from_numpy(ranges),
             selectable=torch.from_numpy(selectable),
             position=torch.arange(array.shape[0]),
@@ -107,30 +114,9 @@ class Store:
     def verify(self) -> None:
         """Check every array against its checksum."""
         for array in self.manifest.arrays:
-            if checksum(self._checked_file(array)) != array.sha256:
-                raise DataError(
-                    f"{self.path / array.file} differs from its checksum in the manifest; "
-                    "copy or make the store again"
-                )
-
-    def _checked_file(self, array: ArrayRecord) -> Path:
-        file = self.path / array.file
-        try:
-            with file.open("rb") as handle:
-                np.lib.format.read_magic(handle)
-                np.lib.format.read_array_header_1_0(handle)
-                n_bytes = handle.tell()
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{file} is missing or damaged ({error}); copy or make the store again"
-            ) from error
-        n_bytes += int(np.prod(array.shape)) * np.dtype(array.dtype).itemsize
-        if file.stat().st_size != n_bytes:
-            raise DataError(
-                f"{file} has {file.stat().st_size} bytes instead of {n_bytes}; "
-                "copy or make the store again"
-            )
-        return file
+            file = check_array(self.path, array)
+            if checksum(file) != array.sha256:
+                raise different(file)
 
 
 def unfinished_path(path: Path) -> Path:

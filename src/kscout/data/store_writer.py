@@ -1,10 +1,15 @@
 """Writing a store volume by volume, in bounded memory, so that a killed run can go on."""
 
+import errno
+import io
 import json
+import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from os.path import samestat
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
@@ -13,11 +18,13 @@ import torch
 from filelock import lock_descriptor
 
 from kscout.config import read
+from kscout.data.formats import amount, reading
+from kscout.data.integrity import sample_checksum
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.manifest import MANIFEST, ArrayRecord, Manifest, VolumeRecord, write_manifest
 from kscout.data.slices import slice_peaks
 from kscout.data.store import Store, unfinished_path
-from kscout.errors import ConfigError, DataError
+from kscout.errors import ConfigError, DataError, RunError
 from kscout.files import checksum
 
 _JOURNAL = "journal.jsonl"
@@ -54,10 +61,10 @@ class StoreWriter:
         """Why sources could not be used, by their names."""
         self.n_blank = 0
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._journal = (self._folder / _JOURNAL).open("a+b")
+        # Unbuffered: what a full disk did not take is not tried again when it is closed.
+        self._journal = (self._folder / _JOURNAL).open("a+b", buffering=0)
         try:
-            if not lock_descriptor(self._journal.fileno(), blocking=False):
-                raise DataError(f"another process is writing {path}; wait until it is done")
+            self._take_lock()
             self._recover()
         except DataError:
             self._journal.close()
@@ -119,6 +126,11 @@ class StoreWriter:
         self.kind.check(stored)
         stored = np.ascontiguousarray(stored)
         peaks = slice_peaks(self.kind.to_images(torch.from_numpy(stored)))
+        if not 0 < peaks.max() < math.inf:
+            raise DataError(
+                f"volume {volume!r} has pixels up to {float(peaks.max()):g}; they must be finite, "
+                "and one of them above 0"
+            )
         n_rows, n_cols = stored.shape[-2:]
         record = VolumeRecord(
             split=split,
@@ -144,21 +156,19 @@ class StoreWriter:
         """Write the manifest and let the store appear at its path, whole."""
         if not self._records:
             raise DataError(f"no slices to store in {self.path}; check the source and the filters")
-        manifest = Manifest(
-            name=self.name,
-            recipe=self.recipe,
-            volumes=tuple(self._records.values()),
-            arrays=self._close_arrays(),
-            left_out=tuple({"source": s, "reason": r} for s, r in self.left_out.items()),
-            warnings=tuple(warnings),
-            kind=self.kind.word,
-        )
-        write_manifest(self._folder, manifest)
+        with self._space(self._folder / MANIFEST):
+            manifest = Manifest(
+                name=self.name,
+                recipe=self.recipe,
+                volumes=tuple(self._records.values()),
+                arrays=self._close_arrays(),
+                left_out=tuple({"source": s, "reason": r} for s, r in self.left_out.items()),
+                warnings=tuple(warnings),
+                kind=self.kind.word,
+            )
+            write_manifest(self._folder, manifest)
+        self._appear()
         self.close()
-        (self._folder / _JOURNAL).unlink()
-        if self.path.is_dir():
-            self.path.rmdir()
-        self._folder.replace(self.path)
         return Store.open(self.path)
 
     def discard(self) -> None:
@@ -178,6 +188,25 @@ class StoreWriter:
             found += f" ({_difference(Store.open(self.path).manifest.recipe, self.recipe)})"
         raise DataError(f"{self.path} {found}; choose another --out, or delete it to make it again")
 
+    def _take_lock(self) -> None:
+        journal, descriptor = self._folder / _JOURNAL, self._journal.fileno()
+        is_taken = lock_descriptor(descriptor, blocking=False)
+        # Whoever held it may have moved it away, together with the finished store, meanwhile.
+        is_there = journal.exists() and samestat(journal.stat(), os.fstat(descriptor))
+        if not is_taken or not is_there:
+            raise DataError(f"another process is writing {self.path}; wait until it is done")
+        try:
+            self._check_path()
+        except DataError:
+            if not journal.stat().st_size:
+                self.discard()
+            raise
+
+    def _appear(self) -> None:
+        """Move the whole store to its path, under the lock, which is the journal's."""
+        self._folder.replace(self.path)
+        (self.path / _JOURNAL).unlink(missing_ok=True)
+
     def _recover(self) -> None:
         (self._folder / MANIFEST).unlink(missing_ok=True)
         self._journal.seek(0)
@@ -189,25 +218,68 @@ class StoreWriter:
         if not lines:
             self._write_line({"recipe": self.recipe})
             return
-        head, *entries = [json.loads(line) for line in lines]
-        if not _is_alike(head["recipe"], self.recipe):
-            raise DataError(
-                f"{self.path} was begun with other settings "
-                f"({_difference(head['recipe'], self.recipe)}) and is unfinished; run that command "
-                f"again, or delete {self._folder} to start afresh"
-            )
-        for entry in entries:
-            if "volume" in entry:
-                record = read(VolumeRecord, entry["volume"])
-                shape = entry.get("shape", (len(record.slices), *record.size))
-                self._remember(record, tuple(shape), entry.get("n_blank", 0))
-            else:
-                self.left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
+        afresh = f"delete {self._folder} to start afresh"
+        with reading(self._folder / _JOURNAL, "the journal of a store", advice=afresh):
+            head, *entries = [json.loads(line) for line in lines]
+            if not _is_alike(head["recipe"], self.recipe):
+                raise DataError(
+                    f"{self.path} was begun with other settings "
+                    f"({_difference(head['recipe'], self.recipe)}) and is unfinished; run that "
+                    f"command again, or {afresh}"
+                )
+            for entry in entries:
+                self._recall(entry)
+            self._check_written(afresh)
         if self.left_out and _refuses_bad(self.recipe):
             raise DataError(
                 f"{self.path} is unfinished and has left out {next(iter(self.left_out))}; go on "
-                f"with --skip-bad, or delete {self._folder} to start afresh"
+                f"with --skip-bad, or {afresh}"
             )
+
+    def _recall(self, entry: dict[str, Any]) -> None:
+        if "volume" not in entry:
+            self.left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
+            return
+        try:
+            record = read(VolumeRecord, entry["volume"], "volume")
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        shape = entry.get("shape", (len(record.slices), *record.size))
+        self._remember(record, tuple(shape), entry.get("n_blank", 0))
+
+    def _check_written(self, afresh: str) -> None:
+        for (split, size), shape in self._shapes.items():
+            file = self._folder / _array_file(split, size)
+            if not file.is_file() or file.stat().st_size < self._n_bytes(shape):
+                raise DataError(f"{file} has lost slices that its journal tells of; {afresh}")
+
+    def _n_bytes(self, shape: tuple[int, ...]) -> int:
+        return _HEADER_BYTES + math.prod(shape) * np.dtype(self.kind.dtype).itemsize
+
+    @contextmanager
+    def _space(self, file: Path, n_bytes: int = 0, keep: int | None = None) -> Iterator[None]:
+        """Tell a full disk, and take back what was written of a file in vain.
+
+        Args:
+            file: that is written.
+            n_bytes: how much.
+            keep: bytes of the file that stay, where it is only added to.
+        """
+        try:
+            if n_bytes > shutil.disk_usage(self._folder).free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            if keep is not None and file.exists():
+                os.truncate(file, keep)
+            free = amount(shutil.disk_usage(self._folder).free)
+            needed = f"{amount(n_bytes)} more are needed, and " if n_bytes else ""
+            raise RunError(
+                f"{file} cannot be written ({error.strerror}): {needed}{free} are free; make room "
+                "and type the same command again, and it goes on"
+            ) from error
 
     def _remember(self, record: VolumeRecord, shape: tuple[int, ...], n_blank: int) -> None:
         self.n_blank += n_blank
@@ -218,8 +290,12 @@ class StoreWriter:
         return self._shapes.get((record.split, record.size), (0,))[0]
 
     def _write_line(self, value: dict[str, Any]) -> None:
-        self._journal.write(json.dumps(value).encode() + b"\n")
-        _flush(self._journal)
+        line = json.dumps(value).encode() + b"\n"
+        before = os.fstat(self._journal.fileno()).st_size
+        with self._space(self._folder / _JOURNAL, len(line), keep=before):
+            if self._journal.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _flush(self._journal)
 
     def _write_slices(self, record: VolumeRecord, stored: np.ndarray) -> None:
         known = self._shapes.get((record.split, record.size), stored.shape)
@@ -229,9 +305,13 @@ class StoreWriter:
                 f"{record.split!r} and the same matrix of {known[1:]}; store them apart"
             )
         file = self._folder / _array_file(record.split, record.size)
-        with file.open("r+b" if file.exists() else "w+b") as handle:
+        before = self._n_bytes((self._n_before(record), *stored.shape[1:]))
+        with (
+            self._space(file, stored.nbytes, keep=before),
+            file.open("r+b" if file.exists() else "w+b") as handle,
+        ):
             # Beyond this point lies only what a killed process wrote without journaling it.
-            handle.truncate(_HEADER_BYTES + self._n_before(record) * stored[0].nbytes)
+            handle.truncate(before)
             self._write_header(handle, (0, *stored.shape[1:]))
             handle.seek(0, os.SEEK_END)
             handle.write(stored.data)
@@ -243,12 +323,10 @@ class StoreWriter:
             file = self._folder / _array_file(split, size)
             with file.open("r+b") as handle:
                 self._write_header(handle, shape)
-                n_bytes = int(np.prod(shape)) * np.dtype(kind.dtype).itemsize
-                handle.truncate(_HEADER_BYTES + n_bytes)
+                handle.truncate(self._n_bytes(shape))
                 _flush(handle)
-            arrays.append(
-                ArrayRecord(file.name, split, shape, kind.axes, kind.dtype, sha256=checksum(file))
-            )
+            sums = (checksum(file), sample_checksum(file, _HEADER_BYTES))
+            arrays.append(ArrayRecord(file.name, split, shape, kind.axes, kind.dtype, *sums))
         return tuple(arrays)
 
     def _write_header(self, handle: BinaryIO, shape: tuple[int, ...]) -> None:
@@ -264,6 +342,8 @@ def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
     if not (path / MANIFEST).is_file():
         return None
     store = Store.open(path)
+    # A process was killed when it had all but finished.
+    (path / _JOURNAL).unlink(missing_ok=True)
     recipe = json.loads(json.dumps(recipe))
     lacks = bool(store.manifest.left_out) and _refuses_bad(recipe)
     return store if _is_alike(store.manifest.recipe, recipe) and not lacks else None
@@ -295,9 +375,12 @@ def _difference(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def _array_file(split: str, size: tuple[int, int]) -> str:
-    return f"{split}_{size[0]}x{size[1]}.npy"
+    name = f"{split}_{size[0]}x{size[1]}.npy"
+    if Path(name).name != name:
+        raise DataError(f"split {split!r} cannot be the name of a file; rename it")
+    return name
 
 
-def _flush(handle: BinaryIO) -> None:
+def _flush(handle: BinaryIO | io.FileIO) -> None:
     handle.flush()
     os.fsync(handle.fileno())

@@ -1,0 +1,97 @@
+"""Whether an array of a store is what the manifest says, looked at whenever it is opened.
+
+Its place, size and header always; its content by the checksum up to `READ_WHOLE` bytes, and by the
+checksum of a sample beyond, so that opening a large store stays fast.
+"""
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+
+from kscout.data.manifest import ArrayRecord
+from kscout.errors import DataError
+
+READ_WHOLE = 64 * 2**20
+"""Bytes of the largest file that is read whole to check it."""
+_N_BLOCKS, _BLOCK_BYTES = 64, 2**16
+_AGAIN = "copy or make the store again"
+
+
+def check_array(folder: Path, array: ArrayRecord) -> Path:
+    """Return the file of an array, after a look at it.
+
+    Args:
+        folder: of the store.
+        array: what the manifest says.
+    """
+    file = folder / array.file
+    n_header = _check_header(file, array)
+    if file.stat().st_size <= READ_WHOLE:
+        expected, content = array.sha256, file.read_bytes()
+        values = np.frombuffer(content, array.dtype, offset=n_header)
+    else:
+        # Stores of 0.1 tell no checksum of a sample.
+        expected, content = array.sample_sha256, sample(file, n_header)
+        values = np.frombuffer(content, array.dtype)
+    if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+        raise different(file)
+    check_finite(values, file)
+    return file
+
+
+def different(file: Path) -> DataError:
+    """Build the error for a file whose content is not that of the manifest."""
+    return DataError(f"{file} differs from its checksum in the manifest; {_AGAIN}")
+
+
+def check_finite(values: np.ndarray, file: Path) -> None:
+    """Refuse values that are not finite, wherever they come from."""
+    # The extremes are not finite where any value is not, and need no copy of a large array.
+    real = values.view(values.real.dtype)
+    if real.size and not np.isfinite([real.min(), real.max()]).all():
+        raise DataError(f"{file} has pixels that are NaN or infinite; {_AGAIN}")
+
+
+def sample_checksum(file: Path, n_header: int) -> str | None:
+    """Return the checksum of a sample of a file; None where the whole is always read."""
+    if file.stat().st_size <= READ_WHOLE:
+        return None
+    return hashlib.sha256(sample(file, n_header)).hexdigest()
+
+
+def sample(file: Path, n_header: int) -> bytes:
+    """Read blocks spread evenly over a file's values, first and last included."""
+    last = file.stat().st_size - n_header - _BLOCK_BYTES
+    blocks = []
+    with file.open("rb") as handle:
+        for number in range(_N_BLOCKS):
+            # Values begin at multiples of their size, which 16 bytes are for every kind.
+            handle.seek(n_header + last * number // (_N_BLOCKS - 1) // 16 * 16)
+            blocks.append(handle.read(_BLOCK_BYTES))
+    return b"".join(blocks)
+
+
+def _check_header(file: Path, array: ArrayRecord) -> int:
+    """Return where the values of a file begin, after a look at its place, header and size."""
+    # A pipe would wait for whoever writes to it, and a link may lead to any file.
+    if file.is_symlink() or not file.is_file():
+        raise DataError(f"{file} is missing or damaged (no regular file); {_AGAIN}")
+    try:
+        with file.open("rb") as handle:
+            np.lib.format.read_magic(handle)
+            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(handle)
+            n_header = handle.tell()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is missing or damaged ({error}); {_AGAIN}") from error
+    declared = (shape, is_fortran, dtype)
+    if declared != (array.shape, False, np.dtype(array.dtype).newbyteorder("<")):
+        raise DataError(
+            f"{file} holds {dtype} of shape {shape} instead of {array.dtype} of shape "
+            f"{array.shape} as the manifest says; {_AGAIN}"
+        )
+    n_bytes = n_header + math.prod(array.shape) * dtype.itemsize
+    if file.stat().st_size != n_bytes:
+        raise DataError(f"{file} has {file.stat().st_size} bytes instead of {n_bytes}; {_AGAIN}")
+    return n_header
