@@ -28,6 +28,7 @@ def check_array(folder: Path, array: ArrayRecord) -> Path:
     """
     file = folder / array.file
     n_header = _check_header(file, array)
+    expected: str | None
     if file.stat().st_size <= READ_WHOLE:
         expected, content = array.sha256, file.read_bytes()
         values = np.frombuffer(content, array.dtype, offset=n_header)
