@@ -67,6 +67,15 @@ def test_options_override_a_preset(source: Path, tmp_path: Path) -> None:
     assert (settings["size"], settings["center_volume"], settings["sample_rate"]) == (48, True, 1)
 
 
+def test_a_preset_that_leaves_nothing_says_that_it_is_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    np.save(tmp_path / "one" / "a.npy", np.ones((4, 320, 320)))
+    arguments = ("import", tmp_path / "one", "--preset", "brain", "--out", tmp_path / "store")
+    with pytest.raises(DataError, match=r"0\.2 \(as --preset brain has it\) .*--sample-rate 1"):
+        call(*arguments)
+    call(*arguments, "--sample-rate", 1)
+
+
 def test_text_files_and_draws_exclude_each_other(source: Path, tmp_path: Path) -> None:
     arguments = ("import", source, "--out", tmp_path / "store", "--splits", tmp_path)
     for option in (("--held-out", 0.2), ("--test-from-train",)):

@@ -92,9 +92,20 @@ def test_heads_are_split_by_subject(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [subjects[split].split(":")[0] for split in ("train", "val", "test")] == [
         f"head subject{number}" for number in range(3)
     ]
+    test = make(tmp_path / "test", 0, 0, 2, kind="heads", sources=sources[:1])
+    assert test.manifest.splits == {"test": 6} and not test.manifest.warnings
     with pytest.raises(DataError, match="expected at least 2"):
         make(tmp_path / "other", 1, 1, 1, kind="heads", sources=sources[:1])
     assert not (tmp_path / ".other.unfinished").exists()
+
+
+def test_what_does_not_fit_on_the_disk_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**5}))
+    with pytest.raises(ConfigError, match="of 3 slices take 147 kB, and 100 kB are free in"):
+        make(tmp_path / "store", 1, 1, 1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_made_is_refused() -> None:
@@ -104,8 +115,14 @@ def test_what_cannot_be_made_is_refused() -> None:
         MakeSettings(kind="heads")
     with pytest.raises(ConfigError, match="knee images have no source"):
         MakeSettings(kind="knee", sources=(Path("a.nii"),))
-    with pytest.raises(ConfigError, match="ask for one"):
-        MakeSettings(kind="knee", volumes=(0, 0, 0))
+    for volumes in ((0, 0, 0), (99999999999, 1, 1), (-1, 1, 1)):
+        with pytest.raises(ConfigError, match="ask for one or more, up to 1000000"):
+            MakeSettings(kind="knee", volumes=volumes)
+    for option in ({"slices": 10**9}, {"size": 10**6}, {"seed": -1}, {"workers": 10**6}):
+        with pytest.raises(ConfigError, match=r"10000|--seed -1"):
+            MakeSettings(kind="knee", **option)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="unknown variant of brain 'structured'"):
+        MakeSettings(kind="brain", variant="structured")
     with pytest.raises(ConfigError, match="choose one of: brain, knee"):
         paper_settings("heads", download=True)
     with pytest.raises(ConfigError, match="as in 40,10,10"):

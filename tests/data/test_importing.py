@@ -294,6 +294,31 @@ def test_the_middle_of_images_that_are_not_square_is_kept_where_it_fits(tmp_path
     assert np.array_equal(store.split("val").magnitudes().numpy(), IMAGES[:, 2:9, 1:8])
 
 
+def test_a_size_is_advised_that_fits_every_volume(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=2, val=1, test=1)
+    write_volume(source / "singlecoil_train" / "file0.h5", IMAGES[:, :, :11])
+    write_volume(source / "singlecoil_val" / "file2.h5", IMAGES[:, :, :8])
+    with pytest.raises(DataError, match=r"12x11, which are not square; .* --size 8, .* --pad 12,"):
+        import_folder(source, tmp_path / "store", ImportSettings())
+    with pytest.raises(DataError, match=r"12x11, smaller than --size 12; .* --size 8, .*--pad 12,"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=12))
+    import_folder(source, tmp_path / "small", ImportSettings(size=8))
+    import_folder(source, tmp_path / "padded", ImportSettings(pad=12))
+
+
+def test_what_leaves_nothing_says_why(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=2)
+    for name in ("file0", "file1"):
+        (source / "singlecoil_train" / f"{name}.h5").write_text("no volume")
+    with pytest.raises(DataError, match=r"everything was left out: .*file\d\.h5 cannot .*1 more"):
+        import_folder(source, tmp_path / "store", ImportSettings(skip_bad=True))
+
+
+def test_a_store_for_evaluation_alone_needs_no_other_split(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", test=2)
+    assert not import_folder(source, tmp_path / "store", SETTINGS).manifest.warnings
+
+
 def test_single_images_are_told_apart_from_stacks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -334,7 +359,14 @@ def test_empty_or_missing_sources_are_named(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    for values in ({"size": 0}, {"size": 9, "pad": 8}, {"sample_rate": 0.0}, {"held_out": 1.0}):
+    for values in (
+        {"size": 0},
+        {"size": 9, "pad": 8},
+        {"pad": 100_000},
+        {"size": 4097},
+        {"sample_rate": 0.0},
+        {"held_out": 1.0},
+    ):
         with pytest.raises(ConfigError):
             ImportSettings(**values)  # type: ignore[arg-type]
 

@@ -1,6 +1,7 @@
 """Cutting volumes into square images by the paper's rules (arXiv:2010.16262), and checking them."""
 
 from pathlib import Path
+from typing import final
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -13,6 +14,11 @@ Squares = Float32[np.ndarray, "kept side side"]
 
 _NEGATIVE_SHARE = 0.01
 """Resampling leaves pixels that lie below zero by less than this share of the peak."""
+
+
+@final
+class WrongSizeError(DataError):
+    """Images of which no square of the size asked for can be cut; told without an advice."""
 
 
 def middle_slices(n_slices: int) -> range:
@@ -49,17 +55,10 @@ def cut_squares(images: Stack, path: Path, *, size: int | None, pad: int | None)
         check_memory(path, len(images) * max(pad, n_rows) * max(pad, n_cols))
         images = zero_pad(images, pad)
     elif n_rows != n_cols and size is None:
-        short, long = sorted((n_rows, n_cols))
-        raise DataError(
-            f"{path} has images of {n_rows}x{n_cols}, which are not square; keep their middle with "
-            f"--size {short}, surround them with zeros by --pad {long}"
-        )
+        raise WrongSizeError(f"{path} has images of {n_rows}x{n_cols}, which are not square")
     side = size or pad or n_rows
     if min(images.shape[-2:]) < side:
-        raise DataError(
-            f"{path} has images of {n_rows}x{n_cols}, smaller than --size {side}; lower --size, "
-            f"surround them with zeros by --pad {side}"
-        )
+        raise WrongSizeError(f"{path} has images of {n_rows}x{n_cols}, smaller than --size {side}")
     return np.ascontiguousarray(center_crop(images, side))
 
 

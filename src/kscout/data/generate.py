@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -9,13 +10,20 @@ from typing import Any, final
 
 from platformdirs import user_cache_path
 
+from kscout.data.formats import amount
 from kscout.data.importing import OnVolume
 from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
 from kscout.data.makers.parallel import make_volumes
-from kscout.data.store import SPLITS, Store
+from kscout.data.makers.scanner import check_request
+from kscout.data.manifest import SPLITS
+from kscout.data.store import Store, unfinished_path
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import SOURCES
+
+_MOST_VOLUMES = 1_000_000
+_ALWAYS_WORKERS = 64
+"""Processes that may be asked for, however few cores there are."""
 
 
 @final
@@ -45,9 +53,21 @@ class MakeSettings:
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
             raise unknown_name("kind of images", self.kind, list(SOURCES))
-        if min(self.volumes) < 0 or not sum(self.volumes) or self.slices < 1:
+        if min(self.volumes) < 0 or not 0 < sum(self.volumes) <= _MOST_VOLUMES:
             raise ConfigError(
-                f"--volumes {self.volumes} of --slices {self.slices} are no images; ask for one"
+                f"--volumes {','.join(map(str, self.volumes))} are {sum(self.volumes)} volumes; "
+                f"ask for one or more, up to {_MOST_VOLUMES}"
+            )
+        check_request(self.slices, self.size or SOURCES[self.kind].size)
+        most = max(_ALWAYS_WORKERS, 4 * (os.cpu_count() or 1))
+        if self.seed < 0 or not 0 <= self.workers <= most:
+            raise ConfigError(
+                f"--seed {self.seed} and --workers {self.workers} cannot be; give a seed of 0 or "
+                f"more and up to {most} workers"
+            )
+        if self.variant not in SOURCES[self.kind].variants:
+            raise unknown_name(
+                f"variant of {self.kind}", self.variant, list(SOURCES[self.kind].variants)
             )
         has_sources = bool(self.sources or self.download)
         if has_sources and not SOURCES[self.kind].needs_sources:
@@ -57,6 +77,12 @@ class MakeSettings:
                 f"{self.kind} are cut from real volumes; name them with --source FILE, once per "
                 "subject, or fetch some with --download"
             )
+
+    @property
+    def n_bytes(self) -> int:
+        """How large the store will be, at most."""
+        size = self.size or SOURCES[self.kind].size
+        return 4 * sum(self.volumes) * self.slices * size**2
 
     @classmethod
     def parse_counts(cls, text: str) -> tuple[int, int, int]:
@@ -91,6 +117,7 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
     recipe = _recipe(settings)
     if done := finished_store(out, recipe):
         return done
+    _check_room(out, settings)
     with StoreWriter(out, recipe) as writer:
         heads = _load_split_heads(settings) if SOURCES[settings.kind].needs_sources else None
         for split in SPLITS:
@@ -131,11 +158,26 @@ def _make_split(
             on_volume(n_done, sum(settings.volumes), name)
 
 
+def _check_room(out: Path, settings: MakeSettings) -> None:
+    """Refuse a store that will not fit on its disk, before anything is drawn."""
+    unfinished = unfinished_path(out)
+    written = sum(file.stat().st_size for file in unfinished.glob("*.npy"))
+    place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    needed, free = settings.n_bytes - written, shutil.disk_usage(place).free
+    if needed > free:
+        raise ConfigError(
+            f"--volumes {','.join(map(str, settings.volumes))} of {settings.slices} slices take "
+            f"{amount(needed)}, and {amount(free)} are free in {place}; lower --volumes, --slices "
+            "or --size"
+        )
+
+
 def _load_split_heads(settings: MakeSettings) -> HeadSplit:
     paths = list(settings.sources)
     if settings.download:
         paths += download_heads(user_cache_path("kscout") / "heads")
-    return split_heads(load_heads(paths))
+    wanted = [split for split, count in zip(SPLITS, settings.volumes, strict=True) if count]
+    return split_heads(load_heads(paths), wanted)
 
 
 def _recipe(settings: MakeSettings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any, final
 
 import numpy as np
 
-from kscout.data.cutting import Squares, check_pixels, cut_squares, middle_slices
+from kscout.data.cutting import Squares, WrongSizeError, check_pixels, cut_squares, middle_slices
 from kscout.data.formats import Stack, printable, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
+from kscout.data.manifest import SPLITS
 from kscout.data.splits import Assignment, assign_splits
-from kscout.data.store import SPLITS, WAYS_TO_SPLIT, Store
+from kscout.data.store import WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.data.volumes import VolumeFile, read_volume, relative
 from kscout.errors import ConfigError, DataError
@@ -25,6 +26,12 @@ logger = logging.getLogger(__name__)
 
 OnVolume = Callable[[int, int, str], None]
 """Called after each volume with the number done, the number in all, and the volume's name."""
+
+LARGEST_SIDE = 4096
+"""Pixels that images may have on a side."""
+
+_LOOKED_AT = 20
+"""Volumes that are read to advise on a size."""
 
 _PSNR_CEILING = 10
 """Where the metrics' convention `paper` clamps reconstructions for PSNR."""
@@ -61,8 +68,9 @@ class ImportSettings:
     """Leave out what cannot be used and record it, instead of stopping."""
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ConfigError(f"--size {self.size} is no image size; give 1 or more")
+        for name, side in (("size", self.size), ("pad", self.pad)):
+            if side is not None and not 1 <= side <= LARGEST_SIDE:
+                raise ConfigError(f"--{name} {side} is no image size; give 1 to {LARGEST_SIDE}")
         if self.pad is not None and self.pad < (self.size or 1):
             raise ConfigError(f"--pad {self.pad} is less than --size {self.size}; raise --pad")
         if not 0 < self.sample_rate <= 1:
@@ -138,12 +146,12 @@ def _import_all(
         if writer.holds(split, volume.name):
             n_kept += 1
         elif origin not in writer.left_out:
-            acquisition = _import_one(split, volume, origin, settings, writer)
+            acquisition = _import_one(split, volume, origin, settings, writer, queue)
             acquisitions.add(acquisition)
             n_kept += settings.acquisition in (None, acquisition)
         if on_volume:
             on_volume(n_done, len(queue), volume.name)
-    if not n_kept and settings.acquisition:
+    if not n_kept and settings.acquisition and (acquisitions - {""} or not writer.left_out):
         found = ", ".join(sorted(acquisitions - {""})) or "none"
         raise DataError(
             f"no volume in {source} has acquisition {settings.acquisition!r}; found: {found}"
@@ -173,7 +181,7 @@ def _warnings(assignment: Assignment, writer: StoreWriter) -> Iterator[str]:
             "images by one number for all before importing, or read SSIM"
         )
     empty = [split for split in SPLITS if not writer.volumes(split)]
-    if {"val", "test"} & set(empty) and len(empty) < len(SPLITS):
+    if empty and "train" not in empty:
         yield (
             f"no volume is in {' or '.join(empty)}: training needs train and val, and unseen "
             f"volumes to evaluate on are in test; {WAYS_TO_SPLIT}"
@@ -188,7 +196,12 @@ def _is_single(path: Path) -> bool:
 
 
 def _import_one(
-    split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
+    split: str,
+    volume: VolumeFile,
+    origin: str,
+    settings: ImportSettings,
+    writer: StoreWriter,
+    queue: Sequence[tuple[str, VolumeFile]],
 ) -> str:
     try:
         images, acquisition, _ = read_volume(volume, key=settings.key, plane=settings.plane)
@@ -207,10 +220,27 @@ def _import_one(
             )
         return acquisition
     except DataError as error:
+        reason = str(error)
+        if isinstance(error, WrongSizeError):
+            others = [volume] if settings.skip_bad else [other for _, other in queue]
+            reason += f"; {_fitting_size(others, settings)}"
         if not settings.skip_bad:
-            raise DataError(f"{error}, or leave it out with --skip-bad") from error
-        writer.leave_out(origin, str(error))
+            raise DataError(f"{reason}, or leave it out with --skip-bad") from error
+        writer.leave_out(origin, reason)
         return ""
+
+
+def _fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str:
+    """Advise on sizes that fit all volumes, as far as the first of them tell."""
+    sides: list[int] = []
+    for volume in volumes[:_LOOKED_AT]:
+        with suppress(DataError):
+            images = read_volume(volume, key=settings.key, plane=settings.plane).images
+            sides += images.shape[1:]
+    return (
+        f"keep their middle with --size {min(sides)}, surround them with zeros by --pad "
+        f"{max(settings.size or 0, *sides)}"
+    )
 
 
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:

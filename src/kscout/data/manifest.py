@@ -14,6 +14,7 @@ from kscout.files import write_json
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+SPLITS = ("train", "val", "test")
 
 Count = Annotated[int, AtLeast(0)]
 

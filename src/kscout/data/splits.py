@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TypeVar, final
 
 from kscout.data.formats import printable
-from kscout.data.store import SPLITS
+from kscout.data.manifest import SPLITS
 from kscout.data.volumes import SUFFIXES, VolumeFile, find_volumes
 from kscout.errors import DataError
+from kscout.names import IMPORT_PRESETS
 
 _PREFIXES = ("singlecoil_", "multicoil_", "")
 _EMPTY_FOLDER = "put HDF5, NIfTI, DICOM or NumPy files there, or remove the folder"
@@ -34,9 +35,11 @@ class Assignment:
         """Keep a share of the volumes of every split."""
         kept = {split: sample_volumes(found, rate) for split, found in self.volumes.items()}
         if empty := [split for split, found in kept.items() if not found]:
+            presets = [name for name, one in IMPORT_PRESETS.items() if one["sample_rate"] == rate]
+            source = f" (as --preset {presets[0]} has it)" if presets else ""
             raise DataError(
-                f"--sample-rate {rate} leaves none of the {len(self.volumes[empty[0]])} volumes of "
-                f"split {empty[0]!r}; raise it"
+                f"a sample rate of {rate}{source} leaves none of the volumes of {empty[0]}, of "
+                f"which there are {len(self.volumes[empty[0]])}; keep all with --sample-rate 1"
             )
         return replace(self, volumes=kept)
 

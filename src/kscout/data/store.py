@@ -14,12 +14,18 @@ import torch
 from kscout.data.contents import read_contents
 from kscout.data.integrity import check_array, different
 from kscout.data.kinds import Kind, kind_of
-from kscout.data.manifest import MANIFEST, ArrayRecord, Manifest, VolumeRecord, read_manifest
+from kscout.data.manifest import (
+    MANIFEST,
+    SPLITS,
+    ArrayRecord,
+    Manifest,
+    VolumeRecord,
+    read_manifest,
+)
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
 from kscout.files import checksum
 
-SPLITS = ("train", "val", "test")
 WAYS_TO_SPLIT = (
     "import at least 3 volumes with --held-out above 0, or name splits by --splits or by folders"
 )

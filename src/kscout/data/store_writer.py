@@ -155,7 +155,7 @@ class StoreWriter:
     def finish(self, warnings: Sequence[str] = ()) -> Store:
         """Write the manifest and let the store appear at its path, whole."""
         if not self._records:
-            raise DataError(f"no slices to store in {self.path}; check the source and the filters")
+            raise DataError(f"no slices to store in {self.path}; {self._why_empty()}")
         with self._space(self._folder / MANIFEST):
             manifest = Manifest(
                 name=self.name,
@@ -179,6 +179,13 @@ class StoreWriter:
     def close(self) -> None:
         """Release the files; an unfinished store stays and can be resumed."""
         self._journal.close()
+
+    def _why_empty(self) -> str:
+        if not self.left_out:
+            return "check the source and the filters"
+        reasons = list(self.left_out.values())
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        return f"everything was left out: {reasons[0]}{more}"
 
     def _check_path(self) -> None:
         if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):

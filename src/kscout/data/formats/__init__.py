@@ -74,7 +74,9 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
             warnings.simplefilter("ignore")
             yield
     except KScoutError as error:
-        raise type(error)(printable(str(error))) from error
+        if printable(str(error)) == str(error):
+            raise
+        raise DataError(printable(str(error))) from error
     except MemoryError as error:
         raise DataError(
             printable(f"{path} does not fit into the memory that is free; split it up")

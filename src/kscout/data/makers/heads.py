@@ -23,6 +23,7 @@ from kscout.data.makers.head_download import SOURCES_FILE, download_heads
 from kscout.data.makers.noise_fields import Field
 from kscout.data.makers.scanner import Scanner, Warp, plane_grid, rotation
 from kscout.data.makers.subject import choice, draw_subject, drawn, factor, normals
+from kscout.data.manifest import SPLITS
 from kscout.errors import DataError
 
 __all__ = ["Head", "HeadSplit", "download_heads", "draw_head_volume", "load_heads", "split_heads"]
@@ -71,22 +72,30 @@ class HeadSplit:
         return {"train": self.train, "val": self.val, "test": self.test}[split]
 
 
-def split_heads(heads: Sequence[Head]) -> HeadSplit:
+def split_heads(heads: Sequence[Head], wanted: Sequence[str] = SPLITS) -> HeadSplit:
     """Give the last head to test, the one before it to validation, the others to training.
 
-    With two heads, validation has to use the training head; the note says so.
+    With two heads, validation has to use the training head, and the note says so. One head serves
+    where one split alone is made.
+
+    Args:
+        heads: one per subject.
+        wanted: the splits that are made.
     """
-    if len(heads) < 2:
+    if len(heads) < min(len(wanted), 2):
         raise DataError(
-            f"found {len(heads)} heads, expected at least 2: test images need a subject that "
-            "training never sees; give more volumes"
+            f"found {len(heads)} heads for {' and '.join(wanted)}, expected at least 2: test "
+            "images need a subject that training never sees; give more volumes"
         )
     if len({head.name for head in heads}) < len(heads):
         raise DataError("two heads have the same name; give each volume once, under its own name")
     pool = tuple(heads)
+    if len(pool) == 1:
+        return HeadSplit(train=pool, val=pool, test=pool)
     if len(pool) == 2:
         note = f"validation reuses the training head {pool[0].name}; test: {pool[1].name}"
-        return HeadSplit(train=pool[:1], val=pool[:1], test=pool[1:], note=note)
+        is_shared = "train" in wanted and "val" in wanted
+        return HeadSplit(pool[:1], pool[:1], pool[1:], note=note if is_shared else "")
     return HeadSplit(train=pool[:-2], val=pool[-2:-1], test=pool[-1:])
 
 
