@@ -1,0 +1,111 @@
+"""Write the tables of README.md and docs from records, between their markers.
+
+    python benchmarks/tables.py            # write them all
+    python benchmarks/tables.py --check    # only say whether one differs
+
+`tables.toml` lays them out. A cell is text in which `{ssim H/M}` stands for the final SSIM of a
+method M under a horizon H, `{minus H/M}` for its difference to the fixed order with the 95 %
+interval, `{paper S/M}` for what the paper prints, and `{gap S}` for its oracle minus its NA oracle.
+Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
+as they were written down) and the paper's numbers.
+"""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from leaderboard import LEADERBOARD, LeaderboardRow, read_leaderboard
+
+from kscout.errors import DataError
+from kscout.evaluation.paper_numbers import SSIM
+from kscout.files import write_text
+
+ROOT = Path(__file__).parents[1]
+LAYOUT = Path(__file__).with_name("tables.toml")
+OTHERS = LEADERBOARD.with_name("other_results.json")
+END = "<!-- end of table -->"
+
+
+def marker(name: str) -> str:
+    """Return the line before a table."""
+    return f"<!-- table {name}: written by benchmarks/tables.py -->"
+
+
+def number(value: float, *, is_signed: bool = False) -> str:
+    """Return four digits, without the zero before the point."""
+    return f"{value:{'+' if is_signed else ''}.4f}".replace("0.", ".", 1)
+
+
+def spread(mean: float, std: float | None) -> str:
+    """Return a mean with its deviation over seeds, where there is one."""
+    return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
+
+
+def filled(cell: str, records: dict[str, LeaderboardRow]) -> str:
+    """Return a cell with its numbers."""
+
+    def found(match: re.Match[str]) -> str:
+        what, ref = match.groups()
+        horizon, _, method = ref.partition("/")
+        if what == "paper":
+            return spread(*SSIM[horizon][method])
+        if what == "gap":
+            return number(SSIM[ref]["oracle"][0] - SSIM[ref]["na-oracle"][0], is_signed=True)
+        if ref not in records:
+            raise DataError(f"tables.toml names {ref}, of which there is no record")
+        row = records[ref]
+        if what == "ssim":
+            return spread(row.ssim_mean, row.ssim_std)
+        if row.interval is None:
+            return "0"
+        low, high = map(number, row.interval)
+        return f"{number(row.difference_to_fixed, is_signed=True)} ({low} to {high})"
+
+    return re.sub(r"\{(ssim|minus|paper|gap) ([^}]+)\}", found, cell)
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """Return the text of every table by file and name."""
+    rows = [*read_leaderboard(), *read_leaderboard(OTHERS)]
+    records = {f"{row.horizon}/{row.method}": row for row in rows}
+    found: dict[str, dict[str, str]] = {}
+    for table in tomllib.loads(LAYOUT.read_text(encoding="utf-8"))["tables"]:
+        head = table["head"]
+        lines = [[filled(cell, records) for cell in row] for row in table["rows"]]
+        first, *others = ["".join(f"| {cell}".rstrip() + " " for cell in x) for x in (head, *lines)]
+        rows = [first, "|---" * len(head), *others]
+        text = "".join(f"{row}|\n" for row in rows)
+        found.setdefault(table["file"], {})[table["name"]] = text
+    return found
+
+
+def written(text: str, own: dict[str, str]) -> str:
+    """Return a document with its tables put between their markers."""
+    for name, table in own.items():
+        head, begin, rest = text.partition(marker(name))
+        _, end, tail = rest.partition(END)
+        if not (begin and end):
+            raise DataError(f"there is no place for table {name}; add {marker(name)} and {END}")
+        text = f"{head}{begin}\n\n{table}\n{end}{tail}"
+    return text
+
+
+def main() -> int:
+    """Write all tables, or tell which documents have others."""
+    differing = []
+    for file, own in tables().items():
+        path = ROOT / file
+        before = path.read_text(encoding="utf-8")
+        if (after := written(before, own)) != before:
+            differing.append(file)
+            if "--check" not in sys.argv:
+                write_text(path, after)
+    print(
+        f"tables differ in: {', '.join(differing)}" if differing else "all tables are as they are"
+    )
+    return 1 if differing and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

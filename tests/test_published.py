@@ -1,0 +1,84 @@
+"""What is published can be computed again, and tables of documents are those of the records."""
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SAMPLE = json.loads((BENCHMARKS / "recomputed.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    """Return a function that imports a script of `benchmarks/`."""
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module
+    sys.path.remove(str(BENCHMARKS))
+
+
+def test_tables_of_documents_are_written_from_records(scripts: Any) -> None:
+    tables: ModuleType = scripts("tables")
+    for file, own in tables.tables().items():
+        text = (tables.ROOT / file).read_text(encoding="utf-8")
+        assert tables.written(text, own) == text, f"run `python benchmarks/tables.py`: {file}"
+
+
+def test_a_number_that_drifts_changes_its_document(scripts: Any) -> None:
+    tables: ModuleType = scripts("tables")
+    (row,) = [
+        one
+        for one in tables.read_leaderboard()
+        if (one.horizon, one.method) == ("knee-base", "greedy")
+    ]
+    records = {"knee-base/greedy": replace(row, ssim_mean=0.1234)}
+    assert tables.filled("a {ssim knee-base/greedy} b", records) == "a .1234 ± .0002 b"
+    assert tables.filled("{minus knee-base/greedy}", records) == "+.0002 (-.0001 to .0005)"
+    before = f"x\n{tables.marker('t')}\n\nold\n\n{tables.END}\ny"
+    assert tables.written(before, {"t": "new\n"}) == before.replace("old", "new")
+
+
+def test_tolerances_are_of_samples_of_volumes(scripts: Any) -> None:
+    recompute: ModuleType = scripts("recompute")
+    values = np.array([0.5, 0.7, 0.1, 0.3])
+    # Volumes a and b have means .6 and .2: a standard error of .2, and t of one degree of freedom.
+    expected = 0.2 * 63.657 + recompute.ARITHMETIC
+    assert recompute.tolerance_of(values, ["a", "a", "b", "b"]) == pytest.approx(expected, rel=1e-4)
+    finding = recompute.Finding("h", "m", published=0.5, found=0.51, tolerance=0.009)
+    assert finding.differs and "DIFFERS" in str(finding)
+    assert not replace(finding, tolerance=0.011).differs
+    assert replace(finding, tolerance=float("nan")).differs
+
+
+@pytest.mark.slow
+def test_files_of_the_zoo_score_what_is_published(scripts: Any, tmp_path: Path) -> None:
+    """On a few test slices: within the sample's tolerance, and what they gave when recorded."""
+    recompute: ModuleType = scripts("recompute")
+    rows = [
+        row
+        for row in recompute.read_leaderboard()
+        if row.method in recompute.SHIPPED and row.store == recompute.KNEES
+    ]
+    found = list(
+        recompute.findings(
+            rows,
+            SAMPLE["n_slices"],
+            tmp_path,
+            data={},
+            n_trajectories=SAMPLE["n_trajectories"],
+            device="cpu",
+        )
+    )
+    names = [(one["where"], one["what"]) for one in SAMPLE["findings"]]
+    assert [(one.where, one.what) for one in found] == names
+    for one, before in zip(found, SAMPLE["findings"], strict=True):
+        assert not one.differs, str(one)
+        # A policy that draws may meet a tie that rounding breaks otherwise elsewhere.
+        rounding = 3e-3 if "greedy" in one.what else 3e-4
+        assert one.found == pytest.approx(before["found"], abs=rounding), str(one)
