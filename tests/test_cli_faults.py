@@ -111,6 +111,26 @@ def test_a_refused_evaluation_leaves_no_folder(work: Path) -> None:
     assert not (work / "new").exists()
 
 
+def test_work_that_no_memory_holds_is_refused_and_leaves_no_folder(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    huge = 10_000_000_000
+    policy = ("--reconstructor", "zero-filled", "--n-initial", 3, "--steps", 2)
+    train = ("train", "policy", "--data", work / "store", "--out", work / "new", *policy)
+    for command in (
+        [*evaluating(work, "new"), "--policy", "random", "--trajectories", huge],
+        [*train, "--trajectories", huge],
+        [*train, "--method", "ngreedy", "--trajectories", 10**8],
+        [*train, "--method", "dense", "--policy", "column", "--set", f"training.n_random={huge}"],
+        [*training(work, "new"), "--set", "reconstructor.n_pools=50"],
+        [*training(work, "new"), "--set", "reconstructor.n_pools=4"],
+    ):
+        assert run(*command) == 1
+        told = capsys.readouterr().err
+        assert " GiB of memory or more, and " in told or "are too small for 4 poolings" in told
+        assert not (work / "new").exists(), command
+
+
 def test_labels_are_printed_as_they_are(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = [word for label in LABELS for word in ("--policy", f"{label}=random")]
     assert run(*evaluating(work, "labels"), *wanted) == 0

@@ -139,7 +139,7 @@ def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path: Path) -> N
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(RunError, match="not empty and not a run folder"):
         open_run(tmp_path)
-    assert not (tmp_path / "config.toml").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match=r"no config.toml"):
         read_run(tmp_path)
 
@@ -152,6 +152,20 @@ def test_a_run_killed_before_its_settings_were_written_begins_anew(tmp_path: Pat
     found = read_run(tmp_path / "run")
     assert found.config["training"]["seed"] == found.provenance.seed == 8
     assert found.provenance.inputs == {"store": "def"}
+
+
+def test_a_run_is_discarded_only_before_its_first_checkpoint(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as run:
+        run.rewind(0)
+        run.discard()
+    assert not (tmp_path / "run").exists()
+    with open_run(tmp_path / "run") as run:
+        run.checkpoint_path.touch()
+        run.discard()
+    with open_run(tmp_path / "run") as run:
+        run.checkpoint_path.unlink()
+        run.discard()
+    assert (tmp_path / "run" / "config.toml").exists()
 
 
 def test_the_folder_may_be_a_string(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """From settings to live objects: a name and its arguments become a component."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from kscout.config import Component
+from kscout.config import Component, check_arguments
 from kscout.core import Policy, Reconstructor
-from kscout.errors import ConfigError
+from kscout.device import check_memory
+from kscout.errors import ConfigError, KScoutError
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 from kscout.randomness import keyed_generator
 
@@ -59,5 +62,49 @@ def _make(
                 f"{kind}.{name} is {component.arguments[name]!r} but this run needs {value!r}; "
                 f"leave it out of [{kind}]"
             )
+    check_arguments(constructor, component.arguments, kind)
+    if not component.arguments:
+        return _built(constructor, arguments, seed)
+    told = ", ".join(f"{name} = {value!r}" for name, value in component.arguments.items())
+    try:
+        _check_size(constructor, {**component.arguments, **arguments}, told)
+        return _built(constructor, {**component.arguments, **arguments}, seed)
+    except KScoutError as error:
+        raise ConfigError(f"{kind} {component.name!r}: {error}") from error
+    except Exception as error:  # an argument may make a constructor raise anything
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError(
+            f"{kind} {component.name!r} cannot be built with {told} ({reason}); change [{kind}]"
+        ) from error
+
+
+def _built(constructor: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401
     with seeded_globals(seed, "initial weights"):
-        return constructor(**{**component.arguments, **arguments})
+        return constructor(**arguments)
+
+
+def _check_size(
+    constructor: Callable[..., Any], arguments: Mapping[str, object], told: str
+) -> None:
+    """Refuse a network without a weight somewhere, or too large to train, before it is made."""
+    n_bytes = 0
+
+    def count(_: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal n_bytes
+        if parameter is not None:
+            if not parameter.numel():
+                raise ValueError(f"it would have an empty {name!r}")
+            # The weights, their gradients and what the optimizer keeps of both.
+            n_bytes += 4 * parameter.numel() * parameter.element_size()
+            check_memory(n_bytes, "cpu", f"training it with {told}", "make it smaller")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            constructor(**arguments)
+    except (NotImplementedError, RuntimeError) as error:
+        # A class that computes with tensors when it is built cannot be looked at beforehand.
+        if "meta" not in str(error).lower():
+            raise
+    finally:
+        hook.remove()

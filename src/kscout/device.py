@@ -58,6 +58,23 @@ def free_memory(device: torch.device) -> int:
     return min(amount for amount in amounts if amount > 0)
 
 
+def check_memory(n_bytes: int, device: torch.device | str, what: str, change: str) -> None:
+    """Refuse work that cannot fit into memory, before any of it is done.
+
+    Args:
+        n_bytes: that it needs at the least.
+        device: where.
+        what: needs so much, in words.
+        change: what a user may do.
+    """
+    free = free_memory(torch.device(device))
+    if n_bytes > free:
+        raise ConfigError(
+            f"{what} needs {n_bytes / 2**30:,.1f} GiB of memory or more, and {free / 2**30:,.1f} "
+            f"GiB are free; {change}"
+        )
+
+
 def at_most_a_quarter(n_bytes: int, device: torch.device) -> int:
     """Return a limit of memory, on CUDA at most a quarter of what the device has."""
     if device.type != "cuda":

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Annotated, Any, final
 from kscout.config import Config, differences, load, read_file, save, to_toml, told
 from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
-from kscout.files import now, take_lock, write_json, write_text
+from kscout.files import LOCK, now, take_lock, write_json, write_text
 from kscout.kernels import kernels_are_on
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
@@ -89,6 +90,8 @@ class Run:
     config: Config
     provenance: Provenance
     _lock: int
+    is_new: bool = False
+    """Whether the folder was empty before."""
 
     @classmethod
     def create_or_resume(
@@ -114,8 +117,8 @@ class Run:
         lock = take_lock(path)
         if lock is None:
             raise RunError(f"{path} is in use by another process; wait for it or stop it")
+        is_begun = (path / CONFIG).exists()
         try:
-            is_begun = (path / CONFIG).exists()
             if is_begun:
                 _check_same_config(path, config)
             elif any(not x.name.startswith(".") and x.name != PROVENANCE for x in path.iterdir()):
@@ -136,9 +139,11 @@ class Run:
             if not is_begun:
                 write_text(path / CONFIG, to_toml(config))
         except BaseException:
+            if not is_begun:
+                (path / LOCK).unlink(missing_ok=True)
             os.close(lock)
             raise
-        return cls(path, config, provenance, lock)
+        return cls(path, config, provenance, lock, is_new=not is_begun)
 
     def __enter__(self) -> "Run":
         return self
@@ -194,6 +199,14 @@ class Run:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished, with what there is to say about it in short."""
         write_json(self.path / DONE, {"date": now(), **summary})
+
+    def discard(self) -> None:
+        """Remove a run that never began, as if its settings had been refused at once."""
+        if self.is_new and not self.checkpoint_path.exists():
+            for name in (CONFIG, METRICS, PROVENANCE, LOCK):
+                (self.path / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.rmdir()
 
     def close(self) -> None:
         """Let other processes open the folder."""

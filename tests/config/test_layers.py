@@ -21,6 +21,10 @@ def test_another_name_replaces_a_section() -> None:
     below = {"policy": {"name": "conv", "n_channels": 4}}
     assert merge(below, {"policy": {"name": "own"}}) == {"policy": {"name": "own"}}
     assert merge(below, {"policy": {"name": "conv"}}) == below
+    # Arguments without a name are meant for the name that is given beside them.
+    assert merge({"policy": {"n_layers": 3}}, {"policy": {"name": "own"}}) == {
+        "policy": {"n_layers": 3, "name": "own"}
+    }
 
 
 def test_what_a_user_named_is_all_that_is_there(tmp_path: Path) -> None:

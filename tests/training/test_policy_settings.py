@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from kscout.cli.train_policy import resolve_policy
-from kscout.config import GreedyTraining, NonGreedyTraining, PolicyConfig
+from kscout.config import (
+    GreedyTraining,
+    NonGreedyTraining,
+    PolicyConfig,
+    to_table,
+    training_of,
+)
 from kscout.errors import ConfigError, KScoutError
+from kscout.names import ESTIMATORS
 
 
 @pytest.fixture
@@ -65,3 +72,26 @@ def test_numbers_of_columns_free_the_setting_from_the_presets_size(file: Path) -
     assert (found.n_initial, found.horizon, found.size) == (100, 60, None)
     assert resolve(None, "acquisition.n_initial=16").acquisition.size is None
     assert resolve(file, "acquisition.size=320").acquisition.size == 320
+
+
+def test_arguments_of_the_policy_that_a_flag_names_are_kept() -> None:
+    found = resolve_policy("knee-base", None, ["policy.n_layers=3"], {"policy.name": "column"})
+    assert (found.policy.name, found.policy.arguments) == ("column", {"n_layers": 3})
+
+
+@pytest.mark.parametrize("method", ESTIMATORS.entries)
+def test_settings_of_other_methods_are_refused(method: str) -> None:
+    """Whatever one estimator has and another has not, by flag, by --set and in a file."""
+    own = set(to_table(training_of(method)))
+    others = {name: to_table(training_of(name)) for name in ESTIMATORS.entries}
+    foreign = {key: value for table in others.values() for key, value in table.items()}
+    for key in sorted(set(foreign) - own):
+        with pytest.raises(ConfigError, match=rf"^{method} has no {key}; it is a setting of "):
+            resolve(None, f"training.method={method}", **{key: foreign[key]})
+
+
+@pytest.mark.parametrize("value", [1e300, 1e4])
+def test_step_sizes_that_no_training_survives_are_refused(value: float) -> None:
+    for name in ("learning_rate", "decay_factor"):
+        with pytest.raises(ConfigError, match=rf"training.{name} is .*; it lies between"):
+            resolve(**{name: value})

@@ -60,7 +60,8 @@ def train_policy(
         int | None, typer.Option(help="Keys weights, order and actions; 0 where nothing says.")
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Train this many seeds in lockstep, into OUT/seed-N.")
+        int,
+        typer.Option(min=1, max=1000, help="Train this many seeds in lockstep, into OUT/seed-N."),
     ] = 1,
     protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,

@@ -11,7 +11,16 @@ from kscout.config.layers import (
     told,
     without_retired,
 )
-from kscout.config.records import check, load, read, save, settle, to_table, to_toml
+from kscout.config.records import (
+    check,
+    check_arguments,
+    load,
+    read,
+    save,
+    settle,
+    to_table,
+    to_toml,
+)
 from kscout.config.schema import (
     ACQUISITIONS,
     RECONSTRUCTOR_TRAININGS,
@@ -50,6 +59,7 @@ __all__ = [
     "ReconstructorTraining",
     "assigned",
     "check",
+    "check_arguments",
     "differences",
     "estimators_with",
     "given",

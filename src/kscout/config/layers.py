@@ -78,7 +78,8 @@ def merge(*layers: Mapping[str, Any]) -> Table:
         for key, value in layer.items():
             below = merged.get(key)
             if isinstance(below, dict) and isinstance(value, dict):
-                is_other = "name" in value and value["name"] != below.get("name")
+                names = (below.get("name"), value.get("name"))
+                is_other = None not in names and names[0] != names[1]
                 merged[key] = merge(value) if is_other else merge(below, value)
             else:
                 merged[key] = merge(value) if isinstance(value, dict) else value

@@ -25,6 +25,7 @@ unknown key fails, with the nearest one that exists.
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -43,6 +44,8 @@ R = TypeVar("R")
 
 _LONGEST = 200
 """Characters of a wrong value that a message shows."""
+_LARGEST = 2**63 - 1
+"""Of whole numbers: what torch and NumPy count with."""
 
 
 def read(kind: type[R], table: object, where: str = "") -> R:
@@ -90,6 +93,34 @@ def check(record: Any) -> None:  # noqa: ANN401 - any dataclass
             place = "" if key == rest else key
             value = _convert(types[key], getattr(record, item.name), place)
             object.__setattr__(record, item.name, value)
+
+
+def check_arguments(kind: type[Any], arguments: Mapping[str, Any], where: str) -> None:
+    """Check arguments by the types that a constructor declares, where they are plain ones.
+
+    Args:
+        kind: the class.
+        arguments: by name; all of them are parameters of it.
+        where: their place in a document, for messages.
+    """
+    try:
+        hints = get_type_hints(kind.__init__, include_extras=True)
+    except (NameError, TypeError):
+        # Types that only a checker sees are not ours to read.
+        return
+    for name, value in arguments.items():
+        if _is_plain(hints.get(name)):
+            _convert(hints[name], value, _at(where, name))
+
+
+def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
+    """Say whether a type is one that a table may hold, such as a field of a record has."""
+    if get_origin(kind) is Literal:
+        return True
+    inner = [one for one in get_args(kind)[: 1 if get_origin(kind) is Annotated else None]]
+    return kind in (*_NOUNS, NoneType, Ellipsis, Any) or (
+        bool(inner) and get_origin(kind) in _GENERIC and all(map(_is_plain, inner))
+    )
 
 
 def to_table(record: Any, *, nulls: bool = False) -> Table:  # noqa: ANN401 - any dataclass
@@ -177,6 +208,10 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types 
 
 
 def _scalar(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types and values
+    if type(value) is int and not -_LARGEST <= value <= _LARGEST:
+        raise ConfigError(f"{where} is {_shown(value)}; whole numbers lie within 64 bits")
+    if type(value) is float and not math.isfinite(value):
+        raise ConfigError(f"{where} is {value}; expected a finite number")
     if kind is float and type(value) is int:
         return float(value)
     if kind is Path and isinstance(value, str | Path):
@@ -189,6 +224,7 @@ def _scalar(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - types a
 
 _LISTS = (tuple, list, Sequence)
 _SECTIONS = (dict, Mapping)
+_GENERIC = (*_LISTS, *_SECTIONS, Union, UnionType, Annotated)
 
 
 def _annotated(kind: Any, marks: Sequence[Any], value: Any, where: str) -> Any:  # noqa: ANN401

@@ -27,11 +27,11 @@ class ReconstructorTraining:
     """Passes over the training split (paper: 50)."""
     batch_size: Annotated[int, AtLeast(1)] = 16
     """Slices per optimizer step, over all processes (paper: 16)."""
-    learning_rate: Annotated[float, Above(0)] = 1e-3
+    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
     """Adam's step size (paper: 1e-3)."""
     decay_epochs: tuple[int, ...] = (40,)
     """Epochs after which the step size is multiplied by `decay_factor` (paper: 40)."""
-    decay_factor: Annotated[float, Above(0)] = 0.1
+    decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
     """Factor at each decay (paper: 0.1)."""
     accelerations: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
     """Columns over measured columns, one drawn per slice (paper: 4, 4, 4, 6, 6, 8)."""
@@ -74,11 +74,11 @@ class PolicyTraining:
     """Passes over the training split (paper: 50)."""
     batch_size: Annotated[int, AtLeast(1)] = 16
     """Slices per optimizer step, over all processes (paper: 16)."""
-    learning_rate: Annotated[float, Above(0)] = 5e-5
+    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 5e-5
     """Adam's step size (paper: 5e-5)."""
     decay_epochs: tuple[int, ...] = (40,)
     """Epochs after which the step size is multiplied (paper: 40; non-greedy 10, 20, 30, 40)."""
-    decay_factor: Annotated[float, Above(0)] = 0.1
+    decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
     """Factor at each decay (paper: 0.1; non-greedy 0.5)."""
     keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
@@ -110,6 +110,27 @@ class PolicyTraining:
         return {name: getattr(self, name) for name in ESTIMATORS[self.method].varies}
 
     @property
+    def n_tried(self) -> int:
+        """Columns tried, or trajectories followed, per slice and step."""
+        return 1
+
+    @property
+    def n_paths(self) -> int:
+        """Acquisitions of one slice that are under way at a time."""
+        return 1
+
+    def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
+        """Return the memory in bytes that an epoch takes at the least, beside slices and network.
+
+        Args:
+            n_slices: of the training split.
+            horizon: columns to acquire.
+            n_pixels: of an image.
+        """
+        draws = 4 * n_slices * horizon * self.n_tried
+        return draws + 16 * min(self.batch_size, n_slices) * self.n_paths * n_pixels
+
+    @property
     def label(self) -> str:
         """What folders and tables call such runs."""
         return ESTIMATORS[self.method].label.format(**self.varied) or self.method.rpartition(":")[2]
@@ -121,6 +142,10 @@ class GradientTraining(PolicyTraining):
 
     n_trajectories: Annotated[int, AtLeast(2)] = 8
     """Columns drawn per state (greedy) or trajectories per slice (paper: q = 8)."""
+
+    @property
+    def n_tried(self) -> int:
+        return self.n_trajectories
 
 
 @final
@@ -143,8 +168,12 @@ class NonGreedyTraining(GradientTraining):
     """Discount of later rewards (paper: 0 to 1; NGreedy is 1)."""
     decay_epochs: tuple[int, ...] = (10, 20, 30, 40)
     """Epochs after which the step size is multiplied (paper: 10, 20, 30, 40)."""
-    decay_factor: Annotated[float, Above(0)] = 0.5
+    decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.5
     """Factor at each decay (paper: 0.5)."""
+
+    @property
+    def n_paths(self) -> int:
+        return self.n_trajectories
 
 
 @final
@@ -158,7 +187,7 @@ class DenseTraining(PolicyTraining):
     """Passes over the training split."""
     batch_size: Annotated[int, AtLeast(1)] = 48
     """Slices per optimizer step, over all processes."""
-    learning_rate: Annotated[float, Above(0)] = 6e-4
+    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 6e-4
     """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
     decay_epochs: tuple[int, ...] = ()
     """Epochs after which the step size is multiplied by `decay_factor` besides."""
@@ -182,6 +211,10 @@ class DenseTraining(PolicyTraining):
     """Largest norm of the gradient of a batch."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which the mean gains of a fixed order are measured at the start."""
+
+    @property
+    def n_tried(self) -> int:
+        return self.n_best + self.n_random
 
 
 def training_of(method: str) -> PolicyTraining:

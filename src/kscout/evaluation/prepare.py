@@ -1,5 +1,6 @@
 """Open what an evaluation or an analysis runs: policies, slices and a reconstruction."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from kscout.acquisition.rollout import Trajectory
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
-from kscout.device import resolve_device
+from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
 from kscout.evaluation.contenders import (
@@ -203,6 +204,7 @@ def prepare(
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     # All that can be refused is refused before the first order is fitted.
     drafts, reference = _drafts(wanted, slices, sizes, setting)
+    _check_memory([one for draft in drafts for one in draft], slices, plan)
 
     def fitted(name: str) -> list[int]:
         is_oracle = POLICIES[name].is_oracle
@@ -260,6 +262,19 @@ def _drafts(
     typed = setting.reference
     named = typed if typed is None or typed in names else asked.get(typed, typed)
     return drafts, choose_reference(names, {one.name for one in every if one.is_oracle}, named)
+
+
+def _check_memory(contenders: Sequence[Contender], slices: SliceSet, plan: AcquisitionPlan) -> None:
+    """Refuse draws and acquisitions that no memory holds."""
+    if any(one.policy.is_stochastic and not plan.is_argmax for one in contenders):
+        n_states = min(plan.batch_size, len(slices)) * plan.n_trajectories
+        draws = 4 * len(slices) * plan.n_trajectories * plan.horizon
+        check_memory(
+            draws + 16 * n_states * math.prod(slices.shape),
+            slices.device,
+            f"acquiring {len(slices):,} slices {plan.n_trajectories:,} times each",
+            "lower --trajectories or --batch-size",
+        )
 
 
 def _train_slices(

@@ -149,7 +149,11 @@ def opened_run(
         return
     words = describe_device(device, n_processes())
     with Run.create_or_resume(out, config, inputs=inputs, device=words) as run:
-        yield run
+        try:
+            yield run
+        except ConfigError:
+            run.discard()
+            raise
 
 
 def fixed_convolution(

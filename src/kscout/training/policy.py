@@ -6,6 +6,7 @@ reconstructions are made together.
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +25,7 @@ from kscout.config import AcquisitionSetting, PolicyConfig
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.device import check_memory
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS
 from kscout.policies import save
@@ -87,6 +89,7 @@ def train_policies(
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
         _check_setting(configs[0], frozen, (slices, held_out))
+        _check_memory(configs, slices)
         trainees = []
         for config, out in zip(configs, outs, strict=True):
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
@@ -192,6 +195,18 @@ def _check_setting(
     ):
         if note is not None and is_main():
             logging.getLogger(__name__).warning(note)
+
+
+def _check_memory(configs: Sequence[PolicyConfig], slices: SliceSet) -> None:
+    """Refuse draws that no memory holds, before the first of them."""
+    training, horizon = configs[0].training, configs[0].acquisition.horizon
+    n_bytes = training.n_bytes(len(slices), horizon, math.prod(slices.shape))
+    check_memory(
+        len(configs) * n_bytes,
+        slices.device,
+        f"trying {training.n_tried:,} columns at each of {horizon} steps on {len(slices):,} slices",
+        "lower --trajectories (or training.n_random), --batch-size or --seeds",
+    )
 
 
 def _size_note(setting: AcquisitionSetting, n_cols: int) -> str | None:

@@ -14,6 +14,7 @@ from kscout.config import ReconstructorConfig, ReconstructorTraining
 from kscout.core import Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.device import check_memory
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
 from kscout.randomness import keyed_generator
@@ -73,8 +74,14 @@ def train_reconstructor(
             config.reconstructor, seed=training.seed, protocol=training.protocol
         ).to(place)
         check_trainable(model, training.protocol)
-        for split in ("train", "val"):
-            store.array(split)
+        n_rows, n_cols = [store.array(split).size for split in ("val", "train")][-1]
+        n_images = min(training.batch_size, _VALIDATION_BATCH)
+        check_memory(
+            n_images * model.n_bytes(1, n_rows, n_cols),
+            place,
+            f"a batch of {n_images:,} images of {n_rows}x{n_cols}",
+            "lower --batch-size, or make the network smaller",
+        )
         with opened_run(out, config, inputs, place) as run:
             if not from_main(run is not None and run.is_finished):
                 slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
