@@ -36,6 +36,10 @@ def import_(
     ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the central square to keep.")] = None,
     pad: Annotated[int | None, typer.Option(help="Zero-pad smaller images to this first.")] = None,
+    resample: Annotated[
+        str | None,
+        typer.Option(metavar="MM|ROWxCOL", help="Bring pixels to this spacing (mm) first."),
+    ] = None,
     center_volume: Annotated[
         bool | None,
         typer.Option(
@@ -79,6 +83,8 @@ def import_(
     options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
     options |= {"key": key, "plane": plane, "skip_bad": skip_bad}
+    if resample is not None:
+        options["resample"] = ImportSettings.parse_spacing(resample)
     chosen = {name: value for name, value in options.items() if value is not None}
     settings = ImportSettings(**{**_preset(preset), **chosen})
     with _progress("importing") as on_volume:
@@ -224,8 +230,16 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
     counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
     fingerprint = summary["fingerprint"][:12]
     sys.stdout.write(f"{summary['path']}: {counts} slices; fingerprint {fingerprint}\n")
+    sys.stdout.writelines(f"{line}\n" for line in _geometry_lines(summary))
     for entry in summary["left_out"]:
         sys.stdout.write(f"left out {entry['source']}: {entry['reason']}\n")
+
+
+def _geometry_lines(facts: dict[str, Any], most: int = 5) -> list[str]:
+    found = facts["geometry"]
+    lines = [f"{entry['volumes']} volumes of {entry['told']}" for entry in found[:most]]
+    more = [f"and {len(found) - most} more sizes or spacings"] if len(found) > most else []
+    return lines + more
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -251,6 +265,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
     console.print(table)
     found = ", ".join(f"{name} {count}" for name, count in facts["acquisitions"].items())
     console.print(f"acquisitions (volumes): {found}")
+    for line in _geometry_lines(facts):
+        console.print(line)
     for entry in facts["left_out"]:
         console.print(f"left out {entry['source']}: {entry['reason']}")
     for warning in facts["warnings"]:

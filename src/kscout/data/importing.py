@@ -5,16 +5,17 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from kscout.data.cutting import Squares, WrongSizeError, check_pixels, cut_squares, middle_slices
-from kscout.data.formats import Stack, printable, reading
+from kscout.data.formats import Scan, Stack, check_memory, printable, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
-from kscout.data.manifest import SPLITS
+from kscout.data.manifest import SPLITS, Geometry
+from kscout.data.resampling import Resampled, Spacing, resample, resampled_size
 from kscout.data.splits import Assignment, assign_splits
 from kscout.data.store import WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
@@ -46,6 +47,8 @@ class ImportSettings:
     """Side of the central square that is kept, in pixels; None keeps whole (square) images."""
     pad: int | None = None
     """Images smaller than this are surrounded with zeros first; paper: 384 for brains."""
+    resample: tuple[float, float] | None = None
+    """Spacing of rows and columns, in mm, that images are brought to before they are cut."""
     center_volume: bool = False
     """Keep only the middle half of each volume's slices; paper: knees."""
     sample_rate: float = 1.0
@@ -73,12 +76,29 @@ class ImportSettings:
                 raise ConfigError(f"--{name} {side} is no image size; give 1 to {LARGEST_SIDE}")
         if self.pad is not None and self.pad < (self.size or 1):
             raise ConfigError(f"--pad {self.pad} is less than --size {self.size}; raise --pad")
+        if self.resample and not all(0.01 <= step <= 100 for step in self.resample):
+            raise ConfigError(
+                f"--resample {'x'.join(map(str, self.resample))} is no spacing; give 0.01 to 100 mm"
+            )
         if not 0 < self.sample_rate <= 1:
             raise ConfigError(f"--sample-rate {self.sample_rate} is not above 0 and up to 1")
         if not 0 <= self.held_out < 1:
             raise ConfigError(f"--held-out {self.held_out} is not from 0 to below 1")
         if self.splits is not None and self.test_from_train:
             raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
+
+    @classmethod
+    def parse_spacing(cls, text: str) -> tuple[float, float]:
+        """Read a spacing in mm from one number, or from `ROWxCOL`."""
+        try:
+            steps = [float(part) for part in text.split("x")]
+            rows, cols = steps * 2 if len(steps) == 1 else steps
+        except ValueError as error:
+            raise ConfigError(
+                f"--resample {text!r} is no spacing; write mm as in 1.5, or rows x columns as in "
+                "1.5x1.2"
+            ) from error
+        return rows, cols
 
 
 def import_folder(
@@ -112,23 +132,45 @@ def import_folder(
 
 
 def prepare_images(
-    images: Stack, volume: VolumeFile, settings: ImportSettings
-) -> tuple[Squares, range]:
-    """Cut a volume to what is kept of it: the images, and their slice numbers in the volume."""
-    path = volume.path
+    scan: Scan, volume: VolumeFile, settings: ImportSettings
+) -> tuple[Squares, range, Geometry]:
+    """Cut a volume to what is kept of it: the images, their slice numbers, where they lay."""
+    path, images = volume.path, scan.images
     numbers = middle_slices(len(images)) if settings.center_volume else range(len(images))
     if not numbers:
         raise DataError(
             f"{path} has {len(images)} slices, of which none would be kept; import it without "
             "--center-volume"
         )
-    kept = cut_squares(
-        images[numbers.start : numbers.stop], path, size=settings.size, pad=settings.pad
-    )
+    images = images[numbers.start : numbers.stop]
+    geometry = Geometry(images.shape[1:], scan.spacing_mm, scan.spacing_mm)
+    pad = settings.pad
+    if settings.resample:
+        images = _resampled(images, scan.spacing_mm, path, settings.resample)
+        geometry = replace(geometry, stored_mm=settings.resample)
+        pad = pad or settings.size
+    kept = cut_squares(images, path, size=settings.size, pad=pad)
     # fastMRI's targets are magnitudes by their making.
     is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
     check_pixels(kept, path, may_be_negative=is_target)
-    return kept, numbers
+    return kept, numbers, geometry
+
+
+def _resampled(
+    images: Stack, spacing_mm: Spacing | None, path: Path, wanted_mm: Spacing
+) -> Resampled:
+    if spacing_mm is None:
+        raise DataError(
+            f"{path} does not tell its pixel spacing, or several; import it without --resample"
+        )
+    rows, cols = resampled_size(images.shape[1:], spacing_mm, wanted_mm)
+    if max(rows, cols) > LARGEST_SIDE:
+        raise DataError(
+            f"{path} would have images of {rows}x{cols} by --resample, beyond {LARGEST_SIDE}; "
+            "raise --resample"
+        )
+    check_memory(path, len(images) * rows * cols)
+    return resample(images, spacing_mm, wanted_mm)
 
 
 def _import_all(
@@ -204,10 +246,11 @@ def _import_one(
     queue: Sequence[tuple[str, VolumeFile]],
 ) -> str:
     try:
-        images, acquisition, _ = read_volume(volume, key=settings.key, plane=settings.plane)
+        scan = read_volume(volume, key=settings.key, plane=settings.plane)
+        acquisition = scan.acquisition
         if settings.acquisition in (None, acquisition):
             with reading(volume.path, "images"):
-                kept, numbers = prepare_images(images, volume, settings)
+                kept, numbers, geometry = prepare_images(scan, volume, settings)
             shown = np.flatnonzero(kept.any(axis=(1, 2))).tolist()
             writer.append(
                 split,
@@ -217,6 +260,7 @@ def _import_one(
                 source=origin,
                 acquisition=acquisition,
                 n_blank=len(kept) - len(shown),
+                geometry=geometry,
             )
         return acquisition
     except DataError as error:
@@ -235,8 +279,11 @@ def _fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> st
     sides: list[int] = []
     for volume in volumes[:_LOOKED_AT]:
         with suppress(DataError):
-            images = read_volume(volume, key=settings.key, plane=settings.plane).images
-            sides += images.shape[1:]
+            scan = read_volume(volume, key=settings.key, plane=settings.plane)
+            size = scan.images.shape[1:]
+            if settings.resample and scan.spacing_mm:
+                size = resampled_size(size, scan.spacing_mm, settings.resample)
+            sides += size
     return (
         f"keep their middle with --size {min(sides)}, surround them with zeros by --pad "
         f"{max(settings.size or 0, *sides)}"
@@ -251,9 +298,12 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         for volume in found
     ]
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+    values = asdict(settings) | {"splits": settings.splits and settings.splits.as_posix()}
+    if settings.resample is None:
+        del values["resample"]  # As in stores of 0.1, which go on.
     return {
         "command": "kscout data import",
         "source": printable(source.as_posix()),
-        "settings": asdict(settings) | {"splits": settings.splits and settings.splits.as_posix()},
+        "settings": values,
         "files_sha256": digest,
     }

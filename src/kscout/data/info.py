@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from kscout.data.manifest import ArrayRecord
+from kscout.data.manifest import ArrayRecord, Geometry
+from kscout.data.resampling import Spacing, resampled_size
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 
@@ -19,6 +20,7 @@ def summarize(store: Store) -> dict[str, Any]:
         "name": store.name,
         "fingerprint": store.fingerprint,
         "splits": manifest.splits,
+        "geometry": _describe_geometry(store),
         "left_out": list(manifest.left_out),
         "warnings": list(manifest.warnings),
     }
@@ -57,6 +59,53 @@ def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
         "bytes": (store.path / array.file).stat().st_size,
         "sha256": array.sha256,
     }
+
+
+def _describe_geometry(store: Store) -> list[dict[str, Any]]:
+    """Tell how images of files became images of the store, the most frequent way first."""
+    records = [record for record in store.manifest.volumes if record.geometry is not None]
+    counts = Counter((record.geometry, record.size) for record in records)
+    return [
+        {"volumes": count, **_describe_change(geometry, size)}
+        for (geometry, size), count in counts.most_common()
+        if geometry is not None
+    ]
+
+
+def _describe_change(geometry: Geometry, size: tuple[int, int]) -> dict[str, Any]:
+    """Return sizes and spacings in the file and in the store, what was cut, and a sentence."""
+    before, after = geometry.spacing_mm, geometry.stored_mm
+    resampled = resampled_size(geometry.size, before, after) if before and after else geometry.size
+    cropped = [max(0, have - keep) for have, keep in zip(resampled, size, strict=True)]
+    told = "{}x{}".format(*geometry.size) + _at(before)
+    if before != after:
+        told += ", resampled to {}x{}".format(*resampled) + _at(after)
+    if any(cropped):
+        told += ", cropped to {}x{} by {} rows and {} columns".format(*size, *cropped)
+        told += _lost(resampled, size, after) if after else ""
+    elif size != resampled:
+        told += ", padded to {}x{}".format(*size)
+    return {
+        "file_size": list(geometry.size),
+        "file_mm": before and list(before),
+        "stored_size": list(size),
+        "stored_mm": after and list(after),
+        "cropped": cropped,
+        "told": told,
+    }
+
+
+def _lost(size: tuple[int, int], kept: tuple[int, int], spacing_mm: Spacing) -> str:
+    """Tell in mm what was cut, and the spacing at which nothing would have been."""
+    axes = list(zip(size, kept, spacing_mm, strict=True))
+    lost = (max(0, have - keep) * step for have, keep, step in axes)
+    whole = max(have * step / keep for have, keep, step in axes)
+    advice = f"; --resample {math.ceil(100 * whole) / 100:g} would keep all"
+    return " ({:.4g} and {:.4g} mm)".format(*lost) + advice
+
+
+def _at(spacing_mm: Spacing | None) -> str:
+    return " pixels" if spacing_mm is None else " at {:.4g}x{:.4g} mm".format(*spacing_mm)
 
 
 def _pixel_range(slices: SliceSet) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, final
 
@@ -17,6 +17,19 @@ MANIFEST = "manifest.json"
 SPLITS = ("train", "val", "test")
 
 Count = Annotated[int, AtLeast(0)]
+
+
+@final
+@dataclass(frozen=True)
+class Geometry:
+    """Where the pixels of an imported volume lay in its file, and how far apart they lie now."""
+
+    size: tuple[Count, Count]
+    """Rows and columns in the file."""
+    spacing_mm: tuple[float, float] | None = None
+    """Distance of neighboring rows, and of columns, in the file; None where it tells none."""
+    stored_mm: tuple[float, float] | None = None
+    """The same in the store."""
 
 
 @final
@@ -36,6 +49,8 @@ class VolumeRecord:
     acquisition: str
     selectable: tuple[Count, Count]
     """First and one past the last column inside the measured matrix."""
+    geometry: Geometry | None = None
+    """Of an imported volume; no part of the store's fingerprint, as it changes no pixel."""
 
     def __post_init__(self) -> None:
         first, end = self.selectable
@@ -112,7 +127,7 @@ class Manifest:
     def fingerprint(self) -> str:
         """A hash of the content: equal for copies, whatever their name or folder."""
         arrays = [[array.file, array.sha256] for array in self.arrays]
-        volumes = [to_table(volume) for volume in self.volumes]
+        volumes = [to_table(replace(volume, geometry=None)) for volume in self.volumes]
         text = json.dumps([self.kind, arrays, volumes], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

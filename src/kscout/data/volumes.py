@@ -1,5 +1,6 @@
 """Finding volumes in a folder and reading them, whatever their format."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,7 +73,10 @@ def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "a
             raise DataError(f"{path} is no regular file; remove it from the source")
         read = import_target(entry.target, of="reader")
         scan: Scan = read(path, **{name: given[name] for name in entry.options})
-        return scan._replace(acquisition=printable(scan.acquisition))
+        spacing = scan.spacing_mm
+        if spacing is not None and not all(0 < step < math.inf for step in spacing):
+            spacing = None
+        return scan._replace(acquisition=printable(scan.acquisition), spacing_mm=spacing)
 
 
 def relative(path: Path, source: Path) -> str:

@@ -56,4 +56,6 @@ def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
     axis = _AXES[plane]
     first, second = (other for other in range(3) if other != axis)
     images = data.transpose(axis, second, first)[:, ::-1, ::-1]
-    return Scan(images, spacing_mm=(steps_mm[second], steps_mm[first]))
+    # The header holds 32 bit: 0.9 mm is 0.89999998 there.
+    rows_mm, cols_mm = (float(f"{steps_mm[axis]:.6g}") for axis in (second, first))
+    return Scan(images, spacing_mm=(rows_mm, cols_mm))
