@@ -255,7 +255,11 @@ def test_what_the_room_exports_loads_and_needs_no_torch_until_then() -> None:
         (("volumes", 0, "slices"), [1], r"volumes and its arrays tell of different slices"),
         (("volumes", 0, "slices"), [], r"volume 'a' has 0 slices of 11 columns"),
         (("volumes", 2, "volume"), "a", r"a volume comes twice in one split"),
-        (("volumes", 0, "data_range"), float("nan"), r"volumes\[0\]\.data_range is nan; expected a"),
+        (
+            ("volumes", 0, "data_range"),
+            float("nan"),
+            r"volumes\[0\]\.data_range is nan; expected a",
+        ),
         (("volumes", 0, "data_range"), 0, r"data_range 0 and selectable columns 0 to 11"),
         (("volumes", 0, "selectable"), [3, 12], r"selectable columns 3 to 12, which cannot be"),
         (("volumes",), [], r"volumes and its arrays tell of different slices"),
