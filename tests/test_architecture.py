@@ -21,7 +21,7 @@ LAYERS = [
     {"core", "metrics", "figures", "weights"},
     {"physics", "config"},
     {"names", "zoo"},
-    {"kernels", "files", "randomness", "device"},
+    {"kernels", "files", "columns", "randomness", "device"},
     {"errors", "exports"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}

@@ -9,6 +9,7 @@ Symbols of the paper: N `n_cols`, L `n_initial`, M `budget`, T `horizon`, q `n_t
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, final
 
@@ -188,6 +189,8 @@ class Truth:
     """Squared error of the reconstruction's k-space, summed over each column."""
     candidate_scores: Float[Tensor, "batch col"] | None = None
     """SSIM after measuring each column; only for policies that set `needs_candidate_scores`."""
+    score: Float[Tensor, " batch"] | None = None
+    """SSIM of the reconstruction as it is; likewise."""
 
 
 @final
@@ -226,6 +229,9 @@ class Policy(nn.Module, ABC):
     needs_target: ClassVar[bool] = False
     """An oracle: shown as such in every table and figure."""
     needs_candidate_scores: ClassVar[bool] = False
+    gain_units: Sequence[float] = ()
+    """The gain in SSIM that a score of 1 predicts, by the number of columns acquired (the last for
+    all that follow): what a stopping rule asks. Empty where scores predict no gain."""
 
     @abstractmethod
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:

@@ -25,7 +25,7 @@ PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, batch_size=2)
 def test_fractions_are_counted_by_step() -> None:
     start = np.array([False, False, True, False, False])
     columns = np.array([[0, 1], [1, 4], [1, 0], [3, 1]])
-    found = sampled_by_step(columns, start)
+    found = sampled_by_step(columns, np.tile(start, (4, 1)))
     assert found.tolist() == [[0.25, 0.5, 1.0, 0.25, 0.0], [0.5, 1.0, 1.0, 0.25, 0.25]]
 
 
@@ -51,21 +51,15 @@ def test_deterministic_policy_has_no_probabilities(test_slices: SliceSet) -> Non
 
 
 def test_table_gives_the_same_as_the_run(test_slices: SliceSet, tmp_path: Path) -> None:
-    evaluate(
-        ("random",),
-        test_slices,
-        ZeroFilled(),
-        EvaluationSetting(plan=PLAN, seeds=(4, 9)),
-        out=tmp_path,
-    )
+    setting = EvaluationSetting(plan=PLAN, seeds=(4, 9))
+    summary = evaluate(("random",), test_slices, ZeroFilled(), setting, out=tmp_path).found
     plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, seed=9)
     expected = average_policy(Random(), test_slices, ZeroFilled(), plan)
-    found = average_policy_of_results(tmp_path, "random", n_cols=13, n_initial=3, seed=9)
+    found = average_policy_of_results(tmp_path, "random", summary, seed=9)
     np.testing.assert_array_equal(found.sampled, expected.sampled)
-    best = average_policy_of_results(tmp_path, "random", n_cols=13, n_initial=3)
-    other = average_policy_of_results(
-        tmp_path, "random", n_cols=13, n_initial=3, seed=best_seed(tmp_path, "random")
-    )
+    best = average_policy_of_results(tmp_path, "random", summary)
+    seed = best_seed(tmp_path, "random")
+    other = average_policy_of_results(tmp_path, "random", summary, seed=seed)
     np.testing.assert_array_equal(best.sampled, other.sampled)
     with pytest.raises(DataError, match="no policy 'greedy'"):
-        average_policy_of_results(tmp_path, "greedy", n_cols=13, n_initial=3)
+        average_policy_of_results(tmp_path, "greedy", summary)

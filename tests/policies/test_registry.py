@@ -47,6 +47,7 @@ def observation(name: str, generator: torch.Generator) -> Observation:
     truth = Truth(
         kspace_error=torch.rand(N_BATCH, N_COLS, generator=generator),
         candidate_scores=torch.rand(N_BATCH, N_COLS, generator=generator),
+        score=torch.rand(N_BATCH, generator=generator),
     )
     seen = Observation(image=image, mask=mask, truth=truth if POLICIES[name].needs_target else None)
     if not POLICIES[name].needs_measurement:
@@ -214,7 +215,7 @@ def test_oracle_ties_go_to_the_lowest_column(generator: torch.Generator) -> None
     seen = observation("oracle", generator)
     scores = torch.full((N_BATCH, N_COLS), 0.5)
     scores[:, 3], scores[:, 9], scores[:, 12] = 0.7, 0.7 + 5e-7, 0.69999
-    truth = Truth(kspace_error=scores, candidate_scores=scores)
+    truth = Truth(kspace_error=scores, candidate_scores=scores, score=scores[:, 0])
     policy, mask = tiny_policy("oracle"), torch.zeros_like(seen.mask)
     best = choose_columns(policy, policy(replace(seen, truth=truth)), mask, None)
     assert best.tolist() == [3] * N_BATCH

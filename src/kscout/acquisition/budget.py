@@ -1,32 +1,85 @@
 """Whether a number of columns can be acquired."""
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from kscout.errors import ConfigError
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import Initial, start_mask
 
 
-def check_budget(selectable: Bool[Tensor, "batch col"], *, n_initial: int, horizon: int) -> None:
+def check_budget(
+    selectable: Bool[Tensor, "slice n_col"],
+    *,
+    n_initial: Initial,
+    horizon: int | Int[Tensor, " slice"],
+) -> None:
     """Raise a ConfigError where some slice has fewer columns to acquire than asked for.
 
     Args:
         selectable: columns inside each slice's matrix.
-        n_initial: central columns measured at the start.
-        horizon: columns to acquire after it.
+        n_initial: central columns measured at the start, columns, or a mask per slice.
+        horizon: columns to acquire after it, one number or one per slice.
     """
-    n_cols = selectable.shape[1]
-    if not 0 < n_initial <= n_cols:
-        raise ConfigError(
-            f"cannot start from {n_initial} of {n_cols} columns; set n_initial to 1..{n_cols}"
-        )
-    if horizon < 0:
-        raise ConfigError(f"cannot acquire {horizon} columns; set the number of steps to 0 or more")
-    left = (selectable & ~center_mask(n_cols, n_initial, selectable.device)).sum(dim=-1)
+    n_slices, n_cols = selectable.shape
+    least = horizon if isinstance(horizon, int) else int(horizon.min())
+    if least < 0:
+        raise ConfigError(f"cannot acquire {least} columns; set the number of steps to 0 or more")
+    start = _checked_start(selectable, n_initial)
+    left = (selectable & ~start).sum(dim=-1)
     n_short = int((left < horizon).sum())
-    if n_short:
+    if not n_short:
+        return
+    at = int((left - horizon).argmin())
+    wanted = horizon if isinstance(horizon, int) else int(horizon[at])
+    n_start, n_left = int(start[at].sum()), int(left[at])
+    raise ConfigError(
+        f"no column left to acquire in {n_short} of {n_slices} slices: {n_start} + {wanted} "
+        f"columns were asked of {n_cols}, of which {n_left + n_start} can be measured; lower the "
+        f"number of steps to {n_left} or less"
+    )
+
+
+def _checked_start(
+    selectable: Bool[Tensor, "slice n_col"], initial: Initial
+) -> Bool[Tensor, "slice n_col"]:
+    n_slices, n_cols = selectable.shape
+    if isinstance(initial, int) and not 0 < initial <= n_cols:
         raise ConfigError(
-            f"no column left to acquire in {n_short} of {len(left)} slices: {n_initial} + "
-            f"{horizon} columns were asked of {n_cols}, of which {int(left.min()) + n_initial} "
-            f"can be measured; lower the number of steps to {int(left.min())} or less"
+            f"cannot start from {initial} of {n_cols} columns; set n_initial to 1..{n_cols}"
         )
+    if not isinstance(initial, int | Tensor):
+        check_columns(initial, n_cols)
+    start = start_mask(initial, n_slices, n_cols, selectable.device)
+    if isinstance(initial, int):
+        return start
+    if start.shape != selectable.shape:
+        raise ConfigError(
+            f"the start masks are {start.shape[0]} of {start.shape[1]} columns, the slices "
+            f"{n_slices} of {n_cols}; give one mask per slice, as wide as the images"
+        )
+    if not start.any(dim=-1).all():
+        raise ConfigError("a slice starts from no column at all; measure 1 or more at the start")
+    outside = (start & ~selectable).nonzero()
+    if len(outside):
+        row, column = outside[0].tolist()
+        raise ConfigError(
+            f"column {column} of the start lies outside the matrix of slice {row}, whose columns "
+            "there are empty; leave it out"
+        )
+    return start
+
+
+def check_columns(columns: Initial, n_cols: int) -> None:
+    """Refuse a list of columns that images of this width do not have, or that names one twice."""
+    assert not isinstance(columns, int | Tensor)
+    if not columns:
+        raise ConfigError("the start names no column; measure 1 or more at the start")
+    wrong = [column for column in columns if not 0 <= column < n_cols]
+    if wrong:
+        raise ConfigError(
+            f"column {wrong[0]} of the start is not one of the {n_cols} columns of the images; "
+            f"give columns 0..{n_cols - 1}"
+        )
+    if len(set(columns)) < len(columns):
+        twice = next(column for i, column in enumerate(columns) if column in columns[:i])
+        raise ConfigError(f"column {twice} is twice in the start; name each column once")

@@ -133,3 +133,35 @@ def choose_columns(
         return best_columns(scores, blocked)
     log_probabilities = column_log_probabilities(scores, blocked)
     return _or_blocked(draw_columns(log_probabilities, uniforms[:, None]), blocked)[:, 0]
+
+
+def choose_several(
+    policy: Policy,
+    scores: Float[Tensor, "state col"],
+    blocked: Bool[Tensor, "state col"],
+    uniforms: Float[Tensor, "state draw"] | None,
+    n_columns: int,
+) -> tuple[Int[Tensor, "state draw"], Bool[Tensor, "state draw"]]:
+    """Choose columns one after the other from the same scores, each among those still free.
+
+    So the best are taken in their order, or columns are drawn without replacement.
+
+    Args:
+        policy: whose scores they are.
+        scores: of the columns.
+        blocked: columns that may not be chosen.
+        uniforms: decide the draws; None takes the best columns.
+        n_columns: how many.
+
+    Returns:
+        The columns, and where a blocked one had to stand in because none was left to choose.
+    """
+    columns, is_bad = [], []
+    for draw in range(n_columns):
+        own = None if uniforms is None else uniforms[:, draw]
+        column = choose_columns(policy, scores, blocked, own)[:, None]
+        columns.append(column)
+        is_bad.append(blocked.gather(-1, column))
+        if draw + 1 < n_columns:
+            blocked = blocked.scatter(-1, column, True)
+    return torch.cat(columns, dim=-1), torch.cat(is_bad, dim=-1)

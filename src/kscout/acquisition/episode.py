@@ -35,7 +35,7 @@ from kscout.names import check_protocol
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
 from kscout.physics.normalization import denormalize
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import Initial, start_mask
 
 MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 16 * 2**30}
 """Default bytes that candidates reconstructed at once may take, by kind of device.
@@ -75,12 +75,18 @@ class Simulator:
         # Scoring takes less than reconstructing, and comes when that is done.
         self.n_at_once = max(1, memory_limit // reconstructor.n_bytes(*batch.kspace.shape[1:]))
 
-    def start(self, n_initial: int, *, n_trajectories: int = 1) -> State:
-        """Measure the central columns and reconstruct; trajectories of a slice lie together."""
-        n_slices, n_cols = self.batch.selectable.shape
-        mask = center_mask(n_cols, n_initial, self.batch.kspace.device)
-        state = self.start_from(mask.expand(n_slices, -1), n_measured=n_initial)
-        return state.repeated(n_trajectories)
+    def start(self, initial: Initial, *, n_trajectories: int = 1) -> State:
+        """Measure the first columns and reconstruct; trajectories of a slice lie together.
+
+        Args:
+            initial: a number of central columns, columns for all slices, or a mask per slice.
+            n_trajectories: states per slice.
+        """
+        mask = start_mask(initial, *self.batch.selectable.shape, self.batch.kspace.device)
+        n_measured = initial if isinstance(initial, int) else 0
+        if not isinstance(initial, int | Tensor):
+            n_measured = len(initial)
+        return self.start_from(mask, n_measured=n_measured).repeated(n_trajectories)
 
     def start_from(self, mask: Bool[Tensor, "batch col"], *, n_measured: int = 0) -> State:
         """Measure the columns of any mask at once, one mask per slice, and reconstruct.
@@ -99,6 +105,25 @@ class Simulator:
             return self.branch(state, column[:, None]).every()
         parent = torch.arange(len(state), device=column.device)
         return State.joined(list(self._children(state, Pairs(parent, column, state.owner))))
+
+    def grow(self, state: State, mask: Bool[Tensor, "state col"]) -> State:
+        """Measure all that each mask holds beyond its state's, and reconstruct once.
+
+        A state that gains no column stays as it is, to the last bit. Waits for the device.
+        """
+        n_new = (mask & ~state.mask).sum(dim=-1)
+        rows, found = n_new.nonzero()[:, 0], [state]
+        if not len(rows):
+            return state
+        for part in rows.split(self.n_at_once):
+            owner = state.owner[part]
+            measured = Measurement.of(self.batch.kspace[owner], mask[part])
+            found.append(self._state(measured, owner, n_left=state.n_left))
+        slot = torch.arange(len(state), device=mask.device)
+        slot[rows] = len(state) + torch.arange(len(rows), device=mask.device)
+        n_left = int((~mask).sum(dim=-1).max())
+        grown = State.joined(found).rows(slot)
+        return replace(grown, n_left=n_left, step=state.step + int(n_new.max()))
 
     def branch(self, state: State, columns: Int[Tensor, "state candidate"]) -> Branches:
         """Measure each candidate column of every state; equal masks of a slice are tried once."""
@@ -141,6 +166,7 @@ class Simulator:
             candidate_scores=self.score_every_column(state)
             if policy.needs_candidate_scores
             else None,
+            score=state.score if policy.needs_candidate_scores else None,
         )
         return replace(seen, truth=truth)
 

@@ -8,14 +8,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
-from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
+from kscout.acquisition.choose import check_chosen, choose_several, column_log_probabilities
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.pace import Pace, check_promises
 from kscout.acquisition.state import State
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import Initial, start_mask
 from kscout.randomness import keyed_generator
+
+NOT_ACQUIRED = -1
+"""Stands where a slice that has ended acquired no column."""
 
 
 @final
@@ -23,16 +27,24 @@ from kscout.randomness import keyed_generator
 class Trajectory:
     """Columns that a policy acquired, and metrics of the images; `moment` 0 is the start.
 
-    Axis `trajectory` runs over repeated acquisitions of one slice, `moment` over 0..horizon.
+    Axis `trajectory` runs over repeated acquisitions of one slice, `moment` over the start and the
+    image after each step. A slice that has ended keeps its last image, and metrics with it.
     """
 
-    columns: Int[Tensor, "batch trajectory step"]
+    columns: Int[Tensor, "batch trajectory column"]
+    """In the order of acquisition, as many for every step, `NOT_ACQUIRED` where a step took less.
+    """
     ssim: Float[Tensor, "batch trajectory moment"]
     psnr: Float[Tensor, "batch trajectory moment"]
     nmse: Float[Tensor, "batch trajectory moment"]
     probabilities: Float[Tensor, "step batch trajectory col"] | None = None
     images: Float[Tensor, "moment batch trajectory row col"] | None = None
     """Reconstructions in the target's units."""
+
+    @property
+    def n_acquired(self) -> Int[Tensor, "batch trajectory"]:
+        """Columns acquired after the start."""
+        return (self.columns != NOT_ACQUIRED).sum(dim=-1)
 
 
 def action_uniforms(
@@ -48,50 +60,69 @@ def rollout(
     policy: Policy,
     simulator: Simulator,
     *,
-    n_initial: int,
-    horizon: int,
-    uniforms: Float[Tensor, "batch trajectory step"] | None = None,
-    replay: Int[Tensor, "batch trajectory step"] | None = None,
+    n_initial: Initial,
+    horizon: int | Int[Tensor, " batch"],
+    columns_per_step: int = 1,
+    stop_below: float | None = None,
+    most: int | None = None,
+    uniforms: Float[Tensor, "batch trajectory column"] | None = None,
+    replay: Int[Tensor, "batch trajectory column"] | None = None,
     keep_probabilities: bool = False,
     keep_images: bool = False,
 ) -> Trajectory:
-    """Acquire `horizon` columns one at a time.
+    """Acquire `horizon` columns, one at a time where nothing else is said.
 
     Args:
         policy: scores the columns.
         simulator: holds slices, reconstructor and protocol.
-        n_initial: central columns measured at the start.
-        horizon: columns to acquire.
+        n_initial: central columns measured at the start, columns, or a mask per slice.
+        horizon: columns to acquire, one number or one per slice.
+        columns_per_step: columns chosen before each reconstruction: the best ones, or draws
+            without replacement; the last step takes what is left.
+        stop_below: a slice ends before a step in which no column promises this gain in SSIM; for
+            policies that have `gain_units`.
+        most: the horizon of the longest acquisition, where other batches hold it: all get as many
+            moments.
         uniforms: decide the draws of a stochastic policy; None takes the best column. A
             deterministic policy ignores them: all its trajectories are the same.
         replay: columns to acquire whatever the policy says.
         keep_probabilities: also return the policy's distribution at every step.
         keep_images: also return every reconstruction.
     """
+    pace = Pace(horizon, columns_per_step, stop_below, most)
+    check_promises(policy, stop_below)
     check_budget(simulator.batch.selectable, n_initial=n_initial, horizon=horizon)
     if replay is not None:
         _check_replay(simulator, replay, n_initial=n_initial)
     given = replay if replay is not None else uniforms
     n_trajectories = 1 if given is None else given.shape[1]
-    paths = _Paths(simulator, n_initial, n_trajectories)
+    paths = _Paths(simulator, pace, n_initial, n_trajectories)
     columns, moments, probabilities = [], [_measure(simulator, paths.state, keep_images)], []
-    is_any_blocked = torch.zeros((), dtype=torch.bool, device=simulator.batch.kspace.device)
-    for step in range(horizon):
+    is_any_bad = torch.zeros((), dtype=torch.bool, device=simulator.batch.kspace.device)
+    for step in range(pace.n_steps):
+        at = slice(step * columns_per_step, step * columns_per_step + pace.n_at(step))
         scores = paths.scores(policy)
         blocked = simulator.blocked(paths.state)
         if replay is not None:
-            chosen = replay[:, :, step].reshape(-1)
+            chosen = replay[:, :, at].flatten(0, 1)
+            is_bad = blocked.gather(-1, chosen)
         else:
-            at_step = None if uniforms is None else uniforms[:, :, step].reshape(-1)
-            chosen = choose_columns(policy, scores, blocked, at_step)
+            own = None if uniforms is None else uniforms[:, :, at].flatten(0, 1)
+            chosen, is_bad = choose_several(policy, scores, blocked, own, at.stop - at.start)
         if keep_probabilities:
             probabilities.append(column_log_probabilities(scores, blocked).exp())
-        is_any_blocked |= blocked.gather(-1, chosen[:, None]).any()
+        if not pace.is_plain:
+            paths.is_over |= pace.stops(policy, scores, blocked, at.start)
+            n_wanted = pace.n_wanted(step, paths.state.owner, paths.is_over)
+            is_left_out = torch.arange(chosen.shape[1], device=chosen.device) >= n_wanted[:, None]
+            chosen, is_bad = chosen.masked_fill(is_left_out, NOT_ACQUIRED), is_bad & ~is_left_out
+            paths.is_over |= n_wanted < columns_per_step
+        is_any_bad |= is_bad.any()
         paths.acquire(chosen)
         columns.append(chosen)
         moments.append(_measure(simulator, paths.state, keep_images))
     # Asked once: no step waits for the device.
-    check_chosen(is_any_blocked, type(policy).__name__)
+    check_chosen(is_any_bad, type(policy).__name__)
     return _assemble(columns, moments, probabilities, n_trajectories)
 
 
@@ -99,35 +130,51 @@ def rollout(
 class _Paths:
     """Trajectories of every slice, side by side; equal states are reconstructed and seen once."""
 
-    def __init__(self, simulator: Simulator, n_initial: int, n_trajectories: int) -> None:
-        self.simulator, self.n_trajectories = simulator, n_trajectories
-        self.distinct = simulator.start(n_initial)
+    def __init__(
+        self, simulator: Simulator, pace: Pace, initial: Initial, n_trajectories: int
+    ) -> None:
+        self.simulator, self.pace, self.n_trajectories = simulator, pace, n_trajectories
+        self.distinct = simulator.start(initial)
         self.slot = self.distinct.owner.repeat_interleave(n_trajectories)
         self.state = self.distinct.repeated(n_trajectories)
+        self.is_over = torch.zeros_like(self.state.owner, dtype=torch.bool)
 
     def scores(self, policy: Policy) -> Float[Tensor, "state col"]:
-        """Return the policy's scores."""
+        """Return the policy's scores; zeros where an acquisition has ended."""
+        if not self.pace.is_plain:
+            scores = torch.zeros(self.state.mask.shape, device=self.is_over.device)
+            left = (~self.is_over).nonzero()[:, 0]
+            if len(left):
+                seen = self.simulator.observe(policy, self.state.rows(left))
+                scores[left] = policy(seen).to(scores.dtype)
+            return scores
         # On CUDA distinct states are padded to the number of states: sharing would save nothing.
         if len(self.distinct) == len(self.state):
             return policy(self.simulator.observe(policy, self.state))
         return policy(self.simulator.observe(policy, self.distinct))[self.slot]
 
-    def acquire(self, column: Int[Tensor, " state"]) -> None:
-        """Measure one more column of every trajectory."""
-        if self.n_trajectories == 1:
-            self.state = self.distinct = self.simulator.acquire(self.state, column)
+    def acquire(self, columns: Int[Tensor, "state draw"]) -> None:
+        """Measure columns of every trajectory; `NOT_ACQUIRED` ones are left out."""
+        if not self.pace.is_plain:
+            mask = self.state.mask.new_zeros(len(columns), self.state.mask.shape[1] + 1)
+            # What is left out is written to one place too many, which is cut off.
+            mask = mask.scatter(-1, columns % mask.shape[1], True)[:, :-1]
+            self.state = self.distinct = self.simulator.grow(self.state, self.state.mask | mask)
             return
-        branches = self.simulator.branch(self.state, column[:, None])
+        if self.n_trajectories == 1:
+            self.state = self.distinct = self.simulator.acquire(self.state, columns[:, 0])
+            return
+        branches = self.simulator.branch(self.state, columns)
         self.distinct, self.slot = branches.state, branches.slot[:, 0]
         self.state = branches.every()
 
 
 def _check_replay(
-    simulator: Simulator, replay: Int[Tensor, "batch trajectory step"], *, n_initial: int
+    simulator: Simulator, replay: Int[Tensor, "batch trajectory column"], *, n_initial: Initial
 ) -> None:
     """Raise where a column cannot be measured: adding it twice would corrupt the image silently."""
     selectable = simulator.batch.selectable
-    start = center_mask(selectable.shape[1], n_initial).to(selectable.device)
+    start = start_mask(n_initial, *selectable.shape, selectable.device)
     times = torch.nn.functional.one_hot(replay, selectable.shape[1]).sum(dim=-2)
     n_bad = int(((times > 1) | (times > 0) & (start | ~selectable)[:, None]).any(dim=-1).sum())
     if n_bad:
@@ -162,8 +209,12 @@ def _assemble(
     )
     images = [moment[3] for moment in moments if moment[3] is not None]
     empty = torch.empty(n_states, 0, dtype=torch.long, device=ssim.device)
+    taken = torch.cat([empty, *columns], dim=-1)
+    if columns:
+        n_missing = columns[0].shape[1] - columns[-1].shape[1]
+        taken = torch.nn.functional.pad(taken, (0, n_missing), value=NOT_ACQUIRED)
     return Trajectory(
-        columns=(torch.stack(columns, dim=-1) if columns else empty).view(*fold, -1),
+        columns=taken.view(*fold, taken.shape[1]),
         ssim=ssim,
         psnr=psnr_,
         nmse=nmse_,

@@ -42,9 +42,13 @@ class EvaluateOptions(EvaluationRequest):
     """Slices at once; changes no result."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    masks: bool = False
+    """Also write and draw what was measured; see `analyze masks`."""
 
 
 def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+    from kscout.evaluation.analyses import run_analysis
+    from kscout.evaluation.analyses.masks import Masks
     from kscout.evaluation.compare import evaluate as run_evaluation
     from kscout.evaluation.prepare import setting_of
 
@@ -57,6 +61,8 @@ def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None
             overwrite=overwrite,
             on_step=on_step,
         )
+    if asked.masks:
+        run_analysis(Masks(), [str(out)], out=out, overwrite=True)
     if as_json:
         typer.echo(json.dumps(finite(found.summary)))
     else:
@@ -81,8 +87,8 @@ def summary_table(summary: Summary) -> Table:
     """Return the final scores, best first, oracles marked and apart."""
     title = (
         f"{summary.store} {summary.split}: {summary.n_slices} slices of {summary.n_volumes} "
-        f"volumes, {summary.n_initial} + {summary.steps} of {summary.n_cols} columns, protocol "
-        f"{summary.protocol}"
+        f"volumes, {summary.n_initial} + {summary.steps} of {summary.n_cols} columns"
+        f"{_pace(summary)}, protocol {summary.protocol}"
     )
     table = Table(
         title=title,
@@ -95,18 +101,31 @@ def summary_table(summary: Summary) -> Table:
     table.add_column("policy", overflow="fold", min_width=16)
     # Headers of two lines: the table fits into 80 characters, and no number is wrapped.
     minus = f"minus\n{summary.reference}"
-    for name in ("SSIM", "PSNR", minus, "95 % interval", "p\n(Holm)"):
+    names = ["SSIM", "PSNR", minus, "95 % interval", "p\n(Holm)"]
+    for name in [*(["columns\nacquired"] if summary.is_uneven else []), *names]:
         table.add_column(name, justify="right", no_wrap=True)
     ranked = summary.ranked
     for entry, after in zip(ranked, [*ranked[1:], None], strict=True):
         ends = after is not None and after.is_oracle and not entry.is_oracle
-        table.add_row(*_cells(entry, summary.comparison(entry.policy)), end_section=ends)
+        name, *scores = _cells(entry, summary.comparison(entry.policy))
+        cost = [f"{entry.n_acquired:.2f}"] if summary.is_uneven and entry.n_acquired else []
+        table.add_row(name, *cost, *scores, end_section=ends)
     notes = sorted({one.note for one in summary.comparisons if one.note})
     has_oracles = any(entry.is_oracle for entry in ranked)
     marks = ["* oracle: looks at the truth, no scanner can"] if has_oracles else []
     table.caption = "\n".join([*marks, *notes]) or None
     table.caption_justify = "left"
     return table
+
+
+def _pace(summary: Summary) -> str:
+    """Return how the acquisitions differ from one column at a time until the budget is spent."""
+    words = [" (own start)"] if summary.initial else []
+    words += [" at most"] if summary.is_uneven else []
+    k = summary.columns_per_step
+    words += [f", {k} per step"] if k > 1 else []
+    stop = summary.stop_below
+    return "".join([*words, *([] if stop is None else [f", stopped below {stop:g}"])])
 
 
 def _cells(entry: PolicySummary, compared: Comparison | None) -> list[str]:

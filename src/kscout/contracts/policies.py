@@ -60,7 +60,9 @@ def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:
 def _some_truth(seen: Observation, generator: torch.Generator) -> Truth:
     error, scores = torch.rand(2, *seen.mask.shape, generator=generator)
     # As acquisition hands them out: a measured column is no candidate.
-    return Truth(kspace_error=error, candidate_scores=scores.masked_fill(seen.mask, -torch.inf))
+    candidates = scores.masked_fill(seen.mask, -torch.inf)
+    now = torch.rand(len(seen.mask), generator=generator)
+    return Truth(kspace_error=error, candidate_scores=candidates, score=now)
 
 
 def _fail(policy: Policy, promise: str) -> ConfigError:

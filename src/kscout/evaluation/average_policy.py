@@ -7,8 +7,10 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Float32, Int
 
-from kscout.errors import ConfigError, DataError
-from kscout.evaluation.results import read_rows, read_scores
+from kscout.errors import DataError
+from kscout.evaluation.orders import read_orders
+from kscout.evaluation.results import read_scores
+from kscout.evaluation.summary import Summary
 
 
 @final
@@ -23,45 +25,43 @@ class AveragePolicy:
 
 
 def sampled_by_step(
-    columns: Int[np.ndarray, "acquisition step"], start: Bool[np.ndarray, " col"]
+    columns: Int[np.ndarray, "acquisition step"], start: Bool[np.ndarray, "acquisition col"]
 ) -> Float32[np.ndarray, "step col"]:
-    """Return the fraction of acquisitions that have measured each column by each step."""
+    """Return the fraction of acquisitions that have measured each column by each step.
+
+    Args:
+        columns: in the order of acquisition; negative where an acquisition had ended.
+        start: columns measured before the first step.
+    """
     n_acquisitions, n_steps = columns.shape
-    taken = np.zeros((n_steps, len(start)))
-    np.add.at(taken, (np.arange(n_steps)[None, :], columns), 1.0)
+    taken = np.zeros((n_steps, start.shape[1]))
+    which, steps = np.nonzero(columns >= 0)
+    np.add.at(taken, (steps, columns[which, steps]), 1.0)
     # A column is measured at most once in an acquisition, so counts add up to "by that step".
-    sampled = taken.cumsum(axis=0) / n_acquisitions
-    sampled[:, start] = 1.0
-    return sampled.astype(np.float32)
+    return ((taken.cumsum(axis=0) + start.sum(axis=0)) / n_acquisitions).astype(np.float32)
 
 
 def average_policy_of_results(
-    path: Path, policy: str, *, n_cols: int, n_initial: int, seed: int | None = None
+    path: Path, policy: str, summary: Summary, *, seed: int | None = None
 ) -> AveragePolicy:
     """Average what a policy measured in an evaluation: the first trajectory of each slice.
 
     Args:
         path: `results.csv`, or its folder.
         policy: the policy's name in it.
-        n_cols: number of columns of the images.
-        n_initial: central columns measured at the start.
+        summary: of the same evaluation.
         seed: which seed; the one with the best final SSIM where not given.
     """
     wanted = best_seed(path, policy) if seed is None else seed
-    taken: dict[tuple[str, str], list[int]] = {}
-    for row in read_rows(path):
-        if row["policy"] == policy and int(row["seed"]) == wanted and row["trajectory"] == "0":
-            own = taken.setdefault((row["volume"], row["slice"]), [])
-            own.extend([int(row["column"])] if row["column"] else [])
-    if not taken:
+    found = read_orders(path, summary, is_wanted=lambda name, own: (name, own) == (policy, wanted))
+    if not found:
         raise DataError(f"{path} has no rows of policy {policy!r} with seed {wanted}")
-    columns = np.array(list(taken.values()), dtype=np.int64)
-    if columns.size and columns.max() >= n_cols:
-        raise ConfigError(f"{path} holds column {columns.max()}, images have {n_cols}")
-    # As `kscout.physics.sampling.center_mask`, which needs torch.
-    first = (n_cols - n_initial + 1) // 2
-    place = np.arange(n_cols)
-    return AveragePolicy(sampled_by_step(columns, (place >= first) & (place < first + n_initial)))
+    order = found[0].order[:, 0]
+    n_steps = max(int(order.max()), 0)
+    columns = np.full((len(order), n_steps), -1)
+    which, place = np.nonzero(order > 0)
+    columns[which, order[which, place] - 1] = place
+    return AveragePolicy(sampled_by_step(columns, order == 0))
 
 
 def best_seed(path: Path, policy: str) -> int:

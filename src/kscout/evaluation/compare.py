@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from kscout.columns import columns_text
 from kscout.config import to_table
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
@@ -138,8 +139,12 @@ def request_of(
         reconstructor=type(reconstructor).__name__ if is_model else str(reconstructor),
         precision=setting.precision,
         policies=tuple(str(one[0] if isinstance(one, tuple) else one) for one in policies),
-        n_initial=plan.n_initial,
-        steps=plan.horizon,
+        n_initial=plan.n_initial if setting.initial is None else None,
+        initial=None if setting.initial is None else str(setting.initial),
+        steps=plan.horizon if setting.budget is None else None,
+        budget=None if setting.budget is None else str(setting.budget),
+        columns_per_step=plan.columns_per_step,
+        stop_below=plan.stop_below,
         trajectories=plan.n_trajectories,
         seeds=setting.draw_seeds,
         argmax=plan.is_argmax,
@@ -162,15 +167,19 @@ def _check_same_request(out: Path, here: EvaluationRequest) -> None:
 
 
 def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
-    source = ready.source
+    source, plan = ready.source, ready.plan
     return Conditions(
         protocol=request.protocol,
         store=source.name,
         store_fingerprint=source.fingerprint if isinstance(source, Store) else None,
         split=ready.slices.split or request.split,
         n_cols=ready.slices.n_cols,
-        n_initial=request.n_initial,
-        steps=request.steps,
+        n_initial=plan.n_initial,
+        initial=tuple(columns_text(start) for start in plan.initial) or None,
+        steps=plan.horizon,
+        columns_per_step=plan.columns_per_step,
+        budgets=tuple(plan.horizons) or None,
+        stop_below=plan.stop_below,
         is_argmax=request.argmax,
         draw_seeds=request.seeds,
         limit=request.limit,
@@ -212,7 +221,7 @@ def _score(
     contender: Contender, ready: Prepared, writer: ResultsWriter | None, on_step: OnStep | None
 ) -> Scores:
     slices, done, n_trajectories = ready.slices, 0, 1
-    name, seed, means = contender.name, contender.seed, []
+    name, seed, means, counts = contender.name, contender.seed, [], []
     for batch, trajectory in ready.trajectories(contender):
         rows = slice(done, done + len(batch))
         done, n_trajectories = rows.stop, trajectory.columns.shape[1]
@@ -222,10 +231,11 @@ def _score(
             where = (volumes, slices.slices[rows])
             writer.write(name, seed, columns, metrics.cpu().numpy(), *where)
         means.append(metrics.double().mean(dim=1).cpu().numpy())
+        counts.append(trajectory.n_acquired.double().mean(dim=1).cpu().numpy())
         if on_step is not None:
             on_step(Step(f"{name}, seed {seed}", done, len(slices)))
-    values = np.concatenate(means)
-    return Scores(name, seed, slices.volumes, slices.slices, values, n_trajectories)
+    values, n_acquired = np.concatenate(means), np.concatenate(counts)
+    return Scores(name, seed, slices.volumes, slices.slices, values, n_trajectories, n_acquired)
 
 
 __all__ = ["Evaluation", "EvaluationSetting", "Wanted", "evaluate", "request_of"]

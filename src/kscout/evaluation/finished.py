@@ -48,6 +48,7 @@ class FinishedPolicies:
                 slices=slices.slices,
                 values=kept["values"],
                 n_trajectories=int(kept["n_trajectories"]),
+                n_acquired=kept["n_acquired"],
             )
 
     def writing(self, contender: Contender) -> AbstractContextManager[ResultsWriter]:
@@ -57,7 +58,8 @@ class FinishedPolicies:
     def keep(self, contender: Contender, scores: Scores) -> None:
         """Keep the scores of a policy whose rows are written."""
         with written_whole(_values(self._rows(contender))) as aside, aside.open("wb") as file:
-            np.savez(file, values=scores.values, n_trajectories=scores.n_trajectories)
+            counts = {"n_trajectories": scores.n_trajectories, "n_acquired": scores.n_acquired}
+            np.savez(file, values=scores.values, **counts)
 
     def join(self, path: Path, contenders: Sequence[Contender]) -> None:
         """Write the rows of all policies as one table."""

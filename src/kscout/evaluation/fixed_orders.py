@@ -45,6 +45,8 @@ def fitted_order(
         "n_slices_per_step": n_slices_per_step,
         # Without draws the seed decides nothing.
         "seed": None if n_slices_per_step is None else plan.seed,
+        # Left out where it is not given, so that orders fitted by kscout 0.1 are found.
+        **({"initial": plan.initial} if plan.initial else {}),
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     file = None if cache is None else cache / f"order-{key}.json"
@@ -53,7 +55,7 @@ def fitted_order(
     result = fit_fixed_order(
         slices,
         reconstructor,
-        n_initial=plan.n_initial,
+        n_initial=plan.start(slices),
         horizon=plan.horizon,
         batch_size=plan.batch_size,
         n_slices_per_step=n_slices_per_step,

@@ -28,7 +28,7 @@ from kscout.evaluation.fixed_orders import fitted_order
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.summarize import choose_reference
 from kscout.evaluation.summary import EvaluationRequest
-from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, trajectories
+from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, own_plan, trajectories
 from kscout.names import POLICIES
 
 Wanted = str | Path | tuple[str, Policy]
@@ -58,6 +58,10 @@ class EvaluationSetting:
     """`auto`, `cpu` or `cuda`."""
     precision: str = "auto"
     """Arithmetic of the reconstructions; see `Reconstructor.frozen`."""
+    initial: str | Path | None = None
+    """Columns to start from in place of the plan's; see `kscout.acquisition.starts.read_starts`."""
+    budget: int | str | Path | None = None
+    """Columns measured in the end in place of the plan's horizon; see `read_budgets`."""
 
     def __post_init__(self) -> None:
         if len(set(self.draw_seeds)) < len(self.draw_seeds):
@@ -70,9 +74,15 @@ class EvaluationSetting:
 
 def setting_of(request: EvaluationRequest, *, batch_size: int, device: str) -> EvaluationSetting:
     """Return how an evaluation that was asked for runs."""
+    for one, other in (("n_initial", "initial"), ("steps", "budget")):
+        if (getattr(request, one) is None) == (getattr(request, other) is None):
+            flags = f"--{one.replace('_', '-')} or --{other}"
+            raise ConfigError(f"an evaluation takes either {flags}; give one of them")
     plan = AcquisitionPlan(
-        n_initial=request.n_initial,
-        horizon=request.steps,
+        n_initial=request.n_initial or 0,
+        horizon=request.steps or 0,
+        columns_per_step=request.columns_per_step,
+        stop_below=request.stop_below,
         n_trajectories=request.trajectories,
         is_argmax=request.argmax,
         protocol=request.protocol,
@@ -88,6 +98,8 @@ def setting_of(request: EvaluationRequest, *, batch_size: int, device: str) -> E
         n_fixed_slices=request.fixed_slices,
         device=device,
         precision=request.precision,
+        initial=request.initial,
+        budget=request.budget,
     )
 
 
@@ -194,11 +206,19 @@ def prepare(
         cache: folder of orders fitted before.
         on_step: called after each fitted column.
     """
-    device, plan = str(resolve_device(setting.device)), setting.plan
+    device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
     loaded = _loaded(reconstructor)
+    whole = _slices(source, setting)
+    slices = whole.sample(setting.limit).to(device)
+    plan = own_plan(
+        *(setting.plan, slices),
+        n_whole=len(whole),
+        initial=setting.initial,
+        budget=setting.budget,
+    )
+    setting = replace(setting, plan=plan)
     notes = [loaded.protocol_note(plan.protocol)]
-    slices = _slices(source, setting).to(device)
     _, n_rows, n_cols = slices.shape
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
@@ -240,8 +260,8 @@ def _loaded(reconstructor: Reconstructor | Path | str) -> Reconstructor:
 
 def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
     if isinstance(source, Store):
-        source = source.split(setting.split, size=setting.size)
-    return source.sample(setting.limit)
+        return source.split(setting.split, size=setting.size)
+    return source
 
 
 def _drafts(
@@ -249,7 +269,13 @@ def _drafts(
 ) -> tuple[list[list[Contender]], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
     plan = setting.plan
-    check_budget(slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
+    check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
+    for name in filter(is_fitted, wanted):
+        if len(plan.initial) > 1 and not POLICIES[name].is_oracle:
+            raise ConfigError(
+                f"policy {name!r} is fitted on training slices, and the starts are those of other "
+                "slices; give one start for all, or leave it out"
+            )
     placeholders: dict[str, list[int]] = {name: [] for name in wanted if is_fitted(name)}
     drafts = [resolve(one, sizes, seeds=setting.draw_seeds, orders=placeholders) for one in wanted]
     every = [one for draft in drafts for one in draft]

@@ -43,6 +43,8 @@ class Scores:
     values: Float64[np.ndarray, "slice moment 3"]
     """By slice, step (0 is the start) and metric, in the order of `METRICS`."""
     n_trajectories: int
+    n_acquired: Float64[np.ndarray, " slice"] | None = None
+    """Columns acquired after the start, averaged over trajectories; None where not counted."""
 
     def metric(self, name: str) -> Float64[np.ndarray, "slice moment"]:
         """Return one metric by slice and step."""
@@ -60,20 +62,31 @@ class ResultsWriter:
         self,
         policy: str,
         seed: int,
-        columns: Int[np.ndarray, "slice trajectory step"],
+        columns: Int[np.ndarray, "slice trajectory column"],
         metrics: Float[np.ndarray, "slice trajectory moment 3"],
         volumes: Sequence[str],
         slices: Sequence[int],
     ) -> None:
-        """Append the rows of one batch; metrics are in the order of `METRICS`."""
-        chosen, values = columns.tolist(), metrics.tolist()
+        """Append the rows of one batch; metrics are in the order of `METRICS`.
+
+        Several columns of one step are separated by blanks; negative ones were not acquired.
+        """
+        n_steps = metrics.shape[2] - 1
+        by_step = columns.reshape(*columns.shape[:2], n_steps, -1) if n_steps else columns
+        chosen, values = by_step.tolist(), metrics.tolist()
         for i, (volume, number) in enumerate(zip(volumes, slices, strict=True)):
             for path, (taken, scores) in enumerate(zip(chosen[i], values[i], strict=True)):
                 # Eight digits hold a float32 to a hundredth of its own rounding.
                 self._rows.writerows(
-                    (policy, seed, volume, number, path, step, column, *(f"{x:.8g}" for x in score))
-                    for step, (column, score) in enumerate(zip(["", *taken], scores, strict=True))
+                    (policy, seed, volume, number, path, step, own, *(f"{x:.8g}" for x in score))
+                    for step, (own, score) in enumerate(
+                        zip(["", *map(_words, taken)], scores, strict=True)
+                    )
                 )
+
+
+def _words(columns: Sequence[int]) -> str:
+    return " ".join(str(column) for column in columns if column >= 0)
 
 
 @contextmanager
@@ -87,7 +100,7 @@ def writing_results(path: Path) -> Iterator[ResultsWriter]:
 
 
 Sums = dict[int, list[float]]
-"""By step: sums of the metrics over trajectories, and how many there are."""
+"""By step: sums over trajectories of the metrics, of columns acquired, and of ones."""
 
 
 def read_scores(path: Path) -> list[Scores]:
@@ -97,8 +110,9 @@ def read_scores(path: Path) -> list[Scores]:
         try:
             slices = found.setdefault((row["policy"], int(row["seed"])), {})
             steps = slices.setdefault((row["volume"], int(row["slice"])), {})
-            sums = steps.setdefault(int(row["step"]), [0.0] * (len(METRICS) + 1))
-            for i, value in enumerate((*(float(row[name]) for name in METRICS), 1.0)):
+            sums = steps.setdefault(int(row["step"]), [0.0] * (len(METRICS) + 2))
+            n_columns = float(len(row["column"].split()))
+            for i, value in enumerate((*(float(row[name]) for name in METRICS), n_columns, 1.0)):
                 sums[i] += value
         except ValueError as error:
             raise DataError(f"{path} holds a row that is not a result ({error})") from error
@@ -115,12 +129,15 @@ def _scores(policy: str, seed: int, slices: dict[tuple[str, int], Sums], path: P
                 f"{path}: slice {number} of {volume} lacks steps or trajectories of "
                 f"{policy!r} with seed {seed}; the file was cut or joined wrongly"
             )
-    values = [
-        [[x / sums[-1] for x in sums[:-1]] for _, sums in sorted(steps.items())]
-        for steps in slices.values()
-    ]
+    found = np.array(
+        [
+            [[x / sums[-1] for x in sums[:-1]] for _, sums in sorted(steps.items())]
+            for steps in slices.values()
+        ]
+    )
+    values, n_acquired = found[:, :, :-1], found[:, :, -1].sum(axis=1)
     volumes, numbers = zip(*slices, strict=True)
-    return Scores(policy, seed, volumes, numbers, np.array(values), int(n_trajectories))
+    return Scores(policy, seed, volumes, numbers, values, int(n_trajectories), n_acquired)
 
 
 def read_rows(path: Path) -> Iterable[dict[str, str]]:

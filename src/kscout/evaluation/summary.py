@@ -72,6 +72,8 @@ class PolicySummary:
     """(ssim - NA oracle) / (oracle - NA oracle)."""
     training: Training | None = None
     """None for a policy that was not trained, or whose training is not known."""
+    n_acquired: float | None = None
+    """Mean number of columns acquired after the start; None in files of kscout 0.1."""
 
     @property
     def ssim(self) -> float:
@@ -151,10 +153,20 @@ class EvaluationRequest:
     precision: str = "auto"
     """auto, fp32 or fp16."""
     policies: tuple[str, ...]
-    n_initial: int
+    n_initial: int | None = None
     """Central columns measured at the start."""
-    steps: int
+    initial: str | None = None
+    """Columns to start from instead: a list like 0,3,60-70, or a file (.txt, .json, .npy, .npz)
+    with one list or mask for all slices or one for each."""
+    steps: int | None = None
     """Columns to acquire."""
+    budget: str | None = None
+    """Columns measured in the end, start included, instead of --steps: a number, or a file (.txt,
+    .json, .npy) with one per slice."""
+    columns_per_step: int = 1
+    """Columns chosen before each reconstruction."""
+    stop_below: float | None = None
+    """End a slice when no column promises this gain in SSIM (oracle and dense policies)."""
     trajectories: int = 8
     """Sampled acquisitions per slice (paper: 8)."""
     seeds: tuple[int, ...] = (0,)
@@ -180,7 +192,16 @@ class Conditions:
     split: str
     n_cols: int
     n_initial: int
+    """Columns of the start; of the shortest where they differ."""
+    initial: tuple[str, ...] | None = None
+    """Columns of the start, one list for all slices or one for each; None for central ones."""
     steps: int
+    """Columns to acquire; the most where budgets differ."""
+    columns_per_step: int = 1
+    budgets: tuple[int, ...] | None = None
+    """Columns to acquire in each slice, where they differ."""
+    stop_below: float | None = None
+    """Gain in SSIM below which a slice ends."""
     is_argmax: bool = False
     draw_seeds: tuple[int, ...] = ()
     limit: int | None = None
@@ -210,6 +231,17 @@ class Summary(Conditions):
     headroom: Headroom
 
     @property
+    def moments(self) -> tuple[int, ...]:
+        """Columns acquired at the start and after each step, by slices that have not ended."""
+        n_steps = -(-self.steps // self.columns_per_step)
+        return tuple(min(t * self.columns_per_step, self.steps) for t in range(n_steps + 1))
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether slices may end with different numbers of columns."""
+        return self.budgets is not None or self.stop_below is not None
+
+    @property
     def ranked(self) -> list[PolicySummary]:
         """Policies by final SSIM, best first, oracles after the rest."""
         return sorted(self.policies, key=lambda one: (one.is_oracle, -one.ssim))
@@ -221,7 +253,7 @@ class Summary(Conditions):
     @property
     def paper_setting(self) -> PaperSetting | None:
         """The setting of the paper that is like this one: same size, budget and protocol."""
-        if self.protocol != "paper":
+        if self.protocol != "paper" or self.is_uneven or self.initial or self.columns_per_step > 1:
             return None
         return same_setting(self.n_cols, self.n_initial, self.steps)
 
@@ -264,6 +296,10 @@ _CONDITIONS = {
     "reconstructor": ("reconstructor_fingerprint", "reconstructor"),
     "protocol": ("protocol",),
     "argmax": ("is_argmax",),
+    "initial": ("initial",),
+    "columns per step": ("columns_per_step",),
+    "budgets": ("budgets",),
+    "stop below": ("stop_below",),
 }
 """What scores depend on beside the policy and its budget: fields of a summary, the surest first."""
 

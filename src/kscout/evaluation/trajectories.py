@@ -1,14 +1,20 @@
 """Run a policy over a whole data set, batch by batch, with draws that no batch size changes."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import final
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
-from kscout.acquisition.rollout import Trajectory, action_uniforms, rollout
+from kscout.acquisition.pace import check_pace, check_promises
+from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
+from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_starts
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
@@ -16,7 +22,7 @@ from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
 from kscout.evaluation.contenders import Contender
 from kscout.evaluation.examples import Example
 from kscout.names import check_protocol
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import in_precision
 
 
@@ -25,10 +31,10 @@ from kscout.policies.views import in_precision
 class AcquisitionPlan:
     """How slices are acquired and scored."""
 
-    n_initial: int
-    """Central columns measured at the start."""
-    horizon: int
-    """Columns to acquire."""
+    n_initial: int = 0
+    """Central columns measured at the start; with `initial`, as many as its shortest start has."""
+    horizon: int = 0
+    """Columns to acquire; with `horizons`, the most."""
     n_trajectories: int = 8
     """Acquisitions per slice of a policy that draws (paper: 8)."""
     seed: int = 0
@@ -38,12 +44,77 @@ class AcquisitionPlan:
     protocol: Protocol = "paper"
     batch_size: int = 16
     """Slices at once; does not change results."""
+    initial: Starts = ()
+    """Columns measured at the start in place of central ones: one entry for all, or one per slice.
+    """
+    horizons: tuple[int, ...] = ()
+    """Columns to acquire in each slice; empty where all acquire `horizon`."""
+    columns_per_step: int = 1
+    """Columns chosen before each reconstruction; the last step takes what is left."""
+    stop_below: float | None = None
+    """A slice ends where its policy predicts less gain in SSIM than this of every column."""
 
     def __post_init__(self) -> None:
+        check_pace(self.columns_per_step, self.stop_below)
         for name in ("n_trajectories", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         check_protocol(self.protocol)
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether slices may end with different numbers of columns."""
+        return bool(self.horizons) or self.stop_below is not None
+
+    def start(self, slices: SliceSet) -> Initial:
+        """Return where the acquisitions of these slices start, on their device."""
+        if len(self.initial) < 2:
+            return self.initial[0] if self.initial else self.n_initial
+        masks = [start_mask(one, 1, slices.n_cols) for one in self.initial]
+        return torch.cat(masks).to(slices.device)
+
+    def columns(self, slices: SliceSet) -> int | Int[Tensor, " slice"]:
+        """Return how many columns are acquired, one number or one per slice."""
+        return torch.tensor(self.horizons, device=slices.device) if self.horizons else self.horizon
+
+
+def own_plan(
+    plan: AcquisitionPlan,
+    slices: SliceSet,
+    *,
+    n_whole: int,
+    initial: str | Path | None,
+    budget: int | str | Path | None,
+) -> AcquisitionPlan:
+    """Return the plan with starts and budgets of a user's own.
+
+    Args:
+        plan: how slices are acquired otherwise.
+        slices: to be acquired.
+        n_whole: slices of the split, of which these may be some.
+        initial: see `kscout.acquisition.starts.read_starts`; None for central columns.
+        budget: see `read_budgets`; None where the plan has a horizon.
+    """
+    positions = slices.position.tolist()
+    n_whole = max(n_whole, max(positions, default=-1) + 1)
+    starts: Starts = ()
+    if initial is not None:
+        starts = read_starts(initial, n_cols=slices.n_cols)
+        if len(starts) > 1:
+            starts = tuple(for_slices(starts, positions, n_whole, "starts"))
+        plan = replace(plan, initial=starts, n_initial=min(len(start) for start in starts))
+    if budget is None:
+        return plan
+    budgets = for_slices(read_budgets(budget), positions, n_whole, "budgets")
+    n_starts = [len(start) for start in starts] or [plan.n_initial]
+    horizons = [m - n for m, n in zip(budgets, itertools.cycle(n_starts), strict=False)]
+    if min(horizons) < 0 or not any(horizons):
+        raise ConfigError(
+            f"a budget of {min(budgets)} columns leaves none to acquire after a start of "
+            f"{max(n_starts)}; the budget counts the start, so give more"
+        )
+    is_even = len(set(horizons)) == 1
+    return replace(plan, horizon=max(horizons), horizons=() if is_even else tuple(horizons))
 
 
 @torch.no_grad()
@@ -73,15 +144,21 @@ def trajectories(
         if is_drawn
         else None
     )
+    start, columns, done = plan.start(slices), plan.columns(slices), 0
     for batch in slices.batches(plan.batch_size):
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
+        rows = slice(done, done + len(batch))
+        done = rows.stop
         yield (
             batch,
             rollout(
                 policy,
                 simulator,
-                n_initial=plan.n_initial,
-                horizon=plan.horizon,
+                n_initial=start[rows] if isinstance(start, Tensor) else start,
+                horizon=columns[rows] if isinstance(columns, Tensor) else columns,
+                columns_per_step=plan.columns_per_step,
+                stop_below=plan.stop_below,
+                most=plan.horizon if plan.horizons else None,
                 uniforms=None if uniforms is None else uniforms[batch.index],
                 keep_probabilities=keep_probabilities,
                 keep_images=keep_images,
@@ -93,7 +170,8 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
     """Refuse, before any work is done, what could only fail later."""
     if not len(slices):
         raise DataError("no slice to acquire; the split, or what was chosen of it, is empty")
-    check_budget(slices.selectable, n_initial=plan.n_initial, horizon=plan.horizon)
+    check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
+    check_promises(policy, plan.stop_below)
     n_cols = getattr(policy, "n_cols", None)
     if n_cols is not None and n_cols != slices.n_cols:
         raise ConfigError(
@@ -114,9 +192,11 @@ def average_policy(
         if done.probabilities is not None:
             total += done.probabilities.double().sum(dim=(1, 2)).cpu()
             count += done.probabilities.shape[1] * done.probabilities.shape[2]
-    start = center_mask(slices.n_cols, plan.n_initial)
+    taken = torch.cat(columns)
+    start = start_mask(plan.start(slices), len(slices), slices.n_cols).cpu()
+    start = start.repeat_interleave(len(taken) // len(slices), dim=0)
     return AveragePolicy(
-        sampled=sampled_by_step(torch.cat(columns).numpy(), start.numpy()),
+        sampled=sampled_by_step(taken.numpy(), start.numpy()),
         probabilities=(total / count).float().numpy() if count else None,
     )
 
@@ -156,8 +236,11 @@ def reconstruction_examples(
         ):
             assert done.images is not None
             for i in range(len(batch)):
-                mask = center_mask(slices.n_cols, plan.n_initial)
-                mask[done.columns[i, 0].cpu()] = True
+                start = plan.start(slices)
+                own_start = start[place : place + 1] if isinstance(start, Tensor) else start
+                mask = start_mask(own_start, 1, slices.n_cols)[0].clone()
+                taken = done.columns[i, 0].cpu()
+                mask[taken[taken != NOT_ACQUIRED]] = True
                 example = Example(
                     policy=contender.name,
                     seed=contender.seed,

@@ -158,6 +158,7 @@ ANALYSES = Table(
         "cost": Entry("cost:Cost", "what training cost"),
         "examples": Entry("examples:Examples", "reconstructions of chosen slices"),
         "ranking": Entry("ranking:Ranking", "how SSIM and PSNR order policies"),
+        "masks": Entry("masks:Masks", "which columns were measured, in which order, as files"),
     },
 )
 

@@ -1,17 +1,15 @@
 """Column masks: which columns of k-space are measured."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Complex, Int
 from torch import Tensor
 
+from kscout.columns import center_columns, column_ranges
 
-def center_columns(n_cols: int, n_center: int) -> range:
-    """Return the `n_center` columns around DC, at `n_cols // 2`.
-
-    Where they cannot lie symmetrically, one more column stays free on the left than on the right.
-    """
-    start = (n_cols - n_center + 1) // 2
-    return range(start, start + n_center)
+Initial = int | Sequence[int] | Bool[Tensor, "batch col"]
+"""Where acquisitions start: a number of central columns, columns for all slices, or a mask each."""
 
 
 def center_mask(
@@ -20,6 +18,24 @@ def center_mask(
     """Return the mask of the `n_center` central columns, where every acquisition starts."""
     columns, center = torch.arange(n_cols, device=device), center_columns(n_cols, n_center)
     return (columns >= center.start) & (columns < center.stop)
+
+
+def start_mask(
+    initial: Initial, n_slices: int, n_cols: int, device: torch.device | str = "cpu"
+) -> Bool[Tensor, "batch col"]:
+    """Return the columns of each slice that are measured before the first choice.
+
+    Columns are compared on the device, nothing is copied there: a CUDA graph may hold it.
+    """
+    if isinstance(initial, Tensor):
+        return initial.to(device)
+    if isinstance(initial, int):
+        return center_mask(n_cols, initial, device).expand(n_slices, -1)
+    columns = torch.arange(n_cols, device=device)
+    mask = torch.zeros(n_cols, dtype=torch.bool, device=device)
+    for first, last in column_ranges(initial):
+        mask |= (columns >= first) & (columns <= last)
+    return mask.expand(n_slices, -1)
 
 
 def apply_mask(

@@ -7,8 +7,8 @@ reference, which rounds down on either side, so that the two sides are not mirro
 
 from typing import final
 
+from kscout.columns import center_columns
 from kscout.errors import ConfigError
-from kscout.physics.sampling import center_columns
 from kscout.policies.ranking import Ranking, scores_of_order
 
 

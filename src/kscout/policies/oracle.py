@@ -31,21 +31,23 @@ def _truth(seen: Observation, name: str) -> Truth:
 
 @final
 class Oracle(Policy):
-    """Takes the column after which SSIM is highest, in each image and at each step."""
+    """Takes the column after which SSIM is highest; its scores are the gains."""
 
     is_stochastic = False
     needs_target = True
     needs_candidate_scores = True
+    gain_units = (1.0,)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        scores = _truth(seen, "oracle").candidate_scores
-        if scores is None:
+        truth = _truth(seen, "oracle")
+        scores, now = truth.candidate_scores, truth.score
+        if scores is None or now is None:
             raise ConfigError(
                 "the oracle was shown no candidate scores; run it through kscout's acquisition, "
                 "which tries every column for policies that set needs_candidate_scores"
             )
         best = scores.amax(dim=-1, keepdim=True)
-        return torch.where(scores >= best - TIE, best, scores)
+        return torch.where(scores >= best - TIE, best, scores) - now[:, None]
 
 
 @final

@@ -92,7 +92,7 @@ def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
     """Return every policy's scores by step."""
     means = {one.policy: np.array(one.by_step[metric].mean) for one in summary.ranked}
     return [
-        Curve(one.policy, np.arange(len(mean), dtype=np.float64), mean, is_oracle=one.is_oracle)
+        Curve(one.policy, np.array(summary.moments, float), mean, is_oracle=one.is_oracle)
         for one, mean in zip(summary.ranked, means.values(), strict=True)
     ]
 
@@ -150,7 +150,7 @@ def differences_of(summary: Summary) -> list[Curve]:
         has_band = len(ends) == len(steps.difference)
         low, high = np.array(ends).T if has_band else (None, None)
         mean = np.array(steps.difference)
-        x = np.arange(summary.steps + 1 - len(mean), summary.steps + 1, dtype=np.float64)
+        x = np.array(summary.moments[-len(mean) :], float)
         curves.append(Curve(one.policy, x, mean, low, high, one.policy in oracles))
     return curves
 

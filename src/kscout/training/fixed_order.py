@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
@@ -18,7 +18,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.oracle import TIE
 from kscout.randomness import keyed_generator
 
@@ -39,7 +39,7 @@ def fit_fixed_order(
     slices: SliceSet,
     reconstructor: Reconstructor,
     *,
-    n_initial: int,
+    n_initial: Initial,
     horizon: int,
     batch_size: int = 16,
     n_slices_per_step: int | None = None,
@@ -57,7 +57,7 @@ def fit_fixed_order(
     Args:
         slices: the data to choose on; may live on another device than the work is done on.
         reconstructor: turns measured columns into images.
-        n_initial: central columns measured at the start.
+        n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to choose.
         batch_size: slices held at once; changes nothing but speed and memory.
         n_slices_per_step: slices drawn anew for each step; None for all.
@@ -69,7 +69,8 @@ def fit_fixed_order(
     """
     check_budget(slices.selectable, n_initial=n_initial, horizon=horizon)
     _check_counts(len(slices), n_slices_per_step, n_candidates)
-    trial = _Trial(slices, reconstructor.to(device).eval(), n_initial, batch_size, protocol, device)
+    start = start_mask(n_initial, *slices.selectable.shape)
+    trial = _Trial(slices, reconstructor.to(device).eval(), start, batch_size, protocol, device)
     order: list[int] = []
     mean_scores: list[float] = []
     gains = torch.full((horizon, slices.n_cols), torch.nan)
@@ -97,15 +98,14 @@ class _Trial:
 
     slices: SliceSet
     reconstructor: Reconstructor
-    n_initial: int
+    start: Bool[Tensor, "slice col"]
     batch_size: int
     protocol: Protocol
     device: torch.device | str
 
     def columns_left(self, order: list[int]) -> Int[Tensor, " n"]:
         """Return the columns that some slice can still measure, lowest first."""
-        left = self.slices.selectable.any(dim=0).cpu()
-        left &= ~center_mask(self.slices.n_cols, self.n_initial)
+        left = (self.slices.selectable.cpu() & ~self.start).any(dim=0)
         left[order] = False
         return left.nonzero()[:, 0]
 
@@ -128,11 +128,11 @@ class _Trial:
         simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
         chosen = torch.zeros(self.slices.n_cols, dtype=torch.bool)
         chosen[order] = True
-        start = center_mask(self.slices.n_cols, self.n_initial).to(self.device)
+        start = self.start[rows].to(self.device)
         # Straight to the mask so far: one reconstruction per slice, however long the order.
         state = simulator.start_from(start | (chosen.to(self.device) & batch.selectable))
         columns = candidates.to(self.device).expand(len(rows), -1)
-        is_useful = batch.selectable.gather(-1, columns)
+        is_useful = (batch.selectable & ~start).gather(-1, columns)
         scores = simulator.score_columns(state, columns)
         return state.score, torch.where(is_useful, scores, state.score[:, None])
 

@@ -114,12 +114,9 @@ class Policy(Analysis[PolicyRow]):
     def _of_results(self, names: Sequence[str]) -> dict[str, AveragePolicy]:
         assert self.results is not None
         summary = read_summary(self.results)
-        n_cols, n_initial = summary.n_cols, summary.n_initial
         seed = self.seed[0] if self.seed else None
         return {
-            name: average_policy_of_results(
-                self.results, name, n_cols=n_cols, n_initial=n_initial, seed=seed
-            )
+            name: average_policy_of_results(self.results, name, summary, seed=seed)
             for name in names
         }
 
@@ -188,9 +185,9 @@ def _pictures(rows: Sequence[PolicyRow]) -> dict[str, Float[np.ndarray, "step co
 def _pictures_of(one: EvaluationFolder) -> dict[str, Float[np.ndarray, "step col"]]:
     found = one.summary
     return {
-        entry.policy: average_policy_of_results(
-            one.path, entry.policy, n_cols=found.n_cols, n_initial=found.n_initial
-        ).sampled.astype(np.float64)
+        entry.policy: average_policy_of_results(one.path, entry.policy, found).sampled.astype(
+            np.float64
+        )
         for entry in found.ranked
         if entry.is_trained
     }

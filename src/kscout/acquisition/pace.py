@@ -1,0 +1,101 @@
+"""How fast an acquisition goes and when it ends: the one place that counts its budget."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.core import Policy
+from kscout.errors import ConfigError
+
+
+@final
+@dataclass(frozen=True)
+class Pace:
+    """How many columns are acquired, how many before each reconstruction, and when to stop."""
+
+    horizon: int | Int[Tensor, " batch"]
+    """Columns to acquire, one number or one per slice."""
+    columns_per_step: int = 1
+    """Columns chosen from one look at the image; the last step takes what is left."""
+    stop_below: float | None = None
+    """A slice ends before a step in which no column promises this gain in SSIM."""
+    most: int | None = None
+    """Go on counting steps up to so many columns, though no slice here takes as many."""
+
+    def __post_init__(self) -> None:
+        check_pace(self.columns_per_step, self.stop_below)
+
+    @property
+    def longest(self) -> int:
+        """Columns to acquire in the slice that takes most."""
+        if self.most is not None:
+            return self.most
+        return self.horizon if isinstance(self.horizon, int) else int(self.horizon.max())
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of the longest acquisition."""
+        return -(-self.longest // self.columns_per_step)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every step takes one column of every slice."""
+        is_even = isinstance(self.horizon, int)
+        return is_even and self.columns_per_step == 1 and self.stop_below is None
+
+    def n_at(self, step: int) -> int:
+        """Return the most columns that a slice takes at a step."""
+        return min(self.columns_per_step, self.longest - step * self.columns_per_step)
+
+    def n_wanted(
+        self, step: int, owner: Int[Tensor, " state"], is_over: Bool[Tensor, " state"]
+    ) -> Int[Tensor, " state"]:
+        """Return how many columns each state takes at a step.
+
+        Args:
+            step: from 0.
+            owner: the slice of each state.
+            is_over: states that have stopped.
+        """
+        horizon = torch.as_tensor(self.horizon, device=owner.device)
+        left = horizon.expand(owner.shape) if horizon.ndim == 0 else horizon[owner]
+        left = left - step * self.columns_per_step
+        return left.clamp(min=0, max=self.columns_per_step).masked_fill(is_over, 0)
+
+    def stops(
+        self,
+        policy: Policy,
+        scores: Float[Tensor, "state col"],
+        blocked: Bool[Tensor, "state col"],
+        n_acquired: int,
+    ) -> Bool[Tensor, " state"]:
+        """Return where no column that is left promises enough."""
+        if self.stop_below is None:
+            return torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+        unit = policy.gain_units[min(n_acquired, len(policy.gain_units) - 1)]
+        best = scores.masked_fill(blocked, -torch.inf).amax(dim=-1)
+        return best * unit < self.stop_below
+
+
+def check_pace(columns_per_step: int, stop_below: float | None) -> None:
+    """Refuse numbers that no acquisition can follow."""
+    if columns_per_step < 1:
+        raise ConfigError(
+            f"cannot acquire {columns_per_step} columns per step; give 1 or more, e.g. 2"
+        )
+    if stop_below is not None and not -1 <= stop_below <= 1:
+        raise ConfigError(
+            f"a gain in SSIM of {stop_below} cannot be a threshold; give a number like .001"
+        )
+
+
+def check_promises(policy: Policy, stop_below: float | None) -> None:
+    """Refuse to stop by the promises of a policy that makes none."""
+    if stop_below is not None and not policy.gain_units:
+        raise ConfigError(
+            f"{type(policy).__name__} predicts no gain in SSIM to stop below {stop_below:g}; leave "
+            "out the threshold, or use the oracle or a policy trained with --method dense"
+        )

@@ -1,0 +1,151 @@
+"""Start masks and budgets of a user's own, from a list that was typed or from a file."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kscout.acquisition.budget import check_columns
+from kscout.columns import parse_columns
+from kscout.errors import ConfigError, DataError
+
+Starts = tuple[tuple[int, ...], ...]
+"""Columns measured at the start: one entry for all slices, or one per slice."""
+
+R = TypeVar("R")
+SUFFIXES = (".npy", ".npz", ".json", ".txt")
+MOST_BYTES = 2**28
+"""A larger file is refused unread."""
+
+
+def read_starts(given: str | Path, *, n_cols: int) -> Starts:
+    """Return the columns measured at the start, checked against the images.
+
+    Args:
+        given: a list like `0,3,60-70`; or a file that holds one such list or one per slice: text,
+            a line each; JSON or .npy, lists of columns or masks of `n_cols` entries; or the .npz
+            that `kscout analyze masks` writes, whose acquisitions become starts.
+        n_cols: number of columns of the images.
+    """
+    where = _file(given)
+    rows = [str(given)] if where is None else _rows(where)
+    if not isinstance(rows[0], list | str):
+        rows = [rows]
+    starts = tuple(_columns(row, n_cols, where) for row in rows)
+    for start in starts:
+        check_columns(start, n_cols)
+    return starts
+
+
+def read_budgets(given: int | str | Path) -> tuple[int, ...]:
+    """Return how many columns are measured in the end, one number for all slices or one each.
+
+    Args:
+        given: a number, or a file of one per slice: text, JSON or .npy.
+    """
+    where = _file(str(given))
+    try:
+        return tuple(int(row) for row in ([given] if where is None else _rows(where)))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"budget {given} is not a number of columns ({error}); give one number, or a file "
+            "with one per slice"
+        ) from error
+
+
+def for_slices(rows: Sequence[R], positions: Sequence[int], n_whole: int, what: str) -> list[R]:
+    """Return the entry of each slice.
+
+    Args:
+        rows: one for all, one per slice of the split, or one per slice that is evaluated.
+        positions: of the slices in the split.
+        n_whole: slices of the split.
+        what: the entries, for messages.
+    """
+    if len(rows) == 1:
+        return [rows[0]] * len(positions)
+    if len(rows) == n_whole:
+        return [rows[position] for position in positions]
+    if len(rows) == len(positions):
+        return list(rows)
+    raise DataError(
+        f"{len(rows)} {what} were given, the split has {n_whole} slices; give one for all, or one "
+        "per slice in the order of the split"
+    )
+
+
+def _file(given: str | Path) -> Path | None:
+    path = Path(given)
+    return path if isinstance(given, Path) or path.suffix.lower() in SUFFIXES else None
+
+
+def _rows(path: Path) -> list[Any]:
+    """Return what a file holds: text, numbers or lists, one for all slices or one per slice."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise DataError(
+                f"{path} has {path.stat().st_size} bytes; no list of columns is so long"
+            )
+        found = _READERS.get(path.suffix.lower(), _read_text)(path)
+    except (OSError, ValueError, EOFError, KeyError, RecursionError) as error:
+        raise DataError(f"{path} holds no columns that can be read ({error})") from error
+    kinds = {type(row) for row in found} if isinstance(found, list) else set()
+    if kinds not in ({list}, {str}, {int}, {bool}):
+        raise DataError(
+            f"{path} holds {_short(found)}; give a list of columns, or a list of lists, one per "
+            "slice"
+        )
+    return found
+
+
+def _read_text(path: Path) -> list[str]:
+    lines = (line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def _read_array(path: Path) -> Any:  # noqa: ANN401 - lists of lists
+    array = np.load(path, allow_pickle=False)
+    if array.dtype.kind not in "biu" or array.ndim > 2:
+        raise ValueError(f"an array of {array.dtype} with {array.ndim} axes")
+    return array.tolist()
+
+
+def _read_orders(path: Path) -> list[list[bool]]:
+    """Return as masks what `kscout analyze masks` wrote: the first trajectory of each slice."""
+    with np.load(path, allow_pickle=False) as file:
+        order = file["order"]
+    if order.ndim != 3 or order.dtype.kind not in "iu":
+        raise ValueError("its order has no axes slice, trajectory, column")
+    return (order[:, 0] >= 0).tolist()
+
+
+_READERS = {
+    ".npy": _read_array,
+    ".npz": _read_orders,
+    ".json": lambda path: json.loads(path.read_text("utf-8")),
+}
+
+
+def _columns(row: object, n_cols: int, path: Path | None) -> tuple[int, ...]:
+    """Return the columns that a text, a list of columns or a mask stands for."""
+    if isinstance(row, str):
+        return parse_columns(row)
+    if not isinstance(row, list) or not all(isinstance(value, bool | int) for value in row):
+        raise DataError(f"{path} holds {_short(row)} where a list of columns is expected")
+    is_mask = any(isinstance(value, bool) for value in row)
+    if is_mask and len(row) != n_cols:
+        raise DataError(
+            f"{path} holds a mask of {len(row)} columns, the images have {n_cols}; give one as "
+            "wide as the images"
+        )
+    # No list of columns can be mistaken for it: one of two columns or more would name one twice.
+    if is_mask or (len(row) == n_cols > 2 and set(row) <= {0, 1}):
+        return tuple(column for column, value in enumerate(row) if value)
+    return tuple(row)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,112 @@
+"""What evaluations measured, as files to use and a picture: which columns, in which order."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from kscout.errors import DataError
+from kscout.evaluation.analyses.analysis import Analysis, Page
+from kscout.evaluation.orders import read_orders
+from kscout.evaluation.progress import OnStep
+from kscout.evaluation.run_names import folder_labels
+from kscout.evaluation.summary import read_summary
+from kscout.figures.blocks import Block, Drawing
+
+_CAPTION = (
+    "Columns of k-space that were measured, a row per slice. Gray columns are the start; the color "
+    "of the others tells how early they were acquired."
+)
+_N_PANELS = 6
+
+
+@final
+@dataclass(frozen=True)
+class MaskRow:
+    """What one policy with one seed measured in one evaluation."""
+
+    results: str
+    policy: str
+    seed: int
+    n_slices: int
+    n_trajectories: int
+    n_acquired: float
+    """Mean number of columns acquired after the start."""
+    file: str
+    """Where masks and orders lie, beside the table: this name with .npz and .txt."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Masks(Analysis[MaskRow]):
+    """Which columns policies measured in evaluations, and in which order.
+
+    Writes for each policy and seed masks/NAME.npz (order: slice x trajectory x column, 0 for the
+    start, 1 for the first column acquired, -1 for none) and masks/NAME.txt (a line per slice), and
+    draws them. `evaluate --initial` takes both kinds of files.
+
+    Example: kscout analyze masks results/knee --out analyses
+    """
+
+    reads = "results"
+    file = "masks"
+    title = "Masks"
+    row = MaskRow
+    one_seed = True
+
+    def compute(
+        self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
+    ) -> list[MaskRow]:
+        """Write the masks of every policy, and say where."""
+        rows: list[MaskRow] = []
+        labels = folder_labels([Path(one).resolve() for one in given])
+        for path, label in labels.items():
+            for one in read_orders(path, read_summary(path)):
+                words = [label] if len(labels) > 1 else []
+                name = _file_name([*words, one.policy, f"seed{one.seed}"], rows)
+                one.save(out / "masks", name)
+                n_slices, n_trajectories, _ = one.order.shape
+                told = (label, one.policy, one.seed, n_slices, n_trajectories, one.n_acquired)
+                rows.append(MaskRow(*told, f"masks/{name}"))
+        return rows
+
+    def figures(self, rows: Sequence[MaskRow], folder: Path) -> dict[str, Any]:
+        """Draw the first trajectory of every slice, a panel per policy."""
+        parts = [rows[at : at + _N_PANELS] for at in range(0, len(rows), _N_PANELS)]
+        return {
+            f"{self.file}-{number}" if number > 1 else self.file: _draw(part, folder)
+            for number, part in enumerate(parts, start=1)
+        }
+
+    @classmethod
+    def blocks(cls, rows: Sequence[MaskRow], page: Page, folder: Path) -> list[Block]:
+        """Draw the first policies."""
+        return [Drawing(_draw(rows[:_N_PANELS], folder), "masks", _CAPTION, is_wide=True)]
+
+
+def _file_name(words: Sequence[str], before: Sequence[MaskRow]) -> str:
+    """Return a name that any file system takes and that no row before has."""
+    name = re.sub(r"[^\w.+-]+", "-", "-".join(words)).strip("-.") or "policy"
+    taken = {row.file.partition("/")[2].lower() for row in before}
+    return name if name.lower() not in taken else f"{name}-{len(before) + 1}"
+
+
+def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a matplotlib figure
+    from kscout.figures.masks import draw_masks
+
+    pictures = {}
+    for row in rows:
+        file = folder / f"{row.file}.npz"
+        try:
+            with np.load(file, allow_pickle=False) as kept:
+                order = kept["order"][:, 0]
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise DataError(
+                f"{file} holds no masks ({error}); run `analyze masks` again"
+            ) from error
+        names = [row.results] if len({one.results for one in rows}) > 1 else []
+        pictures[f"{' '.join([*names, row.policy])}, seed {row.seed}"] = order
+    return draw_masks(pictures)

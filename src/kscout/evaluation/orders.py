@@ -1,0 +1,124 @@
+"""Which columns an evaluation acquired and in which order: from its long table to arrays and text.
+
+Nothing here needs torch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from jaxtyping import Int16
+
+from kscout.columns import center_columns, columns_text, parse_columns
+from kscout.errors import DataError
+from kscout.evaluation.results import read_rows
+from kscout.evaluation.summary import Summary
+from kscout.files import write_text, written_whole
+
+NEVER = -1
+"""The place of a column that was not measured."""
+
+_Acquired = dict[tuple[str, int], dict[int, list[int]]]
+"""Columns in the order of acquisition, by volume and slice, and by trajectory."""
+
+
+@final
+@dataclass(frozen=True)
+class Orders:
+    """What one policy with one seed measured."""
+
+    policy: str
+    seed: int
+    volumes: tuple[str, ...]
+    slices: tuple[int, ...]
+    order: Int16[np.ndarray, "slice trajectory col"]
+    """Place of each column in the order of acquisition: 0 for the start, 1 for the first column
+    acquired after it, `NEVER` for a column that was not measured."""
+
+    @property
+    def n_acquired(self) -> float:
+        """Mean number of columns acquired after the start."""
+        return float((self.order > 0).sum(axis=-1).mean())
+
+    def columns(self, row: int, trajectory: int = 0) -> list[int]:
+        """Return the columns acquired of a slice, the first first."""
+        order = self.order[row, trajectory]
+        return sorted(np.flatnonzero(order > 0).tolist(), key=lambda column: order[column])
+
+    def text(self) -> str:
+        """Return the first trajectory of each slice as lines: `start; columns in their order`.
+
+        `kscout evaluate --initial FILE` reads them.
+        """
+        n_cols = self.order.shape[2]
+        lines = [
+            f"# {_line(self.policy)}, seed {self.seed}: columns of k-space, 0 to {n_cols - 1}, DC "
+            f"is {n_cols // 2}.",
+            "# One line per slice: the columns of the start; then those acquired, the first first.",
+        ]
+        for row, (volume, number) in enumerate(zip(self.volumes, self.slices, strict=True)):
+            start = columns_text(np.flatnonzero(self.order[row, 0] == 0).tolist())
+            acquired = ",".join(map(str, self.columns(row)))
+            lines.append(f"{start}; {acquired}  # {_line(volume)}:{number}")
+        return "\n".join(lines) + "\n"
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write `NAME.npz` (order, volumes, slices) and `NAME.txt`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        where = {"volumes": np.array(self.volumes), "slices": np.array(self.slices)}
+        with written_whole(folder / f"{name}.npz") as aside, aside.open("wb") as file:
+            np.savez_compressed(file, order=self.order, **where)
+        write_text(folder / f"{name}.txt", self.text())
+
+
+def read_orders(
+    path: Path, summary: Summary, *, is_wanted: Callable[[str, int], bool] | None = None
+) -> list[Orders]:
+    """Return what the policies of an evaluation measured.
+
+    Args:
+        path: `results.csv`, or its folder.
+        summary: of the same evaluation, which tells where acquisitions started.
+        is_wanted: told policy and seed; None for all.
+    """
+    found: dict[tuple[str, int], _Acquired] = {}
+    try:
+        for row in read_rows(path):
+            key = row["policy"], int(row["seed"])
+            if is_wanted is not None and not is_wanted(*key):
+                continue
+            paths = found.setdefault(key, {}).setdefault((row["volume"], int(row["slice"])), {})
+            own = paths.setdefault(int(row["trajectory"]), [])
+            own.extend(int(column) for column in row["column"].split())
+        return [_orders(*key, acquired, summary) for key, acquired in found.items()]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} holds a row that is not a result ({error})") from error
+
+
+def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Orders:
+    n_paths = max(len(paths) for paths in acquired.values())
+    order = np.full((len(acquired), n_paths, summary.n_cols), NEVER, dtype=np.int16)
+    for row, (start, paths) in enumerate(
+        zip(_starts(summary, len(acquired)), acquired.values(), strict=True)
+    ):
+        order[row][:, list(start)] = 0
+        for path, columns in paths.items():
+            if columns and not 0 <= min(columns) <= max(columns) < summary.n_cols:
+                raise ValueError(f"columns {columns}, images have {summary.n_cols}")
+            order[row, path, columns] = np.arange(1, len(columns) + 1)
+    volumes, slices = zip(*acquired, strict=True)
+    return Orders(policy, seed, volumes, slices, order)
+
+
+def _starts(summary: Summary, n_slices: int) -> list[Sequence[int]]:
+    if summary.initial is None:
+        return [center_columns(summary.n_cols, summary.n_initial)] * n_slices
+    starts = [parse_columns(one) for one in summary.initial]
+    return list(starts if len(starts) > 1 else starts * n_slices)
+
+
+def _line(text: str) -> str:
+    """Return a name without line breaks, which would end the comment that it stands in."""
+    return " ".join(text.split())

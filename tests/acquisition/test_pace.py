@@ -1,0 +1,191 @@
+"""Starts of one's own, several columns a step, budgets per slice and stopping: by brute force."""
+
+from typing import Any, final
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
+from kscout.core import Observation, Policy, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.metrics import ssim
+from kscout.physics.fourier import ifft2c
+from kscout.policies.conv import ConvPolicy
+from kscout.policies.fixed import FixedOrder
+from kscout.policies.oracle import Oracle
+from kscout.policies.random import Random
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+N_SLICES, N_ROWS, N_COLS = 4, 9, 14
+START = (0, 5, 7, 8)
+
+
+@pytest.fixture
+def batch(generator: torch.Generator) -> SliceBatch:
+    images = torch.rand(N_SLICES, N_ROWS, N_COLS, generator=generator).cumsum(dim=-1)
+    slices = SliceSet.from_images(images, ["a", "a", "b", "b"])
+    return slices.batch(torch.arange(N_SLICES))
+
+
+def run(batch: SliceBatch, policy: Policy, **settings: Any) -> Trajectory:
+    return rollout(policy, Simulator(batch, ZeroFilled()), **{"n_initial": 3, **settings})
+
+
+def score(batch: SliceBatch, row: int, columns: list[int]) -> float:
+    """SSIM of the zero-filled image of some columns, from the definition."""
+    mask = torch.zeros(N_COLS)
+    mask[columns] = 1
+    image = ifft2c(batch.kspace[row, 0] * mask).abs()
+    mean, std = image.mean(), image.std(correction=1)
+    shown = ((image - mean) / (std + 1e-11)).clamp(-6, 6)
+    shown = shown * batch.target_std[row] + batch.target_mean[row]
+    return float(ssim(shown, batch.target[row], data_range=batch.data_range[row]))
+
+
+def conv_policy() -> ConvPolicy:
+    torch.manual_seed(1)
+    return ConvPolicy(n_cols=N_COLS, n_rows=N_ROWS, n_channels=2, n_hidden=5)
+
+
+ORDER = [13, 5, 2, 0, 11, 8, 4, 9, 1]
+
+
+def test_a_fixed_order_skips_what_is_measured_already(batch: SliceBatch) -> None:
+    found = run(batch, FixedOrder(n_cols=N_COLS, order=ORDER), n_initial=START, horizon=4)
+    taken = [column for column in ORDER if column not in START][:4]
+    assert found.columns.tolist() == [[taken]] * N_SLICES
+    for row in range(N_SLICES):
+        for moment in range(5):
+            expected = score(batch, row, [*START, *taken[:moment]])
+            assert float(found.ssim[row, 0, moment]) == pytest.approx(expected, abs=2e-5)
+
+
+def test_every_slice_may_start_from_a_mask_of_its_own(batch: SliceBatch) -> None:
+    starts = [[7], [1, 2, 3], [0, 13], list(START)]
+    masks = torch.zeros(N_SLICES, N_COLS, dtype=torch.bool)
+    for row, start in enumerate(starts):
+        masks[row, start] = True
+    uniforms = action_uniforms(N_SLICES, 2, 5, 0)
+    found = run(batch, conv_policy(), n_initial=masks, horizon=5, uniforms=uniforms)
+    for row, start in enumerate(starts):
+        alone = run(
+            batch.rows(torch.tensor([row])),
+            *(conv_policy(),),
+            n_initial=start,
+            horizon=5,
+            uniforms=uniforms[row : row + 1],
+        )
+        assert torch.equal(found.columns[row], alone.columns[0])
+        assert not set(start) & set(found.columns[row].flatten().tolist())
+        assert float(found.ssim[row, 0, 0]) == pytest.approx(score(batch, row, start), abs=2e-5)
+
+
+@pytest.mark.parametrize("columns_per_step", [2, 3, 7])
+def test_several_columns_cost_one_reconstruction(batch: SliceBatch, columns_per_step: int) -> None:
+    order = FixedOrder(n_cols=N_COLS, order=ORDER)
+    found = run(batch, order, n_initial=[6], horizon=7, columns_per_step=columns_per_step)
+    n_steps = -(-7 // columns_per_step)
+    assert found.ssim.shape == (N_SLICES, 1, n_steps + 1)
+    assert found.columns[0, 0, :7].tolist() == ORDER[:7]
+    assert (found.columns[:, :, 7:] == NOT_ACQUIRED).all()
+    for moment in range(n_steps + 1):
+        expected = score(batch, 2, [6, *ORDER[: min(7, moment * columns_per_step)]])
+        assert float(found.ssim[2, 0, moment]) == pytest.approx(expected, abs=2e-5)
+
+
+@final
+class Tilted(Policy):
+    """Logits that no image changes."""
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        return torch.linspace(-2, 2, N_COLS).expand(seen.mask.shape)
+
+
+def test_several_draws_are_without_replacement(batch: SliceBatch) -> None:
+    uniforms = action_uniforms(N_SLICES, 3, 8, 5)
+    found = run(batch, Tilted(), horizon=8, columns_per_step=4, uniforms=uniforms)
+    weights = torch.linspace(-2, 2, N_COLS).double().exp()
+    for row in range(N_SLICES):
+        for path in range(3):
+            left = [column for column in range(N_COLS) if column not in (6, 7, 8)]
+            for draw in range(8):
+                shares = weights[left].cumsum(dim=0) / weights[left].sum()
+                place = int((shares <= uniforms[row, path, draw]).sum())
+                assert int(found.columns[row, path, draw]) == left.pop(place)
+
+
+def test_one_column_a_step_is_the_same_through_the_general_path(batch: SliceBatch) -> None:
+    uniforms = action_uniforms(N_SLICES, 2, 5, 3)
+    plain = run(batch, conv_policy(), horizon=5, uniforms=uniforms)
+    each = run(batch, conv_policy(), horizon=torch.full((N_SLICES,), 5), uniforms=uniforms)
+    assert torch.equal(plain.columns, each.columns)
+    torch.testing.assert_close(plain.ssim, each.ssim, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("columns_per_step", [1, 2])
+def test_a_slice_ends_with_its_own_budget_and_keeps_its_scores(
+    batch: SliceBatch, columns_per_step: int
+) -> None:
+    horizons, uniforms = torch.tensor([3, 0, 6, 5]), action_uniforms(N_SLICES, 2, 6, 1)
+    pace = {"columns_per_step": columns_per_step}
+    found = run(batch, conv_policy(), horizon=horizons, uniforms=uniforms, **pace)
+    whole = run(batch, conv_policy(), horizon=6, uniforms=uniforms, **pace)
+    assert found.n_acquired.tolist() == [[3, 3], [0, 0], [6, 6], [5, 5]]
+    for row, horizon in enumerate(horizons.tolist()):
+        assert torch.equal(found.columns[row, :, :horizon], whole.columns[row, :, :horizon])
+        last = -(-horizon // columns_per_step)
+        for name in ("ssim", "psnr", "nmse"):
+            values = getattr(found, name)[row]
+            assert (values[:, last:] == values[:, last : last + 1]).all()
+    torch.testing.assert_close(found.ssim[2], whole.ssim[2], atol=1e-5, rtol=0)
+
+
+def test_the_oracle_stops_where_no_column_gains_enough(batch: SliceBatch) -> None:
+    threshold, horizon = 0.02, 6
+    found = run(batch, Oracle(), horizon=horizon, stop_below=threshold)
+    counts = set()
+    for row in range(N_SLICES):
+        taken = [6, 7, 8]
+        for step in range(horizon):
+            before = score(batch, row, taken)
+            gains = {
+                c: score(batch, row, [*taken, c]) - before for c in range(N_COLS) if c not in taken
+            }
+            if max(gains.values()) < threshold:
+                break
+            # Mirrored columns of a real image are worth the same: any of the best will do.
+            chosen = int(found.columns[row, 0, step])
+            assert gains[chosen] == pytest.approx(max(gains.values()), abs=5e-5)
+            taken.append(chosen)
+        n_taken = len(taken) - 3
+        counts.add(n_taken)
+        assert int(found.n_acquired[row, 0]) == n_taken
+        assert float(found.ssim[row, 0, -1]) == pytest.approx(score(batch, row, taken), abs=2e-5)
+    assert min(counts) < horizon, "the rule was never put to use"
+
+
+@pytest.mark.parametrize(
+    "settings, sentence",
+    [
+        ({"n_initial": [3, 14]}, "column 14 of the start is not one of the 14"),
+        ({"n_initial": [3, 3]}, "column 3 is twice"),
+        ({"n_initial": []}, "names no column"),
+        ({"n_initial": torch.zeros(4, 14, dtype=torch.bool)}, "from no column at all"),
+        ({"n_initial": torch.ones(4, 13, dtype=torch.bool)}, "4 of 13 columns, the slices 4 of 14"),
+        ({"n_initial": list(range(12))}, r"4 of 4 slices: 12 \+ 3 columns.*to 2 or less"),
+        ({"horizon": torch.tensor([1, 12, 2, 2])}, r"1 of 4 slices: 3 \+ 12 columns"),
+        ({"horizon": torch.tensor([1, -1, 2, 2])}, "cannot acquire -1"),
+        ({"columns_per_step": 0}, "0 columns per step"),
+        ({"stop_below": float("nan")}, "gain in SSIM of nan"),
+        ({"stop_below": 0.1}, "Random predicts no gain"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    batch: SliceBatch, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        run(batch, Random(), **{"horizon": 3, **settings})
