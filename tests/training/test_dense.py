@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from training_stores import blob_store
@@ -9,6 +10,8 @@ from training_stores import blob_store
 from kscout import policies
 from kscout.config import PolicyConfig, read
 from kscout.data.store import Store
+from kscout.errors import WeightsError
+from kscout.policies import views
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.dense import columns_to_try, dense_loss
 from kscout.training.fixed_order import fit_fixed_order
@@ -81,7 +84,31 @@ def test_a_trained_policy_takes_its_best_column(
 ) -> None:
     run = train_policy(config_of(policy), store, "zero-filled", tmp_path / "run", device="cpu")
     assert len(run.metrics) == 2
-    assert not policies.load(run.path).is_stochastic
+    trained = policies.load(run.path)
+    assert not trained.is_stochastic
+    # What a score of 1 stands for: the spread of gains along a fixed order, at each step.
+    setting = {"n_initial": 2, "horizon": 3, "n_slices_per_step": 4}
+    gains = fit_fixed_order(store.split("train"), ZeroFilled(), **setting).gains
+    spread = [float(np.nanstd(row)) for row in gains.numpy()]
+    np.testing.assert_allclose(trained.gain_units, spread, rtol=1e-5)
+
+
+def test_what_an_estimator_set_goes_with_the_policy_into_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, view = (policies.POLICIES["conv"](n_cols=16) for _ in range(2))
+    policy.is_stochastic, policy.gain_units = False, (0.1, 0.2)
+    monkeypatch.setattr(views, "build", lambda *_: view)
+    found = views.in_precision(policy, "fp16")
+    assert found is view and not found.is_stochastic and found.gain_units == (0.1, 0.2)
+
+
+@pytest.mark.parametrize("units", ["much", [1.0, "x"], [float("nan")], {"a": 1}])
+def test_units_that_are_no_numbers_are_refused(tmp_path: Path, units: object) -> None:
+    path, policy = tmp_path / "a.safetensors", policies.POLICIES["conv"](n_cols=16)
+    policies.save(path, policy, extra={"gain_units": units})
+    with pytest.raises(WeightsError, match="units of gain that are not numbers"):
+        policies.load(path)
 
 
 def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def _checked_start(
         )
     if not isinstance(initial, int | Tensor):
         check_columns(initial, n_cols)
-    start = start_mask(initial, n_slices, n_cols, selectable.device)
+    start = start_mask(initial, selectable.shape, selectable.device)
     if isinstance(initial, int):
         return start
     if start.shape != selectable.shape:

@@ -82,7 +82,7 @@ class Simulator:
             initial: a number of central columns, columns for all slices, or a mask per slice.
             n_trajectories: states per slice.
         """
-        mask = start_mask(initial, *self.batch.selectable.shape, self.batch.kspace.device)
+        mask = start_mask(initial, self.batch.selectable.shape, self.batch.kspace.device)
         n_measured = initial if isinstance(initial, int) else 0
         if not isinstance(initial, int | Tensor):
             n_measured = len(initial)

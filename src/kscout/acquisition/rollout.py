@@ -174,7 +174,7 @@ def _check_replay(
 ) -> None:
     """Raise where a column cannot be measured: adding it twice would corrupt the image silently."""
     selectable = simulator.batch.selectable
-    start = start_mask(n_initial, *selectable.shape, selectable.device)
+    start = start_mask(n_initial, selectable.shape, selectable.device)
     times = torch.nn.functional.one_hot(replay, selectable.shape[1]).sum(dim=-2)
     n_bad = int(((times > 1) | (times > 0) & (start | ~selectable)[:, None]).any(dim=-1).sum())
     if n_bad:

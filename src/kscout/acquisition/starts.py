@@ -1,7 +1,7 @@
 """Start masks and budgets of a user's own, from a list that was typed or from a file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,8 +46,9 @@ def read_budgets(given: int | str | Path) -> tuple[int, ...]:
         given: a number, or a file of one per slice: text, JSON or .npy.
     """
     where = _file(str(given))
+    rows: list[Any] = [given] if where is None else _rows(where)
     try:
-        return tuple(int(row) for row in ([given] if where is None else _rows(where)))
+        return tuple(int(row) for row in rows)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"budget {given} is not a number of columns ({error}); give one number, or a file "
@@ -121,10 +122,14 @@ def _read_orders(path: Path) -> list[list[bool]]:
     return (order[:, 0] >= 0).tolist()
 
 
-_READERS = {
+def _read_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
+    return json.loads(path.read_text("utf-8"))
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
     ".npy": _read_array,
     ".npz": _read_orders,
-    ".json": lambda path: json.loads(path.read_text("utf-8")),
+    ".json": _read_json,
 }
 
 

@@ -58,8 +58,9 @@ class FinishedPolicies:
     def keep(self, contender: Contender, scores: Scores) -> None:
         """Keep the scores of a policy whose rows are written."""
         with written_whole(_values(self._rows(contender))) as aside, aside.open("wb") as file:
-            counts = {"n_trajectories": scores.n_trajectories, "n_acquired": scores.n_acquired}
-            np.savez(file, values=scores.values, **counts)
+            assert scores.n_acquired is not None
+            counts = np.array(scores.n_trajectories), scores.n_acquired
+            np.savez(file, values=scores.values, n_trajectories=counts[0], n_acquired=counts[1])
 
     def join(self, path: Path, contenders: Sequence[Contender]) -> None:
         """Write the rows of all policies as one table."""

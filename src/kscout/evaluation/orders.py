@@ -67,9 +67,9 @@ class Orders:
     def save(self, folder: Path, name: str) -> None:
         """Write `NAME.npz` (order, volumes, slices) and `NAME.txt`."""
         folder.mkdir(parents=True, exist_ok=True)
-        where = {"volumes": np.array(self.volumes), "slices": np.array(self.slices)}
+        volumes, slices = np.array(self.volumes), np.array(self.slices)
         with written_whole(folder / f"{name}.npz") as aside, aside.open("wb") as file:
-            np.savez_compressed(file, order=self.order, **where)
+            np.savez_compressed(file, order=self.order, volumes=volumes, slices=slices)
         write_text(folder / f"{name}.txt", self.text())
 
 

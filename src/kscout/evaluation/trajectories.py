@@ -70,7 +70,7 @@ class AcquisitionPlan:
         """Return where the acquisitions of these slices start, on their device."""
         if len(self.initial) < 2:
             return self.initial[0] if self.initial else self.n_initial
-        masks = [start_mask(one, 1, slices.n_cols) for one in self.initial]
+        masks = [start_mask(one, (1, slices.n_cols)) for one in self.initial]
         return torch.cat(masks).to(slices.device)
 
     def columns(self, slices: SliceSet) -> int | Int[Tensor, " slice"]:
@@ -193,7 +193,7 @@ def average_policy(
             total += done.probabilities.double().sum(dim=(1, 2)).cpu()
             count += done.probabilities.shape[1] * done.probabilities.shape[2]
     taken = torch.cat(columns)
-    start = start_mask(plan.start(slices), len(slices), slices.n_cols).cpu()
+    start = start_mask(plan.start(slices), (len(slices), slices.n_cols)).cpu()
     start = start.repeat_interleave(len(taken) // len(slices), dim=0)
     return AveragePolicy(
         sampled=sampled_by_step(taken.numpy(), start.numpy()),
@@ -238,7 +238,7 @@ def reconstruction_examples(
             for i in range(len(batch)):
                 start = plan.start(slices)
                 own_start = start[place : place + 1] if isinstance(start, Tensor) else start
-                mask = start_mask(own_start, 1, slices.n_cols)[0].clone()
+                mask = start_mask(own_start, (1, slices.n_cols))[0].clone()
                 taken = done.columns[i, 0].cpu()
                 mask[taken[taken != NOT_ACQUIRED]] = True
                 example = Example(

@@ -21,12 +21,18 @@ def center_mask(
 
 
 def start_mask(
-    initial: Initial, n_slices: int, n_cols: int, device: torch.device | str = "cpu"
+    initial: Initial, shape: tuple[int, int] | torch.Size, device: torch.device | str = "cpu"
 ) -> Bool[Tensor, "batch col"]:
     """Return the columns of each slice that are measured before the first choice.
 
     Columns are compared on the device, nothing is copied there: a CUDA graph may hold it.
+
+    Args:
+        initial: central columns, columns for all slices, or the mask itself.
+        shape: slices and columns of the mask.
+        device: where it shall lie.
     """
+    n_slices, n_cols = shape
     if isinstance(initial, Tensor):
         return initial.to(device)
     if isinstance(initial, int):

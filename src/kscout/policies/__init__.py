@@ -62,9 +62,13 @@ def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = Non
         policy: of a class in `POLICIES`, or of one of your own at the top of a module.
         extra: JSON values that say where it comes from.
     """
-    # An estimator may have made a policy deterministic whose class is not.
-    chooses = {"is_stochastic": policy.is_stochastic}
-    own = chooses if policy.is_stochastic != type(policy).is_stochastic else {}
+    # An estimator may have made a policy deterministic whose class is not, and given it units.
+    kept = {"is_stochastic": policy.is_stochastic, "gain_units": list(policy.gain_units)}
+    own = {
+        name: value
+        for name, value in kept.items()
+        if getattr(policy, name) != getattr(type(policy), name)
+    }
     save_component(Path(path), policy, kind="policy", extra={**(extra or {}), **own})
 
 

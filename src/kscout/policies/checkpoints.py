@@ -1,5 +1,6 @@
 """Policies from files: our own, and the checkpoints of the paper's reference implementation."""
 
+import math
 from pathlib import Path
 
 from torch import Tensor
@@ -29,7 +30,18 @@ def read_policy(path: Path) -> Policy:
     weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
     policy: Policy = build_component(path, weights, "policy")
     policy.is_stochastic = bool(weights.extra.get("is_stochastic", policy.is_stochastic))
+    policy.gain_units = _gain_units(path, weights.extra.get("gain_units", policy.gain_units))
     return policy
+
+
+def _gain_units(path: Path, units: object) -> tuple[float, ...]:
+    numbers = units if isinstance(units, list | tuple) else [units]
+    if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
+        raise WeightsError(
+            f"{path} tells units of gain that are not numbers ({str(units)[:40]}); copy it again, "
+            "or save the policy again"
+        )
+    return tuple(float(one) for one in numbers)
 
 
 def _from_pickle(path: Path) -> Weights:

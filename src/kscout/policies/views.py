@@ -95,7 +95,10 @@ def in_precision(policy: Policy, precision: str) -> Policy:
     if precision != "fp16" or not isinstance(policy, ConvPolicy):
         return policy
     makers = {"cuda": lambda: HalfPrecisionConvPolicy(policy), "torch": lambda: policy}
-    return build("policy", policy_request(policy), makers)
+    view = build("policy", policy_request(policy), makers)
+    # An estimator sets these on the policy that it trains, not on its class.
+    view.is_stochastic, view.gain_units = policy.is_stochastic, policy.gain_units
+    return view
 
 
 def views_of(

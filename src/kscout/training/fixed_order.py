@@ -69,7 +69,7 @@ def fit_fixed_order(
     """
     check_budget(slices.selectable, n_initial=n_initial, horizon=horizon)
     _check_counts(len(slices), n_slices_per_step, n_candidates)
-    start = start_mask(n_initial, *slices.selectable.shape)
+    start = start_mask(n_initial, slices.selectable.shape)
     trial = _Trial(slices, reconstructor.to(device).eval(), start, batch_size, protocol, device)
     order: list[int] = []
     mean_scores: list[float] = []

@@ -75,11 +75,11 @@ class Dense(GradientEstimator):
         if state:
             self.units = state["units"].to(self.device)
             average.load_state_dict(state["average"])
-            return
-        if number == 0:
+        elif number == 0:
             self.gains, self.units = self._mean_gains()
-        for one in (policy, average.module):
-            if isinstance(one, StartsFromGains):
+        for one in (policy, self.evaluated(number)):
+            one.gain_units = tuple(self.units.tolist())
+            if isinstance(one, StartsFromGains) and not state:
                 one.start_from(self.gains / self.units[:, None])
 
     def state(self, number: int) -> dict[str, Any]:
