@@ -108,7 +108,8 @@ def summary_table(summary: Summary) -> Table:
     for entry, after in zip(ranked, [*ranked[1:], None], strict=True):
         ends = after is not None and after.is_oracle and not entry.is_oracle
         name, *scores = _cells(entry, summary.comparison(entry.policy))
-        cost = [f"{entry.n_acquired:.2f}"] if summary.is_uneven and entry.n_acquired else []
+        n_acquired = "" if entry.n_acquired is None else f"{entry.n_acquired:.2f}"
+        cost = [n_acquired] if summary.is_uneven else []
         table.add_row(name, *cost, *scores, end_section=ends)
     notes = sorted({one.note for one in summary.comparisons if one.note})
     has_oracles = any(entry.is_oracle for entry in ranked)

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def _gain_units(path: Path, units: object) -> tuple[float, ...]:
-    numbers = units if isinstance(units, list | tuple) else [units]
+    numbers: list[Any] = list(units) if isinstance(units, list | tuple) else [units]
     if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
         raise WeightsError(
             f"{path} tells units of gain that are not numbers ({str(units)[:40]}); copy it again, "
