@@ -219,6 +219,12 @@ def test_arrays_far_larger_than_their_files_are_not_unpacked(
             read_volume(volume)
 
 
+def test_the_docs_tell_the_bounds() -> None:
+    told = " ".join((Path(__file__).parents[2] / "docs" / "data.md").read_text().split())
+    always = f"above {formats._ALWAYS_EXPANDED // 2**20} MiB it may be up to"
+    assert f"{always} {formats.LARGEST_EXPANSION} times the file's own" in told
+
+
 def test_volumes_larger_than_the_free_memory_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +247,48 @@ def test_names_and_attributes_of_any_bytes_come_through(tmp_path: Path) -> None:
     assert odd.volume == odd.source == r"caf\udce9\x1b.npy"
     assert [r.acquisition for r in store.manifest.volumes if r.volume == "d.h5"] == [r"T2\udcff\n"]
     assert Store.open(tmp_path / "store").fingerprint == store.fingerprint
+
+
+FOREIGN: dict[str, tuple[bytes, str]] = {
+    "a.cfl": (b"\0" * 64, r"raw k-space of BART; .*reconstruct them, .*numpy\.save"),
+    "a.dat": (b"\0" * 64, r"raw k-space of a Siemens scanner \(twix\)"),
+    "a.mat": (b"MATLAB 5.0", r"a file of MATLAB; save its images"),
+    "b.mat": (b"MATLAB 7.3".ljust(512) + b"\x89HDF\r\n\x1a\n", r"HDF5; let its name end in \.h5"),
+    "a.NRRD": (b"NRRD0004", r"an image of 3D Slicer \(NRRD\); convert it to NIfTI"),
+    "a.png": (b"\x89PNG", "a picture; put the slices"),
+    "brain.img": (b"\0" * 344 + b"n+1\0", r"NIfTI; let its name end in \.nii"),
+    "stack": (b"\x93NUMPY\1\0", r"an array of NumPy; let its name end in \.npy"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_others_are_told_by_name_with_an_advice(tmp_path: Path, name: str) -> None:
+    content, sentence = FOREIGN[name]
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / name).write_bytes(content)
+    for source in (tmp_path / "source", tmp_path / "source" / name):
+        with pytest.raises(DataError, match=rf"no volumes .*{name} is {sentence}"):
+            import_folder(source, tmp_path / "store", ImportSettings())
+
+
+@pytest.mark.parametrize("name", ["IM0001", "MR.1.2.840.113619", "scan.MRDC", "one.dcm"])
+def test_dicom_is_known_by_its_content(tmp_path: Path, name: str) -> None:
+    write_dicom = dicom(PixelSpacing=[1.5, 1.2])
+    write_dicom(tmp_path / "source" / name)
+    (tmp_path / "source" / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
+    for source in (tmp_path / "source", tmp_path / "source" / name):
+        store = import_folder(source, tmp_path / f"{source.name}-store", ImportSettings())
+        assert store.manifest.splits == {"train": 1}
+
+
+def test_magnitudes_of_kspace_are_not_advised(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", IMAGES.astype(np.complex64))
+    with pytest.raises(DataError, match="if they are k-space, transform it to images first"):
+        import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["kspace"] = np.zeros((2, 4, 9, 9), np.complex64)
+    with pytest.raises(DataError, match=r"imports images, not raw k-space: reconstruct them"):
+        import_folder(tmp_path / "a.h5", tmp_path / "store", ImportSettings())
 
 
 def test_folders_linked_in_circles_are_looked_at_once(tmp_path: Path) -> None:

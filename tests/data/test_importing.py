@@ -348,7 +348,7 @@ def test_padding_takes_images_of_any_shape(tmp_path: Path) -> None:
 
 def test_empty_or_missing_sources_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty holds no volumes; give a folder with"):
+    with pytest.raises(DataError, match="empty holds no volumes that kscout reads; give a folder"):
         import_folder(tmp_path / "empty", tmp_path / "store", SETTINGS)
     with pytest.raises(DataError, match="nowhere does not exist"):
         import_folder(tmp_path / "nowhere", tmp_path / "store", SETTINGS)

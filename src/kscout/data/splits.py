@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, final
 
+from kscout.data.foreign import why_no_volumes
 from kscout.data.formats import printable
 from kscout.data.manifest import SPLITS
 from kscout.data.volumes import SUFFIXES, VolumeFile, find_volumes
@@ -81,8 +82,9 @@ def assign_splits(
     }
     for split, found in volumes.items():
         if not found:
-            advice = _NO_FOLDERS if not folders else _EMPTY_FOLDER
-            raise DataError(f"{folders.get(split, source)} holds no volumes; {advice}")
+            place = folders.get(split, source)
+            advice = why_no_volumes(place) or (_EMPTY_FOLDER if folders else _NO_FOLDERS)
+            raise DataError(printable(f"{place} holds no volumes that kscout reads; {advice}"))
     for split in ("test", "val"):
         if "train" in volumes and split not in volumes:
             volumes["train"], volumes[split] = _draw(volumes["train"], held_out, seed)

@@ -85,7 +85,8 @@ def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:
 def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
     wanted, keys = key or " or ".join(TARGET_KEYS), sorted(file)
     message = f"{path} has no {wanted} (it has: {', '.join(keys) or 'nothing'}); "
-    if key or "kspace" not in keys:
+    # The second is where ISMRMRD keeps raw data.
+    if key or not {"kspace", "dataset"} & set(keys):
         return message + "name the data set of images with --key"
     return message + (
         "kscout imports images, not raw k-space: reconstruct them and store them as "

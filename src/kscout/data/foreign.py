@@ -1,0 +1,70 @@
+"""Files that hold no volume kscout reads: what they are, and what to do with them."""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+_RAW = (
+    "raw k-space of {}; kscout imports images: reconstruct them, combine the coils, and save their "
+    "magnitudes as NIfTI, or with numpy.save as slice x row x column"
+)
+_IMAGES = "an image of {}; convert it to NIfTI"
+_PICTURE = "a picture; put the slices of a volume into one array slice x row x column (numpy.save)"
+_PACKED = "an archive; unpack it"
+
+_BY_SUFFIX = {
+    ".cfl": _RAW.format("BART"),
+    ".dat": _RAW.format("a Siemens scanner (twix)"),
+    ".mrd": _RAW.format("ISMRMRD"),
+    ".7": _RAW.format("a GE scanner (P-file)"),
+    ".raw": _RAW.format("a scanner"),
+    ".mat": "a file of MATLAB; save its images with numpy.save as slice x row x column",
+    ".nrrd": _IMAGES.format("3D Slicer (NRRD)"),
+    ".nhdr": _IMAGES.format("3D Slicer (NRRD)"),
+    ".mha": _IMAGES.format("ITK (MetaImage)"),
+    ".mhd": _IMAGES.format("ITK (MetaImage)"),
+    ".mgz": _IMAGES.format("FreeSurfer"),
+    ".mgh": _IMAGES.format("FreeSurfer"),
+    ".mnc": _IMAGES.format("MINC"),
+    ".rec": _IMAGES.format("a Philips scanner (PAR/REC)"),
+    ".img": _IMAGES.format("Analyze, or of a pair .hdr and .img"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif"), _PICTURE),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".gz", ".7z", ".xz", ".bz2"), _PACKED),
+}
+
+_BY_CONTENT = (
+    (0, b"\x89HDF\r\n", "HDF5; let its name end in .h5, and name its images with --key"),
+    (512, b"\x89HDF\r\n", "HDF5; let its name end in .h5, and name its images with --key"),
+    (0, b"\x93NUMPY", "an array of NumPy; let its name end in .npy"),
+    (344, b"n+1\0", "NIfTI; let its name end in .nii"),
+    (4, b"n+2\0", "NIfTI; let its name end in .nii"),
+)
+"""Offset, magic bytes and what they say, whatever the name."""
+
+_LOOKED_AT = 2000
+"""Files of a folder that are looked at."""
+
+
+def identify(path: Path) -> str | None:
+    """Say what a file is and what to do with it, where that is known."""
+    if not path.is_file():
+        return "no regular file; remove it" if path.exists() else None
+    with path.open("rb") as file:
+        head = file.read(520)
+    for offset, magic, told in _BY_CONTENT:
+        if head[offset : offset + len(magic)] == magic:
+            return told
+    return _BY_SUFFIX.get(path.suffix.lower())
+
+
+def why_no_volumes(place: Path) -> str | None:
+    """Say what the first file of a place is that kscout does not read, and what to do."""
+    files = [place] if not place.is_dir() else islice(_files(place), _LOOKED_AT)
+    return next((f"{path} is {told}" for path in files if (told := identify(path))), None)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(place) / name for name in sorted(names) if not name.startswith("."))
