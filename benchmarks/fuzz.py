@@ -22,6 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from fuzz.cases import ARTIFACTS, EASY
+from fuzz.forks import prepare
+from fuzz.judge import Verdict, judge
+
 
 def main() -> int:
     """Run cases, print a table, and return 1 where any was taken badly."""
@@ -32,10 +36,6 @@ def main() -> int:
     parser.add_argument("--only", type=int, action="append", help="Run these cases alone.")
     parser.add_argument("--json", action="store_true", help="Print what was taken badly as JSON.")
     asked = parser.parse_args()
-    from fuzz.cases import ARTIFACTS, EASY
-    from fuzz.forks import prepare
-    from fuzz.judge import Verdict, judge
-
     begin = time.perf_counter()
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="kscout-fuzz-") as scratch:
@@ -44,18 +44,23 @@ def main() -> int:
             verdicts.append(judge(asked.seed, number, Path(scratch) / str(number), asked.limit_s))
             if asked.only:
                 print(" ".join(verdicts[-1].words), verdicts[-1].output, sep="\n")
+            if verdicts[-1].fault and not asked.json:
+                tell(verdicts[-1])
     bad = [verdict for verdict in verdicts if verdict.fault]
     if asked.json:
         print(json.dumps([vars(verdict) for verdict in bad]))
         return 0
-    for verdict in bad:
-        print(f"case {verdict.number} ({verdict.kind}; {verdict.what}): {verdict.fault}")
     print(table(verdicts))
     print(f"{len(verdicts)} cases of seed {asked.seed} in {time.perf_counter() - begin:.0f} s")
     return int(bool(bad))
 
 
-def table(verdicts: list) -> str:
+def tell(bad: Verdict) -> None:
+    """Print what is wrong with a case."""
+    print(f"case {bad.number} ({bad.kind}; {bad.what}): {bad.fault}", flush=True)
+
+
+def table(verdicts: list[Verdict]) -> str:
     """Return counts by kind as a Markdown table."""
     lines = ["| kind | cases | refused | succeeded | bad | CPU (s) | largest process (MiB) |"]
     lines.append("|---|---:|---:|---:|---:|---:|---:|")
