@@ -9,8 +9,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from kscout.files import is_locked, take_lock, write_json
+from kscout.errors import DataError
+from kscout.evaluation.results import COLUMNS, read_scores
+from kscout.files import (
+    MOST_BYTES,
+    is_locked,
+    read_arrays,
+    read_json,
+    read_record,
+    read_text,
+    take_lock,
+    write_json,
+)
+from kscout.player import load_acquisition
 
 
 def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
@@ -19,6 +32,47 @@ def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
     text = (tmp_path / "a.json").read_text()
     found = json.loads(text, parse_constant=lambda word: f"not JSON: {word}")
     assert found == {"a": [None, 1.5, [None, None]], "b": {"c": None, "d": "NaN"}}
+
+
+def test_only_plain_files_are_read_whole_and_only_small_ones(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "huge").touch()
+    os.truncate(tmp_path / "huge", MOST_BYTES + 1)
+    for name in ("fifo", "zero", "huge", "", "missing"):
+        with pytest.raises(OSError) as told:
+            read_text(tmp_path / name)
+        assert told.value.strerror
+        assert read_record(tmp_path / name) == {}
+    (tmp_path / "text").write_text("é")
+    assert read_text(tmp_path / "text") == "é"
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"\xff", b"{", b"1" * 9999])
+def test_bad_json_is_a_value_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04 damaged", b"\x80\x04N.", b"\x93NUMPY\x01\x00"]
+)
+def test_bad_arrays_are_a_value_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ValueError):
+        read_arrays(tmp_path / "a.npz")
+    with pytest.raises(DataError, match="is not a recorded acquisition"):
+        load_acquisition(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    "row", [b"random,0,a", b"\xff", b"random,0,a,0,0,x,1,1,1,1", b'"' * 200_000]
+)
+def test_bad_rows_of_results_are_told(tmp_path: Path, row: bytes) -> None:
+    (tmp_path / "results.csv").write_bytes(",".join(COLUMNS).encode() + b"\n" + row + b"\n")
+    with pytest.raises(DataError, match=r"results\.csv"):
+        read_scores(tmp_path / "results.csv")
 
 
 HOLDER = """

@@ -58,6 +58,13 @@ def test_a_torn_line_and_lines_ahead_of_the_checkpoint_are_dropped(tmp_path: Pat
     assert len(read_run(run.path).metrics) == 3
 
 
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    # Weights there could be written, but not read again.
+    with pytest.raises(RunError, match="is not UTF-8"):
+        open_run(tmp_path / "\udc80")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_damaged_line_in_the_middle_is_told(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     (run.path / "metrics.jsonl").write_text('{"epoch": 1}\nnoise\n{"epoch": 3}\n')

@@ -1,15 +1,17 @@
 """Files that appear whole (written aside, flushed, renamed into place), and locks on folders."""
 
+import errno
 import hashlib
 import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import lock_descriptor
 
@@ -17,6 +19,9 @@ from kscout.errors import RunError
 
 LOCK = ".lock"
 """The file of a folder that is locked while a process works in it."""
+
+MOST_BYTES = 2**26
+"""The largest file that is read whole as text, far above what kscout writes."""
 
 
 @contextmanager
@@ -134,6 +139,56 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
     write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
 
 
+@contextmanager
+def plain_file(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
+    """Open a plain file to be read: one that neither waits for a writer nor has no end.
+
+    Args:
+        path: the file.
+        most: a larger one is refused.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "Not a plain file", str(path))
+        if facts.st_size > most:
+            fault = f"{facts.st_size} bytes, more than the {most} that are read of such a file"
+            raise OSError(errno.EFBIG, fault, str(path))
+        yield file
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a plain file whole."""
+    with plain_file(path) as file:
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """Read a plain file of text whole."""
+    return read_bytes(path).decode("utf-8")
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
+    """Read a JSON file; whatever is wrong with its content is a ValueError."""
+    try:
+        return json.loads(read_text(path))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Read an `.npz` file; whatever is wrong with its content is a ValueError."""
+    import numpy as np
+
+    with plain_file(path, 2**30) as file:
+        try:
+            return dict(np.load(file, allow_pickle=False))
+        # zipfile, zlib and numpy raise what they like on damaged files.
+        except Exception as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+
+
 def checksum(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
@@ -143,7 +198,7 @@ def checksum(path: Path) -> str:
 def read_record(path: Path) -> dict[str, Any]:
     """Read a small JSON file that others may be writing; what is missing or damaged is empty."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -31,7 +31,7 @@ from typing import Annotated, Any, final
 from kscout.config import Config, differences, load, read_file, save, to_toml, told
 from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
-from kscout.files import LOCK, now, take_lock, write_json, write_text
+from kscout.files import LOCK, now, read_bytes, take_lock, write_json, write_text
 from kscout.kernels import kernels_are_on
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
@@ -114,6 +114,8 @@ class Run:
             command: the command line; that of this process where not given.
         """
         path = Path(path)
+        if str(path).encode(errors="ignore").decode() != str(path):
+            raise RunError(f"the name {str(path)!r} is not UTF-8; name another --out")
         lock = take_lock(path)
         if lock is None:
             raise RunError(f"{path} is in use by another process; wait for it or stop it")
@@ -256,11 +258,11 @@ def read_metrics(path: Path) -> list[Record]:
     if not file.exists():
         return []
     records: list[Record] = []
-    lines = file.read_bytes().split(b"\n")
+    lines = read_bytes(file).split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict) and "epoch" in record:
             records.append(record)

@@ -334,7 +334,7 @@ def _lightning_names(path: Path) -> list[Any]:
 def _unreadable(path: Path, error: Exception) -> WeightsError:
     # Torch wraps the unpickler's own words in the advice to switch its safety off.
     inner = error.__context__ if isinstance(error, pickle.UnpicklingError) else None
-    text = str(inner or error)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(inner or error)
     found = re.search(r"GLOBAL ([\w.]+)", text)
     if found is not None:
         return WeightsError(

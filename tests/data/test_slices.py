@@ -92,3 +92,8 @@ def test_a_volume_that_shows_nothing_is_refused() -> None:
     SliceSet.from_images(images, ["a", "a", "a"])
     with pytest.raises(DataError, match="volume 'b' has no pixel above 0"):
         SliceSet.from_images(images, ["a", "b", "b"])
+
+
+def test_a_batch_is_never_larger_than_the_set() -> None:
+    slices = SliceSet.from_images(torch.ones(3, 4, 5), ["a"] * 3, name="ones", split="test")
+    assert [len(batch) for batch in slices.batches(2**70)] == [3]

@@ -64,6 +64,19 @@ def test_a_stopped_evaluation_goes_on_and_ends_with_the_same_bytes(
     }
 
 
+def test_damaged_parts_are_made_anew(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(whole, test_slices, train_slices)
+    with pytest.raises(KeyboardInterrupt):
+        run(cut, test_slices, train_slices, stop_at="untrained")
+    for path in (*cut.rglob("order-*.json"), *cut.rglob("*.npz")):
+        path.write_bytes(path.read_bytes()[:20])
+    assert {"random", "fixed"} <= set(run(cut, test_slices, train_slices))
+    assert contents(cut) == contents(whole)
+
+
 def test_other_settings_take_nothing_from_what_was_stopped(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """The cases: case k of seed s is always the same bytes and the same command."""
 
 import json
+import os
 import random
 import shutil
 import struct
@@ -135,10 +136,10 @@ def _store(draw: random.Random, folder: Path) -> Case:
     else:
         path = folder / "store" / "test_16x16.npy"
         if draw.random() < 0.5:
-            scratch = folder / "store"
-            what = numpy_stack(draw, scratch)
+            what = numpy_stack(draw, folder)
             path.unlink()
-            (scratch / "bad.npy").rename(path) if (scratch / "bad.npy").is_file() else None
+            if os.path.lexists(bad := folder / "bad.npy"):
+                bad.rename(path)
         else:
             what = damage_file(draw, path)
     command = draw.choice(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import stat
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from fuzz.forks import INVALID, TRACEBACK, Ended, command, in_child
 LIMIT_S = 120.0
 """A case that takes longer hangs; all take less than a few seconds."""
 BOUND_BYTES = 2**30
-"""What a command on these tiny inputs may allocate beyond an idle process with torch loaded."""
+"""What a command on these tiny inputs may ask for beyond an idle process with torch loaded."""
+BOUND_MIB = 512
+"""What it may hold of that."""
 _LARGEST_READ = 2**26
 _LONGEST = 8000
 """Letters of a sentence, which may repeat a value of 5,000 that a user typed."""
@@ -76,9 +79,18 @@ def fault_of(built: Case, ended: Ended, before: Snapshot, after: Snapshot) -> st
         return f"traceback {_last_line(ended.output)[:110]}"
     if ended.code == INVALID:
         return f"success with an unusable result: {_last_line(ended.output)[:110]}"
+    if "memory ran out" in ended.output:
+        return f"asks for too much memory: {_last_line(ended.output)[:110]}"
+    if ended.peak_mib > idle_mib() + BOUND_MIB:
+        return f"takes {ended.peak_mib:.0f} MiB"
     if ended.code and built.must_succeed:
         return f"one bad file ends the whole import: {_last_line(ended.output)[:110]}"
     return _bad_words(ended) or _half_written(ended, before, after)
+
+
+def idle_mib() -> float:
+    """Return what this process held at most, which is what a child begins with."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _last_line(text: str) -> str:
@@ -176,5 +188,7 @@ def is_valid(built: Case) -> bool:
         return len(read_summary(out).policies) > 0
     if words[0] == "analyze":
         return bool(json.loads(next(out.glob("*.settings.json")).read_text()))
+    if words[0] != "report":
+        return True
     # A table per file: their names begin with the one that was asked for.
     return any(path.stat().st_size for path in out.parent.glob(f"{out.stem}*"))

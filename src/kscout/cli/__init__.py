@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -78,6 +79,9 @@ app.command()(bench)
 
 def main() -> None:
     """Run the command line; what a user can mend ends in one sentence and exit code 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # Names of files may be no text.
+            stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # Under torchrun a process may wait inside of gloo for others that are gone, and must end there.
     if "TORCHELASTIC_RUN_ID" not in os.environ:

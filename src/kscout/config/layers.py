@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kscout.errors import ConfigError, KScoutError
+from kscout.files import read_text
 
 Table = dict[str, Any]
 
@@ -23,7 +24,7 @@ def read_file(
     """
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         table = json.loads(text) if form == "JSON" else tomllib.loads(text)
     except OSError as fault:
         raise error(f"cannot read {what} {path}: {fault.strerror}") from fault

@@ -150,7 +150,7 @@ class SliceSet:
 
     def batches(self, batch_size: int) -> Iterator[SliceBatch]:
         """Yield all slices in order; the last batch may be small."""
-        for index in torch.split(torch.arange(len(self)), batch_size):
+        for index in torch.split(torch.arange(len(self)), min(batch_size, max(len(self), 1))):
             yield self.batch(index)
 
     def subset(self, index: Int[Tensor, " n"]) -> "SliceSet":

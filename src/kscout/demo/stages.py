@@ -35,7 +35,7 @@ from kscout.evaluation.progress import Step
 from kscout.evaluation.results import RESULTS, Scores, read_scores
 from kscout.evaluation.summary import SUMMARY, Summary, read_summary
 from kscout.evaluation.trajectories import reconstruction_examples, trajectories
-from kscout.files import checksum, write_json
+from kscout.files import checksum, read_record, write_json
 from kscout.names import ESTIMATORS
 from kscout.physics.sampling import center_mask
 from kscout.player import Acquisition, PolicySteps, save_acquisition
@@ -113,7 +113,7 @@ def evaluated(
     inputs = json.loads(json.dumps(inputs))
     kept = out / INPUTS
     is_whole = all(file.is_file() for file in (kept, out / RESULTS, out / SUMMARY))
-    if not is_whole or json.loads(kept.read_text(encoding="utf-8")) != inputs:
+    if not is_whole or read_record(kept) != inputs:
         kept.unlink(missing_ok=True)
         evaluate(
             wanted, store.path, str(reconstructor), setting, out=out, on_step=_evaluating(tell)

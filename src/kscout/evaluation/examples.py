@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from kscout.errors import DataError
-from kscout.files import written_whole
+from kscout.files import read_arrays, written_whole
 
 EXAMPLES = "examples.npz"
 
@@ -53,19 +53,18 @@ def save_examples(path: Path, examples: Sequence[Example]) -> None:
 def read_examples(path: Path) -> list[Example]:
     """Read what `save_examples` wrote; seeds are 0 in files of version 0.1, which left them out."""
     try:
-        with np.load(path) as file:
-            arrays = dict(file)
-            arrays.setdefault("seed", np.zeros(len(arrays["policy"]), dtype=int))
-            columns = [arrays[key] for key in ("policy", "seed", "volume", "slice")]
-            columns += [arrays[key] for key in ("mask", "image", "target", "ssim")]
-            return [
-                Example(
-                    *(str(policy), int(seed), str(volume), int(number)),
-                    *(mask, image, target, float(ssim)),
-                )
-                for policy, seed, volume, number, mask, image, target, ssim in zip(
-                    *columns, strict=True
-                )
-            ]
-    except (OSError, KeyError, ValueError) as error:
+        arrays = read_arrays(path)
+        arrays.setdefault("seed", np.zeros(len(arrays["policy"]), dtype=int))
+        columns = [arrays[key] for key in ("policy", "seed", "volume", "slice")]
+        columns += [arrays[key] for key in ("mask", "image", "target", "ssim")]
+        return [
+            Example(
+                *(str(policy), int(seed), str(volume), int(number)),
+                *(mask, image, target, float(ssim)),
+            )
+            for policy, seed, volume, number, mask, image, target, ssim in zip(
+                *columns, strict=True
+            )
+        ]
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}); run `kscout analyze examples`") from error

@@ -14,7 +14,7 @@ import torch
 from kscout.data.slices import SliceSet
 from kscout.evaluation.contenders import Contender
 from kscout.evaluation.results import ResultsWriter, Scores, writing_results
-from kscout.files import written_whole
+from kscout.files import read_arrays, written_whole
 from kscout.weights import fingerprint
 
 FINISHED = ".finished"
@@ -40,16 +40,21 @@ class FinishedPolicies:
         rows = self._rows(contender)
         if contender.is_given or not (rows.is_file() and _values(rows).is_file()):
             return None
-        with np.load(_values(rows), allow_pickle=False) as kept:
-            return Scores(
-                policy=contender.name,
-                seed=contender.seed,
-                volumes=slices.volumes,
-                slices=slices.slices,
-                values=kept["values"],
-                n_trajectories=int(kept["n_trajectories"]),
-                n_acquired=kept["n_acquired"],
-            )
+        try:
+            kept = read_arrays(_values(rows))
+            values, n_acquired = kept["values"], kept["n_acquired"]
+            n_trajectories = int(kept["n_trajectories"])
+        except (OSError, KeyError, TypeError, ValueError):
+            return None  # Damaged: it is scored anew.
+        return Scores(
+            policy=contender.name,
+            seed=contender.seed,
+            volumes=slices.volumes,
+            slices=slices.slices,
+            values=values,
+            n_trajectories=n_trajectories,
+            n_acquired=n_acquired,
+        )
 
     def writing(self, contender: Contender) -> AbstractContextManager[ResultsWriter]:
         """Open the rows of one policy for writing; they stay if all goes well."""

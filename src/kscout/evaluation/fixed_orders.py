@@ -9,7 +9,7 @@ from typing import Any
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.evaluation.trajectories import AcquisitionPlan
-from kscout.files import write_json
+from kscout.files import read_record, write_json
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.weights import fingerprint
 
@@ -50,8 +50,9 @@ def fitted_order(
     }
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     file = None if cache is None else cache / f"order-{key}.json"
-    if file is not None and file.is_file():
-        return json.loads(file.read_text(encoding="utf-8"))["order"]
+    # What is damaged is fitted anew, as what is missing.
+    if file is not None and (order := read_record(file).get("order")):
+        return order
     result = fit_fixed_order(
         slices,
         reconstructor,

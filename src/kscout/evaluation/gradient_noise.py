@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kscout.errors import ConfigError, RunError, unknown_name
 from kscout.evaluation.progress import OnStep, Step
-from kscout.files import write_text
+from kscout.files import read_text, write_text
 
 FORMULAS = ("paper", "reference")
 N_PASSES, N_TRAJECTORIES, BATCH_SIZE = 3, 16, 16
@@ -160,7 +160,7 @@ def read_passes(record: Path) -> list[PassRecord]:
     """Read the finished passes; a last line cut short by a crash is left out."""
     if not record.exists():
         return []
-    lines = record.read_text(encoding="utf-8").split("\n")
+    lines = read_text(record).split("\n")
     try:
         # What follows the last line feed was never finished.
         return [PassRecord(**json.loads(line)) for line in lines[:-1] if line]

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, final
 
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int
 
 from kscout.errors import DataError
-from kscout.files import written_whole
+from kscout.files import plain_file, written_whole
 
 RESULTS = "results.csv"
 COLUMNS = (
@@ -27,6 +28,7 @@ COLUMNS = (
     "nmse",
 )
 METRICS = ("ssim", "psnr", "nmse")
+_MOST_BYTES = 2**34
 
 
 @final
@@ -114,7 +116,7 @@ def read_scores(path: Path) -> list[Scores]:
             n_columns = float(len(row["column"].split()))
             for i, value in enumerate((*(float(row[name]) for name in METRICS), n_columns, 1.0)):
                 sums[i] += value
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise DataError(f"{path} holds a row that is not a result ({error})") from error
     return [_scores(*key, slices, path) for key, slices in found.items()]
 
@@ -145,11 +147,14 @@ def read_rows(path: Path) -> Iterable[dict[str, str]]:
     file = path / RESULTS if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{file} does not exist; `kscout evaluate --out DIR` writes it")
-    with file.open(encoding="utf-8", newline="") as handle:
-        rows = csv.DictReader(handle)
-        if tuple(rows.fieldnames or ()) != COLUMNS:
-            raise DataError(
-                f"{file} has the columns {', '.join(rows.fieldnames or ()) or 'none'}; "
-                f"expected {', '.join(COLUMNS)}"
-            )
-        yield from rows
+    with plain_file(file, _MOST_BYTES) as handle:
+        rows = csv.DictReader(TextIOWrapper(handle, encoding="utf-8", newline=""))
+        try:
+            if tuple(rows.fieldnames or ()) != COLUMNS:
+                raise DataError(
+                    f"{file} has the columns {', '.join(rows.fieldnames or ()) or 'none'}; "
+                    f"expected {', '.join(COLUMNS)}"
+                )
+            yield from rows
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{file} is damaged ({error}); evaluate anew") from error

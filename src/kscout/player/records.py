@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kscout.errors import DataError
-from kscout.files import written_whole
+from kscout.files import read_arrays, written_whole
 
 
 @final
@@ -68,21 +68,21 @@ def save_acquisition(acquisition: Acquisition, path: Path) -> None:
 def load_acquisition(path: Path) -> Acquisition:
     """Read what `save_acquisition` wrote."""
     try:
-        with np.load(path) as arrays:
-            about = json.loads(str(arrays["about"]))
-            policies = tuple(
-                PolicySteps(
-                    name=policy["name"],
-                    images=arrays[f"images_{index}"],
-                    ssim=arrays[f"ssim_{index}"],
-                    columns=tuple(int(column) for column in arrays[f"columns_{index}"]),
-                    is_oracle=policy["is_oracle"],
-                )
-                for index, policy in enumerate(about["policies"])
+        arrays = read_arrays(path)
+        about = json.loads(str(arrays["about"]))
+        policies = tuple(
+            PolicySteps(
+                name=policy["name"],
+                images=arrays[f"images_{index}"],
+                ssim=arrays[f"ssim_{index}"],
+                columns=tuple(int(column) for column in arrays[f"columns_{index}"]),
+                is_oracle=policy["is_oracle"],
             )
-            start = tuple(int(column) for column in arrays["start_columns"])
-            return Acquisition(arrays["target"], start, policies, about["title"])
-    except (OSError, KeyError, ValueError) as error:
+            for index, policy in enumerate(about["policies"])
+        )
+        start = tuple(int(column) for column in arrays["start_columns"])
+        return Acquisition(arrays["target"], start, policies, about["title"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not a recorded acquisition ({error}); record it anew"
         ) from error

@@ -1,6 +1,5 @@
 """Finding in folders what a report is made of, and what each folder says of its origin."""
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from kscout.errors import DataError
 from kscout.evaluation.analyses import Tabulated, find_tables
 from kscout.evaluation.run_names import folder_labels
 from kscout.evaluation.summary import SUMMARY, EvaluationFolder, read_summary
+from kscout.files import read_json, read_text
 from kscout.player import Acquisition, load_acquisition
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 
@@ -103,7 +103,7 @@ def _is_evaluation(folder: Path) -> bool:
 def _is_run(folder: Path) -> bool:
     if not ((folder / CONFIG).is_file() and (folder / PROVENANCE).is_file()):
         return False
-    return "kind" in tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    return "kind" in tomllib.loads(read_text(folder / CONFIG))
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -113,7 +113,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 def _load(path: Path) -> Any:  # noqa: ANN401 - any JSON value
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); make it anew") from error
 

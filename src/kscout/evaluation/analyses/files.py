@@ -1,7 +1,6 @@
 """Tables of analyses on disk: `FILE.csv`, `FILE.json`, and beside them `FILE.settings.json`."""
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.saved_settings import Table, check_same
 from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
-from kscout.files import locked, write_json, written_whole
+from kscout.files import locked, read_json, write_json, written_whole
 from kscout.names import ANALYSES
 
 Row = TypeVar("Row")
@@ -91,7 +90,7 @@ def _settings(analysis: Analysis[Any], given: Sequence[str]) -> Table:
 def _kept(path: Path) -> Table | None:
     """Return the settings that a table was made with; None where they are not known."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
@@ -138,7 +137,7 @@ def find_tables(folder: Path) -> list[Tabulated]:
 
 def _read(path: Path) -> Tabulated | None:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); make it anew") from error
     kept = _kept(path.with_name(f"{path.stem}{_SETTINGS}")) or {}
