@@ -14,9 +14,12 @@ import torch
 
 import kscout
 from kscout.cli import TERMINATED, main, told_as
+from kscout.cli.console import console
+from kscout.cli.progress import _Lines
 from kscout.cli.threads import cpu_quota, settle
 from kscout.data.store_writer import StoreWriter
 from kscout.demo import run_demo
+from kscout.evaluation.progress import Step
 from kscout.files import take_lock, written_whole
 from kscout.training import loop
 
@@ -250,3 +253,12 @@ def test_the_quota_of_a_container_is_read(tmp_path: Path, text: str, quota: floa
     assert cpu_quota(tmp_path) is None
     (tmp_path / "cpu.max").write_text(text)
     assert cpu_quota(tmp_path) == quota
+
+
+def test_lines_tell_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0.0, 0.0, 0.0, 6.0, 12.0, 18.0, 24.0, 30.0])
+    lines = _Lines(console(), every_s=10.0, clock=lambda: next(seconds))
+    for what, done in [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("[b]", 1)]:
+        lines.tell(Step(what, done, 4))
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["a: 2 of 4, 0.2 min left", "a: done"]

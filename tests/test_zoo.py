@@ -20,7 +20,7 @@ from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
-from kscout.weights import Weights, read_weights, save_weights
+from kscout.weights import Weights, fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_card, zoo_names, zoo_path
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
@@ -209,3 +209,11 @@ def test_weights_files_can_be_read_by_whom_the_umask_admits(tmp_path: Path) -> N
     state = {"a": torch.ones(3)}
     save_weights(path, Weights("policy", "mine", {}, state))
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_the_zoos_policies_know_the_zoos_reconstructions() -> None:
+    """A policy is not warned of the network that it was trained with, whose file is rounded."""
+    networks = {fingerprint(reconstruction.load(name)) for name in zoo_names("reconstructor")}
+    for name in zoo_names("policy"):
+        (one,) = resolve(name, SIZES)
+        assert one.trained_with["reconstructor"] in networks, name

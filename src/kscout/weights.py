@@ -168,14 +168,20 @@ def save_weights(path: Path, weights: Weights) -> None:
         aside.write_bytes(content)
 
 
-def read_weights(path: Path) -> Weights:
-    """Read a file written by `save_weights`; half precision becomes single precision."""
+def read_weights(path: Path, *, only_described: bool = False) -> Weights:
+    """Read a file written by `save_weights`; half precision becomes single precision.
+
+    Args:
+        path: the file.
+        only_described: leave the tensors in the file.
+    """
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
     try:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get("kscout")
-            state = {name: _upcast(file.get_tensor(name)) for name in file.keys()}
+            names = [] if only_described else file.keys()
+            state = {name: _upcast(file.get_tensor(name)) for name in names}
     except SafetensorError as error:
         raise WeightsError(
             f"{path} is not a whole safetensors file ({error}); copy or train it again"

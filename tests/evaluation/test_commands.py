@@ -11,10 +11,12 @@ import torch
 from typer.testing import CliRunner
 
 from kscout.cli import app
+from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
 from kscout.policies.conv import ConvPolicy
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import save_component
 
 pytestmark = pytest.mark.slow
@@ -170,6 +172,23 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
     rows = _outputs(out, "examples")
     assert [row["policy"] for row in rows] == ["ngreedy", "fixed"]
     assert all(len(row["columns"].split()) == 7 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["policy", "entropy", "overlooked", "examples"])
+def test_analyses_reconstruct_in_32_bit_unless_they_are_told_otherwise(
+    store: Path, tmp_path: Path, runs: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked = []
+    frozen = ZeroFilled.frozen
+
+    def noted(self: ZeroFilled, *, precision: str, **more: Any) -> Reconstructor:
+        asked.append(precision)
+        return frozen(self, precision=precision, **more)
+
+    monkeypatch.setattr(ZeroFilled, "frozen", noted)
+    for given in ([], ["--precision", "auto", "--overwrite"]):
+        _call("analyze", name, runs[0], *_on_data(store, tmp_path / "analyses"), *given)
+    assert asked == ["fp32", "auto"]
 
 
 def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
@@ -23,7 +24,7 @@ from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import save_component
+from kscout.weights import fingerprint, save_component
 
 PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=3, batch_size=3)
 BASELINES = ("random", "variable-density", "equispaced-one", "equispaced-two", "center-out")
@@ -331,6 +332,52 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
     found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
     assert "was trained for 2 + 9 columns" in found.summary["note"]
     assert "runs here with 3 + 4" in found.summary["note"]
+
+
+def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is_warned_of(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with StoreWriter(tmp_path / "store", {}) as writer:
+        writer.append("test", "a", test_slices.magnitudes().numpy())
+        store = writer.finish()
+    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
+    same = {"store": store.fingerprint, "reconstructor": fingerprint(ZeroFilled())}
+    for name, extra in {
+        "as-trained": same,
+        "other-images": {**same, "store": "x"},
+        "other-network": {**same, "reconstructor": "x"},
+        "odd": {"store": 3},
+    }.items():
+        _save(tmp_path / f"{name}.safetensors", policy, extra)
+    wanted = [f"{path.stem}={path}" for path in sorted(tmp_path.glob("*.safetensors"))]
+    found = evaluate([*wanted, "random"], store, "zero-filled", _setting())
+    notes = [record.message for record in caplog.records]
+    assert notes == [
+        "trained with another reconstruction than this one: other-network",
+        "trained on another store than this one, so that scores tell how well they carry over: "
+        "other-images",
+    ]
+    assert found.found.note == "; ".join(notes)
+
+
+def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
+) -> None:
+    steps: list[Step] = []
+    names = ("oracle", "fixed", "na-oracle", "random")
+    evaluate(
+        *(names, test_slices, ZeroFilled(), _setting()),
+        train=train_slices,
+        out=tmp_path,
+        on_step=steps.append,
+    )
+    told = list(dict.fromkeys(step.what for step in steps))
+    fits = [f"fitting {name}, column by column" for name in ("fixed", "na-oracle")]
+    assert told == [
+        *("random, seed 0", fits[0], "fixed, seed 0"),
+        *("oracle, seed 0", fits[1], "na-oracle, seed 0"),
+    ]
+    assert tuple(one.policy for one in read_scores(tmp_path)) == names
 
 
 def test_the_folder_may_be_a_string(test_slices: SliceSet, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_stopped_evaluation_goes_on_and_ends_with_the_same_bytes(
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     run(whole, test_slices, train_slices)
     with pytest.raises(KeyboardInterrupt):
-        run(cut, test_slices, train_slices, stop_at="fixed")
+        run(cut, test_slices, train_slices, stop_at="untrained")
     assert not (cut / "results.csv").exists() and not (cut / "summary.json").exists()
     assert set(run(cut, test_slices, train_slices)) == {"fixed", "untrained"}
     assert contents(cut) == contents(whole)

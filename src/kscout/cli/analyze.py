@@ -15,8 +15,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from kscout.cli.console import answer_console
-from kscout.cli.evaluate import evaluation_progress
 from kscout.cli.options import command_of
+from kscout.cli.progress import evaluation_progress
 from kscout.config import to_table
 from kscout.files import finite
 from kscout.names import ANALYSES

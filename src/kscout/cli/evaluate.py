@@ -1,22 +1,18 @@
 """`kscout evaluate`: policies over one split and one reconstruction, compared."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from kscout.cli.console import answer_console, console
+from kscout.cli.console import answer_console
 from kscout.cli.options import command_of
-from kscout.cli.progress import drawn_bars
+from kscout.cli.progress import evaluation_progress
 from kscout.config.options import with_options
-from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.summary import Comparison, EvaluationRequest, PolicySummary, Summary
 from kscout.files import finite
 from kscout.names import POLICIES, untrained_reconstructions
@@ -143,19 +139,3 @@ def _cells(entry: PolicySummary, compared: Comparison | None) -> list[str]:
 
 def _signed(difference: float) -> str:
     return f"{difference:+.4f}".replace("0.", ".", 1)
-
-
-@contextmanager
-def evaluation_progress() -> Iterator[OnStep]:
-    """Yield a callback that draws a bar on a terminal, and a line per policy elsewhere."""
-    told = console(stderr=True)
-    if not told.is_terminal:
-        yield lambda step: _tell_done(told, step)
-        return
-    with drawn_bars(told) as tell:
-        yield lambda step: tell(step.what, step.done, step.total)
-
-
-def _tell_done(told: Console, step: Step) -> None:
-    if step.done == step.total:
-        told.print(f"{step.what}: done", soft_wrap=True)

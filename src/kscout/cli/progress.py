@@ -2,10 +2,11 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import typer
 from rich.console import Console
@@ -21,6 +22,7 @@ from rich.progress import Progress as Bar
 
 from kscout.cli.console import console
 from kscout.errors import ConfigError
+from kscout.evaluation.progress import Step
 from kscout.runs import Progress, RunRecord
 
 OnStep = Callable[[Progress], None]
@@ -85,6 +87,50 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
                 write(progress.record)
 
         yield on_step
+
+
+@contextmanager
+def evaluation_progress() -> Iterator[Callable[[Step], None]]:
+    """Yield a callback that draws a bar on a terminal, and tells lines with time left elsewhere."""
+    place = console(stderr=True)
+    if not place.is_terminal:
+        yield _Lines(place).tell
+        return
+    with drawn_bars(place) as tell:
+        yield lambda step: tell(step.what, step.done, step.total)
+
+
+@final
+class _Lines:
+    """Tells where a piece of work stands, now and then, and when it is done.
+
+    Args:
+        place: the console.
+        every_s: seconds between lines of one piece of work.
+        clock: tells seconds.
+    """
+
+    def __init__(
+        self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.place, self.every_s, self.clock = place, every_s, clock
+        self.what, self.begun_s, self.told_s, self.last_s = "", clock(), clock(), clock()
+
+    def tell(self, step: Step) -> None:
+        now = self.clock()
+        if step.what != self.what:
+            # Its first part is done already: it began when the work before it ended.
+            self.what, self.begun_s = step.what, self.last_s
+        self.last_s = now
+        if step.done == step.total:
+            self.place.print(f"{step.what}: done", soft_wrap=True)
+        elif now - self.told_s >= self.every_s:
+            left_min = (now - self.begun_s) / 60 * (step.total - step.done) / step.done
+            line = f"{step.what}: {step.done} of {step.total}, {left_min:.1f} min left"
+            self.place.print(line, soft_wrap=True)
+        else:
+            return
+        self.told_s = now
 
 
 def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:

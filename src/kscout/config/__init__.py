@@ -32,6 +32,7 @@ from kscout.config.schema import (
 )
 from kscout.config.training import (
     DenseTraining,
+    FrozenPrecision,
     GradientTraining,
     GreedyTraining,
     NonGreedyTraining,
@@ -50,6 +51,7 @@ __all__ = [
     "Component",
     "Config",
     "DenseTraining",
+    "FrozenPrecision",
     "GradientTraining",
     "GreedyTraining",
     "NonGreedyTraining",

@@ -98,7 +98,11 @@ def _evaluate(
         _check_same_request(out, request)
     cache = None if out is None else out / ORDERS
     ready = prepare(
-        policies, data, reconstructor, setting, train=train, cache=cache, on_step=on_step
+        *(policies, data, reconstructor, setting),
+        train=train,
+        cache=cache,
+        on_step=on_step,
+        fits_later=True,
     )
     for note in ready.notes:
         logging.getLogger(__name__).warning(note)
@@ -106,18 +110,18 @@ def _evaluate(
     finished = None
     if out is not None:
         finished = FinishedPolicies(out / FINISHED, _decisive(ready, conditions))
-    scores = [_run(one, ready, finished, on_step) for one in ready.contenders]
+    contenders, scores = _run_all(ready, finished, on_step)
     summary = summarize(
         scores,
         conditions,
-        oracles={one.name for one in ready.contenders if one.is_oracle},
+        oracles={one.name for one in contenders if one.is_oracle},
         reference=ready.reference,
-        trainings={one.name: one.training for one in reversed(ready.contenders)},
+        trainings={one.name: one.training for one in reversed(contenders)},
     )
     if out is not None and finished is not None:
         # The summary goes first and comes back last: it never speaks of other results.
         (out / SUMMARY).unlink(missing_ok=True)
-        finished.join(out / RESULTS, ready.contenders)
+        finished.join(out / RESULTS, contenders)
         write_summary(out, summary)
         finished.forget()
     return Evaluation(summary, scores)
@@ -198,6 +202,21 @@ def _decisive(ready: Prepared, conditions: Conditions) -> dict[str, Any]:
     told = ("device", "precision", "reconstructor_fingerprint")
     found = {key: getattr(conditions, key) for key in told}
     return {**plan, **found, "slices": ready.slices.fingerprint}
+
+
+def _run_all(
+    ready: Prepared, finished: FinishedPolicies | None, on_step: OnStep | None
+) -> tuple[list[Contender], list[Scores]]:
+    """Run what is cheap first, then what is fitted, and oracles, which try every column, last."""
+    found: dict[int, tuple[Contender, Scores]] = {}
+    turns = sorted(
+        enumerate(ready.contenders), key=lambda turn: (turn[1].is_oracle, turn[1].is_draft)
+    )
+    for number, draft in turns:
+        contender = ready.fit(draft)
+        found[number] = (contender, _run(contender, ready, finished, on_step))
+    in_order = [found[number] for number in range(len(found))]
+    return [one for one, _ in in_order], [scores for _, scores in in_order]
 
 
 def _run(

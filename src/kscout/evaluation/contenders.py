@@ -1,7 +1,7 @@
 """From what a user names (policy, run folder, weights file, zoo name) to policies ready to run."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard, final
 
@@ -15,7 +15,7 @@ from kscout.evaluation.summary import Training
 from kscout.names import POLICIES
 from kscout.runs import CONFIG, read_run
 from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
-from kscout.zoo import zoo_names, zoo_path
+from kscout.zoo import as_shipped, zoo_names, zoo_path
 
 
 @final
@@ -36,6 +36,13 @@ class Contender:
     """The settings it was trained with, where they are known."""
     is_given: bool = False
     """An object of the caller's, of which no name or file tells all."""
+    trained_with: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the `store` and the `reconstructor` of its training, where its file tells."""
+
+    @property
+    def is_draft(self) -> bool:
+        """Whether its order is still to be fitted."""
+        return is_fitted(self.name) and not (self.is_given or self.is_learned)
 
     @property
     def is_oracle(self) -> bool:
@@ -135,6 +142,7 @@ def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
         draw_seed=draw_seed,
         is_learned=True,
         config=config,
+        trained_with=_trained_with(path),
     )
 
 
@@ -159,12 +167,23 @@ def _config_of(path: Path) -> dict[str, Any] | None:
     return read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
 
 
-def _config_in(path: Path) -> dict[str, Any] | None:
-    """Return the settings that a weights file of ours tells, where it was left by a training."""
+def _described(path: Path) -> dict[str, Any]:
+    """Return what a weights file of ours tells of its training."""
     file = path / WEIGHTS_NAME if path.is_dir() else path
     if not file.is_file() or not is_safetensors(file):
-        return None
-    extra = read_weights(file).extra
+        return {}
+    return read_weights(file, only_described=True).extra
+
+
+def _trained_with(path: Path) -> dict[str, str]:
+    extra = _described(path)
+    found = {key: extra[key] for key in ("store", "reconstructor") if key in extra}
+    return {key: as_shipped(value) for key, value in found.items() if isinstance(value, str)}
+
+
+def _config_in(path: Path) -> dict[str, Any] | None:
+    """Return the settings that a weights file of ours tells, where it was left by a training."""
+    extra = _described(path)
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
     sections = {"training": ("method", "gamma", "seed"), "acquisition": ("n_initial", "horizon")}
@@ -211,3 +230,28 @@ def conditions_note(contender: Contender, sizes: Sizes, protocol: str) -> str | 
         f"policy {contender.name!r} was trained for {trained[0]} + {trained[1]} columns under "
         f"protocol {trained[2]} and runs here with {here[0]} + {here[1]} under {here[2]}"
     )
+
+
+_OTHERS = {
+    "reconstructor": "with another reconstruction than this one",
+    "store": "on another store than this one, so that scores tell how well they carry over",
+}
+
+
+def training_notes(contenders: Sequence[Contender], here: dict[str, str]) -> list[str]:
+    """Return what to say where policies meet another reconstruction or other data than in training.
+
+    Args:
+        contenders: the policies.
+        here: fingerprints of this `store` and this `reconstructor`, as far as there are any.
+    """
+    notes = []
+    for key, words in _OTHERS.items():
+        names = [
+            one.name
+            for one in contenders
+            if key in here and one.trained_with.get(key, here[key]) != here[key]
+        ]
+        if names:
+            notes.append(f"trained {words}: {', '.join(dict.fromkeys(names))}")
+    return notes

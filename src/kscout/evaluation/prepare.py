@@ -23,6 +23,7 @@ from kscout.evaluation.contenders import (
     conditions_note,
     is_fitted,
     resolve,
+    training_notes,
 )
 from kscout.evaluation.fixed_orders import fitted_order
 from kscout.evaluation.progress import OnStep, Step
@@ -30,6 +31,7 @@ from kscout.evaluation.summarize import choose_reference
 from kscout.evaluation.summary import EvaluationRequest
 from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, own_plan, trajectories
 from kscout.names import POLICIES
+from kscout.weights import fingerprint
 
 Wanted = str | Path | tuple[str, Policy]
 """A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
@@ -120,6 +122,8 @@ class Prepared:
     """Name of the policy that others are compared with."""
     notes: list[str] = field(default_factory=list)
     """Conditions under which the policies or the reconstruction were not trained."""
+    fit: Callable[[Contender], Contender] = lambda one: one
+    """Fits the order of a policy that needs it, and returns others as they are."""
 
     @property
     def by_name(self) -> dict[str, list[Contender]]:
@@ -167,6 +171,7 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
         split=setting.split,
         limit=setting.limit,
         device=setting.device,
+        precision=setting.precision,
     )
     return prepare(wanted, setting.data, setting.reconstructor, how)
 
@@ -194,6 +199,7 @@ def prepare(
     train: SliceSet | None = None,
     cache: Path | None = None,
     on_step: OnStep | None = None,
+    fits_later: bool = False,
 ) -> Prepared:
     """Load a split and a reconstruction, and build the policies; orders are fitted last.
 
@@ -205,6 +211,7 @@ def prepare(
         train: slices that `fixed` is fitted on; the store's training split where not given.
         cache: folder of orders fitted before.
         on_step: called after each fitted column.
+        fits_later: leave orders to be fitted by `Prepared.fit`.
     """
     device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
@@ -237,19 +244,22 @@ def prepare(
             on_step=_telling(name, on_step),
         )
 
-    orders = {name: fitted(name) for name in dict.fromkeys(filter(is_fitted, wanted))}
-    contenders = [
-        one
-        for name, draft in zip(wanted, drafts, strict=True)
-        for one in (
-            resolve(name, sizes, seeds=setting.draw_seeds, orders=orders)
-            if is_fitted(name)
-            else draft
-        )
-    ]
+    def fit(one: Contender) -> Contender:
+        if not one.is_draft:
+            return one
+        orders = {one.name: fitted(one.name)}
+        return resolve(one.name, sizes, seeds=setting.draw_seeds, orders=orders)[0]
+
+    contenders = [one for draft in drafts for one in draft]
     notes += [conditions_note(one, sizes, plan.protocol) for one in contenders]
+    here = {"reconstructor": fingerprint(loaded)}
+    if isinstance(source, Store):
+        here["store"] = source.fingerprint
+    notes += training_notes(contenders, here)
     said = list(dict.fromkeys(note for note in notes if note is not None))
-    return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said)
+    if not fits_later:
+        contenders = [fit(one) for one in contenders]
+    return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said, fit)
 
 
 def _loaded(reconstructor: Reconstructor | Path | str) -> Reconstructor:

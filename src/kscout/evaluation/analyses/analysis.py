@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 
-from kscout.config import read, to_table
+from kscout.config import FrozenPrecision, read, to_table
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.summary import EvaluationFolder
@@ -149,6 +149,7 @@ class SliceSetting:
     limit: int | None = None
     """Use this many slices only, spread evenly over the split."""
     device: str = "auto"
+    precision: FrozenPrecision = "fp32"
 
     @classmethod
     def of(cls, options: Analysis[Any]) -> "SliceSetting":
@@ -181,3 +182,5 @@ class PolicyAnalysis(Analysis[Row]):
     """Of the draws."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    precision: FrozenPrecision = "fp32"
+    """Of reconstructions: fp32, fp16, or auto as in `evaluate`."""

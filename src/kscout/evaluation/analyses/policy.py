@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float
 
+from kscout.config import FrozenPrecision
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import (
     Analysis,
@@ -82,6 +83,8 @@ class Policy(Analysis[PolicyRow]):
     """Slices at once; 16 where not given."""
     device: str | None = None
     """auto (where not given), cpu or cuda."""
+    precision: FrozenPrecision | None = None
+    """Of reconstructions: fp32 (where not given), fp16, or auto as in `evaluate`."""
     seed: tuple[int, ...] = ()
     """Of the draws; 0 where not given. With --results, which seed to show."""
 
