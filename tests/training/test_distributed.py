@@ -44,7 +44,9 @@ with process_group("cpu"):
         if is_main():
             torch.save(weight.grad, Path(sys.argv[0]).parent / f"gradient-{n_batch}.pt")
     # Inside: a second group under one torchrun may find the addresses of the first.
-    run_command(sys.argv[1:])
+    at = sys.argv.index("policy")
+    run_command(sys.argv[1:at])
+    run_command(sys.argv[at:])
 """
 
 
@@ -83,10 +85,18 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = f"reconstructor --data {store} --epochs 3 --batch-size 4 --channels 3 --device cpu"
     words += " --convolution native --set reconstructor.n_pools=2 --out"
-    alone = CliRunner().invoke(app, [*words.split(), str(tmp_path / "one")])
-    assert alone.exit_code == 0, alone.output
+    # Five episodes: the second process searches two of them.
+    also = f"policy --data {store} --reconstructor zero-filled --method alphazero --epochs 2"
+    also += " --n-initial 2 --steps 3 --batch-size 5 --device cpu --convolution native"
+    also += " --set training.n_episodes=5 --set training.n_searches=4 --set training.n_updates=2"
+    also += " --set policy.n_channels=2 --set policy.n_hidden=8 --out"
+    commands = [words.split(), also.split()]
+    for command in commands:
+        alone = CliRunner().invoke(app, [*command, str(tmp_path / f"one-{command[0]}")])
+        assert alone.exit_code == 0, alone.output
+    shared = [x for one in commands for x in [*one, str(tmp_path / f"two-{one[0]}")]]
     done = subprocess.run(
-        [sys.executable, *torchrun, str(script), *words.split(), str(tmp_path / "two")],
+        [sys.executable, *torchrun, str(script), *shared],
         check=False,
         capture_output=True,
         text=True,
@@ -102,12 +112,19 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         # The mean over the whole batch of (i + j)^2.
         expected = [sum((i + j) ** 2 for i in range(n_batch)) / n_batch for j in range(3)]
         assert gradient.tolist() == pytest.approx(expected)
-    one, two = (read_run(tmp_path / name) for name in ("one", "two"))
+    one, two = (read_run(tmp_path / name) for name in ("one-policy", "two-policy"))
+    for a, b in zip(one.metrics, two.metrics, strict=True):
+        assert a["n_reconstructions"] == b["n_reconstructions"]
+        assert a["tree_ssim"] == pytest.approx(b["tree_ssim"], abs=1e-6)
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
+    one, two = (read_run(tmp_path / name) for name in ("one-reconstructor", "two-reconstructor"))
     assert two.provenance.device == "cpu x 2"
     for a, b in zip(one.metrics, two.metrics, strict=True):
         assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
         assert a["val_ssim"] == pytest.approx(b["val_ssim"], abs=1e-4)
-    expected, found = (load(tmp_path / name).state_dict() for name in ("one", "two"))
+    expected, found = (
+        load(tmp_path / name).state_dict() for name in ("one-reconstructor", "two-reconstructor")
+    )
     for name, value in expected.items():
         # Adam divides by the gradient's size, so biases before instance norm follow rounding.
         if name.endswith("weight"):

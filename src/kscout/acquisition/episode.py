@@ -88,16 +88,26 @@ class Simulator:
             n_measured = len(initial)
         return self.start_from(mask, n_measured=n_measured).repeated(n_trajectories)
 
-    def start_from(self, mask: Bool[Tensor, "batch col"], *, n_measured: int = 0) -> State:
-        """Measure the columns of any mask at once, one mask per slice, and reconstruct.
+    def start_from(
+        self,
+        mask: Bool[Tensor, "state col"],
+        *,
+        owner: Int[Tensor, " state"] | None = None,
+        n_measured: int = 0,
+        step: int = 0,
+    ) -> State:
+        """Measure the columns of any masks at once, and reconstruct.
 
         Args:
-            mask: one mask per slice.
+            mask: of each state.
+            owner: the slice of each state; by default one state per slice, in their order.
             n_measured: columns known to be measured in every mask; saves trying them again.
+            step: how many of them were acquired since the start.
         """
-        owner = torch.arange(len(mask), device=mask.device)
-        measured = Measurement.of(self.batch.kspace, mask)
-        return self._state(measured, owner, n_left=mask.shape[1] - n_measured)
+        kspace = self.batch.kspace if owner is None else self.batch.kspace[owner]
+        owner = torch.arange(len(mask), device=mask.device) if owner is None else owner
+        measured = Measurement.of(kspace, mask)
+        return self._state(measured, owner, n_left=mask.shape[1] - n_measured, step=step)
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
         """Measure one more column in every state."""

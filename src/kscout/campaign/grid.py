@@ -18,7 +18,6 @@ from kscout.config import (
     read,
     read_file,
     to_table,
-    training_of,
 )
 from kscout.config.records import unknown_key
 from kscout.errors import ConfigError, unknown_name
@@ -159,18 +158,17 @@ def _policies(file: File, seeds: Sequence[int]) -> Iterator[PolicyConfig]:
         )
     varies = _check_varied(varied)
     common = {key: value for key, value in file.training.items() if key not in ESTIMATORS}
-    policy = {"name": PolicyConfig.policy.name, **file.policy}
     for method in methods:
         own = {**common, **_of_method(file.training, method)}
         if taken := [key for key in own if key in ("method", "seed", "protocol", *varies)]:
             raise ConfigError(f"[training] sets {taken[0]}, which the grid sets; move it there")
-        base = to_table(PolicyConfig(training=training_of(method)))
+        base = to_table(PolicyConfig.of(method))
         names = [name for name in ESTIMATORS[method].varies if f"{name}s" in varied]
         for values in product(*(varied[f"{name}s"] for name in names)):
             for seed in seeds:
                 of_grid = {**dict(zip(names, values, strict=True)), "seed": seed}
                 training = {**own, **of_grid, "protocol": file.protocol}
-                yield read(PolicyConfig, merge(base, {"policy": policy, "training": training}))
+                yield read(PolicyConfig, merge(base, {"policy": file.policy, "training": training}))
 
 
 def _of_method(training: Table, method: str) -> Table:

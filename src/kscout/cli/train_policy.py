@@ -1,7 +1,7 @@
 """`kscout train policy` and `kscout train policies`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +17,11 @@ from kscout.config import (
     given,
     section,
     settle,
-    to_table,
-    training_of,
 )
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS
+from kscout.names import ESTIMATORS, POLICIES
+
+_NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
 _PRESET = "knee-base"
 
@@ -51,7 +51,10 @@ def train_policy(
         list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Policy to train: conv or module:Class.")
+        str | None,
+        typer.Option(
+            help=f"Network to train: {_NETWORKS} or module:Class. [default: the method's]"
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
@@ -161,15 +164,16 @@ def resolve_policy(
     if {"n_initial", "horizon"} & set(section(wanted, "acquisition")):
         acquisition = replace(acquisition, size=None)
     method = str(section(wanted, "training").get("method"))
-    training = training_of(method) if method in ESTIMATORS else GreedyTraining()
+    base = PolicyConfig.of(method if method in ESTIMATORS else GreedyTraining.method)
+    training = base.training
     for name in section(wanted, "training"):
         others = estimators_with(name)
-        if name not in to_table(training) and others:
+        if name not in {field.name for field in fields(training)} and others:
             raise ConfigError(
                 f"{training.method} has no {name}; it is a setting of {' and '.join(others)}: "
                 f"leave it out, or use --method {others[0]}"
             )
-    return settle(PolicyConfig(acquisition=acquisition, training=training), file, settings, flags)
+    return settle(replace(base, acquisition=acquisition), file, settings, flags)
 
 
 def vary(

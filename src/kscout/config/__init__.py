@@ -31,6 +31,7 @@ from kscout.config.schema import (
     ReconstructorConfig,
 )
 from kscout.config.training import (
+    AlphaZeroTraining,
     DenseTraining,
     FrozenPrecision,
     GradientTraining,
@@ -48,6 +49,7 @@ __all__ = [
     "ACQUISITIONS",
     "RECONSTRUCTOR_TRAININGS",
     "AcquisitionSetting",
+    "AlphaZeroTraining",
     "Component",
     "Config",
     "DenseTraining",

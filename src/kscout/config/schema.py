@@ -15,8 +15,10 @@ from kscout.config.training import (
     PolicyTraining,
     ReconstructorTraining,
     picked_training,
+    training_of,
 )
 from kscout.errors import ConfigError
+from kscout.names import ESTIMATORS
 
 Argument = bool | int | float | str | list[int] | list[float] | list[int | float] | list[str]
 
@@ -90,6 +92,11 @@ class PolicyConfig:
         default_factory=GreedyTraining
     )
     """How it is trained."""
+
+    @classmethod
+    def of(cls, method: str) -> "PolicyConfig":
+        """Return the preset of an estimator, with the network that it trains by default."""
+        return cls(Component(ESTIMATORS[method].policy), training=training_of(method))
 
 
 Config = ReconstructorConfig | PolicyConfig

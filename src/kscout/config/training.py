@@ -50,6 +50,9 @@ class ReconstructorTraining:
     """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
+    patience: Annotated[int, AtLeast(0)] = 0
+    """Epochs without a better validation SSIM after which training ends, and the run's weights are
+    those of the best epoch; 0 trains to the last epoch (paper: 0)."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are kept beside the last and the best."""
     seed: int = 0
@@ -80,6 +83,9 @@ class PolicyTraining:
     """Epochs after which the step size is multiplied (paper: 40; non-greedy 10, 20, 30, 40)."""
     decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
     """Factor at each decay (paper: 0.1; non-greedy 0.5)."""
+    patience: Annotated[int, AtLeast(0)] = 0
+    """Epochs without a better validation SSIM after which training ends, and the run's weights are
+    those of the best epoch; 0 trains to the last epoch (paper: 0, but for AlphaZero)."""
     keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
     protocol: Protocol = "paper"
@@ -215,6 +221,53 @@ class DenseTraining(PolicyTraining):
     @property
     def n_tried(self) -> int:
         return self.n_best + self.n_random
+
+
+@final
+@dataclass(frozen=True)
+class AlphaZeroTraining(PolicyTraining):
+    """How a policy learns to foresee a tree search; an epoch is one round of episodes.
+
+    Of what arXiv 1901.04547 and 2010.16262 do not tell, each setting says why it is as it is.
+    """
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "alphazero"
+    """Name of the estimator."""
+    n_epochs: Annotated[int, AtLeast(1)] = 540
+    """Rounds at most (paper: 540)."""
+    patience: Annotated[int, AtLeast(0)] = 40
+    """Rounds without a better validation SSIM after which training ends (paper: early stopping;
+    after how many is untold)."""
+    n_episodes: Annotated[int, AtLeast(1)] | None = None
+    """Slices acquired in a round; not given: 256, or all of fewer. Untold; a GPU searches as many
+    trees at once."""
+    n_searches: Annotated[int, AtLeast(1)] | None = None
+    """Searches before each decision; not given: a quarter of the columns. Untold; it decides what a
+    round costs, and how far visits tell columns apart."""
+    n_updates: Annotated[int, AtLeast(1)] | None = None
+    """Optimizer steps after the episodes; not given: each decision of a round is seen twice.
+    Untold; much more would imitate few trees too closely."""
+    n_memory: Annotated[int, AtLeast(1)] = 20_000
+    """Newest decisions that are learned from. Untold; about five rounds of the base horizon, whose
+    searches were guided by networks like the present one."""
+    maximum_weight: Annotated[float, Between(0, 1)] = 0.5
+    """Weight alpha of the best value below a mask beside their mean. Untold; both in equal
+    parts."""
+    noise_share: Annotated[float, Between(0, 1)] = 0.25
+    """Share e of Dirichlet noise in the network's distribution. Untold; that of AlphaZero."""
+    noise_concentration: Annotated[float, Above(0)] = 0.3
+    """Concentration of that noise (arXiv 1901.04547: 0.3)."""
+    exploration: Annotated[float, AtLeast(0)] = 1.0
+    """Weight c of the network's distribution beside values, which are scaled to 0..1. Untold; of
+    the order of the values."""
+    batch_size: Annotated[int, AtLeast(1)] = 64
+    """Decisions per optimizer step, over all processes. Untold."""
+    learning_rate: Annotated[float, Above(0)] = 3e-4
+    """Adam's step size. Untold; below Adam's usual 1e-3, as the network normalizes nothing."""
+    decay_epochs: tuple[int, ...] = ()
+    """Rounds after which the step size is multiplied by `decay_factor`."""
+    keep_epochs: tuple[int, ...] = ()
+    """Rounds whose weights are kept beside the last and the best."""
 
 
 def training_of(method: str) -> PolicyTraining:

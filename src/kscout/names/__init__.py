@@ -65,6 +65,9 @@ POLICIES = Table(
             "oracle:SpectralOracle", "the column of largest true k-space error", is_oracle=True
         ),
         "conv": PolicyEntry("conv:ConvPolicy", "the paper's network", "training"),
+        "alphazero": PolicyEntry(
+            "alphazero:AlphaZeroPolicy", "the network of Jin, Unser and Yi", "training"
+        ),
         "column": PolicyEntry(
             "column:ColumnPolicy", "a network that sees k-space, one token per column", "training"
         ),
@@ -123,6 +126,14 @@ ESTIMATORS = Table(
             settings="kscout.config.training:DenseTraining",
             title="dense",
             label="dense",
+        ),
+        "alphazero": EstimatorEntry(
+            "alphazero:AlphaZero",
+            "tree search that the network learns to foresee (arXiv 1901.04547)",
+            settings="kscout.config.training:AlphaZeroTraining",
+            title="AlphaZero",
+            label="alphazero",
+            policy="alphazero",
         ),
     },
 )

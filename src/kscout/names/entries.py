@@ -46,6 +46,8 @@ class EstimatorEntry(Entry):
     """What sentences call it."""
     label: str = ""
     """What folders and tables call its runs, formatted with the settings in `varies`."""
+    policy: str = "conv"
+    """The network that it trains where none is named."""
     varies: tuple[str, ...] = ()
     """Settings of its own in which runs of one command may differ, as they do in their seed."""
 

@@ -97,8 +97,10 @@ def train_epochs(
     course: CourseT | None = None
     for epoch in range(min(trainee.n_done for trainee in trainees) + 1, n_epochs + 1):
         # A kill may have left some an epoch behind: those catch up first.
-        active = [trainee for trainee in trainees if trainee.n_done < epoch]
-        if course is None or len(course.trainees) != len(active):
+        active = [x for x in trainees if x.n_done < epoch and not x.is_over]
+        if not active:
+            continue
+        if course is None or [*map(id, course.trainees)] != [*map(id, active)]:
             course = make_course(active)
             for number, trainee in enumerate(active):
                 course.restore(number, trainee.carried)

@@ -1,6 +1,7 @@
 """A module in training: its optimizer, its run folder, its best epoch, and how it goes on."""
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from kscout.config import PolicyConfig, ReconstructorConfig, learning_rate_at
+from kscout.files import written_whole
 from kscout.runs import Record, Run
 from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
 from kscout.training.distributed import from_main
@@ -72,6 +74,13 @@ class Trainee(Generic[ModuleT, ConfigT]):
             run.rewind(found.n_done)
         return found
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no epoch is left, or validation has not improved for as long as is waited."""
+        training = self.config.training
+        is_flat = 0 < training.patience <= self.n_done - self.best_epoch
+        return self.n_done >= training.n_epochs or is_flat
+
     def begin(self, epoch: int) -> None:
         """Set the epoch's step size, and the module to training."""
         for group in self.optimizer.param_groups:
@@ -93,13 +102,17 @@ class Trainee(Generic[ModuleT, ConfigT]):
             return
         self.run.log(record)
         training = self.config.training
+        takes_best = self.is_over and training.patience > 0
         for path, is_due in (
             (self.run.epoch_path(self.n_done), self.n_done in training.keep_epochs),
             (self.run.best_path, self.n_done == self.best_epoch),
-            (self.run.weights_path, self.n_done == training.n_epochs),
+            (self.run.weights_path, self.is_over and not takes_best),
         ):
             if is_due:
                 self.save(path, evaluated, self.n_done)
+        if takes_best:
+            with written_whole(self.run.weights_path) as aside:
+                shutil.copyfile(self.run.best_path, aside)
         facts: dict[str, Any] = {"best_epoch": self.best_epoch, "best_ssim": self.best_ssim}
         if carried:
             facts["carried"] = carried

@@ -1,0 +1,278 @@
+"""AlphaZero for acquisition: searches choose columns, and the network learns what they chose.
+
+Jin, Unser and Yi, arXiv 1901.04547, with a frozen reconstructor and SSIM as the value, as in
+arXiv 2010.16262. In a round, slices are acquired by tree search (`tree_search`); every decision is
+remembered as the share of searches that passed each column. Then the network takes optimizer steps
+on remembered decisions: the cross-entropy of its distribution with those shares. The truth is used
+in searches alone, hence in training alone: at test the network chooses by itself.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.choose import column_log_probabilities
+from kscout.acquisition.episode import Simulator
+from kscout.config import AlphaZeroTraining, PolicyConfig
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.policies.views import View, views_of
+from kscout.randomness import keyed_generator
+from kscout.runs import Progress
+from kscout.training.distributed import (
+    average_gradients,
+    n_processes,
+    share,
+    sum_over_processes,
+)
+from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
+from kscout.training.estimators.tree_search import (
+    Episodes,
+    SearchDraws,
+    SearchRule,
+    search_episodes,
+)
+
+N_TREES = {"cpu": 16, "cuda": 256}
+"""Slices searched at once, by kind of device; does not change results."""
+
+
+@final
+@dataclass(frozen=True)
+class Sizes:
+    """How much a round does, with what the settings leave to the data."""
+
+    n_episodes: int
+    n_searches: int
+    n_updates: int
+
+    @classmethod
+    def of(cls, config: PolicyConfig, n_slices: int, n_cols: int) -> "Sizes":
+        """Return the sizes of a round on so many training slices of so many columns."""
+        training, horizon = _training(config), config.acquisition.horizon
+        n_episodes = min(training.n_episodes or 256, n_slices)
+        twice = math.ceil(2 * n_episodes * horizon / training.batch_size)
+        n_searches = training.n_searches or max(1, n_cols // 4)
+        return cls(n_episodes, n_searches, training.n_updates or twice)
+
+
+@final
+@dataclass(frozen=True)
+class Memory:
+    """The newest decisions, oldest first."""
+
+    index: Int[Tensor, " decision"]
+    """Number of the training slice."""
+    mask: Bool[Tensor, "decision col"]
+    """Before the decision."""
+    step: Int[Tensor, " decision"]
+    visits: Int[Tensor, "decision col"]
+    """Searches that passed each column."""
+
+    @classmethod
+    def empty(cls, n_cols: int) -> "Memory":
+        """Return a memory of nothing."""
+        return cls(
+            torch.empty(0, dtype=torch.int64),
+            torch.empty(0, n_cols, dtype=torch.bool),
+            torch.empty(0, dtype=torch.int64),
+            torch.empty(0, n_cols, dtype=torch.int32),
+        )
+
+    def with_episodes(
+        self,
+        index: Int[Tensor, " episode"],
+        found: Episodes,
+        n_most: int,
+    ) -> "Memory":
+        """Return the memory with new decisions, and without the oldest of too many."""
+        mask, visits = found.mask.cpu().flatten(0, 1), found.visits.cpu().flatten(0, 1)
+        n_episodes, horizon, _ = found.mask.shape
+        steps = torch.arange(horizon).repeat(n_episodes)
+        new = (index.repeat_interleave(horizon), mask, steps, visits)
+        old = (self.index, self.mask, self.step, self.visits)
+        pairs = zip(old, new, strict=True)
+        return Memory(*(torch.cat([a, b.to(a.dtype)])[-n_most:] for a, b in pairs))
+
+
+@final
+class AlphaZero(Estimator):
+    """Trains policies to foresee a tree search; several take turns."""
+
+    settings = AlphaZeroTraining
+
+    def __init__(
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(trainees, slices, reconstructor)
+        self.sizes = Sizes.of(trainees[0].config, len(slices), slices.n_cols)
+        self.memories = [Memory.empty(slices.n_cols) for _ in trainees]
+        horizon = trainees[0].config.acquisition.horizon
+        n_parts = math.ceil(self.sizes.n_episodes / self._n_trees)
+        self.n_steps = len(trainees) * (n_parts * horizon + self.sizes.n_updates)
+
+    @property
+    def _n_trees(self) -> int:
+        """Episodes searched at once, over all processes."""
+        return N_TREES[self.device.type] * n_processes()
+
+    @cached_property
+    def views(self) -> list[View]:
+        """The policies as they learn."""
+        training = self.trainees[0].config.training
+        return views_of(
+            [trainee.module for trainee in self.trainees],
+            device=self.device,
+            precision=training.precision,
+            compiles=training.compile,
+        )
+
+    def state(self, number: int) -> dict[str, Any]:
+        return {**vars(self.memories[number])}
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Remember what was remembered."""
+        if state:
+            self.memories[number] = Memory(**state)
+
+    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
+        """Run a round of every policy: episodes, then optimizer steps on what is remembered."""
+        n_epochs, n_done, results = self.trainees[0].config.training.n_epochs, 0, []
+
+        def tell() -> None:
+            nonlocal n_done
+            n_done += 1
+            on_step(Progress(epoch, n_epochs, n_done, self.n_steps))
+
+        for number, trainee in enumerate(self.trainees):
+            training = _training(trainee.config)
+            trainee.begin(epoch)
+            order = slices_of_round(
+                training.seed, epoch, self.sizes.n_episodes, n_slices=len(self.slices)
+            )
+            found = self._episodes(number, epoch, order, tell)
+            memory = self.memories[number].with_episodes(order, found, training.n_memory)
+            self.memories[number] = memory
+            shape = (self.sizes.n_updates, training.batch_size)
+            generator = keyed_generator("replay", training.seed, epoch)
+            replayed = torch.randint(len(memory.index), shape, generator=generator)
+            losses = [self._update(number, rows, tell) for rows in replayed]
+            scores = {
+                "search_ssim": float(found.score.mean()),
+                "tree_ssim": float(found.best_score.mean()),
+                "loss": float(torch.stack(losses).mean()),
+            }
+            facts = {"n_reconstructions": found.n_reconstructions}
+            results.append(EpochResult(scores, facts))
+        return results
+
+    def _episodes(
+        self, number: int, epoch: int, order: Int[Tensor, " episode"], tell: Callable[[], None]
+    ) -> Episodes:
+        """Acquire slices by search, each process its share of them; all get all that was found."""
+        view, config = self.views[number], self.trainees[number].config
+        training, setting = _training(config), config.acquisition
+        rule = SearchRule(
+            self.sizes.n_searches,
+            training.maximum_weight,
+            training.noise_share,
+            training.exploration,
+        )
+        view.refresh()
+        parts = []
+        for places in torch.arange(len(order)).split(self._n_trees):
+            mine = share(places)
+            # A process without a slice of its own searches one that does not count.
+            taken = mine if len(mine) else places[:1]
+            batch = self.slices.batch(order[taken].to(self.slices.index_device))
+            found = search_episodes(
+                view,
+                Simulator(batch, self.reconstructor, protocol=training.protocol),
+                rule,
+                self._draws(config, epoch, taken),
+                n_initial=setting.n_initial,
+                horizon=setting.horizon,
+                on_decision=tell,
+            )
+            parts.append(found.gathered(mine - places[0], len(places)))
+        return Episodes.joined(parts)
+
+    def _draws(
+        self, config: PolicyConfig, epoch: int, places: Int[Tensor, " episode"]
+    ) -> SearchDraws:
+        """Draw the numbers of some of a round's episodes, on the CPU, each from its own key."""
+        training, horizon = _training(config), config.acquisition.horizon
+        shape, n_cols = (horizon, self.sizes.n_searches), self.slices.n_cols
+        uniforms, gammas = [], []
+        for place in places.tolist():
+            key = keyed_generator("search", training.seed, epoch, place)
+            random = np.random.default_rng(key.initial_seed())
+            uniforms.append(random.random((*shape, horizon), dtype=np.float32))
+            size = (*shape, n_cols)
+            drawn = random.standard_gamma(training.noise_concentration, size, dtype=np.float32)
+            gammas.append(drawn)
+        return SearchDraws(
+            *(torch.from_numpy(np.stack(part)).to(self.device) for part in (uniforms, gammas))
+        )
+
+    def _update(
+        self, number: int, rows: Int[Tensor, " decision"], tell: Callable[[], None]
+    ) -> Float[Tensor, ""]:
+        """Take an optimizer step on remembered decisions; return their mean cross-entropy."""
+        trainee, view = self.trainees[number], self.views[number]
+        trainee.optimizer.zero_grad()
+        view.refresh()
+        mine, loss = share(rows), torch.zeros((), device=self.device)
+        if len(mine):
+            loss = imitation_loss(*self._scored(number, mine))
+            loss.backward()
+        weight = len(mine) / len(rows)
+        average_gradients(list(trainee.module.parameters()), weight)
+        trainee.optimizer.step()
+        tell()
+        return sum_over_processes(loss.detach() * weight)
+
+    def _scored(
+        self, number: int, rows: Int[Tensor, " decision"]
+    ) -> tuple[Float[Tensor, "decision col"], Int[Tensor, "decision col"]]:
+        """Return the network's log probabilities, with gradients, and the searches' visits."""
+        view, memory = self.views[number], self.memories[number]
+        protocol = self.trainees[number].config.training.protocol
+        batch = self.slices.batch(memory.index[rows].to(self.slices.index_device))
+        simulator = Simulator(batch, self.reconstructor, protocol=protocol)
+        state = simulator.start_from(memory.mask[rows].to(self.device))
+        seen = simulator.observe(view.chooser, state)
+        logits = view.recall(replace(seen, step=memory.step[rows].to(self.device)), 0)
+        chances = column_log_probabilities(logits.float(), simulator.blocked(state))
+        return chances, memory.visits[rows].to(self.device)
+
+
+def imitation_loss(
+    log_probabilities: Float[Tensor, "decision col"], visits: Int[Tensor, "decision col"]
+) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy `-sum_a pi(a) log p(a)`, pi the shares of the visits."""
+    shares = visits / visits.sum(dim=-1, keepdim=True)
+    return -(shares * log_probabilities).sum(dim=-1).mean()
+
+
+def slices_of_round(seed: int, epoch: int, n_episodes: int, *, n_slices: int) -> Int[Tensor, " n"]:
+    """Return the slices that a round acquires: rounds go through shuffled passes of all slices."""
+    begin = (epoch - 1) * n_episodes
+    passes = [
+        torch.randperm(n_slices, generator=keyed_generator("order", seed, number))
+        for number in range(begin // n_slices, (begin + n_episodes - 1) // n_slices + 1)
+    ]
+    first = begin % n_slices
+    return torch.cat(passes)[first : first + n_episodes]
+
+
+def _training(config: PolicyConfig) -> AlphaZeroTraining:
+    assert isinstance(config.training, AlphaZeroTraining)
+    return config.training

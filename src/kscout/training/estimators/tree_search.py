@@ -1,0 +1,309 @@
+"""Search over sets of columns, the trees of many slices in lockstep.
+
+Jin, Unser and Yi, arXiv 1901.04547, with a frozen reconstructor and SSIM as the value, as in
+arXiv 2010.16262. A node is a mask P of one slice, however it was reached, and P + a is that mask
+with column a. A search goes from the present mask down to the budget: at a node that no search has
+passed it draws a column from
+
+    p(a) = (1 - e) pi(a) + e delta(a),    delta ~ Dirichlet(0.3),
+
+where pi is the network's distribution; at a known node it takes the largest
+
+    U(P, a) = (1 - alpha) Q(P + a) + alpha V(P + a) + c p(a) sqrt(N(P) / (1 + N(P + a))),
+
+with N the number of searches that passed a mask, Q the mean and V the maximum of the SSIM that they
+ended with. There is no value network. The paper leaves open what an unvisited mask has: here the
+values of P, and one visit more in the root than printed, which would divide by zero. Values are
+scaled to 0..1 by the smallest and the largest that the slice's tree has seen, as SSIM differs by
+thousandths and p would drown it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.choose import best_columns, column_log_probabilities, draw_columns
+from kscout.acquisition.episode import Simulator
+from kscout.physics.sampling import center_mask
+from kscout.policies.views import View
+from kscout.randomness import keyed_generator
+from kscout.training.distributed import n_processes, sum_over_processes
+
+_EMPTY = torch.iinfo(torch.int64).max
+"""Key of a place without a node; sorted to the end."""
+
+
+@final
+@dataclass(frozen=True)
+class SearchRule:
+    """The constants of a search; `kscout.config.AlphaZeroTraining` says why these."""
+
+    n_searches: int
+    """Before each decision."""
+    maximum_weight: float = 0.5
+    """alpha."""
+    noise_share: float = 0.25
+    """e."""
+    exploration: float = 1.0
+    """c."""
+
+
+class SearchDraws(NamedTuple):
+    """Random numbers of the searches before each decision."""
+
+    uniforms: Float[Tensor, "slice step search depth"]
+    """In [0, 1): columns drawn at new nodes."""
+    gammas: Float[Tensor, "slice step search col"]
+    """Of the Dirichlet distribution; normalized over the columns left."""
+
+
+@final
+@dataclass(frozen=True)
+class Episodes:
+    """What was decided for each slice, and what the searches found."""
+
+    mask: Bool[Tensor, "slice step col"]
+    """Before each decision."""
+    visits: Int[Tensor, "slice step col"]
+    """Searches that passed each child of that mask."""
+    score: Float[Tensor, " slice"]
+    """SSIM at the budget of the columns that were decided on."""
+    best_mask: Bool[Tensor, "slice col"]
+    """The best mask at the budget that any search met."""
+    best_score: Float[Tensor, " slice"]
+    n_reconstructions: int
+
+    def gathered(self, places: Int[Tensor, " place"], n_slices: int) -> "Episodes":
+        """Return the episodes of all processes in each of them.
+
+        Args:
+            places: where this process's episodes belong; as many as count, from the first.
+            n_slices: of all processes.
+        """
+        if n_processes() == 1:
+            return self
+        found = {}
+        for name in _PER_SLICE:
+            own = getattr(self, name)
+            every = own.new_zeros((n_slices, *own.shape[1:]), dtype=_SUMMED.get(own.dtype))
+            every[places] = own[: len(places)].to(every.dtype)
+            found[name] = sum_over_processes(every).to(own.dtype)
+        counted = self.n_reconstructions if len(places) else 0
+        n_found = sum_over_processes(torch.tensor(counted, device=self.score.device))
+        return replace(self, **found, n_reconstructions=int(n_found))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
+        """Join the episodes of several batches of slices."""
+        every = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_SLICE}
+        n_found = sum(part.n_reconstructions for part in parts)
+        return replace(parts[0], **every, n_reconstructions=n_found)
+
+
+_PER_SLICE = ("mask", "visits", "score", "best_mask", "best_score")
+_SUMMED = {torch.bool: torch.int32}
+"""What is summed over processes in another type."""
+
+
+def search_episodes(
+    policy: View,
+    simulator: Simulator,
+    rule: SearchRule,
+    draws: SearchDraws,
+    *,
+    n_initial: int,
+    horizon: int,
+    on_decision: Callable[[], None] = lambda: None,
+) -> Episodes:
+    """Acquire every slice of a simulator, each column decided on by searches.
+
+    A decision takes the column that most searches passed, of equals that with the best mean value:
+    few searches pass many columns once. Nodes stay for the slice's later decisions.
+
+    Args:
+        policy: its scores are the logits of pi.
+        simulator: slices, frozen reconstructor and protocol.
+        rule: constants of the search.
+        draws: random numbers for as many searches as the rule says.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire.
+        on_decision: called after each decision.
+    """
+    trees = _Trees(policy, simulator, rule, n_initial=n_initial, horizon=horizon)
+    masks, visits = [], []
+    for step in range(horizon):
+        for search in range(rule.n_searches):
+            trees.search(draws.uniforms[:, step, search], draws.gammas[:, step, search])
+        masks.append(trees.root.mask)
+        visits.append(trees.decide())
+        on_decision()
+    return Episodes(
+        torch.stack(masks, dim=1),
+        torch.stack(visits, dim=1),
+        trees.best.gather(1, trees.root.node[:, None])[:, 0].float(),
+        trees.best_mask,
+        trees.high.float(),
+        int(trees.n_nodes.sum()),
+    )
+
+
+class _Position(NamedTuple):
+    """One node of every tree, all with the same number of columns."""
+
+    node: Int[Tensor, " tree"]
+    key: Int[Tensor, " tree"]
+    mask: Bool[Tensor, "tree col"]
+
+    def after(self, column: Int[Tensor, " tree"], codes: Int[Tensor, " col"]) -> "_Position":
+        """Return the masks with one column more, whose nodes are not known yet."""
+        mask = self.mask.scatter(1, column[:, None], True)
+        return _Position(self.node, self.key + codes[column], mask)
+
+
+@final
+class _Trees:
+    """Statistics of all trees as arrays: one row per slice, one place per node."""
+
+    def __init__(
+        self, policy: View, simulator: Simulator, rule: SearchRule, *, n_initial: int, horizon: int
+    ) -> None:
+        self.policy, self.simulator, self.rule = policy, simulator, rule
+        self.n_left, self.step = horizon, 0
+        (n_trees, n_cols), device = simulator.batch.selectable.shape, simulator.batch.kspace.device
+        mask = center_mask(n_cols, n_initial, device).expand(n_trees, -1)
+        # A search adds at most the nodes below the present mask.
+        n_most = 1 + rule.n_searches * horizon * (horizon + 1) // 2
+        # Sums of random 64-bit numbers tell the masks of a tree apart, whatever the order.
+        codes = torch.randint(-(2**62), 2**62, (n_cols,), generator=keyed_generator("masks"))
+        self.codes = codes.to(device)
+        self.keys = torch.full((n_trees, n_most), _EMPTY, dtype=torch.int64, device=device)
+        self.visits = torch.zeros(n_trees, n_most, dtype=torch.int64, device=device)
+        self.total = torch.zeros(n_trees, n_most, dtype=torch.float64, device=device)
+        self.best = torch.full((n_trees, n_most), -torch.inf, dtype=torch.float64, device=device)
+        self.prior = torch.zeros(n_trees, n_most, n_cols, device=device)
+        self.n_nodes = torch.ones(n_trees, dtype=torch.int64, device=device)
+        self.n_used = 1
+        """No tree has more nodes: known without asking the device."""
+        self.low = torch.full((n_trees,), torch.inf, dtype=torch.float64, device=device)
+        self.high = -self.low
+        self.best_mask = mask
+        key = (mask * self.codes).sum(dim=-1)
+        self.root = _Position(torch.zeros_like(self.n_nodes), key, mask)
+        self.keys[:, 0] = key
+        self._expand(torch.arange(n_trees, device=device), self.root, step=0, is_end=False)
+
+    def blocked(self, mask: Bool[Tensor, "tree col"]) -> Bool[Tensor, "tree col"]:
+        """Return the columns that may not be chosen."""
+        return mask | ~self.simulator.batch.selectable
+
+    def search(
+        self, uniforms: Float[Tensor, "tree depth"], gammas: Float[Tensor, "tree col"]
+    ) -> None:
+        """Go down from the roots to the budget, and back up with the values found there."""
+        index = self._index()
+        at, path = self.root, [self.root.node]
+        for depth in range(self.n_left):
+            column = self._choose(at, uniforms[:, depth], gammas, index)
+            at = self._enter(at.after(column, self.codes), index, depth + 1)
+            path.append(at.node)
+        value = self.best.gather(1, at.node[:, None])
+        passed = torch.stack(path, dim=1)
+        self.visits.scatter_add_(1, passed, torch.ones_like(passed))
+        self.total.scatter_add_(1, passed, value.expand(passed.shape))
+        self.best.scatter_reduce_(1, passed, value.expand(passed.shape), "amax")
+        is_better = value[:, 0] > self.high
+        self.best_mask = torch.where(is_better[:, None], at.mask, self.best_mask)
+        self.low = torch.minimum(self.low, value[:, 0])
+        self.high = torch.maximum(self.high, value[:, 0])
+
+    def decide(self) -> Int[Tensor, "tree col"]:
+        """Measure the best column; return how many searches passed each child of the roots."""
+        node, is_known = self._find(self.root.key[:, None] + self.codes, self._index())
+        blocked = self.blocked(self.root.mask)
+        counts = self.visits.gather(1, node).masked_fill(~is_known | blocked, 0)
+        mean = self._scaled(self.total.gather(1, node) / counts.clamp(min=1))
+        column = best_columns(counts + mean.clamp(0, 1) / 2, blocked)
+        after = self.root.after(column, self.codes)
+        self.root = after._replace(node=node.gather(1, column[:, None])[:, 0])
+        self.n_left, self.step = self.n_left - 1, self.step + 1
+        return counts
+
+    def _choose(
+        self,
+        at: _Position,
+        uniforms: Float[Tensor, " tree"],
+        gammas: Float[Tensor, "tree col"],
+        index: "_Index",
+    ) -> Int[Tensor, " tree"]:
+        """Draw where no search has passed, take the largest U elsewhere."""
+        rule, blocked = self.rule, self.blocked(at.mask)
+        noise = gammas.double().masked_fill(blocked, 0.0)
+        noise = noise / noise.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(noise.dtype).tiny)
+        prior = self.prior[torch.arange(len(at.node), device=at.node.device), at.node].double()
+        chances = (1 - rule.noise_share) * prior + rule.noise_share * noise
+        # Scores that are not numbers find no column; weights that gave them end the training.
+        drawn = draw_columns(chances.log(), uniforms[:, None])[:, 0].clamp(max=blocked.shape[1] - 1)
+        child, is_known = self._find(at.key[:, None] + self.codes, index)
+        n_child = self.visits.gather(1, child).masked_fill(~is_known, 0)
+        own = at.node[:, None]
+        n_own = self.visits.gather(1, own)
+        # A mask without values has those of the one before it.
+        source = torch.where(n_child > 0, child, own)
+        mean = self._scaled(self.total.gather(1, source) / self.visits.gather(1, source))
+        most = self._scaled(self.best.gather(1, source))
+        spread = chances * (n_own / (1 + n_child)).sqrt()
+        worth = (1 - rule.maximum_weight) * mean + rule.maximum_weight * most
+        known = best_columns(worth + rule.exploration * spread, blocked)
+        return torch.where(n_own[:, 0] == 0, drawn, known)
+
+    def _enter(self, at: _Position, index: "_Index", depth: int) -> _Position:
+        """Return the position with its nodes, making those that do not exist."""
+        found, is_known = self._find(at.key[:, None], index)
+        at = at._replace(node=torch.where(is_known[:, 0], found[:, 0], self.n_nodes))
+        new = (~is_known[:, 0]).nonzero()[:, 0]
+        self.n_used = min(self.n_used + 1, self.keys.shape[1])
+        self.keys[new, at.node[new]] = at.key[new]
+        self.n_nodes[new] += 1
+        self._expand(new, at, step=self.step + depth, is_end=depth == self.n_left)
+        return at
+
+    def _expand(self, new: Int[Tensor, " new"], at: _Position, *, step: int, is_end: bool) -> None:
+        """Reconstruct new nodes, some at a time; keep pi, at the budget SSIM, and no image."""
+        # An empty tensor is split into one empty part.
+        for owner in new.split(self.simulator.n_at_once) if len(new) else ():
+            state = self.simulator.start_from(at.mask[owner], owner=owner, step=step)
+            if is_end:
+                self.best[owner, at.node[owner]] = state.score.double()
+                continue
+            seen = self.simulator.observe(self.policy.chooser, state)
+            with torch.no_grad():
+                logits = self.policy(seen).float()
+            chances = column_log_probabilities(logits, self.simulator.blocked(state)).exp()
+            self.prior[owner, at.node[owner]] = chances
+
+    def _scaled(self, values: Float[Tensor, "tree col"]) -> Float[Tensor, "tree col"]:
+        """Scale values to 0..1 by the extremes of each tree."""
+        span = (self.high - self.low)[:, None]
+        return torch.where(span > 0, (values - self.low[:, None]) / span, torch.zeros_like(values))
+
+    def _index(self) -> "_Index":
+        """Sort the keys for `_find`; nodes made during a search are never asked for in it."""
+        return _Index(*self.keys[:, : self.n_used].sort(dim=1))
+
+    def _find(
+        self, keys: Int[Tensor, "tree n"], index: "_Index"
+    ) -> tuple[Int[Tensor, "tree n"], Bool[Tensor, "tree n"]]:
+        """Return the nodes of keys, and whether they exist; others get any node."""
+        place = torch.searchsorted(index.keys, keys).clamp(max=index.keys.shape[1] - 1)
+        return index.nodes.gather(1, place), index.keys.gather(1, place) == keys
+
+
+class _Index(NamedTuple):
+    """Keys of every tree in order, and their nodes."""
+
+    keys: Int[Tensor, "tree node"]
+    nodes: Int[Tensor, "tree node"]

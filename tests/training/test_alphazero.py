@@ -1,0 +1,150 @@
+"""AlphaZero: what is remembered and imitated, and that a training is repeatable and resumes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import blob_store
+
+from kscout import policies
+from kscout.config import PolicyConfig, read
+from kscout.core import Observation
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.policies.alphazero import AlphaZeroPolicy
+from kscout.runs import read_run
+from kscout.training.estimators.alphazero import Memory, Sizes, imitation_loss, slices_of_round
+from kscout.training.estimators.tree_search import Episodes
+from kscout.training.policy import train_policies, train_policy
+from kscout.weights import read_weights
+
+NETWORK = {"name": "alphazero", "n_channels": 2, "n_hidden": 8}
+
+
+def config_of(**changes: object) -> PolicyConfig:
+    training = {
+        **{"method": "alphazero", "n_epochs": 3, "n_searches": 4, "n_episodes": 5},
+        **{"n_updates": 3, "batch_size": 4, "n_memory": 20, "seed": 3},
+    }
+    return read(
+        PolicyConfig,
+        {
+            "policy": NETWORK,
+            "acquisition": {"n_initial": 2, "horizon": 3},
+            "training": {**training, **changes},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    return read_weights(path / "weights.safetensors").state
+
+
+def test_the_network_has_the_parameters_that_the_docs_tell() -> None:
+    policy = AlphaZeroPolicy(n_cols=128)
+    assert sum(p.numel() for p in policy.parameters()) == 10_088_832
+    assert [x.out_channels for x in policy.blocks if isinstance(x, torch.nn.Conv2d)] == [
+        *(32, 64, 128, 256, 512)
+    ]
+
+
+def test_small_and_rectangular_images_are_halved_as_often_as_they_can_be() -> None:
+    policy = AlphaZeroPolicy(n_cols=11, n_rows=18, n_channels=2)
+    assert policy.n_blocks == 3
+    seen = Observation(torch.rand(2, 18, 11), torch.zeros(2, 11, dtype=torch.bool))
+    assert policy(seen).shape == (2, 11)
+    with pytest.raises(ConfigError, match="n_blocks to a number from 1 to 3"):
+        AlphaZeroPolicy(n_cols=11, n_blocks=4)
+
+
+def test_the_loss_is_the_cross_entropy_with_the_shares_of_visits() -> None:
+    chances = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.4, 0.0]])
+    visits = torch.tensor([[1, 3, 0], [2, 0, 0]])
+    expected = -(0.25 * chances[0, 0].log() + 0.75 * chances[0, 1].log() + chances[1, 0].log()) / 2
+    found = imitation_loss(chances.clamp(min=1e-30).log(), visits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_rounds_go_through_all_slices_before_any_comes_again() -> None:
+    rounds = [slices_of_round(5, epoch, 4, n_slices=7) for epoch in range(1, 8)]
+    every = torch.cat(rounds)
+    for number in range(4):
+        assert sorted(every[7 * number : 7 * (number + 1)].tolist()) == list(range(7))
+    assert not torch.equal(every[:7], every[7:14])
+
+
+def test_memory_keeps_the_newest_decisions() -> None:
+    def episodes(first: int) -> Episodes:
+        visits = torch.arange(first, first + 8).view(2, 2, 2)
+        mask = torch.zeros(2, 2, 2, dtype=torch.bool)
+        return Episodes(mask, visits, torch.zeros(2), mask[:, 0], torch.zeros(2), 0)
+
+    memory = Memory.empty(2).with_episodes(torch.tensor([6, 4]), episodes(0), 6)
+    memory = memory.with_episodes(torch.tensor([1, 0]), episodes(8), 6)
+    assert memory.index.tolist() == [4, 4, 1, 1, 0, 0]
+    assert memory.step.tolist() == [0, 1, 0, 1, 0, 1]
+    assert memory.visits.flatten().tolist() == list(range(4, 16))
+
+
+def test_what_settings_leave_open_shrinks_with_the_store() -> None:
+    config = read(PolicyConfig, {"training": {"method": "alphazero"}})
+    assert Sizes.of(config, 6959, 128) == Sizes(256, 32, 128)
+    assert Sizes.of(config, 6, 64) == Sizes(6, 16, 3)
+
+
+def test_settings_of_one_seed_give_one_result_and_a_killed_run_goes_on_alike(
+    store: Store, tmp_path: Path
+) -> None:
+    config = config_of()
+    train_policy(config, store, "zero-filled", tmp_path / "whole")
+
+    class KilledError(Exception):
+        pass
+
+    def kill(progress: object) -> None:
+        if getattr(progress, "epoch", 0) == 3:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train_policy(config, store, "zero-filled", tmp_path / "killed", on_step=kill)
+    train_policy(config, store, "zero-filled", tmp_path / "killed")
+    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    assert read_run(tmp_path / "killed").is_finished
+    loaded = policies.load(tmp_path / "whole")
+    assert isinstance(loaded, AlphaZeroPolicy) and loaded.is_stochastic
+
+
+def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path: Path) -> None:
+    configs = [config_of(n_epochs=2, seed=seed) for seed in (3, 8)]
+    train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"])
+    train_policy(configs[1], store, "zero-filled", tmp_path / "alone")
+    together, alone = weights(tmp_path / "b"), weights(tmp_path / "alone")
+    assert all(torch.equal(together[name], alone[name]) for name in alone)
+    assert any(not torch.equal(together[x], weights(tmp_path / "a")[x]) for x in together)
+
+
+def test_training_ends_when_validation_stays_flat_and_keeps_the_best(
+    store: Store, tmp_path: Path
+) -> None:
+    # A step size this small changes no choice: the first epoch stays the best.
+    config = config_of(n_epochs=9, patience=2, learning_rate=1e-12)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run")
+    assert [record["epoch"] for record in run.metrics] == [1, 2, 3]
+    best = read_weights(tmp_path / "run" / "best.safetensors").state
+    kept = weights(tmp_path / "run")
+    assert all(torch.equal(best[name], kept[name]) for name in best)
+    assert train_policy(config, store, "zero-filled", tmp_path / "run").metrics == run.metrics
+
+
+def test_a_round_tells_what_the_searches_found(store: Store, tmp_path: Path) -> None:
+    run = train_policy(config_of(n_epochs=1), store, "zero-filled", tmp_path / "run")
+    record = run.metrics[0]
+    assert record["tree_ssim"] >= record["search_ssim"] > 0
+    # Five trees: the start, and for each of four searches at most 3 + 2 + 1 new masks.
+    assert 5 * (1 + 3) <= record["n_reconstructions"] <= 5 * (1 + 4 * 6)

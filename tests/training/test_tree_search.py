@@ -1,0 +1,202 @@
+"""Searches over many slices at once do what an obvious one does slice by slice."""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State
+from kscout.core import Observation, Policy
+from kscout.data.slices import SliceSet
+from kscout.physics.sampling import center_mask
+from kscout.policies.views import Recomputed
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.estimators.tree_search import SearchDraws, SearchRule, search_episodes
+
+N_SLICES, N_ROWS, N_COLS = 3, 7, 9
+
+
+class ByImage(Policy):
+    """Logits that depend on the image, so that every mask has its own."""
+
+    def forward(self, seen: Observation) -> Tensor:
+        return 2 * seen.image.mean(dim=1).sin()
+
+
+@pytest.fixture
+def simulator(generator: torch.Generator) -> Simulator:
+    images = torch.rand(N_SLICES, N_ROWS, N_COLS, generator=generator)
+    slices = SliceSet.from_images(images, ["a", "a", "b"])
+    return Simulator(slices.batch(torch.arange(N_SLICES)), ZeroFilled())
+
+
+def draws_of(n_slices: int, n_searches: int, horizon: int, n_cols: int) -> SearchDraws:
+    generator = torch.Generator().manual_seed(1)
+    shape = (n_slices, horizon, n_searches)
+    uniforms = torch.rand(*shape, horizon, generator=generator)
+    return SearchDraws(uniforms, torch.rand(*shape, n_cols, generator=generator) ** 3)
+
+
+@dataclass
+class Node:
+    """Statistics of one mask of one slice."""
+
+    pi: list[float] = field(default_factory=list)
+    n: int = 0
+    total: float = 0.0
+    most: float = -math.inf
+
+
+class SlowTree:
+    """The search of one slice as the formula says it, a dictionary of sets."""
+
+    def __init__(self, simulator: Simulator, number: int, rule: SearchRule, budget: int) -> None:
+        self.simulator, self.number, self.rule, self.budget = simulator, number, rule, budget
+        self.nodes: dict[frozenset[int], Node] = {}
+        self.values: list[float] = []
+
+    def state(self, columns: frozenset[int]) -> State:
+        mask = torch.zeros(N_SLICES, N_COLS, dtype=torch.bool)
+        mask[:, sorted(columns)] = True
+        return self.simulator.start_from(mask)
+
+    def node(self, columns: frozenset[int]) -> Node:
+        if columns not in self.nodes:
+            state, node = self.state(columns), Node()
+            logits = ByImage()(self.simulator.observe(ByImage(), state))[self.number].double()
+            logits[sorted(columns)] = -torch.inf
+            node.pi = logits.softmax(dim=0).tolist()
+            self.nodes[columns] = node
+        return self.nodes[columns]
+
+    def scaled(self, value: float) -> float:
+        low, high = min(self.values), max(self.values)
+        return (value - low) / (high - low) if high > low else 0.0
+
+    def chances(self, columns: frozenset[int], gammas: list[float]) -> list[float]:
+        left = [a for a in range(N_COLS) if a not in columns]
+        total, e = sum(gammas[a] for a in left), self.rule.noise_share
+        pi = self.node(columns).pi
+        return [
+            (1 - e) * pi[a] + e * gammas[a] / total if a in left else 0.0 for a in range(N_COLS)
+        ]
+
+    def worth(self, columns: frozenset[int], a: int, chance: float) -> float:
+        here, alpha = self.node(columns), self.rule.maximum_weight
+        child = self.nodes.get(columns | {a}, Node())
+        source = child if child.n else here
+        mean, most = self.scaled(source.total / source.n), self.scaled(source.most)
+        spread = chance * math.sqrt(here.n / (1 + child.n))
+        return (1 - alpha) * mean + alpha * most + self.rule.exploration * spread
+
+    def search(self, root: frozenset[int], uniforms: list[float], gammas: list[float]) -> None:
+        path = [root]
+        for uniform in uniforms[: self.budget - len(root)]:
+            at = path[-1]
+            chances = self.chances(at, gammas)
+            if self.node(at).n == 0:
+                running = list(itertools.accumulate(chances))
+                column = next(a for a in range(N_COLS) if running[a] > uniform * running[-1])
+            else:
+                left = [a for a in range(N_COLS) if a not in at]
+                column = max(left, key=lambda a: self.worth(at, a, chances[a]))
+            path.append(at | {column})
+        value = float(self.state(path[-1]).score[self.number])
+        self.values.append(value)
+        for columns in path:
+            node = self.node(columns)
+            node.n, node.total, node.most = node.n + 1, node.total + value, max(node.most, value)
+
+    def children(self, root: frozenset[int]) -> list[Node]:
+        return [
+            self.nodes[root | {a}] if root | {a} in self.nodes else Node() for a in range(N_COLS)
+        ]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SearchRule(12),
+        SearchRule(12, maximum_weight=0.0, noise_share=0.0, exploration=3.0),
+        SearchRule(12, maximum_weight=1.0, noise_share=0.6, exploration=0.2),
+    ],
+)
+def test_lockstep_equals_an_obvious_search_of_each_slice(
+    simulator: Simulator, rule: SearchRule
+) -> None:
+    n_initial, horizon = 2, 3
+    draws = draws_of(N_SLICES, rule.n_searches, horizon, N_COLS)
+    found = search_episodes(
+        Recomputed(ByImage()),
+        simulator,
+        rule,
+        draws,
+        n_initial=n_initial,
+        horizon=horizon,
+    )
+    n_nodes = 0
+    for number in range(N_SLICES):
+        tree = SlowTree(simulator, number, rule, n_initial + horizon)
+        root = frozenset(center_mask(N_COLS, n_initial).nonzero()[:, 0].tolist())
+        for step in range(horizon):
+            assert sorted(root) == found.mask[number, step].nonzero()[:, 0].tolist()
+            for search in range(rule.n_searches):
+                uniforms, gammas = (x[number, step, search].double().tolist() for x in draws)
+                tree.search(root, uniforms, gammas)
+            children = [Node() if a in root else x for a, x in enumerate(tree.children(root))]
+            assert [child.n for child in children] == found.visits[number, step].tolist()
+            ranks = [(child.n, child.total / max(1, child.n)) for child in children]
+            root |= {ranks.index(max(ranks))}
+        assert float(found.score[number]) == float(tree.state(root).score[number])
+        assert float(found.best_score[number]) == max(tree.values)
+        n_nodes += len(tree.nodes)
+    assert found.n_reconstructions == n_nodes
+
+
+def test_the_best_mask_of_a_small_problem_is_found(generator: torch.Generator) -> None:
+    n_initial, horizon, n_cols = 2, 3, 8
+    images = torch.rand(4, 8, n_cols, generator=generator)
+    slices = SliceSet.from_images(images, list("abcd"))
+    simulator = Simulator(slices.batch(torch.arange(4)), ZeroFilled())
+    start = center_mask(n_cols, n_initial)
+    left = (~start).nonzero()[:, 0].tolist()
+    sets = []
+    for chosen in itertools.combinations(left, horizon):
+        mask = start.clone()
+        mask[list(chosen)] = True
+        sets.append(mask)
+    scores = torch.stack([simulator.start_from(mask.expand(4, -1)).score for mask in sets], dim=1)
+    found = search_episodes(
+        Recomputed(ByImage()),
+        simulator,
+        SearchRule(100),
+        draws_of(4, 100, horizon, n_cols),
+        n_initial=n_initial,
+        horizon=horizon,
+    )
+    torch.testing.assert_close(found.best_score, scores.amax(dim=1))
+    best = torch.stack([sets[i] for i in scores.argmax(dim=1).tolist()])
+    assert torch.equal(found.best_mask, best)
+    assert found.best_mask.sum(dim=1).tolist() == [n_initial + horizon] * 4
+    # Each mask of a slice is reconstructed once, in whatever order its columns came.
+    n_sets = sum(math.comb(len(left), n) for n in range(horizon + 1))
+    assert found.n_reconstructions <= 4 * n_sets
+
+
+def test_every_decision_measures_a_column_that_was_left(simulator: Simulator) -> None:
+    found = search_episodes(
+        Recomputed(ByImage()),
+        simulator,
+        SearchRule(5),
+        draws_of(N_SLICES, 5, 4, N_COLS),
+        n_initial=1,
+        horizon=4,
+    )
+    assert found.mask.sum(dim=-1).tolist() == [[1, 2, 3, 4]] * N_SLICES
+    assert not (found.visits.bool() & found.mask).any()
+    # Searches before a decision pass one child each; a shared tree may hold more.
+    assert (found.visits.sum(dim=-1) >= 5).all()
