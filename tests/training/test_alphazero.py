@@ -7,7 +7,7 @@ import torch
 from training_stores import blob_store
 
 from kscout import policies
-from kscout.config import PolicyConfig, read
+from kscout.config import AlphaZeroTraining, PolicyConfig, read
 from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError
@@ -148,3 +148,21 @@ def test_a_round_tells_what_the_searches_found(store: Store, tmp_path: Path) -> 
     assert record["tree_ssim"] >= record["search_ssim"] > 0
     # Five trees: the start, and for each of four searches at most 3 + 2 + 1 new masks.
     assert 5 * (1 + 3) <= record["n_reconstructions"] <= 5 * (1 + 4 * 6)
+
+
+def test_the_docs_tell_the_settings_as_they_are() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "alphazero.md").read_text().replace("\n", " ")
+    told = AlphaZeroTraining()
+    for words in (
+        f"`n_memory` {told.n_memory:,}",
+        f"`maximum_weight` alpha {told.maximum_weight:g}".replace("0.", "."),
+        f"`noise_share` e {told.noise_share:g}".replace("0.", "."),
+        f"`noise_concentration` {told.noise_concentration:g}".replace("0.", "."),
+        f"`exploration` c {told.exploration:g}",
+        f"`batch_size` {told.batch_size}",
+        f"`learning_rate` {told.learning_rate:.0e}".replace("e-0", "e-"),
+        f"`patience` {told.patience}",
+        f"{told.n_epochs} at most",
+        f"{sum(p.numel() for p in AlphaZeroPolicy(n_cols=128).parameters()):,} parameters",
+    ):
+        assert words in text, words
