@@ -15,6 +15,7 @@ import torch
 
 from kscout.demo import run_demo
 from kscout.demo.settings import CLAIMED
+from kscout.demo.stages import leads_of
 
 
 def run_seed(task: tuple[Path, int]) -> dict[str, Any]:
@@ -22,19 +23,12 @@ def run_seed(task: tuple[Path, int]) -> dict[str, Any]:
     out, seed = task
     torch.set_num_threads(1)
     found = run_demo(out / f"seed-{seed}", seed=seed)
-    against = {entry.policy: entry for entry in found.summary.comparisons}
-    gains = {
-        name: {
-            "difference": -against[name].difference,
-            "interval": [-end for end in reversed(against[name].interval or ())],
-            "p_value_corrected": against[name].p_value_corrected,
-        }
-        for name in CLAIMED
-    }
+    leads = leads_of(out / f"seed-{seed}" / "evaluation")
+    gains = {name: vars(leads[name]) for name in (*CLAIMED, "fixed")}
     ssim = {entry.policy: entry.ssim for entry in found.summary.policies}
     return {
         "seed": seed,
-        "claim_holds": all(gain["interval"][0] > 0 for gain in gains.values()),
+        "claim_holds": all(gains[name]["interval"][0] > 0 for name in CLAIMED),
         "non_greedy_is_above": all(ssim["ngreedy"] > ssim[name] for name in CLAIMED),
         "greedy_gains": gains,
         "ssim": ssim,

@@ -3,14 +3,11 @@
 import json
 import re
 import shlex
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from kscout.acquisition.rollout import Trajectory
 from kscout.cli import app
 from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
 from kscout.demo.commands import as_shell, commands_of, untrained_script
@@ -18,10 +15,9 @@ from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
 from kscout.demo.settings import BASELINES, CLAIMED, PaperSize, ZooAcquisition
-from kscout.demo.stages import INPUTS, steps_of, typical_slice
-from kscout.errors import DataError
+from kscout.demo.stages import INPUTS, leads_of, typical_slice
 from kscout.evaluation.results import read_scores
-from kscout.evaluation.summary import Comparison, read_summary
+from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.tables import Measured
 from kscout.report.page import tables_of
 
@@ -92,7 +88,7 @@ def test_every_policy_has_a_row_and_oracles_are_marked(demo: Demo) -> None:
         "oracle",
         "spectral-oracle",
     }
-    assert (summary.protocol, summary.reference) == ("paper", "greedy")
+    assert (summary.protocol, summary.reference) == ("paper", "fixed")
     assert (summary.n_slices, summary.n_volumes) == (6, 3)
 
 
@@ -118,7 +114,7 @@ def test_page_is_self_contained_and_shows_all_parts(demo: Demo) -> None:
 
 def test_stages_tell_how_far_they_are(demo: Demo) -> None:
     stages = demo[2].told
-    assert len(stages) == 10
+    assert len(stages) == 9
     greedy = stages["training the greedy policy"]
     assert greedy[-1] == (4, 4)
     assert [done for done, _ in greedy] == sorted(done for done, _ in greedy)
@@ -174,18 +170,38 @@ def test_shown_commands_are_those_of_the_demo(demo: Demo) -> None:
 
 
 def test_claim_is_told_only_where_every_interval_excludes_zero() -> None:
-    def told(*highest: float) -> str:
-        return tell_claim(
-            [
-                Comparison(name, "greedy", -0.02, (-0.03, high), 1.0, 1.0, "", "", None)
-                for name, high in zip(CLAIMED, highest, strict=True)
-            ],
-            5,
-        )
+    def told(*lowest: float) -> str:
+        leads = {
+            name: Difference(0.02, (low, 0.03))
+            for name, low in zip((*CLAIMED, "fixed"), lowest, strict=True)
+        }
+        return tell_claim(leads, n_slices=10, n_volumes=5)
 
-    assert "every interval excludes zero" in told(-0.01, -0.01, -0.01)
-    assert "not every interval" in told(-0.01, 0.001, -0.01)
-    assert "+0.0200 against random [0.0100, 0.0300]" in told(-0.01, -0.01, -0.01)
+    clear = (0.01, 0.01, 0.01)
+    assert "all of them exclude zero" in told(*clear, 0.01)
+    assert "does not show a lead over a good fixed order" in told(*clear, -0.01)
+    assert "not every interval" in told(0.01, -0.001, 0.01, 0.01)
+    assert "0.0200 above (+0.0100 to +0.0300) random" in told(*clear, 0.01)
+
+
+def test_the_page_opens_with_one_sentence_the_player_and_the_chart(demo: Demo) -> None:
+    text = demo[1].page.read_text()
+    front = text[text.index('class="summary"') : text.index("<nav")]
+    assert front.count("<p") == 1 and "test knees" in front and "fixed" in front
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert titles[:2] == ["One acquisition, step by step", "Difference to fixed"]
+    player = text[text.index('class="player"') : text.index('class="cards"')]
+    for name in ("greedy", "ngreedy", "fixed", "random", "oracle"):
+        assert f">{name}<" in player, "every evaluated policy can be chosen"
+
+
+def test_leads_are_paired_by_slice(demo: Demo) -> None:
+    folder = demo[0]
+    final = {one.policy: one.metric("ssim")[:, -1] for one in read_scores(folder.evaluation)}
+    leads = leads_of(folder.evaluation)
+    assert set(leads) == set(final) - {"greedy"}
+    for name, lead in leads.items():
+        assert lead.difference == pytest.approx(np.mean(final["greedy"] - final[name]))
 
 
 def test_untrained_network_is_the_start_of_the_trained_ones() -> None:
@@ -244,17 +260,3 @@ def test_slice_shown_is_the_median_lead(demo: Demo) -> None:
     lead = final["greedy"] - final["random"]
     place = typical_slice(folder.evaluation, "greedy", "random")
     assert sum(lead < lead[place]) <= len(lead) // 2 <= sum(lead <= lead[place])
-
-
-def test_steps_are_those_of_one_slice_of_a_rollout() -> None:
-    n_steps, n_batch, n_paths = 3, 4, 2
-    scores = torch.rand(n_batch, n_paths, n_steps + 1)
-    columns = torch.arange(n_batch * n_paths * n_steps).reshape(n_batch, n_paths, n_steps)
-    trajectory = Trajectory(columns=columns, ssim=scores, psnr=scores, nmse=scores)
-    with pytest.raises(DataError, match="keep_images"):
-        steps_of("random", trajectory)
-    images = torch.rand(n_steps + 1, n_batch, n_paths, 5, 7)
-    steps = steps_of("random", replace(trajectory, images=images), place=2)
-    assert steps.columns == (12, 13, 14)
-    assert (steps.images == images[:, 2, 0].numpy()).all()
-    assert (steps.ssim == scores[2, 0].numpy()).all()

@@ -17,12 +17,12 @@ def _images(n_slices: int, seed: int) -> torch.Tensor:
     return blob + 0.2 * torch.rand(n_slices, 18, 13, generator=generator)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def test_slices() -> SliceSet:
     volumes = ["a"] * 4 + ["b"] * 2 + ["c"] * 1
     return SliceSet.from_images(_images(7, 1), volumes, name="blobs", split="test")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def train_slices() -> SliceSet:
     return SliceSet.from_images(_images(5, 2), list("ddeee"), name="blobs", split="train")

@@ -84,15 +84,19 @@ def test_the_page_fits_and_is_quiet(browser: Any, page_path: Path, size: str, sc
 
 def test_the_player_steps_by_keyboard_and_plays(browser: Any, page_path: Path) -> None:
     page, trouble = open_page(browser, page_path, "phone", "light")
-    slider, score = page.locator(".player input"), page.locator(".score").first
-    last = score.inner_text()
-    slider.focus()
+    slider, score = page.locator(".player input[type=range]"), page.locator(".score").first
+    assert page.locator(".controls output").inner_text() == "step 0 of 9", "it opens at the start"
+    first, picture = score.inner_text(), page.locator(".shot").nth(1)
+    slider.press("End")
+    assert score.inner_text() != first
+    assert picture.evaluate("(it) => it.style.objectPosition") == "50% 100%"
     slider.press("Home")
-    assert page.locator(".controls output").inner_text() == "step 0 of 9"
-    first, image = score.inner_text(), page.locator(".shot").nth(1).get_attribute("src")
-    assert first != last
     slider.press("ArrowRight")
-    assert page.locator(".shot").nth(1).get_attribute("src") != image
+    assert picture.evaluate("(it) => it.style.objectPosition").startswith("50% 11.1")
+    cards = page.locator(".card:not(.target)")
+    assert [cards.nth(at).is_visible() for at in range(3)] == [True, True, True]
+    page.locator(".choice input").nth(1).uncheck()
+    assert [cards.nth(at).is_visible() for at in range(3)] == [True, False, True]
     button = page.locator(".play")
     button.press("Enter")
     assert button.get_attribute("aria-label") == "Pause"
@@ -108,6 +112,7 @@ def test_the_player_steps_by_keyboard_and_plays(browser: Any, page_path: Path) -
 
 def test_the_mask_strip_shows_start_and_acquired_columns(browser: Any, page_path: Path) -> None:
     page, _ = open_page(browser, page_path, "desktop", "light")
+    page.locator(".player input[type=range]").press("End")
     colors = page.evaluate(
         "(() => { const canvas = document.querySelector('canvas.strip');"
         "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, 1).data;"

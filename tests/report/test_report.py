@@ -9,6 +9,7 @@ from kscout.errors import DataError
 from kscout.figures.blocks import Prose, Section
 from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
+from kscout.report.evaluations import facts_html
 from kscout.report.page import Front, write_page
 from synthetic_results import make_acquisition, write_evaluation, write_run
 
@@ -28,7 +29,7 @@ def titles(folder: Path) -> list[str]:
 
 def test_a_section_appears_only_where_there_is_data(results: Path) -> None:
     scores = ["Difference to fixed", "Scores", "SSIM by step", "SSIM and PSNR"]
-    assert titles(results) == [*scores, "One acquisition, step by step", "Training"]
+    assert titles(results) == ["One acquisition, step by step", *scores, "Training"]
     assert titles(results / "greedy-seed0") == ["Training"]
 
 
@@ -130,6 +131,7 @@ def test_nothing_to_report_and_damaged_summaries_are_said(tmp_path: Path) -> Non
 
 
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+    assert "<x>" not in facts_html({"<x>": "<u>"}) and "<u>" not in facts_html({"<x>": "<u>"})
     front = Front("<i>t</i>", ("a **b** <script>",), facts={"<x>": "&"})
     page = write_page(front, [Section("S", (Prose("<u>"),))], tmp_path / "p.html")
     text = page.read_text()

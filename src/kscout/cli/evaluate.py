@@ -1,9 +1,9 @@
 """`kscout evaluate`: policies over one split and one reconstruction, compared."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -12,6 +12,7 @@ from rich.table import Table
 from kscout.cli.console import answer_console
 from kscout.cli.options import command_of
 from kscout.cli.progress import evaluation_progress
+from kscout.config.bounds import Between
 from kscout.config.options import with_options
 from kscout.evaluation.summary import Comparison, EvaluationRequest, PolicySummary, Summary
 from kscout.files import finite
@@ -40,6 +41,8 @@ class EvaluateOptions(EvaluationRequest):
     """auto, cpu or cuda."""
     masks: bool = False
     """Also write and draw what was measured; see `analyze masks`."""
+    examples: Annotated[int, Between(0, 9)] = 3
+    """Slices kept with images for reports (0 to 9); changes no result."""
 
 
 def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
@@ -50,6 +53,7 @@ def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None
 
     asked = with_options(EvaluateOptions, options)
     setting = setting_of(asked, batch_size=asked.batch_size, device=asked.device)
+    setting = replace(setting, n_examples=asked.examples)
     with evaluation_progress() as on_step:
         found = run_evaluation(
             *(asked.policies, asked.data, asked.reconstructor, setting),

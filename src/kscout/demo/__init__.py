@@ -20,7 +20,6 @@ from kscout.demo.stages import (
     Stage,
     ZooRun,
     evaluate_all,
-    record_acquisition,
     run_zoo,
     silent,
     train_all,
@@ -76,8 +75,6 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
         )
     with stage("evaluating all policies on test slices") as tell:
         summary = evaluate_all(settings, folder, store, tell)
-    with stage("recording one slice, step by step") as tell:
-        record_acquisition(settings, folder, store, tell)
     zoo, runs = settings.paper_size, []
     with stage(f"drawing {zoo.n_volumes} unseen knees of {ZOO_SIZE}x{ZOO_SIZE}") as tell:
         knees = make_store(folder.zoo_store, zoo.making, on_volume=tell)

@@ -1,6 +1,6 @@
 """The page of the demo: a report on its folders, with images before and commands after."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -14,16 +14,16 @@ from kscout.demo.paper_size import paper_size_section, tell_scores
 from kscout.demo.settings import (
     CLAIMED,
     CLASSICAL,
-    REFERENCE,
+    LEARNED,
     UNET,
     ZERO_FILLED,
     DemoFolder,
     DemoSettings,
 )
-from kscout.demo.stages import ZooRun
+from kscout.demo.stages import ZooRun, leads_of
 from kscout.demo.words import say
 from kscout.evaluation.reconstructions import ReconstructionComparison, reconstruction_section
-from kscout.evaluation.summary import Comparison, read_summary
+from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.pictures import draw_montage
 from kscout.report.build import build_report, write_report
@@ -48,24 +48,22 @@ def write_demo_page(
     report = build_report(folder.reported, title=TITLE)
     summary = read_summary(folder.evaluation)
     counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
-    lead, *rest = report.front.summary
-    images = f"{_tell_reconstructions(compared)}{_tell_noise(compared)}"
     front = replace(
         report.front,
         subtitle=say("subtitle"),
-        summary=(
-            lead,
-            tell_claim(summary.comparisons, summary.n_volumes),
-            images,
-            *rest,
-            tell_scores(zoo),
-        ),
+        summary=(tell_claim(leads_of(folder.evaluation), **counts),),
     )
+    # The player and the chart, then how they came about, then numbers.
+    opening, numbers = report.sections[:2], report.sections[2:]
+    compared_section = reconstruction_section(compared, about=say("reconstructions", **counts))
+    told = Prose(f"{_tell_reconstructions(compared)}{_tell_noise(compared)}")
+    at_size = paper_size_section(zoo)
     sections = (
+        *opening,
         data_section(settings, store),
-        reconstruction_section(compared, about=say("reconstructions", **counts)),
-        *report.sections,
-        paper_size_section(zoo),
+        replace(compared_section, blocks=(told, *compared_section.blocks)),
+        *numbers,
+        replace(at_size, blocks=(Prose(tell_scores(zoo)), *at_size.blocks)),
         commands_section(settings, folder),
     )
     zoo_folders = [folder.zoo(run.acquisition.name) for run in zoo]
@@ -93,21 +91,27 @@ def data_section(settings: DemoSettings, store: Store) -> Section:
     return Section("Images", (Prose(text), drawing))
 
 
-def tell_claim(comparisons: Sequence[Comparison], n_volumes: int) -> str:
-    """Say by how much the trained policy beats the plain masks, and whether that is chance."""
-    against = {one.policy: one for one in comparisons}
-    leads, is_clear = [], True
-    for name in CLAIMED:
-        difference, (low, high) = against[name].difference, against[name].interval or (-1.0, 1.0)
-        leads.append(f"{-difference:+.4f} against {name} [{-high:.4f}, {-low:.4f}]")
-        is_clear = is_clear and high < 0
+def tell_claim(leads: Mapping[str, Difference], *, n_slices: int, n_volumes: int) -> str:
+    """Say by how much the trained policy beats plain masks and the fixed order, with intervals."""
+    lows = {name: (leads[name].interval or (-1.0, 1.0))[0] for name in (*CLAIMED, "fixed")}
+    *most, last = (f"{_lead(leads[name])} {name}" for name in CLAIMED)
+    is_clear = all(lows[name] > 0 for name in CLAIMED)
+    held = "claim_holds" if lows["fixed"] > 0 else "claim_level"
     return say(
         "claim",
-        reference=REFERENCE,
-        leads="; ".join(leads),
+        learned=LEARNED,
+        leads=f"{', '.join(most)} and {last}",
+        fixed=_lead(leads["fixed"]),
+        n_slices=n_slices,
         n_volumes=n_volumes,
-        verdict=say("claim_holds" if is_clear else "claim_fails"),
+        verdict=say(held if is_clear else "claim_fails"),
     )
+
+
+def _lead(lead: Difference) -> str:
+    side = "above" if lead.difference >= 0 else "below"
+    ends = "" if lead.interval is None else " ({:+.4f} to {:+.4f})".format(*lead.interval)
+    return f"{abs(lead.difference):.4f} {side}{ends}".replace("-", "−")
 
 
 def commands_section(settings: DemoSettings, folder: DemoFolder) -> Section:

@@ -24,10 +24,8 @@ METHODS = ("greedy", "ngreedy")
 BASELINES = tuple(name for name, one in POLICIES.entries.items() if one.origin != "training")
 CLAIMED = ("random", "equispaced-one", "equispaced-two")
 """What the learned policy must beat."""
-REFERENCE = "greedy"
-"""The policy that all others are compared with, slice by slice."""
-PLAYED = ("random", "equispaced-two", "oracle")
-"""Shown step by step beside the reference: with the target, one row of five pictures."""
+LEARNED = "greedy"
+"""The policy that the page is about."""
 ACCELERATIONS = (4.0, 8.0)
 """Columns over measured columns at which reconstructions are compared."""
 CENTER_FRACTION = 0.125
@@ -184,9 +182,7 @@ class DemoSettings:
     def evaluation(self) -> EvaluationSetting:
         """How all policies are run over the test slices."""
         plan = AcquisitionPlan(self.n_initial, self.horizon, self.n_trajectories, seed=self.seed)
-        return EvaluationSetting(
-            plan, seeds=(self.seed,), reference=REFERENCE, n_fixed_slices=self.n_fixed_slices
-        )
+        return EvaluationSetting(plan, seeds=(self.seed,), n_fixed_slices=self.n_fixed_slices)
 
 
 @final
@@ -201,8 +197,6 @@ class DemoFolder:
         self.untrained = path / "untrained.safetensors"
         """The policy network as training found it."""
         self.evaluation = path / "evaluation"
-        self.acquisition = self.evaluation / "acquisition.npz"
-        """One slice, step by step."""
         self.reported = [self.unet, *self.runs.values(), self.evaluation]
         """The folders that the miniature's report is made of."""
         self.policies = [*map(str, [*self.runs.values(), self.untrained]), *BASELINES]

@@ -12,13 +12,10 @@ import numpy as np
 import torch
 
 from kscout import policies, reconstruction
-from kscout.acquisition.rollout import Trajectory
 from kscout.assemble import make_policy
 from kscout.data.store import Store
 from kscout.demo.settings import (
-    CLAIMED,
-    PLAYED,
-    REFERENCE,
+    LEARNED,
     SHOWN_BASELINE,
     ZOO_UNET,
     DemoFolder,
@@ -26,19 +23,16 @@ from kscout.demo.settings import (
     PaperSize,
     ZooAcquisition,
 )
-from kscout.demo.words import say
-from kscout.errors import DataError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.contenders import Sizes, resolve
 from kscout.evaluation.examples import Example
 from kscout.evaluation.progress import Step
 from kscout.evaluation.results import RESULTS, Scores, read_scores
-from kscout.evaluation.summary import SUMMARY, Summary, read_summary
-from kscout.evaluation.trajectories import reconstruction_examples, trajectories
+from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.summary import SUMMARY, Difference, Summary, read_summary
+from kscout.evaluation.trajectories import reconstruction_examples
 from kscout.files import checksum, read_record, write_json
 from kscout.names import ESTIMATORS
-from kscout.physics.sampling import center_mask
-from kscout.player import Acquisition, PolicySteps, save_acquisition
 from kscout.runs import Progress
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
@@ -123,56 +117,22 @@ def evaluated(
     return read_summary(out)
 
 
-def record_acquisition(
-    settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProgress
-) -> None:
-    """Keep one slice as several policies acquire it, for the player of the page."""
-    place = typical_slice(folder.evaluation, REFERENCE, CLAIMED[0])
-    own = store.split("test").subset(torch.tensor([place]))
-    found = reconstruction.load(folder.unet)
-    plan = replace(settings.evaluation.plan, n_trajectories=1)
-    sizes = Sizes(settings.size, settings.size, settings.n_initial, settings.horizon)
-    wanted = [str(folder.runs[REFERENCE]), *PLAYED]
-    steps = []
-    for number, name in enumerate(wanted, start=1):
-        (contender,) = resolve(name, sizes, seeds=(settings.seed,))
-        ((batch, done),) = trajectories(contender.policy, own, found, plan, keep_images=True)
-        steps.append(steps_of(contender.name, done, is_oracle=contender.is_oracle))
-        tell(number, len(wanted), contender.name)
-    start = tuple(center_mask(settings.size, settings.n_initial).nonzero()[:, 0].tolist())
-    told = {"volume": own.volumes[0], "slice": own.slices[0], "protocol": plan.protocol}
-    title = say("acquisition", reference=REFERENCE, claimed=CLAIMED[0], **told)
-    acquisition = Acquisition(np.asarray(batch.target[0]), start, tuple(steps), title)
-    save_acquisition(acquisition, folder.acquisition)
-
-
-def steps_of(
-    name: str, trajectory: Trajectory, *, place: int = 0, is_oracle: bool = False
-) -> PolicySteps:
-    """Take the first trajectory of one slice from a rollout that kept its images.
-
-    Args:
-        name: what the policy is called.
-        trajectory: of a batch, rolled out with `keep_images`.
-        place: of the slice in the batch.
-        is_oracle: whether the policy looks at the truth.
-    """
-    if trajectory.images is None:
-        raise DataError(f"the rollout of {name} kept no images; ask for them with keep_images")
-    return PolicySteps(
-        name=name,
-        images=trajectory.images[:, place, 0].float().cpu().numpy(),
-        ssim=trajectory.ssim[place, 0].float().cpu().numpy(),
-        columns=tuple(trajectory.columns[place, 0].tolist()),
-        is_oracle=is_oracle,
-    )
-
-
 def typical_slice(evaluation: Path, policy: str, other: str) -> int:
     """Return the evaluated slice on which the lead of one policy over another is the median."""
     final = {one.policy: one.metric("ssim")[:, -1] for one in read_scores(evaluation)}
     lead = final[policy] - final[other]
     return int(np.argsort(lead, kind="stable")[len(lead) // 2])
+
+
+def leads_of(evaluation: Path) -> dict[str, Difference]:
+    """Return how far the learned policy ends above each other one, paired by slice."""
+    found = {one.policy: one for one in read_scores(evaluation)}
+    learned, final = found[LEARNED], {k: v.metric("ssim")[:, -1] for k, v in found.items()}
+    leads = {name: final[LEARNED] - own for name, own in final.items() if name != LEARNED}
+    return {
+        name: Difference(float(lead.mean()), bootstrap_interval(lead, learned.volumes))
+        for name, lead in leads.items()
+    }
 
 
 @final

@@ -22,6 +22,7 @@ from kscout.evaluation.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.fixed_orders import ORDERS
 from kscout.evaluation.prepare import EvaluationSetting, Prepared, Wanted, prepare
 from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.recording import record_examples
 from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores
 from kscout.evaluation.saved_settings import check_same
 from kscout.evaluation.summarize import summarize
@@ -122,6 +123,7 @@ def _evaluate(
         # The summary goes first and comes back last: it never speaks of other results.
         (out / SUMMARY).unlink(missing_ok=True)
         finished.join(out / RESULTS, contenders)
+        record_examples(out, ready, summary, scores, setting.n_examples)
         write_summary(out, summary)
         finished.forget()
     return Evaluation(summary, scores)

@@ -64,6 +64,8 @@ class EvaluationSetting:
     """Columns to start from in place of the plan's; see `kscout.acquisition.starts.read_starts`."""
     budget: int | str | Path | None = None
     """Columns measured in the end in place of the plan's horizon; see `read_budgets`."""
+    n_examples: int = 3
+    """Slices kept with images beside the results, for reports; changes no result."""
 
     def __post_init__(self) -> None:
         if len(set(self.draw_seeds)) < len(self.draw_seeds):

@@ -246,6 +246,15 @@ class Summary(Conditions):
         """Policies by final SSIM, best first, oracles after the rest."""
         return sorted(self.policies, key=lambda one: (one.is_oracle, -one.ssim))
 
+    @property
+    def told(self) -> PolicySummary | None:
+        """The policy that a page is about, beside the reference; None where there is none.
+
+        It is the best trained one, else the best that a scanner could run.
+        """
+        others = [one for one in self.ranked if not one.is_oracle and one.policy != self.reference]
+        return next((one for one in others if one.is_trained), others[0] if others else None)
+
     def comparison(self, name: str) -> Comparison | None:
         """Return the paired comparison of a policy with the reference."""
         return next((one for one in self.comparisons if one.policy == name), None)

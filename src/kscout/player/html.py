@@ -6,19 +6,24 @@ defines the colors `--series-1` to `--series-8` that its figures use.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from html import escape
-from typing import final
 
 import numpy as np
 from jaxtyping import Float, Float64
 
+from kscout.evaluation.acquisitions import Acquisition, PolicySteps
 from kscout.figures.png import brightest_shown, gray_uri, heat_uri
-from kscout.player.records import Acquisition, PolicySteps
 
 _N_COLORS = 8
+_N_SHOWN = 4
+"""Policies that are shown at first where the record does not say which."""
 _ERROR_QUANTILE = 0.998
 """Of the first step's errors: drawn brightest, so that one pixel does not set the scale."""
+_FEWEST = 5
+"""Steps that are left before images are made smaller instead."""
+_TALLEST = 16_000
+"""Pixels: what picture formats allow."""
 
 
 def acquisition_player(
@@ -26,55 +31,110 @@ def acquisition_player(
     *,
     name: str = "player",
     colors: Mapping[str, int] | None = None,
+    n_bytes: int = 1_600_000,
 ) -> str:
     """Return HTML that steps through an acquisition with a slider, a button and the keyboard.
 
-    Without scripts, and in print, the last step is shown.
+    Every policy can be shown or hidden. It opens at the first step; print shows the last. Where
+    one step alone was kept, the images stand without slider.
 
     Args:
         acquisition: what is shown.
         name: the widget's id, one per page.
         colors: number of a policy's color elsewhere on the page, from 1, so that they agree.
+        n_bytes: that the images may take; steps are left out where they would take more.
     """
-    kinds = [
-        _kind(policy, index, colors or {}) for index, policy in enumerate(acquisition.policies)
-    ]
-    errors = [np.abs(policy.images - acquisition.target) for policy in acquisition.policies]
-    limit = float(np.quantile(np.concatenate([error[0] for error in errors]), _ERROR_QUANTILE))
-    top = brightest_shown(acquisition.target)
-    cards = [
-        _card(policy, error, (top, limit), kind)
-        for policy, error, kind in zip(acquisition.policies, errors, kinds, strict=True)
-    ]
-    n_steps = len(acquisition.policies[0].columns)
+    n_cols = acquisition.target.shape[-1]
+    acquisition, is_exact = _fitted(acquisition, n_bytes)
+    policies, steps = acquisition.policies, acquisition.steps
+    kinds = [_kind(policy, index, colors or {}) for index, policy in enumerate(policies)]
+    shown = set(acquisition.shown) or {policy.name for policy in policies[:_N_SHOWN]}
+    hidden = ["" if policy.name in shown else " hidden" for policy in policies]
+    limits = _limits(acquisition)
+    cards = "".join(
+        _card(
+            policy,
+            acquisition,
+            _uris(policy, acquisition, limits, is_exact),
+            f'data-kind="{kind}"{off}',
+        )
+        for policy, kind, off in zip(policies, kinds, hidden, strict=True)
+    )
     data = {
-        "nCols": acquisition.target.shape[-1],
-        "start": list(acquisition.start_columns),
-        "policies": [card.data for card in cards],
+        "nCols": n_cols,
+        "start": acquisition.start_columns,
+        "steps": steps,
+        "policies": [
+            {"ssim": [round(float(x), 5) for x in one.ssim], "columns": one.columns}
+            for one in policies
+        ],
     }
     # "</" would end the script element early.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
-    target = (
-        '<figure class="card target"><figcaption><b>target</b><span>fully sampled</span>'
-        '</figcaption><div class="strip full"></div>'
-        f'<img class="shot" alt="Target image" src="{gray_uri(acquisition.target, top)}">'
-        '<p class="key">Beside: measured columns, reconstruction, absolute error '
-        "(black is none, yellow is large).</p></figure>"
-    )
-    key = (
-        '<p class="key"><i class="start"></i>start<i class="old"></i>acquired'
-        '<i class="new"></i>newest<span>line: SSIM by step</span></p>'
-    )
+    moving = _controls(steps[-1]) + _chart(acquisition, kinds, hidden) if len(steps) > 1 else ""
     return (
-        f'<div class="player" id="{escape(name)}" data-steps="{n_steps}">'
-        f'<div class="controls"><button type="button" class="play" aria-label="Play">'
-        f'<span aria-hidden="true">▶</span></button>'
-        f'<input type="range" min="0" max="{n_steps}" value="{n_steps}" step="1" '
-        f'aria-label="Acquisition step">'
-        f'<output aria-live="off">step {n_steps} of {n_steps}</output></div>'
-        f"{_chart(acquisition.policies, kinds)}{key}"
-        f'<div class="cards">{target}{"".join(card.html for card in cards)}</div>'
+        f'<div class="player" id="{escape(name)}">{moving}{_choice(policies, kinds, hidden)}'
+        f'{_KEY}<div class="cards">{_target(acquisition, limits[0])}{cards}</div>'
         f'<script type="application/json" class="data">{text}</script></div>'
+    )
+
+
+_KEY = (
+    '<p class="key"><i class="start"></i>start<i class="old"></i>acquired'
+    '<i class="new"></i>newest</p>'
+)
+
+
+def _limits(acquisition: Acquisition) -> tuple[float, float]:
+    """Return what is drawn white in images, and brightest in error maps."""
+    errors = [np.abs(policy.images[0] - acquisition.target) for policy in acquisition.policies]
+    limit = float(np.quantile(np.concatenate(errors), _ERROR_QUANTILE))
+    return brightest_shown(acquisition.target), limit
+
+
+def _fitted(acquisition: Acquisition, n_bytes: int) -> tuple[Acquisition, bool]:
+    """Bring images below a number of bytes, and return whether their pixels are kept exactly.
+
+    First pixels are encoded with some loss, then steps are left out, then images are made smaller.
+    """
+    is_exact = True
+    while True:
+        n_frames, n_rows = len(acquisition.steps), acquisition.target.shape[0]
+        uris = _uris(acquisition.policies[0], acquisition, _limits(acquisition), is_exact)
+        taken = len(acquisition.policies) * sum(map(len, uris))
+        most = min(_TALLEST // n_rows, n_frames * n_bytes // max(taken, 1))
+        if n_frames <= most or (n_frames <= _FEWEST and n_rows < 32):
+            return acquisition, is_exact
+        if is_exact:
+            is_exact = False
+        elif n_frames > _FEWEST:
+            acquisition = acquisition.thinned(max(_FEWEST, most))
+        else:
+            acquisition = _halved(acquisition)
+
+
+def _halved(acquisition: Acquisition) -> Acquisition:
+    policies = tuple(replace(one, images=_half(one.images)) for one in acquisition.policies)
+    return replace(acquisition, target=_half(acquisition.target), policies=policies)
+
+
+def _half(images: Float[np.ndarray, "*lead row col"]) -> Float[np.ndarray, "*lead half narrow"]:
+    *_, n_rows, n_cols = images.shape
+    even = images[..., : n_rows // 2 * 2, : n_cols // 2 * 2]
+    return (
+        even[..., ::2, ::2] + even[..., 1::2, ::2] + even[..., ::2, 1::2] + even[..., 1::2, 1::2]
+    ) / 4
+
+
+def _uris(
+    policy: PolicySteps, acquisition: Acquisition, limits: tuple[float, float], is_exact: bool
+) -> tuple[str, str]:
+    """Return the reconstructions and the error maps of all steps, each as one tall picture."""
+    n_cols = acquisition.target.shape[-1]
+    errors = np.abs(policy.images - acquisition.target)
+    return (
+        gray_uri(policy.images.reshape(-1, n_cols), limits[0], is_exact=is_exact),
+        heat_uri(errors.reshape(-1, n_cols), limits[1], is_exact=is_exact),
     )
 
 
@@ -85,59 +145,80 @@ def _kind(policy: PolicySteps, index: int, colors: Mapping[str, int]) -> str:
     return f"series-{colors.get(policy.name, index % _N_COLORS + 1)}"
 
 
-@final
-@dataclass(frozen=True)
-class _Card:
-    html: str
-    data: dict[str, object]
+def _controls(n_steps: int) -> str:
+    return (
+        '<div class="controls"><button type="button" class="play" aria-label="Play">'
+        '<span aria-hidden="true">▶</span></button>'
+        '<input type="range" min="0" max="0" value="0" step="1" aria-label="Acquisition step">'
+        f'<output aria-live="off">step 0 of {n_steps}</output></div>'
+    )
+
+
+def _choice(policies: Sequence[PolicySteps], kinds: Sequence[str], hidden: Sequence[str]) -> str:
+    boxes = "".join(
+        f'<label data-kind="{kind}"><input type="checkbox"{"" if off else " checked"}>'
+        f"{escape(policy.name)}</label>"
+        for policy, kind, off in zip(policies, kinds, hidden, strict=True)
+    )
+    return f'<fieldset class="choice"><legend>Policies shown</legend>{boxes}</fieldset>'
+
+
+def _target(acquisition: Acquisition, top: float) -> str:
+    uri = gray_uri(acquisition.target, top)
+    return (
+        '<figure class="card target"><figcaption><b>target</b><span>fully sampled</span>'
+        '</figcaption><div class="strip full"></div>'
+        f"{_picture('shot', 'Target image', uri, acquisition)}"
+        '<p class="key">Beside, from above: measured columns, reconstruction, absolute error '
+        "(black is none, yellow is large).</p></figure>"
+    )
+
+
+def _picture(kind: str, words: str, uri: str, acquisition: Acquisition) -> str:
+    n_rows, n_cols = acquisition.target.shape
+    return (
+        f'<img class="{kind}" alt="{escape(words)}" style="aspect-ratio:{n_cols}/{n_rows}" '
+        f'src="{uri}">'
+    )
 
 
 def _card(
-    policy: PolicySteps,
-    error: Float[np.ndarray, "step row col"],
-    limits: tuple[float, float],
-    kind: str,
-) -> _Card:
-    images = [gray_uri(image, limits[0]) for image in policy.images]
-    errors = [heat_uri(image, limits[1]) for image in error]
-    scores = [round(float(score), 5) for score in policy.ssim]
+    policy: PolicySteps, acquisition: Acquisition, uris: tuple[str, str], attributes: str
+) -> str:
+    images, errors = uris
     is_told = "oracle" in policy.name.lower()
     mark = " <small>oracle</small>" if policy.is_oracle and not is_told else ""
-    html = (
-        f'<figure class="card" data-kind="{kind}"><figcaption><b>{escape(policy.name)}</b>{mark}'
-        f'<span>SSIM <output class="score">{scores[-1]:.4f}</output></span></figcaption>'
-        f'<canvas class="strip" height="1" role="img" aria-label="Measured columns of '
-        f'{escape(policy.name)}"></canvas>'
-        f'<img class="shot" alt="Reconstruction by {escape(policy.name)}" src="{images[-1]}">'
-        f'<img class="error" alt="Absolute error of {escape(policy.name)}" src="{errors[-1]}">'
-        "</figure>"
+    name = escape(policy.name)
+    return (
+        f'<figure class="card" {attributes}><figcaption><b>{name}</b>{mark}'
+        f'<span>SSIM <output class="score">{policy.ssim[0]:.4f}</output></span></figcaption>'
+        f'<canvas class="strip" height="1" role="img" aria-label="Measured columns of {name}">'
+        f"</canvas>{_picture('shot', f'Reconstruction by {policy.name}', images, acquisition)}"
+        f"{_picture('error', f'Absolute error of {policy.name}', errors, acquisition)}</figure>"
     )
-    data = {
-        "images": images,
-        "errors": errors,
-        "ssim": scores,
-        "columns": list(policy.columns),
-    }
-    return _Card(html, data)
 
 
-def _chart(policies: Sequence[PolicySteps], kinds: Sequence[str]) -> str:
+def _chart(acquisition: Acquisition, kinds: Sequence[str], hidden: Sequence[str]) -> str:
     """Draw SSIM by step as a strip of lines, with a cursor that the player moves."""
     width, height, edge = 600.0, 90.0, 6.0
+    policies, steps = acquisition.policies, np.array(acquisition.steps, dtype=np.float64)
     values = np.concatenate([policy.ssim for policy in policies]).astype(np.float64)
     low, high = float(values.min()), float(values.max())
+    across = edge + steps / steps[-1] * (width - 2 * edge)
     lines = []
-    for policy, kind in zip(policies, kinds, strict=True):
+    for policy, kind, off in zip(policies, kinds, hidden, strict=True):
         up = height - edge - (policy.ssim - low) / ((high - low) or 1.0) * (height - 2 * edge)
-        points = _points(np.linspace(edge, width - edge, len(up)), np.asarray(up, np.float64))
         look = (
             'stroke="var(--ink)" stroke-dasharray="5 4"'
             if policy.is_oracle
             else f'stroke="var(--{kind})"'
         )
-        lines.append(f'<polyline points="{points}" fill="none" stroke-width="2" {look}/>')
-    cursor = f'<line class="cursor" x1="{width - edge}" x2="{width - edge}" y1="0" y2="{height}"/>'
+        points = _points(across, np.asarray(up, np.float64))
+        visible = ' class="off"' if off else ""
+        lines.append(f'<polyline{visible} points="{points}" fill="none" stroke-width="2" {look}/>')
+    cursor = f'<line class="cursor" x1="{edge}" x2="{edge}" y1="0" y2="{height}"/>'
     return (
+        f'<p class="scale">SSIM, {low:.3f} to {high:.3f}</p>'
         f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none" '
         f'role="img" aria-label="SSIM by step, from {low:.3f} to {high:.3f}">{"".join(lines)}'
         f"{cursor}</svg>"

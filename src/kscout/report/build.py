@@ -8,21 +8,27 @@ from typing import final
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Material, Page
 from kscout.evaluation.summary import EvaluationFolder
-from kscout.figures.blocks import Block, Section, Widget, labeled
+from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.files import locked, write_text
 from kscout.names import ANALYSES
 from kscout.player import acquisition_player
-from kscout.report.evaluations import (
-    curves_of,
-    overview_table,
-    result_section,
-    result_sections,
-)
+from kscout.report.evaluations import curves_of, overview_table, result_parts
 from kscout.report.folders import Found, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
-from kscout.report.words import facts, sentences, tell_comparisons, tell_overall
+from kscout.report.words import tell_comparison, tell_comparisons, tell_overall
+
+PLAYER_TITLE = "One acquisition, step by step"
+PICTURE_BYTES = 1_600_000
+"""What the images of all recorded slices of a page may take together."""
+_SAME = (
+    "All policies start from the same columns, and show or hide by their names; error maps share "
+    "one scale. Where a page would grow too large, pictures are compressed and steps left out; "
+    "scores are of the images as they were."
+)
+_PLAYED = f"Move the slider or press play: columns are measured step by step. {_SAME}"
+_STILL = f"After the last step. {_SAME}"
 
 
 @final
@@ -43,8 +49,7 @@ def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> 
     """Read folders and lay out a report; a section appears only where there is data for it."""
     found = search(folders)
     styles = styles_of([curve for one in found.evaluations for curve in curves_of(one.summary)])
-    sections = _evaluation_sections(found.evaluations, styles)
-    sections += [player_section(found, styles), *analysis_sections(found, styles)]
+    sections = [*_evaluation_sections(found, styles), *analysis_sections(found, styles)]
     return Report(
         front=_front(found, title),
         sections=tuple(section for section in sections if section.blocks),
@@ -84,41 +89,55 @@ def _paper_settings(evaluations: Sequence[EvaluationFolder]) -> dict[tuple[int, 
     return settings
 
 
-def _evaluation_sections(
-    evaluations: Sequence[EvaluationFolder], styles: dict[str, LineStyle]
-) -> list[Section]:
-    if len(evaluations) == 1:
-        return result_sections(evaluations[0], styles=styles)
-    sections = [Section("Overview", (overview_table(evaluations),))] if evaluations else []
-    return sections + [result_section(evaluation, styles=styles) for evaluation in evaluations]
+def _evaluation_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
+    """Return what evaluations show: pictures first, then differences, then all numbers."""
+    evaluations, widgets = found.evaluations, _players(found, styles)
+    folders = [one.path for one in evaluations]
+    loose = [one for folder, own in widgets.items() if folder not in folders for one in own]
+    sections = [Section("Overview", (overview_table(evaluations),))] if evaluations[1:] else []
+    for one in evaluations:
+        own = widgets.get(one.path, [])
+        played, stills = own[:1], own[1:]
+        parts: dict[str, tuple[Block, ...]] = {PLAYER_TITLE: tuple(played)}
+        is_only = len(folders) == 1
+        stem = "" if is_only else f"{link_name(one.label)}-"
+        parts |= {**result_parts(one.summary, styles, stem=stem), "Example images": tuple(stills)}
+        if is_only:
+            sections += [Section(title, blocks) for title, blocks in parts.items()]
+        else:
+            told = Prose(tell_comparison(one.summary))
+            blocks = (told, *(block for part in parts.values() for block in part))
+            sections.append(Section(one.label, blocks))
+    return [*sections, Section(PLAYER_TITLE, tuple(loose))]
 
 
-def player_section(found: Found, styles: dict[str, LineStyle]) -> Section:
-    """Return the step-by-step acquisitions that were recorded."""
-    caption = (
-        "Move the slider or press play: each step measures one more column. All policies start "
-        "from the same columns; error maps share one scale."
-    )
+def _players(found: Found, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:
+    """Return the slices that were recorded in each folder; together they stay within bounds."""
     colors = {
         name: SERIES.index(style.color) + 1
         for name, style in styles.items()
         if style.color in SERIES
     }
-    widgets = [
-        Widget(
-            acquisition_player(acquisition, name=f"player-{index}", colors=colors),
-            f"{acquisition.title}. {caption}",
+    n_frames = sum(len(acquisition.steps) for _, acquisition in found.acquisitions)
+    widgets: dict[Path, list[Widget]] = {}
+    for number, (folder, acquisition) in enumerate(found.acquisitions, start=1):
+        n_own = len(acquisition.steps)
+        html = acquisition_player(
+            acquisition,
+            name=f"player-{number}",
+            colors=colors,
+            n_bytes=PICTURE_BYTES * n_own // n_frames,
         )
-        for index, acquisition in enumerate(found.acquisitions, start=1)
-    ]
-    return Section("One acquisition, step by step", tuple(widgets))
+        caption = f"{acquisition.title}. {_PLAYED if n_own > 1 else _STILL}"
+        widgets.setdefault(folder, []).append(Widget(html, caption))
+    return widgets
 
 
 def _front(found: Found, title: str | None) -> Front:
     evaluations = found.evaluations
     if len(evaluations) == 1:
-        only = evaluations[0].summary
-        return Front(title or "Acquisition policies compared", sentences(only), facts=facts(only))
+        told = tell_comparison(evaluations[0].summary)
+        return Front(title or "Acquisition policies compared", (told,))
     if evaluations:
         protocols = ", ".join(dict.fromkeys(one.summary.protocol for one in evaluations))
         return Front(

@@ -1,21 +1,22 @@
 """What an evaluation folder says: tables and figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
 
 import numpy as np
 
 from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, SSIM
 from kscout.evaluation.summary import EvaluationFolder, PolicySummary, StepDifferences, Summary
-from kscout.figures.blocks import Block, Drawing, Prose, Section, link_name
+from kscout.figures.blocks import Block, Drawing, Prose, Widget
 from kscout.figures.curves import (
     draw_differences,
     draw_final_differences,
     draw_ranking,
     draw_ssim_by_step,
 )
-from kscout.figures.series import Curve, LineStyle, styles_of
+from kscout.figures.series import Curve, LineStyle
 from kscout.figures.tables import Column, Measured, Row, Table
-from kscout.report.words import sentences
+from kscout.report.words import facts, sentences
 
 PROTOCOL_WORDS = {
     "paper": "Protocol **paper**: images are brought to the target's units with the target's own "
@@ -97,33 +98,20 @@ def curves_of(summary: Summary, metric: str = "ssim") -> list[Curve]:
     ]
 
 
-def result_sections(
-    evaluation: EvaluationFolder, *, styles: dict[str, LineStyle] | None = None
-) -> list[Section]:
-    """Return the sections of a report on one evaluation."""
-    blocks = _blocks(evaluation, styles)
-    return [Section(title, found) for title, found in blocks.items()]
-
-
-def result_section(
-    evaluation: EvaluationFolder, *, styles: dict[str, LineStyle] | None = None
-) -> Section:
-    """Return all that one of several evaluations shows as one section."""
-    stem = f"{link_name(evaluation.label)}-"
-    told = tuple(Prose(sentence) for sentence in sentences(evaluation.summary))
-    parts = (told, *_blocks(evaluation, styles, stem).values())
-    return Section(evaluation.label, tuple(block for part in parts for block in part))
-
-
-def _blocks(
-    evaluation: EvaluationFolder, styles: dict[str, LineStyle] | None, stem: str = ""
+def result_parts(
+    summary: Summary, looks: dict[str, LineStyle], *, stem: str = ""
 ) -> dict[str, tuple[Block, ...]]:
-    summary = evaluation.summary
-    curves = curves_of(summary)
-    looks = styles or styles_of(curves)
+    """Return what one evaluation shows, by title.
+
+    Args:
+        summary: of the evaluation.
+        looks: of its policies.
+        stem: that names of figures and tables begin with, where a page holds several evaluations.
+    """
+    told = [Prose(sentence) for sentence in sentences(summary)[1:]]
     protocol = PROTOCOL_WORDS.get(summary.protocol, f"Protocol {summary.protocol}.")
     by_step = Drawing(
-        draw_ssim_by_step(curves, styles=looks),
+        draw_ssim_by_step(curves_of(summary), styles=looks),
         f"{stem}ssim-by-step",
         f"SSIM after every acquired column, mean over {summary.n_slices} slices of the "
         f"{summary.split} split. Oracles, which look at the ground truth, are dashed. Volumes "
@@ -131,10 +119,21 @@ def _blocks(
     )
     return {
         f"Difference to {summary.reference}": _differences(summary, looks, stem),
-        "Scores": (Prose(protocol), policy_table(summary, name=f"{stem}policies")),
+        "Scores": (
+            *told,
+            Widget(facts_html(facts(summary))),
+            Prose(protocol),
+            policy_table(summary, name=f"{stem}policies"),
+        ),
         "SSIM by step": (by_step,),
         "SSIM and PSNR": _ranking(summary, looks, stem),
     }
+
+
+def facts_html(told: Mapping[str, str]) -> str:
+    """Return short facts by label as a grid."""
+    pairs = (f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in told.items())
+    return f'<dl class="facts">{"".join(pairs)}</dl>'
 
 
 def differences_of(summary: Summary) -> list[Curve]:

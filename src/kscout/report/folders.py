@@ -9,14 +9,13 @@ from typing import Any, final
 
 from kscout.config import to_table
 from kscout.errors import DataError
+from kscout.evaluation.acquisitions import ACQUISITIONS, Acquisition, load_acquisition
 from kscout.evaluation.analyses import Tabulated, find_tables
 from kscout.evaluation.run_names import folder_labels
 from kscout.evaluation.summary import SUMMARY, EvaluationFolder, read_summary
 from kscout.files import read_json, read_text
-from kscout.player import Acquisition, load_acquisition
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 
-ACQUISITIONS = "acquisition*.npz"
 _ORIGIN = (
     "protocol",
     "metric_convention",
@@ -40,7 +39,8 @@ class Found:
 
     evaluations: tuple[EvaluationFolder, ...]
     runs: tuple[RunRecord, ...]
-    acquisitions: tuple[Acquisition, ...]
+    acquisitions: tuple[tuple[Path, Acquisition], ...]
+    """Folder and a slice that was recorded there."""
     tables: tuple[tuple[str, Tabulated], ...]
     """Folder's label and a table that `kscout analyze` wrote there."""
     provenance: dict[str, Facts]
@@ -63,7 +63,7 @@ def search(names: Sequence[str | Path]) -> Found:
         evaluations=tuple(evaluations),
         runs=tuple(run for _, run in runs),
         acquisitions=tuple(
-            load_acquisition(file)
+            (folder, load_acquisition(file))
             for folder in folders
             for file in sorted(folder.glob(ACQUISITIONS))
         ),

@@ -13,20 +13,9 @@ TIE = 1e-6
 """Differences of SSIM up to this are rounding, as for the oracles; a test holds both together."""
 
 
-def told_policy(summary: Summary) -> PolicySummary | None:
-    """Return the policy that a page is about, beside the reference; None where there is none.
-
-    It is the best trained one, else the best that a scanner could run.
-    """
-    others = [
-        one for one in summary.ranked if not one.is_oracle and one.policy != summary.reference
-    ]
-    return next((one for one in others if one.is_trained), others[0] if others else None)
-
-
 def tell_comparison(summary: Summary) -> str:
     """State the difference between the told policy and the reference, with its interval."""
-    told = told_policy(summary)
+    told = summary.told
     if told is None:
         return tell_winner(summary)
     end = f"after {_columns(summary.steps)}"
@@ -43,7 +32,7 @@ def tell_comparisons(evaluations: Sequence[EvaluationFolder]) -> str:
     """State the same difference in each of several evaluations, with intervals."""
     parts = []
     for one in evaluations:
-        told = told_policy(one.summary)
+        told = one.summary.told
         compared = None if told is None else one.summary.comparison(told.policy)
         if compared is None:
             continue

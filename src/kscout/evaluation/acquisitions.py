@@ -1,0 +1,140 @@
+"""One slice acquired by several policies, step by step: the record and its file, without torch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from kscout.errors import DataError
+from kscout.files import read_arrays, written_whole
+
+ACQUISITIONS = "acquisition*.npz"
+"""The files of such records in the folder of an evaluation."""
+
+
+@final
+@dataclass(frozen=True)
+class PolicySteps:
+    """How one policy acquired a slice."""
+
+    name: str
+    images: Float[np.ndarray, "frame row col"]
+    """Reconstructions in the target's units, one per kept step."""
+    ssim: Float[np.ndarray, " frame"]
+    columns: tuple[int, ...]
+    """All acquired columns in order; fewer than others' where a policy stopped."""
+    is_oracle: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Acquisition:
+    """One slice acquired by several policies from the same start."""
+
+    target: Float[np.ndarray, "row col"]
+    start_columns: tuple[int, ...]
+    policies: tuple[PolicySteps, ...]
+    title: str = "One slice"
+    steps: tuple[int, ...] = ()
+    """How many columns were acquired when each image was kept; 0, 1, 2, ... where not given."""
+    shown: tuple[str, ...] = ()
+    """Policies that a page shows before anyone has chosen; the first ones where not given."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(policy.images) for policy in self.policies}
+        if len(lengths) != 1 or 0 in lengths:
+            raise DataError(f"policies of one acquisition have {sorted(lengths)} images each")
+        if not self.steps:
+            object.__setattr__(self, "steps", tuple(range(lengths.pop())))
+        for policy in self.policies:
+            n_frames, n_columns = len(self.steps), len(policy.columns)
+            if n_columns > self.steps[-1] or len(policy.ssim) != n_frames:
+                raise DataError(
+                    f"{policy.name} has {len(policy.ssim)} scores and {n_columns} columns; "
+                    f"expected {n_frames} scores and at most {self.steps[-1]} columns"
+                )
+            if policy.images.shape != (n_frames, *self.target.shape):
+                raise DataError(
+                    f"{policy.name} has images of shape {policy.images.shape}; expected "
+                    f"{(n_frames, *self.target.shape)}"
+                )
+
+    def kept(self, places: Sequence[int]) -> "Acquisition":
+        """Return the same with the images at some places alone; the last one must be among them."""
+        rows = list(places)
+        policies = tuple(
+            replace(one, images=one.images[rows], ssim=one.ssim[rows]) for one in self.policies
+        )
+        return replace(self, policies=policies, steps=tuple(self.steps[row] for row in rows))
+
+    def thinned(self, n_images: int) -> "Acquisition":
+        """Return the same with at most so many images, spread from the first to the last."""
+        last = len(self.steps) - 1
+        places = np.linspace(0 if n_images > 1 else last, last, min(n_images, last + 1))
+        return self.kept(sorted(set(places.round().astype(int).tolist())))
+
+
+def save_acquisition(acquisition: Acquisition, path: Path) -> None:
+    """Write one .npz file, which `report` finds by its name; images in 256 levels."""
+    top = float(acquisition.target.max())
+    arrays = {
+        "target": acquisition.target.astype(np.float32),
+        "start_columns": np.array(acquisition.start_columns),
+        "steps": np.array(acquisition.steps),
+        "top": np.array(top),
+    }
+    for index, policy in enumerate(acquisition.policies):
+        arrays[f"images_{index}"] = _levels(policy.images, top)
+        arrays[f"ssim_{index}"] = policy.ssim.astype(np.float32)
+        arrays[f"columns_{index}"] = np.array(policy.columns)
+    about = {
+        "title": acquisition.title,
+        "shown": list(acquisition.shown),
+        "policies": [
+            {"name": policy.name, "is_oracle": policy.is_oracle} for policy in acquisition.policies
+        ],
+    }
+    with written_whole(path) as aside, aside.open("wb") as file:
+        np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)  # type: ignore[arg-type]
+
+
+def _levels(
+    images: Float[np.ndarray, "frame row col"], top: float
+) -> UInt8[np.ndarray, "frame row col"]:
+    return np.rint(np.clip(np.nan_to_num(images) / (top or 1.0), 0, 1) * 255).astype(np.uint8)
+
+
+def load_acquisition(path: Path) -> Acquisition:
+    """Read what `save_acquisition` wrote; version 0.1 kept all steps, in floating point."""
+    try:
+        arrays = read_arrays(path)
+        about = json.loads(str(arrays["about"]))
+        unit = float(arrays["top"]) / 255 if "top" in arrays else 1.0
+        policies = tuple(
+            PolicySteps(
+                name=str(policy["name"]),
+                images=arrays[f"images_{index}"].astype(np.float32) * np.float32(unit),
+                ssim=arrays[f"ssim_{index}"].astype(np.float64),
+                columns=_whole(arrays[f"columns_{index}"]),
+                is_oracle=bool(policy["is_oracle"]),
+            )
+            for index, policy in enumerate(about["policies"])
+        )
+        return Acquisition(
+            *(arrays["target"].astype(np.float32), _whole(arrays["start_columns"]), policies),
+            title=str(about["title"]),
+            steps=_whole(arrays["steps"]) if "steps" in arrays else (),
+            shown=tuple(map(str, about.get("shown", ()))),
+        )
+    # A damaged archive may raise almost anything.
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise DataError(f"{path} is not a recorded acquisition ({why}); record it anew") from error
+
+
+def _whole(values: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)

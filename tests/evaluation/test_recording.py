@@ -1,0 +1,136 @@
+"""An evaluation keeps a few slices with images, of what it scored, for every report on it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kscout.data.slices import SliceSet
+from kscout.evaluation.acquisitions import Acquisition, load_acquisition
+from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.recording import typical_place
+from kscout.evaluation.results import read_rows, read_scores
+from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.metrics import ssim
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.report.build import build_report, write_report
+
+PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=3, batch_size=3)
+NAMES = ("random", "center-out", "fixed", "oracle")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    out = tmp_path_factory.mktemp("evaluation")
+    test, train = (request.getfixturevalue(f"{name}_slices") for name in ("test", "train"))
+    setting = EvaluationSetting(PLAN, seeds=(4, 5), n_fixed_slices=4)
+    evaluate(NAMES, test, ZeroFilled(), setting, train=train, out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def kept(folder: Path) -> list[Acquisition]:
+    return [load_acquisition(path) for path in sorted(folder.glob("acquisition-*.npz"))]
+
+
+def test_every_policy_is_kept_as_it_was_scored(folder: Path, kept: list[Acquisition]) -> None:
+    rows = list(read_rows(folder))
+    assert [one.steps for one in kept] == [(0, 1, 2, 3, 4), (4,), (4,)]
+    for acquisition in kept:
+        volume, number = acquisition.title.split(":")[0].split(", slice ")
+        assert {policy.name for policy in acquisition.policies} == set(NAMES)
+        for policy in acquisition.policies:
+            own = [
+                row
+                for row in rows
+                if (row["policy"], row["volume"], row["slice"]) == (policy.name, volume, number)
+                and (row["trajectory"], row["seed"]) == ("0", "4")
+            ]
+            assert [str(column) for column in policy.columns] == [row["column"] for row in own[1:]]
+            scores = [float(own[step]["ssim"]) for step in acquisition.steps]
+            assert policy.ssim == pytest.approx(scores, abs=1e-5)
+            assert policy.is_oracle is (policy.name == "oracle")
+
+
+def test_kept_images_are_those_that_were_scored(
+    test_slices: SliceSet, kept: list[Acquisition]
+) -> None:
+    for acquisition in kept:
+        volume, number = acquisition.title.split(":")[0].split(", slice ")
+        names = zip(test_slices.volumes, test_slices.slices, strict=True)
+        place = list(names).index((volume, int(number)))
+        batch = test_slices.batch(torch.tensor([place]))
+        assert acquisition.target == pytest.approx(batch.target[0].numpy())
+        for policy in acquisition.policies:
+            image = torch.from_numpy(policy.images[-1])[None]
+            found = ssim(image, batch.target, data_range=batch.data_range)
+            # Images have 256 levels.
+            assert float(found) == pytest.approx(float(policy.ssim[-1]), abs=0.01)
+
+
+def test_the_first_slice_has_the_median_lead(folder: Path, kept: list[Acquisition]) -> None:
+    scores = read_scores(folder)
+    final = {
+        name: np.mean([one.metric("ssim")[:, -1] for one in scores if one.policy == name], axis=0)
+        for name in NAMES
+    }
+    lead = final["center-out"] - final["fixed"]
+    if final["random"].mean() > final["center-out"].mean():
+        lead = final["random"] - final["fixed"]
+    assert f"{np.sort(lead)[3]:+.4f} from fixed in SSIM, the median of all slices" in kept[0].title
+    assert typical_place(lead, 0.1) == np.argmin(lead)
+    assert {"fixed", "oracle"} <= set(kept[0].shown) <= set(NAMES)
+
+
+def test_a_report_shows_them_without_any_analysis(folder: Path, tmp_path: Path) -> None:
+    report = build_report([folder])
+    titles = [section.title for section in report.sections]
+    assert titles[:2] == ["One acquisition, step by step", "Difference to fixed"]
+    assert "Example images" in titles
+    (page,) = write_report(report, tmp_path / "r.html")
+    text = page.read_text()
+    assert text.count('class="player"') == 3 and text.count('type="range"') == 1
+    for name in NAMES:
+        assert text.count(f'type="checkbox">{name}<') + text.count(f"checked>{name}<") == 3
+
+
+def test_steps_of_several_columns_and_starts_of_ones_own_are_kept(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    plan = AcquisitionPlan(n_initial=0, horizon=5, n_trajectories=2, columns_per_step=2)
+    setting = EvaluationSetting(plan, initial="0,3,6", n_examples=1)
+    evaluate(("random", "oracle"), test_slices, ZeroFilled(), setting, out=tmp_path)
+    kept = load_acquisition(tmp_path / "acquisition-1.npz")
+    assert kept.start_columns == (0, 3, 6) and kept.steps == (0, 2, 4, 5)
+    volume, number = kept.title.split(":")[0].split(", slice ")
+    for policy in kept.policies:
+        own = [
+            row
+            for row in read_rows(tmp_path)
+            if (row["policy"], row["volume"], row["slice"]) == (policy.name, volume, number)
+            and row["trajectory"] == "0"
+        ]
+        assert " ".join(map(str, policy.columns)) == " ".join(row["column"] for row in own[1:])
+        assert policy.ssim == pytest.approx([float(row["ssim"]) for row in own], abs=1e-5)
+
+
+def test_a_policy_that_stops_keeps_its_last_image(test_slices: SliceSet, tmp_path: Path) -> None:
+    plan = AcquisitionPlan(n_initial=3, horizon=4, stop_below=0.01)
+    evaluate(("oracle",), test_slices, ZeroFilled(), EvaluationSetting(plan), out=tmp_path)
+    kept = [load_acquisition(path) for path in sorted(tmp_path.glob("acquisition-*.npz"))]
+    assert all(len(one.policies[0].columns) <= 4 for one in kept)
+    rows = [row for row in read_rows(tmp_path) if row["step"] == "4"]
+    last = {(row["volume"], row["slice"]): float(row["ssim"]) for row in rows}
+    for one in kept:
+        volume, number = one.title.split(":")[0].split(", slice ")
+        assert one.policies[0].ssim[-1] == pytest.approx(last[volume, number], abs=1e-5)
+
+
+def test_none_are_kept_where_none_are_wanted(
+    folder: Path, test_slices: SliceSet, tmp_path: Path
+) -> None:
+    for n_examples in (2, 0):
+        setting = EvaluationSetting(PLAN, n_examples=n_examples)
+        evaluate(("random",), test_slices, ZeroFilled(), setting, out=tmp_path)
+        assert len(list(tmp_path.glob("acquisition*"))) == n_examples
