@@ -5,9 +5,11 @@ import pytest
 from kscout.evaluation.paper_numbers import (
     COST_DAYS,
     GAMMAS,
+    ORACLE_PSNR,
     SETTINGS,
     SNR,
     SSIM,
+    gamma_of,
     method_of,
     same_setting,
 )
@@ -51,6 +53,20 @@ def test_the_brains_adaptive_oracle_is_below_the_fixed_one_on_the_long_horizon()
 )
 def test_only_the_papers_methods_get_its_numbers(name: str, method: str | None) -> None:
     assert method_of(name) == method
+
+
+@pytest.mark.parametrize(
+    ("name", "gamma"), [("ngreedy-0.95", 0.95), ("ngreedy", 1.0), ("greedy", None), ("fixed", None)]
+)
+def test_names_tell_the_discount(name: str, gamma: float | None) -> None:
+    assert gamma_of(name) == gamma
+
+
+def test_the_papers_psnr_is_that_of_its_oracles_on_knees() -> None:
+    assert ORACLE_PSNR == {
+        "knee-base": {"na-oracle": 27.21, "oracle": 27.5},
+        "knee-long": {"na-oracle": 25.59, "oracle": 26.13},
+    }
 
 
 def test_settings_are_recognized_by_size_start_and_steps() -> None:

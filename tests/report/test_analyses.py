@@ -123,6 +123,45 @@ def test_ratios_of_two_horizons_stand_beside_the_papers_own(tmp_path: Path) -> N
     assert [block.name for block in blocks if isinstance(block, Table)] == names
 
 
+def test_entropies_of_many_discounts_are_divided_at_one_half(tmp_path: Path) -> None:
+    gammas = ("0", "0.1", "0.2", "0.5", "0.8", "0.9", "1")
+    names = ["greedy", *(f"ngreedy-{gamma}" for gamma in gammas)]
+    rows = [
+        EntropyRow(name, step, 1, 2.0, None, 1.0, None, 1.0, None)
+        for name in names
+        for step in (1, 2)
+    ]
+    drawings = [x for x in Entropy.blocks(rows, Page(), tmp_path) if isinstance(x, Drawing)]
+    labels = {
+        one.name: [line.get_label() for line in one.figure.axes[0].get_lines()] for one in drawings
+    }
+    assert labels == {"entropies-low": names[:5], "entropies-high": [names[0], *names[4:]]}
+    assert "up to .5" in drawings[0].caption and ".5 and more" in drawings[1].caption
+    (whole,) = Entropy.blocks([row for row in rows if row.policy in names[:3]], Page(), tmp_path)
+    assert isinstance(whole, Drawing) and whole.name == "entropies"
+
+
+def test_all_training_times_of_the_paper_stand_below_ours(tmp_path: Path) -> None:
+    rows = Cost().compute([str(write_run(tmp_path / "greedy"))])
+    (table,) = (x for x in Cost.blocks(rows, Page(), tmp_path) if isinstance(x, Table))
+    names = [column.name for column in table.columns]
+    assert names[4:7] == ["in lockstep", "time (s)", "its share (s)"]
+    for setting, told in {
+        "knee, base": "1.0 days and 1.5 days",
+        "knee, long": "1.5 days and 2.0 days on 2 cards",
+        "brain, base": "2.0 days and 3.0 days on 2 cards",
+        "brain, long": "4.5 days and 5.0 days on 4 cards",
+    }.items():
+        assert f"{setting} horizon {told}" in table.note
+
+
+def test_the_oracles_psnr_stands_beside_the_papers(tmp_path: Path) -> None:
+    table = tables_at(tmp_path, n_cols=128)["policies"]
+    shown = {row.cells[0]: row.cells[-1] for row in table.rows}
+    assert (shown["oracle"], shown["na-oracle"]) == (Measured(27.5), Measured(27.21))
+    assert shown["greedy"] is None and table.columns[-1].is_paper
+
+
 def test_discounts_stand_beside_the_papers(tmp_path: Path) -> None:
     tables = tables_at(tmp_path, n_cols=128)
     lines = to_csv(tables["discount"]).splitlines()

@@ -56,6 +56,8 @@ SNR = {
     for setting, table in _TABLES["snr"].items()
 }
 """Signal-to-noise ratio of gradients by setting, method and epoch."""
+ORACLE_PSNR = {setting: dict(table) for setting, table in _TABLES["oracle_psnr"].items()}
+"""Final PSNR in dB by setting, of the oracles alone (appendix, PSNR evaluation)."""
 COST_DAYS = {
     setting: {method: (days, n_cards) for method, (days, n_cards) in table.items()}
     for setting, table in _TABLES["cost_days"].items()
@@ -85,6 +87,12 @@ def method_of(name: str) -> str | None:
     if found := _NON_GREEDY.search(lower):
         return {1.0: "ngreedy", 0.9: "ngreedy-0.9"}.get(float(found.group(1) or 1))
     return lower if any(lower in table for table in SSIM.values()) else None
+
+
+def gamma_of(name: str) -> float | None:
+    """Return the discount that a policy's name in our tables tells, None where it tells none."""
+    found = _NON_GREEDY.search(name.lower())
+    return float(found.group(1) or 1) if found else None
 
 
 def same_setting(n_cols: int | None, n_initial: int | None, steps: int) -> PaperSetting | None:

@@ -167,7 +167,7 @@ def draw_curves(
     training: Sequence[Curve], validation: Sequence[Curve], *, styles: Styles = None
 ) -> Figure:
     """Draw learning curves: training and validation side by side on one scale."""
-    both = {"training": training, "validation": validation}
+    both = {"training, while learning": training, "validation": validation}
     panels = {title: curves for title, curves in both.items() if curves}
     with house_style():
         size = (6.4 if len(panels) < 2 else 7.2, 3.6)

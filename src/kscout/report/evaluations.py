@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, SSIM
+from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, ORACLE_PSNR, SSIM, PaperSetting
 from kscout.evaluation.summary import EvaluationFolder, PolicySummary, StepDifferences, Summary
 from kscout.figures.blocks import Block, Drawing, Prose, Widget
 from kscout.figures.curves import (
@@ -42,13 +42,13 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
         Column("NMSE", best="min"),
         Column(f"SSIM minus {summary.reference}", is_signed=True),
         Column("p (corrected)", digits=3, is_probability=True),
-        *([Column(f"paper: {setting.title}", is_paper=True)] if setting else []),
+        *(_paper_columns(setting) if setting else []),
     )
     rows = tuple(
         _policy_row(summary, policy, setting.name if setting else None) for policy in ranked
     )
     paper = (
-        f"The last column is printed in {ARXIV}, for the same image size, start and number of "
+        f"What is headed paper is printed in {ARXIV}, for the same image size, start and number of "
         "steps on fastMRI data under protocol paper: not our measurement, and the data are others "
         "unless this store holds fastMRI."
         if setting
@@ -79,9 +79,23 @@ def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) ->
             Measured(compared.difference, interval=compared.interval) if compared else None,
             Measured(compared.p_value_corrected) if compared else None,
             *([_paper_cell(policy, setting)] if setting else []),
+            *([_paper_psnr(policy, setting)] if setting in ORACLE_PSNR else []),
         ),
         is_oracle=policy.is_oracle,
     )
+
+
+def _paper_columns(setting: PaperSetting) -> list[Column]:
+    """Return the paper's SSIM and, where it tells that of its oracles, PSNR."""
+    columns = [Column(f"paper: {setting.title}", is_paper=True)]
+    if setting.name in ORACLE_PSNR:
+        columns.append(Column("paper: PSNR (dB)", digits=2, is_paper=True))
+    return columns
+
+
+def _paper_psnr(policy: PolicySummary, setting: str | None) -> Measured | None:
+    found = ORACLE_PSNR[setting or ""].get(policy.paper_method or "")
+    return Measured(found) if found else None
 
 
 def _paper_cell(policy: PolicySummary, setting: str) -> Measured | None:

@@ -18,8 +18,10 @@ from kscout.runs import RunRecord, read_run
 SERIES = ("train_ssim", "val_ssim")
 """Keys of `metrics.jsonl`; reconstructors have the second alone."""
 _CAPTION = (
-    "Learning curves: mean SSIM per epoch on training and on validation slices, one sampled "
-    "trajectory each; bands are one standard deviation over seeds."
+    "Learning curves: mean final SSIM per epoch; bands are one standard deviation over seeds. "
+    "Training: of the acquisitions that the epoch learned from, while the weights changed (one per "
+    "slice for greedy, all q trajectories for non-greedy); the paper computes it apart, after the "
+    "epoch. Validation: one acquisition per held-out slice after the epoch, the same draws always."
 )
 
 

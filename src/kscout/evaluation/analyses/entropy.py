@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
+from kscout.evaluation.paper_numbers import gamma_of
 from kscout.evaluation.progress import OnStep, Step
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
@@ -20,6 +21,14 @@ _CAPTION = (
     "averaged over slices of each slice's own. Their difference, the mutual information, is how "
     "much the choice depends on the slice. Bands are one standard deviation over seeds."
 )
+
+_SPLIT, _MOST_CURVES = 0.5, 6
+"""The discount that the paper's figures of many are divided at, and how many one figure holds."""
+_PARTS = {
+    "": "",
+    "-low": " Non-greedy policies with discounts up to .5, the others beside.",
+    "-high": " Non-greedy policies with discounts of .5 and more, the others beside.",
+}
 
 
 @final
@@ -88,15 +97,34 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         """Draw the three quantities side by side, with bands over seeds."""
         from kscout.figures.curves import draw_entropies
 
-        return {self.file: draw_entropies(_panels(rows))}
+        parts = _parts(rows).items()
+        return {f"{self.file}{part}": draw_entropies(_panels(own)) for part, own in parts}
 
     @classmethod
     def blocks(cls, rows: Sequence[EntropyRow], page: Page, folder: Path) -> list[Block]:
         from kscout.figures.curves import draw_entropies
 
         looks = page.looks_of({row.policy for row in rows})
-        figure = draw_entropies(_panels(rows), styles=looks)
-        return [Drawing(figure, "entropies", _CAPTION, is_wide=True)]
+        return [
+            Drawing(
+                draw_entropies(_panels(own), styles=looks),
+                f"entropies{part}",
+                f"{_CAPTION}{_PARTS[part]}",
+                is_wide=True,
+            )
+            for part, own in _parts(rows).items()
+        ]
+
+
+def _parts(rows: Sequence[EntropyRow]) -> dict[str, Sequence[EntropyRow]]:
+    """Return rows by part of the figure; many discounts are divided at .5, as in the paper."""
+    gammas = {row.policy: gamma_of(row.policy) for row in rows}
+    if len(gammas) <= _MOST_CURVES:
+        return {"": rows}
+    low = [row for row in rows if (gammas[row.policy] or 0) <= _SPLIT]
+    high = [row for row in rows if (found := gammas[row.policy]) is None or found >= _SPLIT]
+    both = {len({row.policy for row in part}) for part in (low, high)}
+    return {"": rows} if len(gammas) in both else {"-low": low, "-high": high}
 
 
 def _panels(rows: Sequence[EntropyRow]) -> dict[str, list[Curve]]:
