@@ -30,6 +30,9 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     The temporary file lies in the same folder, so that the rename is atomic.
     """
+    # A rename would put a file in the place of a device or a pipe.
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FileExistsError(errno.EEXIST, "no regular file, and is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:

@@ -1,6 +1,7 @@
 """`kscout data` does what its help says."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,26 @@ def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> No
     first = store.split("val")
     expected = (first.magnitudes()[0] / first.data_range[0]).clamp(0, 1).numpy()
     assert np.abs(picture[:9, :9] - expected).max() <= 2 / 255
+
+
+def test_more_pictures_than_slices_are_all_slices(store: Store, tmp_path: Path) -> None:
+    said = call(
+        "show", store.path, "--split", "val", "--images", 10**18, "--out", tmp_path / "a.png"
+    )
+    assert "6 slices" in said
+
+
+def test_a_device_is_not_replaced_by_a_picture(store: Store, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="no regular file, and is not replaced"):
+        call("show", store.path, "--out", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("out", ["", "/"])
+def test_a_store_needs_a_name(out: str) -> None:
+    with pytest.raises(DataError, match=r"is no name for a store; give that of a new folder"):
+        call("make", "knee", "--volumes", "1,0,0", "--out", out)
 
 
 def test_help_has_examples_and_needs_no_torch() -> None:

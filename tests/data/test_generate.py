@@ -119,7 +119,7 @@ def test_what_cannot_be_made_is_refused() -> None:
         with pytest.raises(ConfigError, match="ask for one or more, up to 1000000"):
             MakeSettings(kind="knee", volumes=volumes)
     for option in ({"slices": 10**9}, {"size": 10**6}, {"seed": -1}, {"workers": 10**6}):
-        with pytest.raises(ConfigError, match=r"10000|--seed -1"):
+        with pytest.raises(ConfigError, match=r"10000|--seed is -1"):
             MakeSettings(kind="knee", **option)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="unknown variant of brain 'structured'"):
         MakeSettings(kind="brain", variant="structured")

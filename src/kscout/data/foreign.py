@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def identify(path: Path) -> str | None:
     """Say what a file is and what to do with it, where that is known."""
     if not path.is_file():
         return "no regular file; remove it" if path.exists() else None
-    with path.open("rb") as file:
+    head = b""
+    with suppress(OSError), path.open("rb") as file:
         head = file.read(520)
     for offset, magic, told in _BY_CONTENT:
         if head[offset : offset + len(magic)] == magic:

@@ -60,11 +60,9 @@ class MakeSettings:
             )
         check_request(self.slices, self.size or SOURCES[self.kind].size)
         most = max(_ALWAYS_WORKERS, 4 * (os.cpu_count() or 1))
-        if self.seed < 0 or not 0 <= self.workers <= most:
-            raise ConfigError(
-                f"--seed {self.seed} and --workers {self.workers} cannot be; give a seed of 0 or "
-                f"more and up to {most} workers"
-            )
+        for name, value, bound in (("seed", self.seed, 2**63), ("workers", self.workers, most)):
+            if not 0 <= value <= bound:
+                raise ConfigError(f"--{name} is {value}; it must be 0 or more, up to {bound}")
         if self.variant not in SOURCES[self.kind].variants:
             raise unknown_name(
                 f"variant of {self.kind}", self.variant, list(SOURCES[self.kind].variants)
@@ -91,7 +89,7 @@ class MakeSettings:
             train, val, test = (int(part) for part in text.split(","))
         except ValueError as error:
             raise ConfigError(
-                f"--volumes {text!r} is not three numbers; write train,val,test as in 40,10,10"
+                f"--volumes {text[:50]!r} is not three numbers; write train,val,test as in 40,10,10"
             ) from error
         return train, val, test
 

@@ -66,18 +66,19 @@ def _describe_geometry(store: Store) -> list[dict[str, Any]]:
     records = [record for record in store.manifest.volumes if record.geometry is not None]
     counts = Counter((record.geometry, record.size) for record in records)
     return [
-        {"volumes": count, **_describe_change(geometry, size)}
+        _describe_change(count, geometry, size)
         for (geometry, size), count in counts.most_common()
         if geometry is not None
     ]
 
 
-def _describe_change(geometry: Geometry, size: tuple[int, int]) -> dict[str, Any]:
+def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> dict[str, Any]:
     """Return sizes and spacings in the file and in the store, what was cut, and a sentence."""
     before, after = geometry.spacing_mm, geometry.stored_mm
     resampled = resampled_size(geometry.size, before, after) if before and after else geometry.size
     cropped = [max(0, have - keep) for have, keep in zip(resampled, size, strict=True)]
-    told = "{}x{}".format(*geometry.size) + _at(before)
+    volumes = "1 volume" if count == 1 else f"{count} volumes"
+    told = "{} of {}x{}".format(volumes, *geometry.size) + _at(before)
     if before != after:
         told += ", resampled to {}x{}".format(*resampled) + _at(after)
     if any(cropped):
@@ -86,6 +87,7 @@ def _describe_change(geometry: Geometry, size: tuple[int, int]) -> dict[str, Any
     elif size != resampled:
         told += ", padded to {}x{}".format(*size)
     return {
+        "volumes": count,
         "file_size": list(geometry.size),
         "file_mm": before and list(before),
         "stored_size": list(size),

@@ -19,7 +19,9 @@ def save_montage(
     """
     split = split or next(iter(store.manifest.splits))
     whole = store.split(split, size=size, lazy=True)
-    spread = np.unique(np.linspace(0, len(whole) - 1, n_images).round().astype(np.int64))
+    spread = np.unique(
+        np.linspace(0, len(whole) - 1, min(n_images, len(whole))).round().astype(np.int64)
+    )
     slices = whole.subset(torch.from_numpy(spread))
     shown = (slices.magnitudes() / slices.data_range[:, None, None]).clamp(0, 1)
     png.save_montage(path, shown.numpy())

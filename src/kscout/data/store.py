@@ -127,6 +127,8 @@ class Store:
 
 def unfinished_path(path: Path) -> Path:
     """Return the hidden folder beside `path` in which a store grows until it is whole."""
+    if not path.name:
+        raise DataError(f"{path} is no name for a store; give that of a new folder with --out")
     return path.with_name(f".{path.name}.unfinished")
 
 
