@@ -196,15 +196,15 @@ def test_the_index_names_every_run_for_reports(plan_of: PlanOf) -> None:
         assert json.loads((plan.root / record["folder"] / "node.json").read_text())["settings"]
 
 
-def start_worker(node: Node) -> subprocess.Popen[bytes]:
-    """Start a process that does one run, as a worker would."""
+def start_worker(*nodes: Node) -> subprocess.Popen[bytes]:
+    """Start a process that does one run, or several in lockstep, as a worker would."""
     code = (
         "import pickle, sys; from kscout.campaign.task import run_task;"
         "sys.exit(0 if run_task(pickle.load(sys.stdin.buffer)).is_done else 1)"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     assert worker.stdin is not None
-    worker.stdin.write(pickle.dumps(Task((node,), program=FAKE)))
+    worker.stdin.write(pickle.dumps(Task(nodes, program=FAKE)))
     worker.stdin.close()
     return worker
 
@@ -231,3 +231,30 @@ def test_a_run_dies_with_its_worker_and_goes_on_with_the_next(
     assert node_state(node) == "waiting"
     assert run_task(Task((node,), program=FAKE)).is_done
     assert (node.output / node.product).read_text() == (whole.output / whole.product).read_text()
+
+
+def test_runs_in_lockstep_go_on_after_a_kill_as_they_would_have_alone(
+    plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_EPOCHS", "3")
+    alone, nodes = (plan_of(root, grid=ONE_HORIZON).of_kind("policy") for root in ("one", "two"))
+    for node in alone:
+        run_task(Task((node,), program=FAKE))
+    hold, metrics = tmp_path / "greedy-seed3", nodes[1].output / "metrics.jsonl"
+    hold.touch()
+    monkeypatch.setenv("FAKE_HOLD", str(hold))
+    worker = start_worker(*nodes)
+    wait_for(lambda: metrics.exists() and metrics.read_text())
+    assert {node_state(node) for node in nodes} == {"running"}
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait()
+    wait_for(lambda: not any(is_locked(node.folder) for node in nodes))
+    hold.unlink()
+    # The first had ended, but a command that was killed vouches for none of its runs.
+    assert {node_state(node) for node in nodes} == {"waiting"}
+    assert run_task(Task(tuple(nodes), program=FAKE)).is_done
+    for node, other in zip(nodes, alone, strict=True):
+        assert node_state(node) == "done"
+        assert (node.output / "metrics.jsonl").read_text().count("\n") == 3
+        digests = [(x.output / x.product).read_text() for x in (node, other)]
+        assert node.key == other.key and digests[0] == digests[1]
