@@ -57,7 +57,7 @@ SNR = {
 }
 """Signal-to-noise ratio of gradients by setting, method and epoch."""
 ORACLE_PSNR = {setting: dict(table) for setting, table in _TABLES["oracle_psnr"].items()}
-"""Final PSNR in dB by setting, of the oracles alone (appendix, PSNR evaluation)."""
+"""Final PSNR in dB by setting, of the oracles alone (appendix A.8)."""
 COST_DAYS = {
     setting: {method: (days, n_cards) for method, (days, n_cards) in table.items()}
     for setting, table in _TABLES["cost_days"].items()

@@ -1,6 +1,6 @@
 """The paper's policy network: convolutions over the reconstruction, then dense layers.
 
-arXiv 2010.16262, section 3. Parameter names are those of the authors' checkpoints, which
+arXiv 2010.16262, appendix A.2. Parameter names are those of the authors' checkpoints, which
 therefore load as they are; the last layer is `fc_out.4`.
 """
 

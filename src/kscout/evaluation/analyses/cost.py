@@ -104,8 +104,8 @@ def paper_times() -> str:
         for setting, days in COST_DAYS.items()
     )
     return (
-        f"Approximate times of greedy and non-greedy training in {ARXIV} (appendix), on GTX 1080 "
-        f"Ti cards and fastMRI data: {told}."
+        f"Approximate times of greedy and non-greedy training in {ARXIV} (appendix B.1), on GTX "
+        f"1080 Ti cards and fastMRI data: {told}."
     )
 
 

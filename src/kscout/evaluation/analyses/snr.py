@@ -44,7 +44,7 @@ class Snr(Analysis[SnrRow]):
     """Signal-to-noise ratio of gradients at kept epochs; stop it, run it again, it goes on.
 
     Of the seeds of a method, the one with the highest validation SSIM after its last epoch is
-    measured; the paper takes the best on test data (arXiv 2010.16262, appendix).
+    measured; the paper takes the best on test data (arXiv 2010.16262, appendix B.6).
 
     Example: kscout analyze snr runs/greedy-seed0 runs/ngreedy-seed0 --data stores/knee
     --reconstructor runs/unet --out analyses
