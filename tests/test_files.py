@@ -22,6 +22,7 @@ from kscout.files import (
     read_text,
     take_lock,
     write_json,
+    written_whole,
 )
 from kscout.player import load_acquisition
 
@@ -73,6 +74,24 @@ def test_bad_rows_of_results_are_told(tmp_path: Path, row: bytes) -> None:
     (tmp_path / "results.csv").write_bytes(",".join(COLUMNS).encode() + b"\n" + row + b"\n")
     with pytest.raises(DataError, match=r"results\.csv"):
         read_scores(tmp_path / "results.csv")
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> None:
+    target = tmp_path / "[a]*.json"
+    with written_whole(target) as mine:
+        mine.write_text("in use")
+        name, _, token, part = mine.name.rsplit(".", 3)
+        dead = subprocess.Popen(["true"])
+        dead.wait()
+        left = mine.with_name(f"{name}.{dead.pid}.{token}.{part}")
+        left.touch()
+        other_machine = mine.with_name(left.name.replace(name[-8:], "0" * 8))
+        other_machine.touch()
+        write_json(target, 1)
+        assert mine.exists(), "the file of a process that lives"
+        assert other_machine.exists()
+        assert not left.exists()
+    assert target.read_text() == "in use"
 
 
 HOLDER = """

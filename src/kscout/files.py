@@ -1,10 +1,12 @@
 """Files that appear whole (written aside, flushed, renamed into place), and locks on folders."""
 
 import errno
+import glob
 import hashlib
 import json
 import math
 import os
+import platform
 import secrets
 import stat
 from collections.abc import Iterator
@@ -20,6 +22,9 @@ from kscout.errors import RunError
 LOCK = ".lock"
 """The file of a folder that is locked while a process works in it."""
 
+_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+"""Tells processes of this machine from those of others that write to the same disk."""
+
 MOST_BYTES = 2**26
 """The largest file that is read whole as text, far above what kscout writes."""
 
@@ -28,13 +33,17 @@ MOST_BYTES = 2**26
 def written_whole(path: Path) -> Iterator[Path]:
     """Yield a path to write to; on success it becomes `path`, on failure nothing remains.
 
-    The temporary file lies in the same folder, so that the rename is atomic.
+    The temporary file lies in the same folder, so that the rename is atomic. Those of processes
+    that were killed are removed by whoever writes the same file next.
     """
     # A rename would put a file in the place of a device or a pipe.
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise FileExistsError(errno.EEXIST, "no regular file, and is not replaced", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{_HOST}.*.part"):
+        if not _is_alive(leftover.name.split(".")[-3]):
+            leftover.unlink(missing_ok=True)
+    aside = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         yield aside
         descriptor = os.open(aside, os.O_RDONLY)
@@ -50,6 +59,16 @@ def written_whole(path: Path) -> Iterator[Path]:
         raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def now() -> str:
