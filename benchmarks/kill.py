@@ -47,7 +47,7 @@ COMMANDS: dict[str, list[str]] = {
 RARE = {"campaign run": 8}
 """Of that many turns a command takes one, because it starts processes that take long to load."""
 
-TIMED = ("date", "time_s", "peak_memory_mib", "seconds", "started", "ended", "begun", "took_s")
+TIMED = ("date", "time_s", "peak_memory_bytes")
 """Keys of JSON files whose values are times, or what a process happened to hold."""
 LEFT_OUT = re.compile(r"(^|/)(\.lock|checkpoint\.pt|log\.txt|cost\.(csv|json))$")
 """Locks, checkpoints of runs that are done (they hold the times of epochs), logs, and tables of

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from kscout.errors import DataError, RunError
-from kscout.evaluation.analyses import write_table
+from kscout.evaluation.analyses import run_analysis, write_table
 from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.gammas import gamma_rows
@@ -223,6 +223,28 @@ def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
     (row,) = csv.DictReader((tmp_path / "curves.csv").open(newline=""))
     assert row["mean"] == "1.5" and row["std"] == ""
     assert json.loads((tmp_path / "curves.json").read_text())[0]["std"] is None
+
+
+@pytest.mark.parametrize("n_files", [0, 1, 2])
+def test_an_analysis_killed_between_its_files_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_files: int
+) -> None:
+    given = [str(_run(tmp_path / "greedy-seed1", 1, [_line(1, 0.5, 0.4)]))]
+    out, rename, done = tmp_path / "out", Path.replace, []
+
+    def killed(self: Path, target: Path) -> Path:
+        if len(done) == n_files:
+            raise KeyboardInterrupt
+        done.append(target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Curves, "figures", lambda *_: {})
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", killed)
+        run_analysis(Curves(), given, out=out)
+    assert run_analysis(Curves(), given, out=out) == Curves().compute(given)
+    names = {path.name for path in out.iterdir()} - {".lock"}
+    assert names == {"curves.csv", "curves.json", "curves.settings.json"}
 
 
 def test_planning_and_reports_wait_for_neither_torch_nor_matplotlib() -> None:

@@ -53,8 +53,11 @@ def run_analysis(
             there = _comparable(_kept(out / f"{analysis.file}{_SETTINGS}"), settings)
             check_same(out, f"{analysis.file}.csv", there, settings)
         rows = analysis.compute(given, out=out, on_step=on_step)
-        write_table(out, type(analysis), rows)
+        # A table is there once its CSV is, which comes last: killed before, it is made anew.
+        for suffix in (".csv", ".json"):
+            (out / f"{analysis.file}{suffix}").unlink(missing_ok=True)
         write_json(out / f"{analysis.file}{_SETTINGS}", settings)
+        write_table(out, type(analysis), rows)
         if figures := analysis.figures(rows, out):
             from kscout.figures.style import save_figure
 
@@ -69,11 +72,11 @@ def write_table(folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row]) ->
     if not rows:
         raise DataError(f"nothing to write to {path}: the table has no rows")
     lines = [to_table(row, nulls=True) for row in rows]
+    write_json(path.with_suffix(".json"), kind.document(rows))
     with written_whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
-    write_json(path.with_suffix(".json"), kind.document(rows))
 
 
 def _settings(analysis: Analysis[Any], given: Sequence[str]) -> Table:
