@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.pace import check_pace
 from kscout.acquisition.state import State
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.names import check_protocol
+from kscout.physics.sampling import Initial
 from kscout.reconstruction import load
 
 try:
@@ -61,6 +63,23 @@ class ColumnSpace(spaces.Discrete):  # type: ignore[misc]
 
 
 @final
+class ColumnsSpace(spaces.MultiDiscrete):  # type: ignore[misc]
+    """Several columns; `sample()` draws different ones among those that may be measured now."""
+
+    def __init__(self, n_cols: int, n_columns: int) -> None:
+        super().__init__([n_cols] * n_columns)
+        self.legal = np.ones(n_cols, dtype=np.int8)
+
+    def sample(self, mask: Array | None = None, probability: Array | None = None) -> Array:
+        if mask is not None or probability is not None:
+            return super().sample(mask=mask, probability=probability)
+        free = np.flatnonzero(self.legal)
+        if len(free) < len(self.nvec):
+            return super().sample()
+        return self.np_random.choice(free, len(self.nvec), replace=False).astype(self.dtype)
+
+
+@final
 class _Scanner:
     """Measures columns of several slices at once: what both environments share."""
 
@@ -69,11 +88,18 @@ class _Scanner:
         data: SliceSet | Path | str,
         split: str,
         reconstructor: Reconstructor | Path | str,
-        n_initial: int,
+        n_initial: Initial,
         horizon: int,
         protocol: Protocol,
+        columns_per_step: int,
     ) -> None:
         check_protocol(protocol)
+        check_pace(columns_per_step, None)
+        if horizon % columns_per_step:
+            raise ConfigError(
+                f"{horizon} columns cannot be acquired {columns_per_step} at a time; make horizon "
+                "a multiple of columns_per_step"
+            )
         self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
         if not len(self.slices) or horizon < 1:
             raise ConfigError(
@@ -84,6 +110,7 @@ class _Scanner:
         chosen = reconstructor if isinstance(reconstructor, Reconstructor) else load(reconstructor)
         self.reconstructor = chosen.to(self.slices.device).eval()
         self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol
+        self.columns_per_step = columns_per_step
         shape = self.slices.shape[1:]
         image = spaces.Box(-IMAGE_BOUND, IMAGE_BOUND, shape, np.float32)
         self.space = spaces.Dict({"image": image, "mask": spaces.MultiBinary(shape[1])})
@@ -100,7 +127,8 @@ class _Scanner:
         batch = self.slices.batch(torch.tensor(rows, dtype=torch.int64))
         self._rows = rows
         self._simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
-        self._state = self._simulator.start(self.n_initial)
+        own = self.n_initial
+        self._state = self._simulator.start(own[rows] if isinstance(own, torch.Tensor) else own)
 
     @property
     def _now(self) -> tuple[Simulator, State]:
@@ -117,22 +145,32 @@ class _Scanner:
         simulator, state = self._now
         return (~simulator.blocked(state)).cpu().numpy()
 
-    def measure(self, columns: Int[np.ndarray, " batch"]) -> Float[np.ndarray, " batch"]:
-        """Measure one column per slice and return the gains in SSIM."""
+    def measure(self, columns: Int[np.ndarray, "batch draw"]) -> Float[np.ndarray, " batch"]:
+        """Measure the columns of one step and return the gains in SSIM."""
         simulator, state = self._now
         if self.is_over:
             raise ConfigError(
                 f"the episode is over: {self.horizon} columns were acquired; call reset() first"
             )
+        if columns.shape[1] != self.columns_per_step:
+            raise ConfigError(
+                f"{columns.shape[1]} columns were given for a slice, a step measures "
+                f"{self.columns_per_step}; give as many"
+            )
         legal = self.legal()
-        for row, column in enumerate(columns.tolist()):
-            if not (0 <= column < legal.shape[1] and legal[row, column]):
-                raise ConfigError(
-                    f"column {column} cannot be measured now: it is measured already or outside "
-                    "the matrix; choose a column where action_masks() is True"
-                )
-        column = torch.from_numpy(columns.astype(np.int64)).to(state.mask.device)
-        self._state = simulator.acquire(state, column)
+        for row, own in enumerate(columns.tolist()):
+            for column in own:
+                if not (0 <= column < legal.shape[1] and legal[row, column]):
+                    raise ConfigError(
+                        f"column {column} cannot be measured now: it is measured already or "
+                        "outside the matrix; choose a column where action_masks() is True"
+                    )
+                legal[row, column] = False
+        chosen = torch.from_numpy(columns.astype(np.int64)).to(state.mask.device)
+        if self.columns_per_step == 1:
+            self._state = simulator.acquire(state, chosen[:, 0])
+        else:
+            self._state = simulator.grow(state, state.mask.scatter(-1, chosen, True))
         return (self._state.score - state.score).double().cpu().numpy()
 
     def observe(self) -> Arrays:
@@ -166,9 +204,11 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         split: of the store; slices come as they are.
         reconstructor: turns measured columns into images; one, or what
             `kscout.reconstruction.load` takes.
-        n_initial: central columns measured at the start.
+        n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to acquire.
         protocol: how images are scored.
+        columns_per_step: columns of one action, all different; with more than one, actions are
+            lists of them and `action_masks` repeats its answer for each.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
@@ -179,18 +219,23 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         *,
         split: str = "train",
         reconstructor: Reconstructor | Path | str = "zero-filled",
-        n_initial: int = 8,
+        n_initial: Initial = 8,
         horizon: int = 8,
         protocol: Protocol = "paper",
+        columns_per_step: int = 1,
     ) -> None:
-        self._scanner = _Scanner(data, split, reconstructor, n_initial, horizon, protocol)
+        where = (data, split, reconstructor)
+        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step)
         self.observation_space = self._scanner.space
-        self.action_space = ColumnSpace(self._scanner.slices.n_cols)
+        n_cols = self._scanner.slices.n_cols
+        self.action_space = (
+            ColumnSpace(n_cols) if columns_per_step == 1 else ColumnsSpace(n_cols, columns_per_step)
+        )
         self.render_mode = None
 
     def action_masks(self) -> Bool[np.ndarray, " col"]:
         """Return the columns that may be measured next, as sb3-contrib's maskable methods ask."""
-        return self._scanner.legal()[0]
+        return np.tile(self._scanner.legal()[0], self._scanner.columns_per_step)
 
     def reset(
         self, *, seed: int | np.integer | None = None, options: dict[str, Any] | None = None
@@ -204,11 +249,11 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
     def step(
         self, action: int | np.generic | Array
     ) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
-        gain = float(self._scanner.measure(np.asarray(action).reshape(1))[0])
+        gain = float(self._scanner.measure(np.asarray(action).reshape(1, -1))[0])
         return self._observe(), gain, self._scanner.is_over, False, self._scanner.facts(0)
 
     def _observe(self) -> Arrays:
-        self.action_space.legal = self.action_masks().astype(np.int8)
+        self.action_space.legal = self._scanner.legal()[0].astype(np.int8)
         return {name: value[0] for name, value in self._scanner.observe().items()}
 
 
@@ -225,9 +270,11 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         split: of the store; slices come as they are.
         reconstructor: turns measured columns into images; one, or what
             `kscout.reconstruction.load` takes.
-        n_initial: central columns measured at the start.
+        n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to acquire.
         protocol: how images are scored.
+        columns_per_step: columns of one action, all different; with more than one, actions are
+            lists of them and `action_masks` repeats its answer for each.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -242,23 +289,30 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         *,
         split: str = "train",
         reconstructor: Reconstructor | Path | str = "zero-filled",
-        n_initial: int = 8,
+        n_initial: Initial = 8,
         horizon: int = 8,
         protocol: Protocol = "paper",
+        columns_per_step: int = 1,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs} acquires nothing; give 1 or more")
-        self._scanner = _Scanner(data, split, reconstructor, n_initial, horizon, protocol)
+        where = (data, split, reconstructor)
+        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step)
         self.num_envs = num_envs
         self.single_observation_space = self._scanner.space
-        self.single_action_space = spaces.Discrete(self._scanner.slices.n_cols)
+        n_cols = self._scanner.slices.n_cols
+        self.single_action_space = (
+            spaces.Discrete(n_cols)
+            if columns_per_step == 1
+            else spaces.MultiDiscrete([n_cols] * columns_per_step)
+        )
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
 
     def action_masks(self) -> Bool[np.ndarray, "env col"]:
         """Return the columns that may be measured next, per slice."""
-        return self._scanner.legal()
+        return np.tile(self._scanner.legal(), self._scanner.columns_per_step)
 
     def reset(
         self,
@@ -289,7 +343,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         if self._scanner.is_over:
             observation, facts = self.reset()
             return observation, np.zeros(self.num_envs), never, never.copy(), facts
-        gains = self._scanner.measure(np.asarray(actions).reshape(self.num_envs))
+        gains = self._scanner.measure(np.asarray(actions).reshape(self.num_envs, -1))
         over = np.full(self.num_envs, self._scanner.is_over)
         return self._scanner.observe(), gains, over, never, self._facts()
 

@@ -147,6 +147,23 @@ def test_commands_say_all_that_the_settings_say(plan_of: PlanOf, tmp_path: Path)
         assert node.command[node.command.index("--seed") + 1] == node.label.rpartition("seed")[2]
 
 
+def test_a_horizon_may_start_from_columns_of_its_own(plan_of: PlanOf) -> None:
+    usual = plan_of()
+    plan = plan_of(
+        horizons={"short": {"initial": "0,3,28-33", "steps": 5}}, evaluation={"columns_per_step": 2}
+    )
+    (own,) = (node for node in plan.of_kind("evaluation") if "8own+5" in node.label)
+    assert own.command[own.command.index("--initial") + 1] == "0,3,28-33"
+    assert "--n-initial" not in own.command
+    assert own.command[own.command.index("--columns-per-step") + 1] == "2"
+    policies = [node for node in plan.of_kind("policy") if "8own+5" in node.title]
+    assert policies and not {node.key for node in policies} & keys(usual, "policy")
+    for node in policies:
+        assert read(PolicyConfig, node.settings).acquisition.start == (0, 3, *range(28, 34))
+    for node in plan.of_kind("analysis"):
+        assert ("8own+5" in node.label) <= ("--n-initial" not in node.command)
+
+
 def write_store(path: Path, pixel: float) -> Store:
     with StoreWriter(path, {"made": "by hand"}, name="hand-made") as writer:
         for split in ("train", "val", "test"):
@@ -251,6 +268,15 @@ def test_runs_keep_their_names_when_a_given_store_is_gone(plan_of: PlanOf, tmp_p
         ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),
         ({"reconstructions": {"unet": {"epochs": 3}}}, "unknown setting"),
         ({"horizons": {"long": {"n_initial": 60, "steps": 5}}}, "ends at 65 columns"),
+        (
+            {"horizons": {"long": {"n_initial": 6, "initial": "0-5", "steps": 5}}},
+            "either n_initial or initial",
+        ),
+        ({"horizons": {"long": {"steps": 5}}}, "n_initial"),
+        (
+            {"horizons": {"long": {"initial": "x", "steps": 5}}},
+            "'x' is not a column",
+        ),
         ({"surprise": {"a": 1}}, "unknown setting 'surprise'"),
     ],
 )

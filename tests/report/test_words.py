@@ -94,6 +94,20 @@ def test_seeds_are_spoken_of_only_where_there_are_several() -> None:
     assert "seeds" not in overview_table(several).note
 
 
+def test_a_page_tells_the_columns_that_were_acquired_on_average() -> None:
+    policies = tuple(replace(one, n_acquired=6.25) for one in SUMMARY.policies)
+    stopped = replace(SUMMARY, policies=policies, stop_below=0.001, columns_per_step=3)
+    assert "after 6.2 acquired columns on average" in tell_comparison(stopped)
+    assert facts(stopped)["Stopped"] == "below a gain of 0.001"
+    assert facts(stopped)["Columns per step"] == "3"
+    table = policy_table(stopped)
+    assert table.title == "Scores after at most 9 acquired columns"
+    assert [column.name for column in table.columns][1] == "columns acquired"
+    assert "Stopped" not in facts(SUMMARY)
+    own = replace(SUMMARY, initial=("0,3-5",))
+    assert facts(own)["Start from"] == "0,3-5" and own.paper_setting is None
+
+
 def tied(second: str, distance: float) -> Summary:
     """The evaluation with another policy this far below the best."""
     by_name = {one.policy: one for one in SUMMARY.policies}

@@ -79,7 +79,7 @@ def analysis_nodes(
             continue
         label = f"{file_name(name)}-{setting.label}"
         settings: dict[str, Any] = {"analysis": name, "label": label, **options}
-        settings |= {"n_initial": setting.horizon.n_initial, "steps": setting.horizon.horizon}
+        settings |= setting.columns
         own = {key: value for key, value in options.items() if key not in _CHOOSING}
         if evaluation is not None and _reads_evaluation(kind):
             runs, words = [evaluation], _of_evaluation(name, kind, options, policies, evaluation)
@@ -135,8 +135,8 @@ def _given(kind: type[Analysis[Any]], setting: Setting) -> dict[str, Any]:
     said = {
         **{key: path_of(part) for key, part in setting.reads.items()},
         "device": setting.device,
-        "n_initial": setting.horizon.n_initial,
-        "steps": setting.horizon.horizon,
+        # Policies start from columns of their own where no number of central ones is named.
+        **{key: value for key, value in setting.columns.items() if key != "initial"},
         "protocol": setting.protocol,
     }
     return {one.name: said[one.name] for one in options_of(kind) if one.name in said}

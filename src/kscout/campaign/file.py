@@ -127,8 +127,15 @@ class Reconstruction:
 class Horizon:
     """Where acquisitions start and how far they go."""
 
-    n_initial: Count
     steps: Count
+    n_initial: Annotated[int | None, AtLeast(1)] = None
+    """Central columns measured at the start."""
+    initial: str | None = None
+    """Columns to start from instead, like "0,3,60-70"."""
+
+    def __post_init__(self) -> None:
+        if (self.n_initial is None) == (self.initial is None):
+            raise ConfigError("a horizon takes either n_initial or initial; give one of them")
 
 
 @final
@@ -145,6 +152,8 @@ class Evaluation:
     limit: Count | None = None
     fixed_slices: Count = 256
     argmax: bool = False
+    columns_per_step: Annotated[int | None, AtLeast(1)] = None
+    """Columns chosen before each reconstruction; 1 where not given."""
 
     def __post_init__(self) -> None:
         for policy in self.policies:

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from kscout.campaign.analyses import check_analysis
 from kscout.campaign.file import Crossed, Evaluation, File, Store, Table
+from kscout.columns import parse_columns
 from kscout.config import (
     ACQUISITIONS,
     RECONSTRUCTOR_TRAININGS,
@@ -138,7 +139,11 @@ def _network(name: str, file: File) -> Network:
 
 def _horizons(file: File) -> dict[str, AcquisitionSetting]:
     own = {
-        name: AcquisitionSetting(n_initial=one.n_initial, horizon=one.steps)
+        name: AcquisitionSetting(
+            n_initial=one.n_initial or len(set(parse_columns(one.initial or ""))),
+            horizon=one.steps,
+            initial=one.initial,
+        )
         for name, one in file.horizons.items()
     }
     known = {**ACQUISITIONS, **own}

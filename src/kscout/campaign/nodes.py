@@ -143,8 +143,19 @@ class Setting:
     @property
     def label(self) -> str:
         """Return what tables and folders call it: `knee-64-unet-8+8`."""
-        columns = f"{self.horizon.n_initial}+{self.horizon.horizon}"
+        own = "" if self.horizon.initial is None else "own"
+        columns = f"{self.horizon.n_initial}{own}+{self.horizon.horizon}"
         return f"{self.store.label}-{name_of(self.network)}-{columns}"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return the options that say where acquisitions start and how far they go."""
+        horizon = self.horizon
+        own = {"n_initial": horizon.n_initial}
+        return {
+            **(own if horizon.initial is None else {"initial": horizon.initial}),
+            "steps": horizon.horizon,
+        }
 
     @property
     def reads(self) -> dict[str, Node | Source]:

@@ -168,7 +168,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
     words = ["train", "policy", *setting.words, "--seed", str(training.seed)]
     if setting.horizon.size is None:
         # Without these the command would hold the run to the image size of its default preset.
-        words += flags({"n_initial": setting.horizon.n_initial, "steps": setting.horizon.horizon})
+        words += flags(setting.columns)
     node = make_node(
         root,
         "policy",
@@ -193,8 +193,7 @@ def _evaluation(
 ) -> Node:
     options = {key: value for key, value in to_table(evaluation).items() if key != "policies"}
     options["seed"] = options.pop("seeds")
-    options |= {"protocol": setting.protocol, "n_initial": setting.horizon.n_initial}
-    options["steps"] = setting.horizon.horizon
+    options |= {"protocol": setting.protocol, **setting.columns}
     wanted = [*evaluation.policies, *(str(node.output) for node in policies)]
     return make_node(
         root,

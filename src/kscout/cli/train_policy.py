@@ -45,6 +45,10 @@ def train_policy(
     ] = None,
     preset: Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")] = _PRESET,
     n_initial: Annotated[int | None, typer.Option(help="Central columns at the start.")] = None,
+    initial: Annotated[
+        str | None,
+        typer.Option(help="Columns to start from instead: 0,3,60-70, or a file as for evaluate."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
     settings: Annotated[
@@ -95,7 +99,7 @@ def train_policy(
     flags = {
         "policy.name": policy,
         "training.method": method,
-        "acquisition.n_initial": n_initial,
+        **_start(initial, n_initial, data),
         "acquisition.horizon": steps,
         "training.gamma": gamma[0] if gamma else None,
         "training.seed": seed,
@@ -116,6 +120,26 @@ def train_policy(
             configs, Store.open(data), reconstructor, outs, device=device, on_step=on_step
         )
     tell_runs(runs, as_json=as_json)
+
+
+def _start(initial: str | None, n_initial: int | None, data: Path) -> dict[str, Any]:
+    """Return the settings that say where acquisitions start."""
+    if initial is None:
+        return {"acquisition.n_initial": n_initial}
+    from kscout.acquisition.starts import read_starts
+    from kscout.columns import columns_text
+    from kscout.data.store import Store
+
+    if n_initial is not None:
+        raise ConfigError("a training takes either --n-initial or --initial; give one of them")
+    starts = read_starts(initial, n_cols=Store.open(data).split("train").n_cols)
+    if len(starts) > 1:
+        raise ConfigError(
+            f"{initial} holds {len(starts)} starts, and training and validation slices share one; "
+            "give a single list or mask"
+        )
+    (start,) = starts
+    return {"acquisition.n_initial": len(start), "acquisition.initial": columns_text(start)}
 
 
 def train_together(
@@ -161,7 +185,7 @@ def resolve_policy(
     wanted = given(file, settings, flags)
     acquisition = ACQUISITIONS[preset]
     # Numbers of columns that a user names are meant for other sizes than the preset's, too.
-    if {"n_initial", "horizon"} & set(section(wanted, "acquisition")):
+    if {"n_initial", "horizon", "initial"} & set(section(wanted, "acquisition")):
         acquisition = replace(acquisition, size=None)
     method = str(section(wanted, "training").get("method"))
     base = PolicyConfig.of(method if method in ESTIMATORS else GreedyTraining.method)

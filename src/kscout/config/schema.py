@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, final
 
+from kscout.columns import parse_columns
 from kscout.config.bounds import REST, AtLeast, Chosen, Told
 from kscout.config.records import check
 from kscout.config.training import (
@@ -51,14 +52,26 @@ class AcquisitionSetting:
     """Columns acquired one by one after the start (paper: 16, 28, 16, 28)."""
     size: int | None = None
     """Pixels along each side that the setting is meant for; not given: any (paper: 128, 256)."""
+    initial: str | None = None
+    """Columns to start from in place of central ones, `n_initial` of them, like "0,3,60-70"."""
 
     def __post_init__(self) -> None:
         check(self)
+        if not isinstance(self.start, int) and len(set(self.start)) != self.n_initial:
+            raise ConfigError(
+                f"initial names {len(set(self.start))} columns and n_initial is {self.n_initial}; "
+                f"set n_initial = {len(set(self.start))}"
+            )
         if self.size is not None and self.budget > self.size:
             raise ConfigError(
                 f"n_initial {self.n_initial} + horizon {self.horizon} exceeds the {self.size} "
                 f"columns; lower horizon to {self.size - self.n_initial} or less"
             )
+
+    @property
+    def start(self) -> int | tuple[int, ...]:
+        """The number of central columns, or the columns themselves."""
+        return self.n_initial if self.initial is None else parse_columns(self.initial)
 
     @property
     def budget(self) -> int:

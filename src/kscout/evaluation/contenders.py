@@ -7,6 +7,7 @@ from typing import Any, TypeGuard, final
 
 from kscout import policies
 from kscout.assemble import make_policy
+from kscout.columns import columns_text, parse_columns
 from kscout.config import Component, PolicyConfig, without_retired
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
@@ -124,12 +125,16 @@ def _built(name: str, sizes: Sizes, seed: int) -> Policy:
     return make_policy(Component(name), seed=seed, **asdict(sizes))
 
 
-def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int]]:
-    """Return start and horizon that the runs among these were trained for; loads no weights."""
+def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int, str | None]]:
+    """Return what the runs among these were trained for; loads no weights.
+
+    It is the number of columns at the start, the horizon, and the columns of the start where they
+    are not central.
+    """
     names = [one for one in wanted if one.rpartition("=")[2] not in POLICIES]
     configs = [_config_of(_located(one)[1]) for one in names]
     sections = [config["acquisition"] for config in configs if config and "acquisition" in config]
-    return {(one["n_initial"], one["horizon"]) for one in sections}
+    return {(one["n_initial"], one["horizon"], one.get("initial")) for one in sections}
 
 
 def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
@@ -186,7 +191,10 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     extra = _described(path)
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
-    sections = {"training": ("method", "gamma", "seed"), "acquisition": ("n_initial", "horizon")}
+    sections = {
+        "training": ("method", "gamma", "seed"),
+        "acquisition": ("n_initial", "horizon", "initial"),
+    }
     return without_retired(
         {
             section: {key: extra[key] for key in keys if key in extra}
@@ -218,17 +226,30 @@ def _settings(contender: Contender) -> dict[str, Any] | None:
     return None if contender.config is None else without_seed(contender.config)
 
 
-def conditions_note(contender: Contender, sizes: Sizes, protocol: str) -> str | None:
-    """Return what to say where a policy was trained for another acquisition or protocol."""
+def conditions_note(
+    contender: Contender, sizes: Sizes, protocol: str, start: str | None = None
+) -> str | None:
+    """Return what to say where a policy was trained for another acquisition or protocol.
+
+    Args:
+        contender: the policy.
+        sizes: of the acquisition here.
+        protocol: likewise.
+        start: columns that it starts from here, None for central ones.
+    """
     config = contender.config or {}
     setting, training = config.get("acquisition", {}), config.get("training", {})
-    trained = (setting.get("n_initial"), setting.get("horizon"), training.get("protocol", protocol))
-    here = (sizes.n_initial, sizes.horizon, protocol)
-    if None in trained or trained == here:
+    columns = (setting.get("n_initial"), setting.get("horizon"))
+    own = setting.get("initial")
+    trained = (*columns, None if own is None else columns_text(parse_columns(own)))
+    trained = (*trained, training.get("protocol", protocol))
+    here = (sizes.n_initial, sizes.horizon, start, protocol)
+    if None in columns or trained == here:
         return None
+    words = [f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}" for one in (trained, here)]
     return (
-        f"policy {contender.name!r} was trained for {trained[0]} + {trained[1]} columns under "
-        f"protocol {trained[2]} and runs here with {here[0]} + {here[1]} under {here[2]}"
+        f"policy {contender.name!r} was trained for {words[0]} columns under protocol "
+        f"{trained[3]} and runs here with {words[1]} under {here[3]}"
     )
 
 

@@ -129,7 +129,7 @@ def tally_policy(
     total = None
     for batch in slices.batches(plan.batch_size):
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
-        state, own = simulator.start(plan.n_initial), uniforms.to(device)[batch.index, 0]
+        state, own = simulator.start(plan.start(slices)), uniforms.to(device)[batch.index, 0]
         for step in range(plan.horizon):
             scores, blocked = policy(simulator.observe(policy, state)), simulator.blocked(state)
             gains = simulator.score_every_column(state) - state.score[:, None]

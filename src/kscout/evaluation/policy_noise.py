@@ -132,7 +132,7 @@ class EstimatorGradient:
         kind = ESTIMATORS.recall(config["training"]["method"], "the run")
         found = read(PolicyConfig, config)
         training, budget = found.training, found.acquisition
-        check_budget(slices.selectable, n_initial=budget.n_initial, horizon=budget.horizon)
+        check_budget(slices.selectable, n_initial=budget.start, horizon=budget.horizon)
         if not (issubclass(kind, GradientEstimator) and isinstance(training, GradientTraining)):
             raise RunError(
                 f"runs of {training.method} have no gradient of a batch whose noise could be "

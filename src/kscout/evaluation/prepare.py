@@ -9,6 +9,7 @@ from typing import Any, final
 from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.rollout import Trajectory
+from kscout.columns import columns_text
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -159,7 +160,7 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
     """Open what an analysis runs; where no budget is given, it is that of the runs."""
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
-    n_initial, horizon = _budget(wanted, setting)
+    n_initial, horizon, initial = _budget(wanted, setting)
     plan = AcquisitionPlan(
         n_initial=n_initial,
         horizon=horizon,
@@ -174,14 +175,15 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
         limit=setting.limit,
         device=setting.device,
         precision=setting.precision,
+        initial=initial,
     )
     return prepare(wanted, setting.data, setting.reconstructor, how)
 
 
-def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int]:
+def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int, str | None]:
     n_initial, horizon = setting.n_initial, setting.steps
     if n_initial is not None and horizon is not None:
-        return n_initial, horizon
+        return n_initial, horizon, None
     budgets = budgets_of(wanted)
     if len(budgets) != 1:
         found = "no run tells" if not budgets else "the runs were trained for several"
@@ -189,7 +191,8 @@ def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int]:
             f"{found} how many columns to start from and to acquire; give --n-initial and --steps"
         )
     (own,) = budgets
-    return own[0] if n_initial is None else n_initial, own[1] if horizon is None else horizon
+    horizon = own[1] if horizon is None else horizon
+    return (own[0], horizon, own[2]) if n_initial is None else (n_initial, horizon, None)
 
 
 def prepare(
@@ -253,7 +256,9 @@ def prepare(
         return resolve(one.name, sizes, seeds=setting.draw_seeds, orders=orders)[0]
 
     contenders = [one for draft in drafts for one in draft]
-    notes += [conditions_note(one, sizes, plan.protocol) for one in contenders]
+    starts = [columns_text(one) for one in plan.initial]
+    start = "own columns" if len(starts) > 1 else next(iter(starts), None)
+    notes += [conditions_note(one, sizes, plan.protocol, start) for one in contenders]
     here = {"reconstructor": fingerprint(loaded)}
     if isinstance(source, Store):
         here["store"] = source.fingerprint

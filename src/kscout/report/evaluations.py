@@ -37,6 +37,7 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     n_seeds = max(policy.n_seeds for policy in ranked)
     columns = (
         Column("policy"),
+        *([Column("columns acquired", digits=2, best="min")] if summary.is_uneven else []),
         Column("SSIM", best="max"),
         Column("PSNR (dB)", digits=2, best="max"),
         Column("NMSE", best="min"),
@@ -65,7 +66,8 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
         + f". Brackets: 95 % intervals with volumes as the unit. Protocol {summary.protocol}. "
         f"Best values of feasible policies are marked.{''.join(limits)} {paper}"
     )
-    return Table(f"Scores after {summary.steps} acquired columns", columns, rows, note, name)
+    most = "at most " if summary.is_uneven else ""
+    return Table(f"Scores after {most}{summary.steps} acquired columns", columns, rows, note, name)
 
 
 def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) -> Row:
@@ -73,6 +75,7 @@ def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) ->
     return Row(
         (
             policy.policy,
+            *([_cost_cell(policy)] if summary.is_uneven else []),
             Measured(ssim.mean, ssim.std, ssim.interval),
             Measured(policy.final["psnr"].mean),
             Measured(policy.final["nmse"].mean),
@@ -96,6 +99,10 @@ def _paper_columns(setting: PaperSetting) -> list[Column]:
 def _paper_psnr(policy: PolicySummary, setting: str | None) -> Measured | None:
     found = ORACLE_PSNR[setting or ""].get(policy.paper_method or "")
     return Measured(found) if found else None
+
+
+def _cost_cell(policy: PolicySummary) -> Measured | None:
+    return None if policy.n_acquired is None else Measured(policy.n_acquired)
 
 
 def _paper_cell(policy: PolicySummary, setting: str) -> Measured | None:

@@ -19,6 +19,8 @@ def tell_comparison(summary: Summary) -> str:
     if told is None:
         return tell_winner(summary)
     end = f"after {_columns(summary.steps)}"
+    if summary.is_uneven and told.n_acquired is not None:
+        end = f"after {told.n_acquired:.1f} acquired columns on average"
     opening = f"**{told.policy}** reaches SSIM {told.ssim:.4f} {end}"
     compared = summary.comparison(told.policy)
     if compared is None:
@@ -130,10 +132,24 @@ def facts(summary: Summary) -> dict[str, str]:
         "Data": f"{summary.store}, {summary.split} split",
         "Scored on": f"{summary.n_slices} slices of {summary.n_volumes} volumes",
         **{name: f"{n} of {n_cols} columns ({n_cols / n:.3g}×)" for name, n in ends.items()},
+        **_pace(summary),
         "Reconstruction": PurePath(summary.reconstructor).name,
         "Trajectories": f"{max(one.n_trajectories for one in summary.policies)} per slice",
         **({"Seeds": f"up to {n_seeds}"} if n_seeds > 1 else {}),
     }
+
+
+def _pace(summary: Summary) -> dict[str, str]:
+    """Return how acquisitions differ from one column at a time until the budget is spent."""
+    told = {
+        "Start from": summary.initial and "; ".join(summary.initial[:1]),
+        "Columns per step": summary.columns_per_step > 1 and str(summary.columns_per_step),
+        "Budget": summary.budgets and "the slice's own",
+        "Stopped": summary.stop_below is not None and f"below a gain of {summary.stop_below:g}",
+    }
+    if summary.initial is not None and len(summary.initial) > 1:
+        told["Start from"] = "columns of the slice's own"
+    return {name: words for name, words in told.items() if words}
 
 
 def _verdict(summary: Summary, compared: Comparison) -> str:

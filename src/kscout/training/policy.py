@@ -144,7 +144,7 @@ def _validation_ssim(slices: SliceSet, estimator: Estimator, number: int) -> flo
             found = rollout(
                 policy,
                 Simulator(batch, estimator.reconstructor, protocol=training.protocol),
-                n_initial=setting.n_initial,
+                n_initial=setting.start,
                 horizon=setting.horizon,
                 uniforms=share(uniforms),
             )
@@ -163,6 +163,7 @@ def _save(
         "seed": training.seed,
         "protocol": training.protocol,
         "n_initial": setting.n_initial,
+        **({} if setting.initial is None else {"initial": setting.initial}),
         "horizon": setting.horizon,
         **inputs,
     }
@@ -188,7 +189,7 @@ def _check_setting(
     """Refuse a budget that some slice cannot meet; warn where settings were made for other data."""
     setting = config.acquisition
     for split in splits:
-        check_budget(split.selectable, n_initial=setting.n_initial, horizon=setting.horizon)
+        check_budget(split.selectable, n_initial=setting.start, horizon=setting.horizon)
     for note in (
         reconstructor.protocol_note(config.training.protocol),
         _size_note(setting, splits[0].n_cols),

@@ -115,7 +115,7 @@ class Dense(GradientEstimator):
         draws, follow = (x.transpose(0, 1).contiguous() for x in batch.per_slice)
         training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
         simulator, n_policies = batch.simulator, len(batch.policies)
-        state = simulator.start(setting.n_initial)
+        state = simulator.start(setting.start)
         steps: list[Rows] = []
         with torch.no_grad():
             for step in range(setting.horizon):
@@ -142,7 +142,7 @@ class Dense(GradientEstimator):
         found = fit_fixed_order(
             self.slices,
             self.reconstructor,
-            n_initial=config.acquisition.n_initial,
+            n_initial=config.acquisition.start,
             horizon=config.acquisition.horizon,
             n_slices_per_step=_training(config).n_prior_slices,
             protocol=config.training.protocol,

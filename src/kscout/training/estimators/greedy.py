@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.config import GreedyTraining, PolicyConfig
+from kscout.physics.sampling import Initial
 from kscout.policies.views import View
 from kscout.training.estimators.gradient import (
     Batch,
@@ -28,7 +29,7 @@ def greedy_gradients(
     policies: Sequence[View],
     simulator: Simulator,
     *,
-    n_initial: int,
+    n_initial: Initial,
     uniforms: Float[Tensor, "slice step q"],
     followed: Int[Tensor, "step policy"],
     replay: Int[Tensor, "step slice q"] | None = None,
@@ -41,7 +42,7 @@ def greedy_gradients(
     Args:
         policies: one, or several in lockstep.
         simulator: holds the slices, divided among the policies in equal consecutive parts.
-        n_initial: central columns measured at the start.
+        n_initial: central columns measured at the start, or columns.
         uniforms: numbers in [0, 1) that decide the draws.
         followed: which of the q columns each policy goes on with; one index for its whole batch,
             as in the authors' code.
@@ -90,7 +91,7 @@ class Greedy(GradientEstimator):
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         (uniforms,), (followed,) = batch.per_slice, batch.per_batch
-        n_initial = batch.configs[0].acquisition.n_initial
+        n_initial = batch.configs[0].acquisition.start
         return greedy_gradients(
             batch.policies,
             batch.simulator,

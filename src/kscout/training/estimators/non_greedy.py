@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.config import NonGreedyTraining, PolicyConfig
+from kscout.physics.sampling import Initial
 from kscout.policies.views import View
 from kscout.training.estimators.gradient import (
     Batch,
@@ -32,7 +33,7 @@ def non_greedy_gradients(
     policies: Sequence[View],
     simulator: Simulator,
     *,
-    n_initial: int,
+    n_initial: Initial,
     uniforms: Float[Tensor, "slice step q"],
     gammas: Sequence[float],
     replay: Int[Tensor, "step slice q"] | None = None,
@@ -46,7 +47,7 @@ def non_greedy_gradients(
     Args:
         policies: one, or several in lockstep.
         simulator: holds the slices, divided among the policies in equal consecutive parts.
-        n_initial: central columns measured at the start.
+        n_initial: central columns measured at the start, or columns.
         uniforms: numbers in [0, 1) that decide the draws.
         gammas: discount of each policy.
         replay: columns to take instead of drawing.
@@ -96,7 +97,7 @@ class NonGreedy(GradientEstimator):
         return non_greedy_gradients(
             batch.policies,
             batch.simulator,
-            n_initial=batch.configs[0].acquisition.n_initial,
+            n_initial=batch.configs[0].acquisition.start,
             uniforms=uniforms,
             gammas=[config.training.varied["gamma"] for config in batch.configs],
         ).final_score

@@ -1,0 +1,94 @@
+"""Training from columns of one's own: every estimator, its runs, and what is run on them later."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import blob_store
+
+from kscout.cli.train_policy import _start
+from kscout.config import PolicyConfig, read
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.evaluation.analyses import SliceSetting
+from kscout.evaluation.prepare import open_policies
+from kscout.names import ESTIMATORS
+from kscout.training.policy import train_policy
+from kscout.weights import read_weights
+
+CENTER = "7-8"
+METHODS = {name: {"method": name} for name in ESTIMATORS.entries}
+METHODS["dense"] |= {"n_best": 2, "n_random": 2, "n_prior_slices": 4}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
+
+
+def config_of(method: str, initial: str | None) -> PolicyConfig:
+    short = {"n_epochs": 1, "batch_size": 4, "seed": 3}
+    few = {} if method == "dense" else {"n_trajectories": 2}
+    start = {} if initial is None else {"initial": initial}
+    return read(
+        PolicyConfig,
+        {
+            "policy": {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8},
+            "acquisition": {"n_initial": 2, "horizon": 2, **start},
+            "training": {**METHODS[method], **short, **few},
+        },
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_central_columns_as_a_list_train_the_same_weights(
+    store: Store, tmp_path: Path, method: str
+) -> None:
+    found = {}
+    for name, initial in (("usual", None), ("listed", CENTER), ("other", "0,8")):
+        run = train_policy(
+            config_of(method, initial), store, "zero-filled", tmp_path / name, device="cpu"
+        )
+        found[name] = read_weights(run.path / "weights.safetensors")
+    usual, listed, other = (found[name].state for name in ("usual", "listed", "other"))
+    assert all(torch.equal(usual[key], listed[key]) for key in usual)
+    assert any(not torch.equal(usual[key], other[key]) for key in usual)
+    assert "initial" not in found["usual"].extra and found["other"].extra["initial"] == "0,8"
+    ready = open_policies(
+        [str(tmp_path / "other")],
+        SliceSetting(data=store.path, reconstructor="zero-filled", split="val", device="cpu"),
+    )
+    assert (ready.plan.initial, ready.plan.horizon, ready.notes) == (((0, 8),), 2, [])
+    central = open_policies(
+        [str(tmp_path / "other")],
+        SliceSetting(
+            data=store.path, reconstructor="zero-filled", split="val", device="cpu", n_initial=2
+        ),
+    )
+    assert central.plan.initial == ()
+    assert central.notes == [
+        "policy 'other' was trained for 2 (0,8) + 2 columns under protocol paper and runs here "
+        "with 2 + 2 under paper"
+    ]
+
+
+def test_a_start_must_fit_its_number_and_the_images(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="names 3 columns and n_initial is 2; set n_initial = 3"):
+        config_of("greedy", "0-2")
+    with pytest.raises(ConfigError, match="column 16 of the start is not one of the 16"):
+        train_policy(
+            config_of("greedy", "0,16"), store, "zero-filled", tmp_path / "run", device="cpu"
+        )
+
+
+def test_the_command_takes_a_list_or_a_file(store: Store, tmp_path: Path) -> None:
+    wanted = {"acquisition.n_initial": 3, "acquisition.initial": "0,7-8"}
+    assert _start("8,0,7", None, store.path) == wanted
+    (tmp_path / "a.txt").write_text("0 7-8\n")
+    assert _start(str(tmp_path / "a.txt"), None, store.path) == wanted
+    assert _start(None, 5, store.path) == {"acquisition.n_initial": 5}
+    with pytest.raises(ConfigError, match="either --n-initial or --initial"):
+        _start("0", 5, store.path)
+    (tmp_path / "a.txt").write_text("0 7-8\n3\n")
+    with pytest.raises(ConfigError, match="holds 2 starts"):
+        _start(str(tmp_path / "a.txt"), None, store.path)
