@@ -241,8 +241,8 @@ def conditions_note(
     setting, training = config.get("acquisition", {}), config.get("training", {})
     columns = (setting.get("n_initial"), setting.get("horizon"))
     own = setting.get("initial")
-    trained = (*columns, None if own is None else columns_text(parse_columns(own)))
-    trained = (*trained, training.get("protocol", protocol))
+    listed = None if own is None else columns_text(parse_columns(own))
+    trained = (*columns, listed, training.get("protocol", protocol))
     here = (sizes.n_initial, sizes.horizon, start, protocol)
     if None in columns or trained == here:
         return None
