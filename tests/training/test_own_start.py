@@ -1,5 +1,6 @@
 """Training from columns of one's own: every estimator, its runs, and what is run on them later."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from training_stores import blob_store
 
 from kscout.cli.train_policy import _start
-from kscout.config import PolicyConfig, read
+from kscout.config import PolicyConfig, read, training_of
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import SliceSetting
@@ -17,8 +18,11 @@ from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
 CENTER = "7-8"
-METHODS = {name: {"method": name} for name in ESTIMATORS.entries}
-METHODS["dense"] |= {"n_best": 2, "n_random": 2, "n_prior_slices": 4}
+SMALL = {
+    **{"n_epochs": 1, "batch_size": 4, "seed": 3, "n_trajectories": 2, "n_best": 2, "n_random": 2},
+    **{"n_prior_slices": 4, "n_searches": 3, "n_episodes": 5, "n_updates": 2},
+}
+"""Settings of a short training; an estimator takes those that it has."""
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +31,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def config_of(method: str, initial: str | None) -> PolicyConfig:
-    short = {"n_epochs": 1, "batch_size": 4, "seed": 3}
-    few = {} if method == "dense" else {"n_trajectories": 2}
+    names = {item.name for item in fields(training_of(method))}
+    short = {name: value for name, value in SMALL.items() if name in names}
+    network = {"name": "alphazero"} if method == "alphazero" else {"name": "conv", "n_blocks": 2}
     start = {} if initial is None else {"initial": initial}
     return read(
         PolicyConfig,
         {
-            "policy": {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8},
+            "policy": {**network, "n_channels": 2, "n_hidden": 8},
             "acquisition": {"n_initial": 2, "horizon": 2, **start},
-            "training": {**METHODS[method], **short, **few},
+            "training": {"method": method, **short},
         },
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ESTIMATORS.entries)
 def test_central_columns_as_a_list_train_the_same_weights(
     store: Store, tmp_path: Path, method: str
 ) -> None:

@@ -197,7 +197,7 @@ class AlphaZero(Estimator):
                 Simulator(batch, self.reconstructor, protocol=training.protocol),
                 rule,
                 self._draws(config, epoch, taken),
-                n_initial=setting.n_initial,
+                n_initial=setting.start,
                 horizon=setting.horizon,
                 on_decision=tell,
             )

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from kscout.acquisition.choose import best_columns, column_log_probabilities, draw_columns
 from kscout.acquisition.episode import Simulator
-from kscout.physics.sampling import center_mask
+from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import View
 from kscout.randomness import keyed_generator
 from kscout.training.distributed import n_processes, sum_over_processes
@@ -115,7 +115,7 @@ def search_episodes(
     rule: SearchRule,
     draws: SearchDraws,
     *,
-    n_initial: int,
+    n_initial: Initial,
     horizon: int,
     on_decision: Callable[[], None] = lambda: None,
 ) -> Episodes:
@@ -129,7 +129,7 @@ def search_episodes(
         simulator: slices, frozen reconstructor and protocol.
         rule: constants of the search.
         draws: random numbers for as many searches as the rule says.
-        n_initial: central columns measured at the start.
+        n_initial: central columns measured at the start, or columns.
         horizon: columns to acquire.
         on_decision: called after each decision.
     """
@@ -169,12 +169,18 @@ class _Trees:
     """Statistics of all trees as arrays: one row per slice, one place per node."""
 
     def __init__(
-        self, policy: View, simulator: Simulator, rule: SearchRule, *, n_initial: int, horizon: int
+        self,
+        policy: View,
+        simulator: Simulator,
+        rule: SearchRule,
+        *,
+        n_initial: Initial,
+        horizon: int,
     ) -> None:
         self.policy, self.simulator, self.rule = policy, simulator, rule
         self.n_left, self.step = horizon, 0
         (n_trees, n_cols), device = simulator.batch.selectable.shape, simulator.batch.kspace.device
-        mask = center_mask(n_cols, n_initial, device).expand(n_trees, -1)
+        mask = start_mask(n_initial, (n_trees, n_cols), device)
         # A search adds at most the nodes below the present mask.
         n_most = 1 + rule.n_searches * horizon * (horizon + 1) // 2
         # Sums of random 64-bit numbers tell the masks of a tree apart, whatever the order.
