@@ -1,6 +1,5 @@
 """Importing puts every volume where it belongs, says what is wrong, and survives being killed."""
 
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -389,40 +388,57 @@ KILLED = """
 import os, signal, sys
 from kscout.data import importing, manifest, store_writer
 kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-source, out, moment = sys.argv[1:]
-if moment == "before journaling":
-    line = store_writer.StoreWriter._write_line
-    def write_line(self, value):
-        kill() if "file2" in str(value.get("volume")) else line(self, value)
-    store_writer.StoreWriter._write_line = write_line
-if moment == "inside the manifest":
-    def write_json(path, value):
-        path.write_text("{")
-        kill()
-    manifest.write_json = write_json
-def on_volume(done, total, name):
-    if moment == "after a volume" and done == 4:
-        kill()
-importing.import_folder(source, out, importing.ImportSettings(size=7, skip_bad=True), on_volume)
+source, out = sys.argv[1:]
+def killed(moment):
+    if moment == "before journaling":
+        line = store_writer.StoreWriter._write_line
+        def write_line(self, value):
+            kill() if "file2" in str(value.get("volume")) else line(self, value)
+        store_writer.StoreWriter._write_line = write_line
+    if moment == "inside the manifest":
+        def write_json(path, value):
+            path.write_text("{")
+            kill()
+        manifest.write_json = write_json
+    if moment == "before the journal goes":
+        replace = store_writer.Path.replace
+        store_writer.Path.replace = lambda self, path: (replace(self, path), kill())
+    def on_volume(done, total, name):
+        if moment == "after a volume" and done == 4:
+            kill()
+    settings = importing.ImportSettings(size=7, skip_bad=True)
+    importing.import_folder(source, f"{out}/{moment}/store", settings, on_volume)
+for moment in sys.stdin.read().splitlines():
+    if (child := os.fork()) == 0:
+        killed(moment)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, moment
 """
+MOMENTS = (
+    "after a volume",
+    "before journaling",
+    "inside the manifest",
+    "before the journal goes",
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["after a volume", "before journaling", "inside the manifest"])
-def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path, moment: str) -> None:
+def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=4, val=1, test=2)
     write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
     half = np.concatenate([0 * IMAGES[:1], IMAGES])
     write_volume(source / "singlecoil_train" / "file0.h5", half)
     settings = ImportSettings(size=7, skip_bad=True)
-    whole = import_folder(source, tmp_path / "a" / "store", settings)
-    out = tmp_path / "b" / "store"
-    command = [sys.executable, "-c", KILLED, str(source), str(out), moment]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    with pytest.raises(DataError, match="unfinished"):
-        Store.open(out)
-    again = import_folder(source, out, settings)
-    assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
-        f.name: f.read_bytes() for f in whole.path.iterdir()
-    }
-    assert [path.name for path in out.parent.iterdir()] == ["store"]
+    whole = import_folder(source, tmp_path / "undisturbed" / "store", settings)
+    command = [sys.executable, "-c", KILLED, str(source), str(tmp_path)]
+    subprocess.run(command, check=True, input="\n".join(MOMENTS), text=True)
+    for moment in MOMENTS:
+        out = tmp_path / moment / "store"
+        if moment != "before the journal goes":
+            with pytest.raises(DataError, match="unfinished"):
+                Store.open(out)
+        again = import_folder(source, out, settings)
+        assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
+            f.name: f.read_bytes() for f in whole.path.iterdir()
+        }
+        assert [path.name for path in out.parent.iterdir()] == ["store"]

@@ -73,14 +73,9 @@ def test_a_finer_matrix_shows_the_same_subject(kind: str) -> None:
 
 @each_phantom
 def test_neighboring_slices_share_an_anatomy(kind: str) -> None:
-    volumes = [DRAW[kind](seed=3, volume=v, n_slices=12, size=64).images for v in range(3)]
-    within = [correlation(v[i], v[i + 1]) for v in volumes for i in range(3, 9)]
-    across = [
-        correlation(volumes[a][i], volumes[b][i])
-        for a in range(3)
-        for b in range(a)
-        for i in range(3, 9)
-    ]
+    volumes = [DRAW[kind](seed=3, volume=v, n_slices=10, size=64).images for v in range(2)]
+    within = [correlation(v[i], v[i + 1]) for v in volumes for i in range(2, 8)]
+    across = [correlation(volumes[0][i], volumes[1][i]) for i in range(2, 8)]
     assert np.mean(within) > np.mean(across) + 0.15
 
 
@@ -93,7 +88,7 @@ def spectral_peak(images: np.ndarray, cycles: int) -> float:
 
 def test_structured_knees_carry_stripes_whose_frequency_tells_the_view() -> None:
     peaks: dict[str, list[float]] = {"coronal": [], "sagittal": []}
-    for volume in range(8):
+    for volume in range(5):
         keys = {"seed": 6, "volume": volume, "n_slices": 3, "size": 64}
         plain = draw_knee_volume(**keys)
         striped = draw_knee_volume(**keys, variant="structured")
