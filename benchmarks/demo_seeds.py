@@ -33,8 +33,8 @@ def run_seed(task: tuple[Path, int]) -> dict[str, Any]:
         "greedy_gains": gains,
         "ssim": ssim,
         "reconstruction_ssim": {
-            name: [one.ssim for one in found.reconstructions.scores if one.name == name]
-            for name in found.reconstructions.names
+            name: [one.ssim for one in found.reconstructions if one.reconstruction == name]
+            for name in dict.fromkeys(one.reconstruction for one in found.reconstructions)
         },
     }
 

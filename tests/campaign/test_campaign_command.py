@@ -48,6 +48,7 @@ snr = { passes = 2, trajectories = 2, batch_size = 2 }
 cost = true
 curves = true
 gammas = true
+reconstructions = true
 examples = { policies = ["oracle"], slice = [1] }
 ranking = true
 """
@@ -80,7 +81,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.setenv("OMP_NUM_THREADS", "1")
         outcome = json.loads(invoke(*COMMAND))
-        assert (outcome["done"], outcome["failed"], outcome["blocked"]) == (6 + 1 + 9, [], [])
+        assert (outcome["done"], outcome["failed"], outcome["blocked"]) == (6 + 1 + 10, [], [])
         assert outcome["report"] == "campaigns/tiny/report.html"
     return folder
 

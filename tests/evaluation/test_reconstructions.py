@@ -1,20 +1,31 @@
 """Reconstructions compared under the same masks, and told in a table and pictures."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from kscout.cli import app
+from kscout.data.generate import MakeSettings, make_store
 from kscout.data.slices import SliceSet
-from kscout.evaluation.reconstructions import (
-    ReconstructionComparison,
-    ReconstructionPictures,
-    ReconstructionScores,
-    compare_reconstructions,
-    reconstruction_section,
+from kscout.errors import ConfigError
+from kscout.evaluation.acquisitions import load_acquisition
+from kscout.evaluation.analyses import run_analysis
+from kscout.evaluation.analyses.reconstructions import (
+    ReconstructionRow,
+    Reconstructions,
+    reconstruction_table,
+    tell_best,
 )
-from kscout.figures.blocks import Prose
+from kscout.evaluation.reconstructions import compare_reconstructions
+from kscout.evaluation.statistics import bootstrap_interval
+from kscout.figures.blocks import Drawing, Prose
+from kscout.figures.tables import Measured, Table
 from kscout.metrics import ssim
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.report.build import build_report
 from kscout.training.masks import MaskDistribution
 
 N_ROWS, N_COLS = 16, 24
@@ -32,31 +43,82 @@ def test_scores_are_those_of_the_methods_under_one_mask_per_volume(
 ) -> None:
     methods = {"tv": "total-variation", "plain": "zero-filled"}
     found = compare_reconstructions(methods, slices, [3.0], center_fraction=0.25, protocol=protocol)
-    assert (found.names, found.accelerations) == (["tv", "plain"], [3.0])
+    assert [(row.reconstruction, row.acceleration) for row in found.rows] == [
+        ("tv", 3.0),
+        ("plain", 3.0),
+    ]
     masks = MaskDistribution(N_COLS, [3.0], [0.25]).of_volumes(slices.volumes)
     assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])
     batch = slices.batch(torch.arange(len(slices)))
     image = batch.unnormalized(ZeroFilled()(batch.kspace, masks), protocol)
     expected = ssim(image, batch.target, data_range=batch.data_range)
-    score, (pictures,) = found.score("plain", 3.0), found.pictures
-    assert score is not None and score.ssim == pytest.approx(float(expected.mean()))
+    plain, (picture,) = found.rows[1], found.pictures
+    assert plain.ssim == pytest.approx(float(expected.mean()))
+    assert plain.interval == pytest.approx(
+        bootstrap_interval(expected.double().numpy(), slices.volumes)
+    )
     place = int(expected.argsort()[2])
-    assert pictures.title.startswith(f"{slices.volumes[place]}, slice {slices.slices[place]}")
-    assert np.allclose(pictures.images["plain"], image[place])
+    assert picture.title.startswith(f"{slices.volumes[place]}, slice {slices.slices[place]}")
+    assert picture.start_columns == tuple(masks[place].nonzero()[:, 0].tolist())
+    assert np.allclose(picture.policies[1].images[0], image[place], atol=1e-5)
+    assert picture.policies[1].ssim[0] == pytest.approx(float(expected[place]), abs=1e-5)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    settings = MakeSettings(kind="knee", volumes=(0, 0, 2), slices=2, size=64, workers=1)
+    make_store(tmp_path / "store", settings)
+    return tmp_path / "store"
+
+
+def test_the_command_puts_one_slice_side_by_side_and_the_report_shows_it(
+    store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "analyses"
+    words = ["analyze", "reconstructions", "zero-filled", "TV=total-variation"]
+    words += ["--data", str(store), "--slice", "3", "--acceleration", "4", "--out", str(out)]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 0, answer.output
+    (picture,) = (load_acquisition(path) for path in out.glob("reconstructions-*.npz"))
+    assert [one.name for one in picture.policies] == ["zero-filled", "TV"]
+    assert (out / "reconstructions-01.png").is_file()
+    (section,) = build_report([out]).sections
+    prose, table, drawing = section.blocks
+    assert section.title == "Reconstructions" and isinstance(prose, Prose)
+    assert isinstance(table, Table) and isinstance(drawing, Drawing)
+    assert [row.cells[0] for row in table.rows] == ["zero-filled", "TV"]
+    # With one volume there is no interval, and the mean over one slice is that slice's score.
+    cell = table.rows[1].cells[1]
+    assert isinstance(cell, Measured) and cell.interval is None
+    assert cell.value == pytest.approx(float(picture.policies[1].ssim[0]), abs=1e-5)
+    n_measured = len(picture.start_columns)
+    assert f"{n_measured} of 64 columns are measured, the same for all" in drawing.caption
+
+
+def test_a_budget_takes_the_place_of_the_acceleration(store: Path, tmp_path: Path) -> None:
+    analysis = Reconstructions(data=store, n_initial=8, steps=8, limit=2)
+    rows = run_analysis(analysis, ["zero-filled"], out=tmp_path / "out")
+    assert [(row.acceleration, row.n_center) for row in rows] == [(4.0, 8)]
+    with pytest.raises(ConfigError, match=r"8 \+ 60 columns do not fit images of 64"):
+        run_analysis(
+            Reconstructions(data=store, n_initial=8, steps=60), ["zero-filled"], out=tmp_path / "x"
+        )
+    with pytest.raises(ConfigError, match="two reconstructions are called 'zero-filled'"):
+        run_analysis(analysis, ["zero-filled", "zero-filled"], out=tmp_path / "y")
 
 
 def test_reconstructions_are_ranked_per_acceleration() -> None:
-    scores = [
-        ReconstructionScores("zero-filled", 4, 0.6, 24.0, 0.1),
-        ReconstructionScores("unet", 4, 0.7, 27.0, 0.05, (0.69, 0.71)),
-        ReconstructionScores("unet", 8, 0.65, 25.0, 0.07),
+    def row(name: str, at: float, ssim: float, psnr: float) -> ReconstructionRow:
+        return ReconstructionRow(name, at, 8, 5, 3, "blind", ssim, ssim - 0.01, None, psnr, 0.1)
+
+    rows = [
+        row("zero-filled", 4.0, 0.6, 28.0),
+        row("unet", 4.0, 0.7, 27.0),
+        row("unet", 8.0, 0.65, 25.0),
     ]
-    image = np.random.default_rng(0).random((9, 11))
-    pictures = [ReconstructionPictures("Slice 1", image, {"unet": image})]
-    section = reconstruction_section(ReconstructionComparison(scores, pictures, "blind"))
-    prose, table, drawing = section.blocks
-    assert isinstance(prose, Prose)
-    assert "At 4× **unet** is best with SSIM 0.7000, 0.1000 above zero-filled" in prose.text
-    assert table.rows[0].cells[4:] == (None, None, None)  # type: ignore[union-attr]
-    assert "protocol blind" in table.note  # type: ignore[union-attr]
-    assert drawing.name == "reconstructions-1"  # type: ignore[union-attr]
+    told = tell_best(rows)
+    assert "At 4× **unet** is best with SSIM 0.7000, 0.1000 above zero-filled" in told
+    assert "(by PSNR zero-filled, 28.0 against 27.0 dB); at 8× **unet** is best" in told
+    table = reconstruction_table(rows)
+    assert table.rows[0].cells[4:] == (None, None, None)
+    assert "protocol blind" in table.note and "5 slices of 3 volumes" in table.note

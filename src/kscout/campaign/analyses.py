@@ -19,7 +19,7 @@ from kscout.campaign.nodes import (
 from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import Analysis, options_of
-from kscout.names import ANALYSES
+from kscout.names import ANALYSES, untrained_reconstructions
 
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
 """Options that the campaign sets."""
@@ -86,6 +86,9 @@ def analysis_nodes(
         else:
             runs = _chosen(name, kind, options, policies)
             words = [*options.get("policies", []), *(path_of(node) for node in runs)]
+            if kind.reads == "reconstructions":
+                own_network = path_of(setting.reads["reconstructor"])
+                runs, words = [], list(dict.fromkeys([*untrained_reconstructions(), own_network]))
             own |= _given(kind, setting)
             settings |= {key: own[key] for key in ("protocol",) if key in own}
         if not words:

@@ -15,6 +15,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from kscout.cli.console import answer_console
+from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.options import command_of
 from kscout.cli.progress import evaluation_progress
 from kscout.config import to_table
@@ -23,6 +24,7 @@ from kscout.names import ANALYSES
 
 _GIVEN = {
     "policies": ("POLICY...", "Run folders, weights files or names."),
+    "reconstructions": ("RECONSTRUCTION...", f"{RECONSTRUCTION_WORDS[:-1]}, or LABEL=PATH."),
     "runs": ("RUN...", "Run folders."),
     "results": ("RESULTS...", "Folders that `evaluate` wrote."),
 }

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ from kscout.cli.evaluate import summary_table
 from kscout.cli.progress import drawn_bars
 
 if TYPE_CHECKING:
-    from kscout.evaluation.reconstructions import ReconstructionComparison
+    from kscout.evaluation.analyses.reconstructions import ReconstructionRow
 
 
 def demo(
@@ -62,19 +62,17 @@ def _stage(told: Console, title: str) -> Iterator[Callable[[int, int, str], None
     told.print(f"{title}: {time.perf_counter() - begun:.1f} s", soft_wrap=True)
 
 
-def _reconstruction_table(compared: "ReconstructionComparison") -> Table:
+def _reconstruction_table(rows: Sequence["ReconstructionRow"]) -> Table:
     table = Table(
-        title=f"Reconstructions of test slices, protocol {compared.protocol}",
+        title=f"Reconstructions of test slices, protocol {rows[0].protocol}",
         title_justify="left",
         box=SIMPLE_HEAD,
     )
     table.add_column("reconstruction")
-    for at in compared.accelerations:
+    for at in sorted({row.acceleration for row in rows}):
         table.add_column(f"SSIM at {at:g}x", justify="right")
         table.add_column(f"PSNR at {at:g}x", justify="right")
-    for name in compared.names:
-        own = [one for one in compared.scores if one.name == name]
-        table.add_row(
-            name, *(text for one in own for text in (f"{one.ssim:.4f}", f"{one.psnr:.2f}"))
-        )
+    for name in dict.fromkeys(row.reconstruction for row in rows):
+        own = sorted((r for r in rows if r.reconstruction == name), key=lambda r: r.acceleration)
+        table.add_row(name, *(text for r in own for text in (f"{r.ssim:.4f}", f"{r.psnr:.2f}")))
     return table

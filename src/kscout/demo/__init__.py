@@ -7,11 +7,6 @@ from typing import final
 from kscout.data.generate import make_store
 from kscout.demo.page import write_demo_page
 from kscout.demo.settings import (
-    ACCELERATIONS,
-    CENTER_FRACTION,
-    CLASSICAL,
-    UNET,
-    ZERO_FILLED,
     ZOO_SIZE,
     DemoFolder,
     DemoSettings,
@@ -24,7 +19,8 @@ from kscout.demo.stages import (
     silent,
     train_all,
 )
-from kscout.evaluation.reconstructions import ReconstructionComparison, compare_reconstructions
+from kscout.evaluation.analyses import run_analysis
+from kscout.evaluation.analyses.reconstructions import ReconstructionRow
 from kscout.evaluation.summary import Summary
 from kscout.files import locked
 
@@ -37,7 +33,7 @@ class DemoResult:
     page: Path
     summary: Summary
     """The summary of the evaluation of policies."""
-    reconstructions: ReconstructionComparison
+    reconstructions: list[ReconstructionRow]
     zoo: list[ZooRun]
     """What the zoo's policies did at the paper's size, one entry per acquisition."""
 
@@ -67,11 +63,8 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
         store = make_store(folder.store, settings.making, on_volume=tell)
     train_all(settings, folder, store, stage)
     with stage("comparing reconstructions on test slices"):
-        compared = compare_reconstructions(
-            {ZERO_FILLED: "zero-filled", CLASSICAL: "total-variation", UNET: folder.unet},
-            store.split("test"),
-            ACCELERATIONS,
-            center_fraction=CENTER_FRACTION,
+        compared = run_analysis(
+            folder.comparison, folder.compared, out=folder.reconstructions, overwrite=True
         )
     with stage("evaluating all policies on test slices") as tell:
         summary = evaluate_all(settings, folder, store, tell)
@@ -83,7 +76,7 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
         with stage(f"running the zoo's policies, {told}") as tell:
             runs.append(run_zoo(one, zoo, folder, knees, tell))
     with stage("writing the page"):
-        page = write_demo_page(settings, folder, store, compared, runs)
+        page = write_demo_page(settings, folder, store, runs)
     return DemoResult(page, summary, compared, runs)
 
 

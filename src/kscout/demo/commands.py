@@ -8,7 +8,14 @@ from pathlib import Path
 
 from kscout.config import to_table
 from kscout.data.generate import MakeSettings
-from kscout.demo.settings import SHOWN_BASELINE, ZOO_UNET, DemoFolder, DemoSettings
+from kscout.demo.settings import (
+    ACCELERATIONS,
+    CENTER_FRACTION,
+    SHOWN_BASELINE,
+    ZOO_UNET,
+    DemoFolder,
+    DemoSettings,
+)
 from kscout.evaluation.compare import EvaluationSetting, request_of
 from kscout.names import ESTIMATORS
 from kscout.runs import CONFIG
@@ -30,6 +37,13 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
         found[f"Train the {ESTIMATORS[method].title} policy"] = _words(
             "train", "policy", data=store, reconstructor=unet, config=run / CONFIG, out=run
         )
+    found["Compare reconstructions"] = _words(
+        *("analyze", "reconstructions", *folder.compared),
+        data=store,
+        acceleration=ACCELERATIONS,
+        center_fraction=CENTER_FRACTION,
+        out=folder.reconstructions,
+    )
     found[EVALUATE] = _evaluate(
         folder.policies, store, unet, settings.evaluation, folder.evaluation
     )

@@ -13,16 +13,13 @@ from kscout.demo.commands import EVALUATE, as_shell, commands_of, untrained_scri
 from kscout.demo.paper_size import paper_size_section, tell_scores
 from kscout.demo.settings import (
     CLAIMED,
-    CLASSICAL,
     LEARNED,
-    UNET,
-    ZERO_FILLED,
     DemoFolder,
     DemoSettings,
 )
 from kscout.demo.stages import ZooRun, leads_of
 from kscout.demo.words import say
-from kscout.evaluation.reconstructions import ReconstructionComparison, reconstruction_section
+from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.pictures import draw_montage
@@ -41,7 +38,6 @@ def write_demo_page(
     settings: DemoSettings,
     folder: DemoFolder,
     store: Store,
-    compared: ReconstructionComparison,
     zoo: Sequence[ZooRun],
 ) -> Path:
     """Write the self-contained page and return its path."""
@@ -54,21 +50,22 @@ def write_demo_page(
         summary=(tell_claim(leads_of(folder.evaluation), **counts),),
     )
     # The player and the chart, then how they came about, then numbers.
-    opening, numbers = report.sections[:2], report.sections[2:]
-    compared_section = reconstruction_section(compared, about=say("reconstructions", **counts))
-    told = Prose(f"{_tell_reconstructions(compared)}{_tell_noise(compared)}")
+    by_title = {section.title: section for section in report.sections}
+    compared = by_title.pop(Reconstructions.title)
+    sections = list(by_title.values())
+    opening, numbers = sections[:2], sections[2:]
     at_size = paper_size_section(zoo)
-    sections = (
+    ordered = (
         *opening,
         data_section(settings, store),
-        replace(compared_section, blocks=(told, *compared_section.blocks)),
+        replace(compared, blocks=(Prose(say("reconstructions")), *compared.blocks)),
         *numbers,
         replace(at_size, blocks=(Prose(tell_scores(zoo)), *at_size.blocks)),
         commands_section(settings, folder),
     )
     zoo_folders = [folder.zoo(run.acquisition.name) for run in zoo]
     provenance = {**report.provenance, **search(zoo_folders).provenance}
-    whole = replace(report, front=front, sections=sections, provenance=provenance)
+    whole = replace(report, front=front, sections=ordered, provenance=provenance)
     (path,) = write_report(whole, folder.page)
     return path
 
@@ -133,24 +130,3 @@ def _code(title: str, text: str) -> str:
         f'<p style="margin:0 0 .3rem"><b>{escape(title)}</b></p>'
         f'<pre tabindex="0" style="{_CODE_STYLE}"><code>{escape(text)}</code></pre>'
     )
-
-
-def _tell_reconstructions(compared: ReconstructionComparison) -> str:
-    slow, *_, fast = compared.accelerations
-    ssim = {(one.name, one.acceleration): one.ssim for one in compared.scores}
-    unet, classical, plain = (
-        (ssim[name, slow], ssim[name, fast]) for name in (UNET, CLASSICAL, ZERO_FILLED)
-    )
-    reached = {"unet": unet, "tv": classical, "plain": plain}
-    return say("reconstructions_summary", slow=slow, fast=fast, classical=CLASSICAL, **reached)
-
-
-def _tell_noise(compared: ReconstructionComparison) -> str:
-    """Say where the U-Net's lead does not hold in PSNR."""
-    psnr = {(one.name, one.acceleration): one.psnr for one in compared.scores}
-    behind = [
-        f"{at:g}× ({psnr[CLASSICAL, at]:.1f} against {psnr[UNET, at]:.1f} dB)"
-        for at in compared.accelerations
-        if psnr[CLASSICAL, at] > psnr[UNET, at]
-    ]
-    return f" By PSNR, {CLASSICAL} leads at {' and '.join(behind)}." if behind else ""

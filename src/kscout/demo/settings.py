@@ -15,6 +15,7 @@ from kscout.config import (
     settings_class,
 )
 from kscout.data.generate import MakeSettings
+from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.names import POLICIES
@@ -197,7 +198,14 @@ class DemoFolder:
         self.untrained = path / "untrained.safetensors"
         """The policy network as training found it."""
         self.evaluation = path / "evaluation"
-        self.reported = [self.unet, *self.runs.values(), self.evaluation]
+        self.reconstructions = path / "reconstructions"
+        self.comparison = Reconstructions(
+            data=self.store, acceleration=ACCELERATIONS, center_fraction=CENTER_FRACTION
+        )
+        named = {ZERO_FILLED: "zero-filled", CLASSICAL: "total-variation", UNET: self.unet}
+        self.compared = [f"{label}={name}" for label, name in named.items()]
+        """Reconstructions, as `kscout analyze reconstructions` takes them."""
+        self.reported = [self.unet, *self.runs.values(), self.evaluation, self.reconstructions]
         """The folders that the miniature's report is made of."""
         self.policies = [*map(str, [*self.runs.values(), self.untrained]), *BASELINES]
         """All that takes part in the evaluation, as `kscout evaluate --policy` takes it."""

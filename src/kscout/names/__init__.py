@@ -167,6 +167,9 @@ ANALYSES = Table(
         "gammas": Entry("gammas:Gammas", "final scores by discount"),
         "curves": Entry("curves:Curves", "learning curves"),
         "cost": Entry("cost:Cost", "what training cost"),
+        "reconstructions": Entry(
+            "reconstructions:Reconstructions", "reconstructions of the same slices and masks"
+        ),
         "examples": Entry("examples:Examples", "reconstructions of chosen slices"),
         "ranking": Entry("ranking:Ranking", "how SSIM and PSNR order policies"),
         "masks": Entry("masks:Masks", "which columns were measured, in which order, as files"),

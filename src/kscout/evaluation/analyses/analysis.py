@@ -67,9 +67,9 @@ class Analysis(ABC, Generic[Row]):
     The docstring of the class is the help of its command and ends with an example.
     """
 
-    reads: ClassVar[Literal["policies", "runs", "results"]]
-    """The arguments of the command: policies (names, run folders, weights files), run folders, or
-    folders that `evaluate` wrote."""
+    reads: ClassVar[Literal["policies", "reconstructions", "runs", "results"]]
+    """The arguments of the command: policies or reconstructions (names, run folders, weights
+    files), run folders, or folders that `evaluate` wrote."""
     file: ClassVar[str]
     """Name of the files that it writes: `entropies` for `entropies.csv`, `.json` and figures."""
     row: ClassVar[type[Any]]
