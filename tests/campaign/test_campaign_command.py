@@ -49,6 +49,7 @@ cost = true
 curves = true
 gammas = true
 reconstructions = true
+masks = true
 examples = { policies = ["oracle"], slice = [1] }
 ranking = true
 """
@@ -81,7 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.setenv("OMP_NUM_THREADS", "1")
         outcome = json.loads(invoke(*COMMAND))
-        assert (outcome["done"], outcome["failed"], outcome["blocked"]) == (6 + 1 + 10, [], [])
+        assert (outcome["done"], outcome["failed"], outcome["blocked"]) == (6 + 1 + 11, [], [])
         assert outcome["report"] == "campaigns/tiny/report.html"
     return folder
 
