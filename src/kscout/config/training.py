@@ -50,9 +50,9 @@ class ReconstructorTraining:
     """Arithmetic of the network (paper: fp32)."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
-    patience: Annotated[int, AtLeast(0)] = 0
+    patience: Annotated[int | None, AtLeast(1)] = None
     """Epochs without a better validation SSIM after which training ends, and the run's weights are
-    those of the best epoch; 0 trains to the last epoch (paper: 0)."""
+    those of the best epoch; not given: the last epoch comes (paper: so)."""
     keep_epochs: tuple[int, ...] = ()
     """Epochs whose weights are kept beside the last and the best."""
     seed: int = 0
@@ -83,9 +83,9 @@ class PolicyTraining:
     """Epochs after which the step size is multiplied (paper: 40; non-greedy 10, 20, 30, 40)."""
     decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
     """Factor at each decay (paper: 0.1; non-greedy 0.5)."""
-    patience: Annotated[int, AtLeast(0)] = 0
+    patience: Annotated[int | None, AtLeast(1)] = None
     """Epochs without a better validation SSIM after which training ends, and the run's weights are
-    those of the best epoch; 0 trains to the last epoch (paper: 0, but for AlphaZero)."""
+    those of the best epoch; not given: the last epoch comes (paper: so, but for AlphaZero)."""
     keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
     protocol: Protocol = "paper"
@@ -235,7 +235,7 @@ class AlphaZeroTraining(PolicyTraining):
     """Name of the estimator."""
     n_epochs: Annotated[int, AtLeast(1)] = 540
     """Rounds at most (paper: 540)."""
-    patience: Annotated[int, AtLeast(0)] = 40
+    patience: Annotated[int | None, AtLeast(1)] = 40
     """Rounds without a better validation SSIM after which training ends (paper: early stopping;
     after how many is untold)."""
     n_episodes: Annotated[int, AtLeast(1)] | None = None

@@ -78,7 +78,8 @@ class Trainee(Generic[ModuleT, ConfigT]):
     def is_over(self) -> bool:
         """Whether no epoch is left, or validation has not improved for as long as is waited."""
         training = self.config.training
-        is_flat = 0 < training.patience <= self.n_done - self.best_epoch
+        patience, n_worse = training.patience, self.n_done - self.best_epoch
+        is_flat = patience is not None and n_worse >= patience
         return self.n_done >= training.n_epochs or is_flat
 
     def begin(self, epoch: int) -> None:
@@ -102,7 +103,7 @@ class Trainee(Generic[ModuleT, ConfigT]):
             return
         self.run.log(record)
         training = self.config.training
-        takes_best = self.is_over and training.patience > 0
+        takes_best = self.is_over and training.patience is not None
         for path, is_due in (
             (self.run.epoch_path(self.n_done), self.n_done in training.keep_epochs),
             (self.run.best_path, self.n_done == self.best_epoch),
