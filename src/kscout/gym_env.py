@@ -5,7 +5,7 @@ Importing this module registers `kscout/Acquisition-v0`:
     import gymnasium, kscout.gym_env
     env = gymnasium.make("kscout/Acquisition-v0", data="store", n_initial=8, horizon=8)
 
-An episode acquires one slice: an action measures a column, its reward is the gain in SSIM, and the
+An episode acquires one slice: an action measures a column, its reward is the gain in the metric, and the
 episode ends after `horizon` columns. Nothing else in kscout needs Gymnasium.
 """
 
@@ -26,7 +26,7 @@ from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.names import check_protocol
+from kscout.names import METRICS, check_protocol, metric_word
 from kscout.physics.sampling import Initial
 from kscout.reconstruction import load
 
@@ -92,8 +92,11 @@ class _Scanner:
         horizon: int,
         protocol: Protocol,
         columns_per_step: int,
+        metric: str,
     ) -> None:
         check_protocol(protocol)
+        self.metric = metric
+        METRICS.resolve(metric)
         check_pace(columns_per_step, None)
         if horizon % columns_per_step:
             raise ConfigError(
@@ -126,7 +129,9 @@ class _Scanner:
             )
         batch = self.slices.batch(torch.tensor(rows, dtype=torch.int64))
         self._rows = rows
-        self._simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
+        self._simulator = Simulator(
+            batch, self.reconstructor, protocol=self.protocol, metric=self.metric
+        )
         own = self.n_initial
         self._state = self._simulator.start(own[rows] if isinstance(own, torch.Tensor) else own)
 
@@ -146,7 +151,7 @@ class _Scanner:
         return (~simulator.blocked(state)).cpu().numpy()
 
     def measure(self, columns: Int[np.ndarray, "batch draw"]) -> Float[np.ndarray, " batch"]:
-        """Measure the columns of one step and return the gains in SSIM."""
+        """Measure the columns of one step and return the gains in the metric."""
         simulator, state = self._now
         if self.is_over:
             raise ConfigError(
@@ -184,10 +189,11 @@ class _Scanner:
 
     def facts(self, row: int) -> dict[str, Any]:
         """Return what is known about one slice besides the observation."""
-        state = self._now[1]
+        simulator, state = self._now
         at = self._rows[row]
         return {
-            "ssim": float(state.score[row]),
+            "ssim": float(simulator.ssim(state)[row]),
+            metric_word(self.metric): float(state.score[row]),
             "step": state.step,
             "volume": self.slices.volumes[at],
             "slice": self.slices.slices[at],
@@ -209,6 +215,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         protocol: how images are scored.
         columns_per_step: columns of one action, all different; with more than one, actions are
             lists of them and `action_masks` repeats its answer for each.
+        metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
@@ -223,9 +230,10 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         horizon: int = 8,
         protocol: Protocol = "paper",
         columns_per_step: int = 1,
+        metric: str = "ssim",
     ) -> None:
         where = (data, split, reconstructor)
-        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step)
+        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step, metric)
         self.observation_space = self._scanner.space
         n_cols = self._scanner.slices.n_cols
         self.action_space = (
@@ -275,6 +283,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         protocol: how images are scored.
         columns_per_step: columns of one action, all different; with more than one, actions are
             lists of them and `action_masks` repeats its answer for each.
+        metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -293,11 +302,12 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         horizon: int = 8,
         protocol: Protocol = "paper",
         columns_per_step: int = 1,
+        metric: str = "ssim",
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs} acquires nothing; give 1 or more")
         where = (data, split, reconstructor)
-        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step)
+        self._scanner = _Scanner(*where, n_initial, horizon, protocol, columns_per_step, metric)
         self.num_envs = num_envs
         self.single_observation_space = self._scanner.space
         n_cols = self._scanner.slices.n_cols

@@ -10,6 +10,7 @@ target. Scores of different conventions must not be compared: the window alone m
 the choice of `data_range` by up to .15.
 """  # noqa: E501 - a table row is one line
 
+from collections.abc import Callable
 from copy import copy
 from functools import lru_cache
 from typing import Literal, final
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from kscout.errors import unknown_name
+from kscout.errors import ConfigError, unknown_name
 from kscout.kernels.cuda import compile_kernel, count_on
 from kscout.kernels.native import native_library
 from kscout.kernels.registry import Request, serving
@@ -244,4 +245,56 @@ def nmse(
     return (error / target.square().sum(dim=(-2, -1))).masked_fill(error == 0, 0.0)
 
 
-__all__ = ["SsimScorer", "nmse", "psnr", "ssim"]
+def negative_nmse(
+    image: Float[Tensor, "*lead row col"],
+    target: Float[Tensor, "*lead row col"],
+    *,
+    data_range: Tensor | float | None = None,
+) -> Float[Tensor, "*lead"]:
+    """Return minus the normalized squared error, so that more is better, as of any reward."""
+    return -nmse(image, target, data_range=data_range)
+
+
+@final
+class MetricScorer:
+    """Any metric against fixed targets, by a plain call.
+
+    Args:
+        metric: called with images, targets and `data_range`; one value per image, more is better.
+        target: the truth.
+        data_range: per target.
+    """
+
+    def __init__(
+        self,
+        metric: Callable[..., Tensor],
+        target: Float[Tensor, "slice row col"],
+        *,
+        data_range: Float[Tensor, " slice"],
+    ) -> None:
+        self.metric, self.target, self.data_range = metric, target, data_range
+
+    def score(
+        self,
+        image: Float[Tensor, "n row col"],
+        rows: Int[Tensor, " n"],
+        *,
+        scale: Float[Tensor, " _"],
+        shift: Float[Tensor, " _"],
+        is_by_target: bool = False,
+        n_images: Int[Tensor, ""] | None = None,
+    ) -> Float[Tensor, " n"]:
+        """Score `scale * image + shift` against the targets `rows`."""
+        if is_by_target:
+            scale, shift = scale[rows], shift[rows]
+        images = image.float() * scale[:, None, None] + shift[:, None, None]
+        found = self.metric(images, self.target[rows], data_range=self.data_range[rows])
+        if not isinstance(found, Tensor) or found.shape != rows.shape:
+            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ConfigError(
+                f"a metric gave {shape} for {len(rows)} images; return a tensor of one value each"
+            )
+        return found.float()
+
+
+__all__ = ["MetricScorer", "SsimScorer", "negative_nmse", "nmse", "psnr", "ssim"]

@@ -30,8 +30,8 @@ from kscout.core import (
     Truth,
 )
 from kscout.device import at_most_a_quarter
-from kscout.metrics import SsimScorer
-from kscout.names import check_protocol
+from kscout.metrics import MetricScorer, SsimScorer, ssim
+from kscout.names import METRICS, check_protocol
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
 from kscout.physics.normalization import denormalize
@@ -52,6 +52,7 @@ class Simulator:
         batch: fully sampled slices, on the device where all work is done.
         reconstructor: frozen, on the same device.
         protocol: how images are un-normalized before they are scored.
+        metric: what scores are: a name of `kscout.names.METRICS`, or `module:function`.
         memory_limit: bytes that candidates reconstructed at once may take; `MEMORY_LIMIT` where
             not given.
     """
@@ -62,6 +63,7 @@ class Simulator:
         reconstructor: Reconstructor,
         *,
         protocol: Protocol = "paper",
+        metric: str = "ssim",
         memory_limit: int | None = None,
     ) -> None:
         check_protocol(protocol)
@@ -69,7 +71,7 @@ class Simulator:
         device = batch.kspace.device
         self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
         self.ramps = column_ramps(batch.n_cols, device)
-        self.scorer = SsimScorer(batch.target, data_range=batch.data_range)
+        self.metric, self.scorer = metric, _scorer(metric, batch)
         if memory_limit is None:
             memory_limit = at_most_a_quarter(MEMORY_LIMIT[device.type], device)
         # Scoring takes less than reconstructing, and comes when that is done.
@@ -193,6 +195,13 @@ class Simulator:
             shift, scale = shift[state.owner], scale[state.owner]
         return denormalize(state.image, shift, scale)
 
+    def ssim(self, state: State) -> Float[Tensor, " state"]:
+        """Return SSIM, whatever metric scores are of."""
+        if self.metric == "ssim":
+            return state.score
+        target, data_range = self.batch.target[state.owner], self.batch.data_range[state.owner]
+        return ssim(self.images(state), target, data_range=data_range)
+
     @torch.no_grad()
     def _state(
         self, measured: Measurement, owner: Int[Tensor, " state"], *, n_left: int, step: int = 0
@@ -233,3 +242,10 @@ class Simulator:
         """Return how many states of each slice lie side by side; 1 where that is not known."""
         n_slices = len(self.batch)
         return len(state) // n_slices if len(state) % n_slices == 0 else 1
+
+
+def _scorer(metric: str, batch: SliceBatch) -> SsimScorer | MetricScorer:
+    """Return what scores images of a batch; SSIM has kernels of its own."""
+    if metric == "ssim":
+        return SsimScorer(batch.target, data_range=batch.data_range)
+    return MetricScorer(METRICS.resolve(metric), batch.target, data_range=batch.data_range)

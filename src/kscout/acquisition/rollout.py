@@ -40,6 +40,8 @@ class Trajectory:
     probabilities: Float[Tensor, "step batch trajectory col"] | None = None
     images: Float[Tensor, "moment batch trajectory row col"] | None = None
     """Reconstructions in the target's units."""
+    score: Float[Tensor, "batch trajectory moment"] | None = None
+    """The simulator's metric, where that is not SSIM."""
 
     @property
     def n_acquired(self) -> Int[Tensor, "batch trajectory"]:
@@ -184,7 +186,7 @@ def _check_replay(
         )
 
 
-_Moment = tuple[Tensor, Tensor, Tensor, Tensor | None]
+_Moment = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
 def _measure(simulator: Simulator, state: State, keep_images: bool) -> _Moment:
@@ -192,6 +194,7 @@ def _measure(simulator: Simulator, state: State, keep_images: bool) -> _Moment:
     target, data_range = batch.target[state.owner], batch.data_range[state.owner]
     return (
         state.score,
+        simulator.ssim(state),
         psnr(images, target, data_range=data_range),
         nmse(images, target),
         images if keep_images else None,
@@ -203,11 +206,11 @@ def _assemble(
 ) -> Trajectory:
     n_states = len(moments[0][0])
     fold = (n_states // n_trajectories, n_trajectories)
-    ssim, psnr_, nmse_ = (
+    score, ssim, psnr_, nmse_ = (
         torch.stack([moment[i] for moment in moments], dim=-1).view(*fold, -1)  # type: ignore[misc]
-        for i in range(3)
+        for i in range(4)
     )
-    images = [moment[3] for moment in moments if moment[3] is not None]
+    images = [moment[4] for moment in moments if moment[4] is not None]
     empty = torch.empty(n_states, 0, dtype=torch.long, device=ssim.device)
     taken = torch.cat([empty, *columns], dim=-1)
     if columns:
@@ -224,4 +227,5 @@ def _assemble(
         images=torch.stack(images).view(len(moments), *fold, *images[0].shape[1:])
         if images
         else None,
+        score=None if moments[0][0] is moments[0][1] else score,
     )

@@ -27,7 +27,7 @@ class State:
     mean: Float[Tensor, " state"]
     std: Float[Tensor, " state"]
     score: Float[Tensor, " state"]
-    """SSIM of the reconstruction under the simulator's protocol."""
+    """The simulator's metric, SSIM by default, of the reconstruction under its protocol."""
     n_left: int
     """An upper bound of the columns left to acquire in any state, known on the host."""
     step: int = 0

@@ -180,11 +180,10 @@ def _lines(place: Console) -> Iterator[OnStep]:
 
 
 def _facts(record: dict[str, Any]) -> str:
-    names = {
-        "train_loss": "loss",
-        "train_ssim": "training SSIM",
-        "val_ssim": "validation SSIM",
-    }
+    metrics = {"ssim": "SSIM", "psnr": "PSNR", "negative_nmse": "-NMSE", "score": "score"}
+    kinds = {"train": "training", "search": "searched", "val": "validation"}
+    names = {f"{k}_{m}": f"{kinds[k]} {metrics[m]}" for k in kinds for m in metrics}
+    names = {"train_loss": "loss", **names}
     found = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
     return "  ".join(found)
 

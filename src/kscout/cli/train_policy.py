@@ -19,7 +19,7 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, POLICIES
+from kscout.names import ESTIMATORS, METRICS, POLICIES
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
@@ -70,6 +70,10 @@ def train_policy(
         int,
         typer.Option(min=1, max=1000, help="Train this many seeds in lockstep, into OUT/seed-N."),
     ] = 1,
+    metric: Annotated[
+        str | None,
+        typer.Option(help=f"What is rewarded: {', '.join(METRICS.entries)} or module:function."),
+    ] = None,
     protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,
     compile_: Annotated[
@@ -106,6 +110,7 @@ def train_policy(
         "training.n_epochs": epochs,
         "training.batch_size": batch_size,
         "training.n_trajectories": trajectories,
+        "training.metric": metric,
         "training.protocol": protocol,
         "training.precision": precision,
         "training.compile": compile_,

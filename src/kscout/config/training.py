@@ -11,7 +11,7 @@ from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.layers import Table
 from kscout.config.records import check
 from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS, Protocol, import_target
+from kscout.names import ESTIMATORS, METRICS, Protocol, import_target
 
 Precision = Literal["fp32", "bf16"]
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
@@ -88,6 +88,9 @@ class PolicyTraining:
     those of the best epoch; not given: the last epoch comes (paper: so, but for AlphaZero)."""
     keep_epochs: tuple[int, ...] = (1, 10, 20, 30, 40, 50)
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
+    metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
+    """What rewards are gains of, and the best epoch is best in: ssim, psnr, nmse (minus it), or
+    `module:function` of images, targets and `data_range` (paper: ssim)."""
     protocol: Protocol = "paper"
     """How images are un-normalized before they are scored."""
     precision: FrozenPrecision = "auto"

@@ -160,7 +160,12 @@ class EstimatorGradient:
     ) -> Float[Tensor, " value"]:
         number, batch = numbered
         self.policy.zero_grad(set_to_none=True)
-        simulator = Simulator(batch, self.reconstructor, protocol=self.setting.protocol)
+        simulator = Simulator(
+            batch,
+            self.reconstructor,
+            protocol=self.setting.protocol,
+            metric=self.config.training.metric,
+        )
         generator = keyed_generator("gradient noise", self.setting.seed, pass_index, number)
         draws = self.estimator.draw(self.config, len(batch), 1, lambda _: generator)
         draws = draws.to(batch.kspace.device)

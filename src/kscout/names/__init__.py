@@ -153,6 +153,27 @@ def label_of(method: str, settings: Mapping[str, Any]) -> str:
         return method
 
 
+METRICS = Table(
+    "metric",
+    group="kscout.metrics",
+    base="",
+    make=Entry,
+    room="kscout",
+    entries={
+        "ssim": Entry("metrics:ssim", "structural similarity"),
+        "psnr": Entry("metrics:psnr", "peak signal-to-noise ratio in dB"),
+        "nmse": Entry("metrics:negative_nmse", "minus the normalized squared error"),
+    },
+)
+"""What may be a reward: functions of images and targets whose larger values are better."""
+
+
+def metric_word(metric: str) -> str:
+    """Return how records call a metric's values: by its function, or `score` from outside."""
+    entry = METRICS.entries.get(metric)
+    return entry.target.rpartition(":")[2] if entry else "score"
+
+
 ANALYSES = Table(
     "analysis",
     group="kscout.analyses",
@@ -181,6 +202,7 @@ __all__ = [
     "ESTIMATORS",
     "FORMATS",
     "IMPORT_PRESETS",
+    "METRICS",
     "PLANES",
     "POLICIES",
     "PROTOCOLS",
@@ -199,6 +221,7 @@ __all__ = [
     "import_target",
     "is_outside",
     "label_of",
+    "metric_word",
     "untrained_reconstructions",
     "use",
     "used",

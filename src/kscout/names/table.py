@@ -27,7 +27,7 @@ class Table(Mapping[str, E], Generic[E]):
     Args:
         kind: what a message calls one of them.
         group: the entry point group in which packages declare theirs.
-        base: `module:Class` that every class here derives from.
+        base: `module:Class` that every class here derives from; empty for functions.
         make: builds the entry of a thing from outside, of which only the target is known.
         room: package of kscout that targets of `entries` are relative to.
         entries: those of kscout.
@@ -115,6 +115,10 @@ class Table(Mapping[str, E], Generic[E]):
         return target
 
     def _checked(self, name: str, found: Any) -> Any:  # noqa: ANN401 - what a user's name stands for
+        if not self.base:
+            if not callable(found):
+                raise ConfigError(f"{name} is no {self.kind}: it cannot be called; name a function")
+            return found
         base = import_target(self.base, of="base class")
         if not (isinstance(found, type) and issubclass(found, base)):
             raise ConfigError(

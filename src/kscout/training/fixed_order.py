@@ -46,6 +46,7 @@ def fit_fixed_order(
     n_candidates: int | None = None,
     seed: int = 0,
     protocol: Protocol = "paper",
+    metric: str = "ssim",
     device: torch.device | str = "cpu",
     on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> FixedOrderResult:
@@ -63,14 +64,17 @@ def fit_fixed_order(
         n_slices_per_step: slices drawn anew for each step; None for all.
         n_candidates: columns drawn anew for each step; None for all that are left.
         seed: decides both draws.
-        protocol: how images are scored.
+        protocol: how images are un-normalized before they are scored.
+        metric: what is best; `kscout.names.METRICS`.
         device: where the work is done.
         on_step: called after each step with `step` (from 1), `n_steps`, `column`, `ssim`.
     """
     check_budget(slices.selectable, n_initial=n_initial, horizon=horizon)
     _check_counts(len(slices), n_slices_per_step, n_candidates)
     start = start_mask(n_initial, slices.selectable.shape)
-    trial = _Trial(slices, reconstructor.to(device).eval(), start, batch_size, protocol, device)
+    trial = _Trial(
+        slices, reconstructor.to(device).eval(), start, batch_size, protocol, metric, device
+    )
     order: list[int] = []
     mean_scores: list[float] = []
     gains = torch.full((horizon, slices.n_cols), torch.nan)
@@ -101,6 +105,7 @@ class _Trial:
     start: Bool[Tensor, "slice col"]
     batch_size: int
     protocol: Protocol
+    metric: str
     device: torch.device | str
 
     def columns_left(self, order: list[int]) -> Int[Tensor, " n"]:
@@ -125,7 +130,7 @@ class _Trial:
         self, rows: Int[Tensor, " part"], order: list[int], candidates: Int[Tensor, " candidate"]
     ) -> tuple[Float[Tensor, " part"], Float[Tensor, "part candidate"]]:
         batch = self.slices.batch(rows).to(self.device)
-        simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
+        simulator = Simulator(batch, self.reconstructor, protocol=self.protocol, metric=self.metric)
         chosen = torch.zeros(self.slices.n_cols, dtype=torch.bool)
         chosen[order] = True
         start = self.start[rows].to(self.device)

@@ -79,7 +79,7 @@ CourseT = TypeVar("CourseT", bound=Course[Any, Any])
 def train_epochs(
     trainees: Sequence[Trainee[Any, Any]],
     make_course: Callable[[Sequence[Trainee[Any, Any]]], CourseT],
-    validate: Callable[[CourseT, int], float],
+    validate: Callable[[CourseT, int], Mapping[str, float]],
     *,
     device: torch.device,
     on_step: OnStep,
@@ -89,7 +89,8 @@ def train_epochs(
     Args:
         trainees: those that are not finished.
         make_course: how such trainees learn together.
-        validate: mean SSIM of one trainee of a course on held-out slices.
+        validate: means over held-out slices of one trainee of a course, `val_ssim` among them; the
+            first decides which epoch is best.
         device: where they learn.
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
@@ -117,7 +118,7 @@ def train_epochs(
             {
                 "epoch": epoch,
                 **result.scores,
-                "val_ssim": score,
+                **score,
                 "learning_rate": learning_rate_at(trainee.config.training, epoch),
                 **shared,
                 **result.facts,
@@ -125,7 +126,8 @@ def train_epochs(
             for trainee, result, score in zip(active, results, scores, strict=True)
         ]
         for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
-            trainee.keep(record, course.evaluated(number), course.state(number))
+            first = next(iter(scores[number].values()))
+            trainee.keep(record, first, course.evaluated(number), course.state(number))
         on_step(Progress(epoch, n_epochs, course.n_steps, course.n_steps, records[0]))
     for trainee in trainees:
         trainee.finish()

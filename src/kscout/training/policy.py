@@ -27,7 +27,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
 from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS
+from kscout.names import ESTIMATORS, metric_word
 from kscout.policies import save
 from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
@@ -122,34 +122,44 @@ def _train(
         train_epochs(
             trainees,
             lambda active: estimator(active, slices, frozen),
-            partial(_validation_ssim, held_out),
+            partial(_validation, held_out),
             device=device,
             on_step=on_step,
         )
 
 
 @torch.no_grad()
-def _validation_ssim(slices: SliceSet, estimator: Estimator, number: int) -> float:
-    """Return mean SSIM at the end of one trajectory per held-out slice, always the same draws."""
+def _validation(slices: SliceSet, estimator: Estimator, number: int) -> dict[str, float]:
+    """Return means at the end of one trajectory per held-out slice, always the same draws.
+
+    The training's metric first, then SSIM.
+    """
     config = estimator.trainees[number].config
     training, setting = config.training, config.acquisition
     estimator.evaluated(number).eval()
     policy, size = estimator.chooser(number), _VALIDATION_BATCH[slices.device.type]
     draws = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
     index = torch.arange(len(slices), device=slices.index_device)
-    total = torch.zeros((), device=slices.device)
+    total = torch.zeros(2, device=slices.device)
     for whole, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
         if len(mine := share(whole)):
             batch = slices.batch(mine)
             found = rollout(
                 policy,
-                Simulator(batch, estimator.reconstructor, protocol=training.protocol),
+                Simulator(
+                    batch,
+                    estimator.reconstructor,
+                    protocol=training.protocol,
+                    metric=training.metric,
+                ),
                 n_initial=setting.start,
                 horizon=setting.horizon,
                 uniforms=share(uniforms),
             )
-            total += found.ssim[:, 0, -1].sum()
-    return float(sum_over_processes(total)) / len(slices)
+            scores = (found.ssim if found.score is None else found.score, found.ssim)
+            total += torch.stack([x[:, 0, -1].sum() for x in scores])
+    names = (f"val_{metric_word(training.metric)}", "val_ssim")
+    return dict(zip(names, (sum_over_processes(total) / len(slices)).tolist(), strict=True))
 
 
 def _save(

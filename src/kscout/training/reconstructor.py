@@ -105,8 +105,9 @@ def _train(
     trainee = Trainee.resume(model, config, run, partial(_save, run))
     masks = masking_of(slices, training).of_volumes(held_out.volumes) & held_out.selectable.cpu()
 
-    def validate(course: Supervised, number: int) -> float:
-        return validation_ssim(course.evaluated(number), held_out, masks, training)
+    def validate(course: Supervised, number: int) -> dict[str, float]:
+        score = validation_ssim(course.evaluated(number), held_out, masks, training)
+        return {"val_ssim": score}
 
     with convolution(backend):
         train_epochs(

@@ -37,7 +37,9 @@ class Trainee(Generic[ModuleT, ConfigT]):
     """Epochs done."""
     best_epoch: int = 0
     best_ssim: float = -math.inf
-    """Of validation."""
+    """Of validation, in the best epoch."""
+    best_score: float = -math.inf
+    """What that epoch is best in: SSIM, or another metric of the training."""
     is_finished: bool = False
     carried: dict[str, Any] = field(default_factory=dict)
     """What its course carries from epoch to epoch: numbers, strings, tensors."""
@@ -69,6 +71,7 @@ class Trainee(Generic[ModuleT, ConfigT]):
             # Version 0.1 wrote the second pair of names for reconstructors.
             found.best_epoch = facts["best_epoch"] if "best_epoch" in facts else facts["epoch"]
             found.best_ssim = facts["best_ssim"] if "best_ssim" in facts else facts["val_ssim"]
+            found.best_score = facts.get("best_score", found.best_ssim)
             found.carried = facts.get("carried", {})
         if run is not None and not found.is_finished:
             run.rewind(found.n_done)
@@ -88,17 +91,21 @@ class Trainee(Generic[ModuleT, ConfigT]):
             group["lr"] = learning_rate_at(self.config.training, epoch)
         self.module.train()
 
-    def keep(self, record: Record, evaluated: ModuleT, carried: dict[str, Any]) -> None:
+    def keep(
+        self, record: Record, score: float, evaluated: ModuleT, carried: dict[str, Any]
+    ) -> None:
         """Write an epoch's record, weights and checkpoint.
 
         Args:
             record: has `epoch` and `val_ssim`.
+            score: what the best epoch has most of.
             evaluated: the module with the weights that were validated.
             carried: what the course needs to go on from here.
         """
         self.n_done, self.carried = record["epoch"], carried
-        if record["val_ssim"] > self.best_ssim:
-            self.best_epoch, self.best_ssim = self.n_done, record["val_ssim"]
+        if score > self.best_score:
+            self.best_epoch, self.best_score = self.n_done, score
+            self.best_ssim = record["val_ssim"]
         if self.run is None or self.save is None:
             return
         self.run.log(record)
@@ -114,7 +121,8 @@ class Trainee(Generic[ModuleT, ConfigT]):
         if takes_best:
             with written_whole(self.run.weights_path) as aside:
                 shutil.copyfile(self.run.best_path, aside)
-        facts: dict[str, Any] = {"best_epoch": self.best_epoch, "best_ssim": self.best_ssim}
+        names = ("best_epoch", "best_ssim", "best_score")
+        facts: dict[str, Any] = {name: getattr(self, name) for name in names}
         if carried:
             facts["carried"] = carried
         # The checkpoint comes last: what a kill leaves ahead of it is made again, alike.

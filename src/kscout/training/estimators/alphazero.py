@@ -23,6 +23,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import AlphaZeroTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.names import metric_word
 from kscout.policies.views import View, views_of
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
@@ -164,9 +165,10 @@ class AlphaZero(Estimator):
             generator = keyed_generator("replay", training.seed, epoch)
             replayed = torch.randint(len(memory.index), shape, generator=generator)
             losses = [self._update(number, rows, tell) for rows in replayed]
+            word = metric_word(training.metric)
             scores = {
-                "search_ssim": float(found.score.mean()),
-                "tree_ssim": float(found.best_score.mean()),
+                f"search_{word}": float(found.score.mean()),
+                f"tree_{word}": float(found.best_score.mean()),
                 "loss": float(torch.stack(losses).mean()),
             }
             facts = {"n_reconstructions": found.n_reconstructions}
@@ -194,7 +196,12 @@ class AlphaZero(Estimator):
             batch = self.slices.batch(order[taken].to(self.slices.index_device))
             found = search_episodes(
                 view,
-                Simulator(batch, self.reconstructor, protocol=training.protocol),
+                Simulator(
+                    batch,
+                    self.reconstructor,
+                    protocol=training.protocol,
+                    metric=training.metric,
+                ),
                 rule,
                 self._draws(config, epoch, taken),
                 n_initial=setting.start,

@@ -146,6 +146,7 @@ class Dense(GradientEstimator):
             horizon=config.acquisition.horizon,
             n_slices_per_step=_training(config).n_prior_slices,
             protocol=config.training.protocol,
+            metric=config.training.metric,
             device=self.device,
         )
         gains = found.gains.to(self.device)

@@ -19,6 +19,7 @@ from torch import Tensor
 from kscout.acquisition.episode import Simulator
 from kscout.config import GradientTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.core import Policy, SliceBatch
+from kscout.names import is_outside, metric_word
 from kscout.policies.views import View, views_of
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
@@ -146,7 +147,8 @@ class GradientEstimator(Estimator, ABC):
             on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
         means = (sum_over_processes(total) / len(self.slices)).tolist()
         facts = {"n_reconstructions": self.n_reconstructions}
-        return [EpochResult({"train_ssim": mean}, facts) for mean in means]
+        name = f"train_{metric_word(training.metric)}"
+        return [EpochResult({name: mean}, facts) for mean in means]
 
     @final
     def draws_of(self, config: PolicyConfig, epoch: int) -> Drawn:
@@ -216,7 +218,9 @@ class GradientEstimator(Estimator, ABC):
         ]
         inputs = [*batch.tensors(), *per_slice, *per_batch]
         backward = partial(self._backward, group, len(per_slice))
-        if not self.is_pure or self.device.type != "cuda":
+        # A metric from outside may wait for the device, which no graph can.
+        is_plain = not self.is_pure or is_outside(self.trainees[0].config.training.metric)
+        if is_plain or self.device.type != "cuda":
             return EagerGradients(backward, self.parameters(group))(inputs)
         size = batch.kspace.shape
         if size not in self.graphs:
@@ -233,8 +237,12 @@ class GradientEstimator(Estimator, ABC):
         views = self.views[group]
         for view in views:
             view.refresh()
+        training = configs[0].training
         simulator = Simulator(
-            SliceBatch(*data), self.reconstructor, protocol=configs[0].training.protocol
+            SliceBatch(*data),
+            self.reconstructor,
+            protocol=training.protocol,
+            metric=training.metric,
         )
         rest = inputs[n_data + n_per_slice :]
         return self.gradients(Batch(views, configs, simulator, per_slice, rest, group.start))

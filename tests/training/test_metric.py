@@ -1,0 +1,129 @@
+"""Any metric may be the reward, of every estimator, and of the best epoch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sharpness import edges
+from training_stores import blob_store
+
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import rollout
+from kscout.config import PolicyConfig, read
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.metrics import nmse, psnr, ssim
+from kscout.names import ESTIMATORS, METRICS, Protocol, metric_word
+from kscout.physics.sampling import center_mask
+from kscout.policies import build
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.policy import train_policy
+
+SMALL: dict[str, dict[str, Any]] = {
+    "dense": {"n_best": 2, "n_random": 3, "n_prior_slices": 4},
+    "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+@pytest.fixture
+def slices(generator: torch.Generator) -> SliceSet:
+    return SliceSet.from_images(torch.rand(5, 12, 14, generator=generator), list("aabbb"))
+
+
+@pytest.mark.parametrize("protocol", ["paper", "blind"])
+@pytest.mark.parametrize("metric", ["psnr", "nmse", "sharpness:edges"])
+def test_scores_are_the_metric_of_the_images(
+    slices: SliceSet, metric: str, protocol: Protocol
+) -> None:
+    batch = slices.batch(torch.tensor([0, 2, 3]))
+    simulator = Simulator(batch, ZeroFilled(), protocol=protocol, metric=metric)
+    state = simulator.start(3)
+    columns = torch.tensor([[0, 1], [12, 13], [2, 0]])
+    found = simulator.branch(state, columns)
+    image, target, data_range = simulator.images(found.state), batch.target, batch.data_range
+    own = {"psnr": psnr, "nmse": lambda *a, **b: -nmse(*a, **b), "sharpness:edges": edges}[metric]
+    owner = found.state.owner
+    expected = own(image, target[owner], data_range=data_range[owner])
+    torch.testing.assert_close(found.state.score, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        simulator.ssim(found.state), ssim(image, target[owner], data_range=data_range[owner])
+    )
+
+
+def test_a_trajectory_tells_the_metric_beside_ssim(slices: SliceSet) -> None:
+    batch, policy = (
+        slices.batch(torch.arange(5)),
+        build("center-out", n_cols=14, n_initial=2, horizon=3),
+    )
+    plain = rollout(policy, Simulator(batch, ZeroFilled()), n_initial=2, horizon=3)
+    found = rollout(policy, Simulator(batch, ZeroFilled(), metric="psnr"), n_initial=2, horizon=3)
+    assert plain.score is None and found.score is not None
+    torch.testing.assert_close(found.score, found.psnr)
+    torch.testing.assert_close(found.ssim, plain.ssim)
+
+
+@pytest.mark.parametrize("method", ESTIMATORS.entries)
+@pytest.mark.parametrize("metric", ["psnr", "sharpness:edges"])
+def test_every_estimator_learns_by_any_metric(
+    store: Store, tmp_path: Path, method: str, metric: str
+) -> None:
+    config = read(
+        PolicyConfig,
+        {
+            "policy": {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8},
+            "acquisition": {"n_initial": 2, "horizon": 2},
+            "training": {
+                **{"method": method, "metric": metric, "n_epochs": 2, "batch_size": 4},
+                **SMALL.get(method, {"n_trajectories": 2}),
+            },
+        },
+    )
+    run = train_policy(config, store, "zero-filled", tmp_path / "run")
+    word = metric_word(metric)
+    assert run.done is not None
+    values = [record[f"val_{word}"] for record in run.metrics]
+    assert run.done["best_epoch"] == 1 + values.index(max(values))
+    assert run.done["best_val_ssim"] == run.metrics[run.done["best_epoch"] - 1]["val_ssim"]
+    assert any(f"{kind}_{word}" in run.metrics[0] for kind in ("train", "search"))
+
+
+def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
+    found = fit_fixed_order(slices, ZeroFilled(), n_initial=2, horizon=1, metric="nmse")
+    start = center_mask(14, 2)
+    scores = []
+    for column in range(14):
+        mask = start.clone()
+        mask[column] = True
+        state = Simulator(slices.batch(torch.arange(5)), ZeroFilled()).start_from(
+            mask.expand(5, -1)
+        )
+        images = Simulator(slices.batch(torch.arange(5)), ZeroFilled()).images(state)
+        scores.append(float(nmse(images, slices.batch(torch.arange(5)).target).mean()))
+    assert found.order[0] == min((s, c) for c, s in enumerate(scores) if not start[c])[1]
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("sssim", "choose one of: .* ssim"),
+        ("sharpness:one_number", "return a tensor of one value each"),
+        ("sharpness:NO_FUNCTION", "cannot be called"),
+        ("sharpness:blur", "has no 'blur'"),
+    ],
+)
+def test_what_is_no_metric_is_told(slices: SliceSet, metric: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Simulator(slices.batch(torch.arange(2)), ZeroFilled(), metric=metric).start(3)
+
+
+def test_metrics_are_those_of_the_table() -> None:
+    assert {metric_word(name) for name in METRICS} == {"ssim", "psnr", "negative_nmse"}
+    assert metric_word("sharpness:edges") == "score"
