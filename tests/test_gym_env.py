@@ -237,3 +237,15 @@ def test_maskable_ppo_trains_on_legal_columns_only(generator: torch.Generator) -
     after = model.policy.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert model.num_timesteps == 256
+
+
+def test_rewards_are_gains_of_the_metric_that_is_named(slices: SliceSet) -> None:
+    env = AcquisitionEnv(slices, n_initial=2, horizon=2, metric="psnr")
+    _, before = env.reset(options={"row": 1})
+    column = int(env.action_masks().nonzero()[0][0])
+    _, reward, _, _, after = env.step(column)
+    assert reward == pytest.approx(after["psnr"] - before["psnr"], abs=1e-5)
+    plain = AcquisitionEnv(slices, n_initial=2, horizon=2)
+    plain.reset(options={"row": 1})
+    _, gain, _, _, facts = plain.step(column)
+    assert after["ssim"] == pytest.approx(facts["ssim"], abs=1e-6) and gain != reward

@@ -5,8 +5,9 @@ Importing this module registers `kscout/Acquisition-v0`:
     import gymnasium, kscout.gym_env
     env = gymnasium.make("kscout/Acquisition-v0", data="store", n_initial=8, horizon=8)
 
-An episode acquires one slice: an action measures a column, its reward is the gain in the metric, and the
-episode ends after `horizon` columns. Nothing else in kscout needs Gymnasium.
+An episode acquires one slice: an action measures a column, its reward is the gain in SSIM or in
+another `metric`, and the episode ends after `horizon` columns. Nothing else in kscout needs
+Gymnasium.
 """
 
 from collections.abc import Sequence
