@@ -30,6 +30,7 @@ SMALL = {
     **{"n_epochs": 2, "batch_size": 8, "n_trajectories": 4, "learning_rate": 2e-3},
     **{"decay_epochs": (), "keep_epochs": (), "n_warm": 2, "average": 0.5},
     **{"n_best": 4, "n_random": 12, "n_prior_slices": 32},
+    **{"n_updates": 60, "n_episodes": 40, "n_searches": 48},
 }
 """Settings of a training of seconds; an estimator takes those that it has."""
 MARGIN = 0.03

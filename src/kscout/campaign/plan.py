@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from kscout.campaign.analyses import analysis_nodes, spanning_nodes
 from kscout.campaign.file import Evaluation, GivenStore, MadeStore, Store
@@ -25,11 +25,19 @@ from kscout.campaign.sources import (
     given_store,
     weights_file,
 )
-from kscout.config import AcquisitionSetting, PolicyConfig, to_table, to_toml
+from kscout.config import (
+    AcquisitionSetting,
+    PolicyConfig,
+    ReconstructorConfig,
+    to_table,
+    to_toml,
+)
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
 from kscout.zoo import zoo_path
 
+_SINCE_0_1 = {"patience": 0}
+"""Settings of trainings that 0.1 did not have; with these values they are no part of a name."""
 INDEX = "campaign.json"
 SETTINGS = "settings.toml"
 
@@ -155,11 +163,20 @@ def _network(
             title=f"{network.name}, {store.label}",
             product="done.json",
             words=("train", "reconstructor", "--data", path_of(store), "--device", device),
-            settings=to_table(config),
+            settings=_named(config),
             reads={"data": store},
             files={SETTINGS: to_toml(config)},
         )
     )
+
+
+def _named(config: PolicyConfig | ReconstructorConfig) -> dict[str, Any]:
+    """Return the settings that the name of a training is made of."""
+    table = to_table(config)
+    for name, value in _SINCE_0_1.items():
+        if table["training"].get(name) == value:
+            del table["training"][name]
+    return table
 
 
 def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
@@ -176,7 +193,7 @@ def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
         title=f"{training.label} seed {training.seed}, {setting.label}",
         product="done.json",
         words=words,
-        settings=to_table(config),
+        settings=_named(config),
         reads=setting.reads,
         files={SETTINGS: to_toml(config)},
         group=f"{training.method}, {setting.label}",
