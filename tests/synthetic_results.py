@@ -70,7 +70,7 @@ def write_run(folder: Path, *, seed: int = 0, gamma: float | None = None) -> Pat
     extra = "" if gamma is None else f"gamma = {gamma}\n"
     (folder / "config.toml").write_text(
         f'kind = "policy"\n[training]\nmethod = "{method}"\n{extra}seed = {seed}\n'
-        "n_trajectories = 8\n[acquisition]\nhorizon = 9\n"
+        "n_trajectories = 8\n[acquisition]\nn_initial = 3\nhorizon = 9\n"
     )
     provenance = {
         "date": "2020-10-30T12:00:00+00:00",

@@ -200,6 +200,23 @@ def test_a_run_is_read_without_torch(tmp_path: Path) -> None:
     assert out.stdout.split() == ["1", "False"]
 
 
+@pytest.mark.parametrize("gone", ["weights.safetensors", "metrics.jsonl"])
+def test_a_finished_run_that_lost_a_file_says_so(tmp_path: Path, gone: str) -> None:
+    with open_run(tmp_path / "run") as run:
+        run.weights_path.touch()
+        run.log({"epoch": 1})
+        run.finish({"best_epoch": 1, "best_val_ssim": 0.5})
+    open_run(tmp_path / "run").close()
+    done = (tmp_path / "run" / "done.json").read_text()
+    (tmp_path / "run" / "done.json").write_text("{}")
+    with pytest.raises(RunError, match=r"done\.json is damaged \(missing: best_epoch"):
+        open_run(tmp_path / "run")
+    (tmp_path / "run" / "done.json").write_text(done)
+    (tmp_path / "run" / gone).unlink()
+    with pytest.raises(RunError, match=f"is finished, but its {gone} is gone; restore it, or"):
+        open_run(tmp_path / "run")
+
+
 def test_provenance_names_no_machine(tmp_path: Path) -> None:
     import platform
 
@@ -215,7 +232,19 @@ def test_provenance_names_no_machine(tmp_path: Path) -> None:
         ("provenance.json", "[]", r"provenance\.json holds a list"),
         ("provenance.json", '{"inputs": 3}', r"inputs is 3; expected a section \[inputs\]"),
         ("config.toml", "kind = ", r"config\.toml is not valid TOML"),
+        ("config.toml", "", r"config\.toml is damaged \(missing: kind, .* and training"),
+        ("config.toml", 'kind = "other"', r"damaged \(missing: training"),
+        ("config.toml", 'kind = "policy"\n[training]\n', r"\[training\] needs seed"),
+        ("config.toml", "kind = 3\n[training]\nseed = 1\n", r"damaged \(kind is 3"),
+        ("config.toml", 'kind = "policy"\ntraining = 3', r"training is 3; expected a section"),
+        (
+            "config.toml",
+            'kind = "policy"\n[training]\nseed = 1\n[acquisition]\nn_initial = "x"\nhorizon = 3',
+            r"acquisition\.n_initial is 'x'; expected a whole number",
+        ),
         ("done.json", "{", r"done\.json is not valid JSON"),
+        ("metrics.jsonl", '{"epoch": "x"}\n{"epoch": 2}\n', "line 1 is damaged"),
+        ("metrics.jsonl", '{"epoch": 1, "val_ssim": null}\n{"epoch": 2}\n', "line 1 is damaged"),
         ("metrics.jsonl", '{"epoch": 1}\n3\n{"epoch": 3}\n', r"metrics\.jsonl: line 2 is damaged"),
     ],
 )

@@ -9,6 +9,7 @@
 | `weights.safetensors` | the last epoch's weights; `best.safetensors` those of the best epoch |
 | `epoch-0010.safetensors` | the weights of a kept epoch |
 | `done.json` | present when the run is finished |
+| `.faults/rank-N.log` | what a process under torchrun that died said last |
 
 Every file but `metrics.jsonl` appears whole. A line of metrics may be torn by a kill, and lines
 may be ahead of the checkpoint: both are dropped when the run goes on. Nothing here needs torch.
@@ -26,9 +27,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any, Literal, TypeGuard, final
 
-from kscout.config import Config, differences, load, read_file, save, to_toml, told
+from kscout.config import Config, differences, load, read, read_file, save, to_toml, told
 from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
 from kscout.files import LOCK, now, read_bytes, take_lock, write_json, write_text
@@ -129,6 +130,7 @@ class Run:
                 )
             for leftover in path.glob(".*.part"):
                 leftover.unlink()
+            _check_whole(path)
             if is_begun and (path / PROVENANCE).exists():
                 provenance = _read_provenance(path)
                 _check_same_inputs(path, provenance, inputs)
@@ -245,7 +247,7 @@ def read_run(path: Path | str) -> RunRecord:
     done = path / DONE
     return RunRecord(
         path=path,
-        config=read_file(path / CONFIG, error=RunError),
+        config=_read_checked(_Settings, path / CONFIG),
         provenance=_read_provenance(path),
         metrics=read_metrics(path),
         done=read_file(done, error=RunError) if done.exists() else None,
@@ -264,11 +266,68 @@ def read_metrics(path: Path) -> list[Record]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict) and "epoch" in record:
+        if _is_epoch(record):
             records.append(record)
         elif number < len(lines) - 1:
             raise RunError(f"{file}: line {number} is damaged; restore the file")
     return records
+
+
+def _is_epoch(record: object) -> TypeGuard[Record]:
+    """Say whether a line tells of an epoch: numbers by name, the epoch and its validation too."""
+    return (
+        isinstance(record, dict)
+        and type(record.get("epoch")) is int
+        and all(isinstance(value, int | float) for value in record.values())
+    )
+
+
+@final
+@dataclass(frozen=True)
+class _Training:
+    seed: int
+    method: str | None = None
+    protocol: str | None = None
+    n_trajectories: int | None = None
+    gamma: float | None = None
+    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
+class _Acquisition:
+    n_initial: int
+    horizon: int
+    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
+class _Settings:
+    """What tables and figures take from the settings of a run, of any estimator and version."""
+
+    kind: Literal["reconstructor", "policy"]
+    training: _Training
+    acquisition: _Acquisition | None = None
+    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True)
+class _Done:
+    best_epoch: int
+    best_val_ssim: float
+    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
+
+
+def _read_checked(kind: type[_Settings | _Done], file: Path) -> Record:
+    """Return a file as plain tables in which everything is there that others ask for."""
+    table = read_file(file, error=RunError)
+    try:
+        read(kind, table)
+    except ConfigError as error:
+        raise RunError(f"{file} is damaged ({error}); restore it") from error
+    return table
 
 
 def epoch_path(path: Path, epoch: int) -> Path:
@@ -355,6 +414,19 @@ def _check_same_config(path: Path, config: Config) -> None:
         raise RunError(
             f"{path} belongs to a run with other settings: {told(found)}; "
             "name another --out, or take its settings"
+        )
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse a finished run that lost what it was made for."""
+    gone = [name for name in ("weights.safetensors", METRICS) if not (path / name).is_file()]
+    if not (path / DONE).exists():
+        return
+    _read_checked(_Done, path / DONE)
+    if gone:
+        raise RunError(
+            f"{path} is finished, but its {gone[0]} is gone; restore it, or delete the folder to "
+            "train again"
         )
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from kscout.errors import RunError
 from kscout.training.checkpointing import (
+    best_of,
     checkpoint_of,
     load_checkpoint,
     restore,
@@ -87,3 +88,36 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
     torch.save({"model": {}}, path)
     with pytest.raises(RunError, match="no checkpoint of a training: it has no 'epoch'"):
         load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "lacks"),
+    [
+        (3, "epoch"),
+        ({}, "epoch"),
+        ({"epoch": "x", "model": {}, "optimizer": {}, "facts": {}}, "epoch"),
+        ({"epoch": 1, "model": [], "optimizer": {}, "facts": {}}, "model"),
+    ],
+)
+def test_a_file_of_other_things_is_told(tmp_path: Path, content: object, lacks: str) -> None:
+    torch.save(content, tmp_path / "checkpoint.pt")
+    with pytest.raises(RunError, match=f"no checkpoint of a training: it has no '{lacks}'; delete"):
+        load_checkpoint(tmp_path / "checkpoint.pt")
+
+
+def test_a_checkpoint_without_its_best_epoch_is_told() -> None:
+    model, optimizer = model_and_optimizer()
+    for facts in ({}, {"best_epoch": "x", "best_ssim": 0.5}, {"epoch": 3}):
+        with pytest.raises(RunError, match="of epoch 7 does not tell the best epoch so far"):
+            best_of(checkpoint_of(7, model, optimizer, facts))
+    assert best_of(checkpoint_of(7, model, optimizer, {"epoch": 3, "val_ssim": 0.5})) == (3, 0.5)
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer"])
+def test_a_checkpoint_of_another_network_is_told(part: str) -> None:
+    model, other = nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+    optimizers = [torch.optim.Adam(one.parameters()) for one in (model, other)]
+    found = checkpoint_of(7, model, optimizers[0], {})
+    found[part] = checkpoint_of(7, other, optimizers[1], {})[part]  # type: ignore[literal-required]
+    with pytest.raises(RunError, match=r"the checkpoint of epoch 7 does not fit the run \("):
+        restore(found, model, optimizers[0])

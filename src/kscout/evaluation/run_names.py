@@ -65,7 +65,7 @@ def named_runs(runs: Sequence[Path]) -> list[tuple[str, RunRecord]]:
     if not runs:
         raise RunError("no run folder was given; name at least one")
     labels = [run_label(path) for path in runs]
-    records = [read_run(path) for path in runs]
+    records = [_read(path) for path in runs]
     traits = [_traits(record) for record in records]
     n_seen: dict[str, int] = {}
     for label, own, record in zip(labels, traits, records, strict=True):
@@ -79,6 +79,17 @@ def named_runs(runs: Sequence[Path]) -> list[tuple[str, RunRecord]]:
         for place, suffix in zip(places, suffixes, strict=True):
             names[place] = f"{label}, {suffix}" if suffix else label
     return list(zip(names, records, strict=True))
+
+
+def _read(path: Path) -> RunRecord:
+    record = read_run(path)
+    for line in record.metrics:
+        for key in ("val_ssim", "time_s"):
+            if key not in line:
+                raise RunError(
+                    f"{path} is damaged: epoch {line['epoch']} of its metrics has no {key}"
+                )
+    return record
 
 
 def grouped_runs(runs: Sequence[Path]) -> dict[str, list[RunRecord]]:

@@ -36,8 +36,28 @@ def checkpoint_of(
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put a saved state into a model and its optimizer, on whichever device they are."""
-    model.load_state_dict(checkpoint["model"])
-    optimizer.load_state_dict(checkpoint["optimizer"])
+    try:
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    except Exception as error:  # a file may hold anything
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RunError(
+            f"the checkpoint of epoch {checkpoint['epoch']} does not fit the run ({reason}); "
+            "delete checkpoint.pt to train from the start"
+        ) from error
+
+
+def best_of(checkpoint: Checkpoint) -> tuple[int, float]:
+    """Return the best epoch so far and its validation."""
+    # Version 0.1 wrote the second names for reconstructors.
+    for names in (("best_epoch", "best_ssim"), ("epoch", "val_ssim")):
+        epoch, ssim = (checkpoint["facts"].get(name) for name in names)
+        if isinstance(epoch, int) and isinstance(ssim, float):
+            return epoch, ssim
+    raise RunError(
+        f"the checkpoint of epoch {checkpoint['epoch']} does not tell the best epoch so far; "
+        "delete checkpoint.pt to train from the start"
+    )
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -64,7 +84,12 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
         raise RunError(
             f"{path} is damaged ({reason}); delete it to train from the start"
         ) from error
-    missing = set(Checkpoint.__required_keys__) - set(content)
-    if missing:
-        raise RunError(f"{path} is no checkpoint of a training: it has no {sorted(missing)[0]!r}")
+    kinds = {"epoch": int, "model": dict, "optimizer": dict, "facts": dict}
+    found = content if isinstance(content, dict) else {}
+    wrong = [key for key, kind in kinds.items() if not isinstance(found.get(key), kind)]
+    if wrong:
+        raise RunError(
+            f"{path} is no checkpoint of a training: it has no {wrong[0]!r}; delete it to train "
+            "from the start"
+        )
     return cast(Checkpoint, content)

@@ -6,9 +6,13 @@ one smaller than the number of processes, gives the gradient of its mean all the
 functions here do nothing.
 """
 
+import faulthandler
 import os
+import signal
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -17,12 +21,17 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from kscout.device import resolve_device
+from kscout.errors import KScoutError
 
 Value = TypeVar("Value")
 
 
+FAULTS = ".faults"
+"""Folder in that of a run that keeps what processes under torchrun said last."""
+
+
 @contextmanager
-def process_group(device: str = "auto") -> Iterator[torch.device]:
+def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterator[torch.device]:
     """Join the processes that `torchrun` started, if any, and yield this one's device.
 
     No process goes on before all have joined, and none leaves while another still works: gloo
@@ -31,11 +40,17 @@ def process_group(device: str = "auto") -> Iterator[torch.device]:
 
     Args:
         device: `cpu`, `cuda`, or `auto` for CUDA where there is one.
+        faults: folder for what a process that dies says last.
     """
     chosen = resolve_device(device)
     if "TORCHELASTIC_RUN_ID" not in os.environ or dist.is_initialized():
         yield chosen
         return
+    with nullcontext() if faults is None else last_words(faults):
+        yield from _joined(chosen)
+
+
+def _joined(chosen: torch.device) -> Iterator[torch.device]:
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
@@ -47,6 +62,38 @@ def process_group(device: str = "auto") -> Iterator[torch.device]:
         _meet(chosen)
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def last_words(folder: Path) -> Iterator[None]:
+    """Keep what this process says when it dies: its failure, or where it was at a signal.
+
+    A signal may come from gloo or NCCL themselves, which abort, or from torchrun, which ends the
+    others when one is gone. A process that ends well, or with a sentence, leaves nothing.
+
+    Args:
+        folder: made for as long as it is needed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"rank-{os.environ.get('RANK', '0')}.log"
+    with file.open("w", encoding="utf-8") as log:
+        faulthandler.enable(log)
+        faulthandler.register(signal.SIGTERM, log, chain=True)
+        try:
+            yield
+        except KScoutError:
+            raise
+        except BaseException:
+            traceback.print_exc(file=log)
+            raise
+        finally:
+            faulthandler.unregister(signal.SIGTERM)
+            faulthandler.disable()
+            log.flush()
+            if not file.stat().st_size:
+                file.unlink()
+                with suppress(OSError):
+                    folder.rmdir()
 
 
 def _meet(device: torch.device) -> None:

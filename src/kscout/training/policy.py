@@ -33,6 +33,7 @@ from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
+    FAULTS,
     from_main,
     is_main,
     process_group,
@@ -84,7 +85,7 @@ def train_policies(
     """
     _check_alike(configs)
     estimator = ESTIMATORS.resolve(configs[0].training.method)
-    with process_group(device) as place, ExitStack() as stack:
+    with process_group(device, faults=Path(outs[0]) / FAULTS) as place, ExitStack() as stack:
         frozen = load(reconstructor)
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))

@@ -22,6 +22,7 @@ from kscout.reconstruction import is_learnable, save
 from kscout.runs import Progress, Run, RunRecord, read_run
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
+    FAULTS,
     average_gradients,
     from_main,
     is_main,
@@ -68,7 +69,7 @@ def train_reconstructor(
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
     training, inputs = config.training, {"store": store.fingerprint}
-    with process_group(device) as place:
+    with process_group(device, faults=Path(out) / FAULTS) as place:
         # Before the folder is made: a mistake in settings or store leaves nothing behind.
         model = make_reconstructor(
             config.reconstructor, seed=training.seed, protocol=training.protocol

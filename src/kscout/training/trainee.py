@@ -13,7 +13,13 @@ from torch import nn
 from kscout.config import PolicyConfig, ReconstructorConfig, learning_rate_at
 from kscout.files import written_whole
 from kscout.runs import Record, Run
-from kscout.training.checkpointing import checkpoint_of, load_checkpoint, restore, save_checkpoint
+from kscout.training.checkpointing import (
+    best_of,
+    checkpoint_of,
+    load_checkpoint,
+    restore,
+    save_checkpoint,
+)
 from kscout.training.distributed import from_main
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -68,9 +74,7 @@ class Trainee(Generic[ModuleT, ConfigT]):
         if checkpoint is not None:
             restore(checkpoint, module, optimizer)
             found.n_done, facts = checkpoint["epoch"], checkpoint["facts"]
-            # Version 0.1 wrote the second pair of names for reconstructors.
-            found.best_epoch = facts["best_epoch"] if "best_epoch" in facts else facts["epoch"]
-            found.best_ssim = facts["best_ssim"] if "best_ssim" in facts else facts["val_ssim"]
+            found.best_epoch, found.best_ssim = best_of(checkpoint)
             found.best_score = facts.get("best_score", found.best_ssim)
             found.carried = facts.get("carried", {})
         if run is not None and not found.is_finished:
