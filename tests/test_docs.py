@@ -1,10 +1,12 @@
 """What the documents say holds as far as a machine can tell: commands, links, no machine paths."""
 
 import importlib
+import inspect
 import re
 import shlex
 import string
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 import typer
 
 from kscout.cli import app
+from kscout.evaluation.summary import PolicySummary, Summary
+from kscout.gym_env import AcquisitionEnv, AcquisitionVectorEnv
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -197,3 +201,20 @@ def test_documents_import_public_names_only(path: Path) -> None:
         exported = importlib.import_module(module).__all__
         for name in names.split(","):
             assert name.strip() in exported, f"{module} does not export {name.strip()}"
+
+
+def keys_listed(head: str) -> set[str]:
+    """Return the names in the first column of a table of the page on Python, given its head."""
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    _, lines = text.split(f"| {head} | what |\n|---|---|\n")
+    rows = lines.partition("\n\n")[0].splitlines()
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def test_the_page_on_python_lists_every_key_and_argument() -> None:
+    assert keys_listed("key of the summary") == {item.name for item in fields(Summary)}
+    assert keys_listed("key of a policy") == {item.name for item in fields(PolicySummary)}
+    arguments = set(inspect.signature(AcquisitionEnv).parameters)
+    assert keys_listed("argument") == arguments
+    several = set(inspect.signature(AcquisitionVectorEnv).parameters)
+    assert several == arguments | {"num_envs"}

@@ -38,8 +38,6 @@ from kscout.kernels import kernels_are_on
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
 _PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
 
-_log = logging.getLogger(__name__)
-
 Record = dict[str, Any]
 
 
