@@ -18,7 +18,7 @@ LAYERS = [
     {"training"},
     {"assemble", "contracts", "runs"},
     {"data", "reconstruction", "policies", "acquisition"},
-    {"core", "metrics", "figures", "weights"},
+    {"core", "metrics", "figures", "weights", "provenance"},
     {"physics", "config"},
     {"names", "zoo"},
     {"kernels", "files", "columns", "randomness", "device"},

@@ -18,14 +18,11 @@ may be ahead of the checkpoint: both are dropped when the run goes on. Nothing h
 import json
 import logging
 import os
-import platform
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard, final
 
@@ -33,10 +30,9 @@ from kscout.config import Config, differences, load, read, read_file, save, to_t
 from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
 from kscout.files import LOCK, now, read_bytes, take_lock, write_json, write_text
-from kscout.kernels import kernels_are_on
+from kscout.provenance import Provenance, describe, warn_of_other_bits
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
-_PACKAGES = ("kscout", "torch", "numpy", "scipy", "h5py", "safetensors")
 
 Record = dict[str, Any]
 
@@ -55,29 +51,6 @@ class Progress:
     """Optimizer steps per epoch."""
     record: Record = field(default_factory=dict)
     """The line just written to `metrics.jsonl`; empty inside an epoch."""
-
-
-@final
-@dataclass(frozen=True)
-class Provenance:
-    """Where a run comes from: all that is needed to redo it; nothing in it names the machine."""
-
-    date: str = ""
-    command: str = ""
-    seed: int | None = None
-    device: str = "unknown"
-    """In words."""
-    inputs: dict[str, str] = field(default_factory=dict)
-    """Fingerprints by name of what the run reads."""
-    commit: str | None = None
-    """Of the checkout that kscout ran from."""
-    versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
-    system: str = ""
-    kernels: str = "on"
-    """Whether compiled code might run."""
-    notes: Annotated[dict[str, Any], REST] = field(default_factory=dict)
-    """What the run told of itself: `convolution`, the backend that was chosen."""
 
 
 @final
@@ -132,7 +105,7 @@ class Run:
             if is_begun and (path / PROVENANCE).exists():
                 provenance = _read_provenance(path)
                 _check_same_inputs(path, provenance, inputs)
-                _warn_of_other_bits(path, provenance, device)
+                warn_of_other_bits(path, provenance, device)
             else:
                 provenance = describe(config, inputs, device, command or sys.argv)
                 save(path / PROVENANCE, provenance)
@@ -331,66 +304,6 @@ def _read_checked(kind: type[_Settings | _Done], file: Path) -> Record:
 def epoch_path(path: Path, epoch: int) -> Path:
     """Return where a run folder keeps the weights of an epoch."""
     return path / f"epoch-{epoch:04d}.safetensors"
-
-
-def describe(
-    config: Config, inputs: Mapping[str, str], device: str, command: Sequence[str]
-) -> Provenance:
-    """Return the provenance of a run that begins now."""
-    return Provenance(
-        date=now(),
-        command=" ".join([Path(command[0]).name, *command[1:]]),
-        seed=config.training.seed,
-        device=device,
-        inputs=dict(inputs),
-        commit=_commit(),
-        versions={"python": platform.python_version(), **_versions()},
-        hardware={"machine": platform.machine(), "n_cores": os.cpu_count()},
-        system=platform.system(),
-        kernels=_kernels(),
-    )
-
-
-def _warn_of_other_bits(path: Path, provenance: Provenance, device: str) -> None:
-    """Tell where a run goes on with what rounds otherwise."""
-    switch = f"kernels {provenance.kernels}"
-    for there, here in ((provenance.device, device), (switch, f"kernels {_kernels()}")):
-        if there != here:
-            _log.warning(
-                "%s was begun with %s and goes on with %s: the last bits of its result differ",
-                *(path, there, here),
-            )
-
-
-def _kernels() -> str:
-    return "on" if kernels_are_on() else "off"
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout that kscout runs from, marked where files differ."""
-    here = Path(__file__).parent
-    git = ["git", "-C", str(here)]
-    try:
-        # A package installed into an environment inside some other repository is not its code.
-        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], check=True, **_QUIET)
-        head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, **_QUIET).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno", "."], **_QUIET).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return f"{head} with local changes" if changed.strip() else head
-
-
-_QUIET: dict[str, Any] = {"capture_output": True, "text": True}
 
 
 def _read_provenance(path: Path) -> Provenance:
