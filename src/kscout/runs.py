@@ -16,7 +16,6 @@ may be ahead of the checkpoint: both are dropped when the run goes on. Nothing h
 """
 
 import json
-import logging
 import os
 import sys
 import tomllib
