@@ -79,7 +79,7 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     # Options of `kscout` itself stand before the command.
     while rest[:1] == ["--use"]:
         rest = rest[2:]
-    while hasattr(command, "commands") and rest and rest[0] not in ("...", "--help"):
+    while hasattr(command, "commands") and rest and rest[0] not in ("...", "--help", "--version"):
         assert rest[0] in command.commands, f"there is no command {rest[0]!r}"
         command, rest = command.commands[rest[0]], rest[1:]
     return command, rest
