@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kscout import runs
+from kscout import provenance
 from kscout.config import (
     AcquisitionSetting,
     Component,
@@ -98,7 +98,7 @@ def test_the_switch_of_kernels_is_recorded_and_its_change_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert open_run(tmp_path / "on").provenance.kernels == "on"
-    monkeypatch.setattr(runs, "kernels_are_on", lambda: False)
+    monkeypatch.setattr(provenance, "kernels_are_on", lambda: False)
     with open_run(tmp_path / "run") as run:
         assert run.provenance.kernels == "off"
     assert not caplog.text
