@@ -36,7 +36,7 @@ from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
 from kscout.zoo import zoo_path
 
-_SINCE_0_1 = {"patience": 0}
+_SINCE_0_1 = {"metric": "ssim"}
 """Settings of trainings that 0.1 did not have; with these values they are no part of a name."""
 INDEX = "campaign.json"
 SETTINGS = "settings.toml"
