@@ -84,6 +84,25 @@ def test_the_papers_numbers_stand_beside_its_protocol_only(tmp_path: Path) -> No
             assert "under protocol paper" in table.note
 
 
+@pytest.mark.parametrize(
+    ("store", "anatomy", "is_shown"),
+    [
+        ("heads", "heads", False),
+        ("mine", "knee", True),
+        ("fastmri-knee", None, True),
+        ("mine", None, False),
+        ("knees", "brain", False),
+    ],
+)
+def test_the_papers_knees_stand_beside_knees_only(
+    tmp_path: Path, store: str, anatomy: str | None, is_shown: bool
+) -> None:
+    changes = {"n_cols": 128, "n_initial": 16, "steps": 16, "store": store, "anatomy": anatomy}
+    table = build_report([write_evaluation(tmp_path / "base", **changes)]).tables[0]
+    assert any(column.is_paper for column in table.columns) is is_shown
+    assert ("are not shown" in table.note) is not is_shown
+
+
 def test_ids_are_unique_on_a_page_of_several_evaluations(results: Path, tmp_path: Path) -> None:
     write_evaluation(tmp_path / "more" / "base", n_initial=2)
     report = build_report([results, tmp_path / "more"])

@@ -65,6 +65,13 @@ class Store:
         return self.manifest.fingerprint
 
     @property
+    def anatomy(self) -> str | None:
+        """What `kscout data make` drew: knee, brain, heads; None where no recipe tells."""
+        settings = self.manifest.recipe.get("settings")
+        kind = settings.get("kind") if isinstance(settings, dict) else None
+        return kind if isinstance(kind, str) else None
+
+    @property
     def kind(self) -> Kind:
         """What every array of the store holds."""
         return kind_of(self.manifest.kind)

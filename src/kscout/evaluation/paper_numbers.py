@@ -28,6 +28,11 @@ class PaperSetting:
     n_initial: int
     steps: int
 
+    @property
+    def anatomy(self) -> str:
+        """What its data shows: knee or brain."""
+        return self.name.partition("-")[0]
+
 
 def _spreads(table: Mapping[str, Any]) -> dict[str, Spread]:
     pairs = {
@@ -69,9 +74,9 @@ NOT_SHOWN = (
     + ", ".join(
         f"{one.n_initial} + {one.steps} of {one.n_cols} columns" for one in SETTINGS.values()
     )
-    + ", under protocol paper."
+    + " of knees and brains, under protocol paper."
 )
-"""The footnote of a table whose size, budget or protocol is not one of the paper's."""
+"""The footnote of a table whose anatomy, size, budget or protocol is not the paper's."""
 
 _GREEDY = re.compile(r"(?:^|[-_/ ])greedy$")
 _NON_GREEDY = re.compile(

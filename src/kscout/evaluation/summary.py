@@ -189,6 +189,8 @@ class Conditions:
     metric_convention: str = "paper"
     store: str
     store_fingerprint: str | None = None
+    anatomy: str | None = None
+    """What a store of kscout's own recipes holds: knee, brain, heads; None for others."""
     split: str
     n_cols: int
     n_initial: int
@@ -261,10 +263,16 @@ class Summary(Conditions):
 
     @property
     def paper_setting(self) -> PaperSetting | None:
-        """The setting of the paper that is like this one: same size, budget and protocol."""
+        """The setting of the paper that is like this one: anatomy, size, budget and protocol.
+
+        Where no recipe tells the anatomy, the name of the store has to.
+        """
         if self.protocol != "paper" or self.is_uneven or self.initial or self.columns_per_step > 1:
             return None
-        return same_setting(self.n_cols, self.n_initial, self.steps)
+        found = same_setting(self.n_cols, self.n_initial, self.steps)
+        if found is None or found.anatomy not in (self.anatomy or self.store).lower():
+            return None
+        return found
 
 
 @final

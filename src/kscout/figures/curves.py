@@ -55,7 +55,7 @@ def _draw(axes: Axes, curves: Sequence[Curve], styles: Mapping[str, LineStyle]) 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        n_cols = min(3, len(labels))
+        n_cols = min(3 if max(map(len, labels)) < 18 else 2, len(labels))
         figure.legend(handles, labels, loc="outside lower center", ncols=n_cols, handlelength=2.6)
 
 

@@ -62,7 +62,7 @@ def new_axes(
     n_rows: int = 1,
     n_cols: int = 1,
     *,
-    width: float = 6.4,
+    width: float = 5.6,
     height: float = 4.2,
     share_y: bool = False,
 ) -> tuple[Figure, list[Axes]]:

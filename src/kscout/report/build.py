@@ -28,7 +28,7 @@ _SAME = (
     "scores are of the images as they were."
 )
 _PLAYED = f"Move the slider or press play: columns are measured step by step. {_SAME}"
-_STILL = f"After the last step. {_SAME}"
+_STILL = "After the last step."
 
 
 @final
