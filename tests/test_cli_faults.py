@@ -262,3 +262,11 @@ def test_lines_tell_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) ->
         lines.tell(Step(what, done, 4))
     told = capsys.readouterr().out.splitlines()
     assert told == ["a: 2 of 4, 0.2 min left", "a: done"]
+
+
+def test_work_that_has_just_begun_promises_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = iter([0.0, 0.0, 0.0, 60.0, 120.0])
+    lines = _Lines(console(), every_s=10.0, clock=lambda: next(seconds))
+    for done in (0, 1):
+        lines.tell(Step("a", done, 4))
+    assert capsys.readouterr().out.splitlines() == ["a: 1 of 4, 6.0 min left"]

@@ -124,7 +124,7 @@ class _Lines:
         self.last_s = now
         if step.done == step.total:
             self.place.print(f"{step.what}: done", soft_wrap=True)
-        elif now - self.told_s >= self.every_s:
+        elif step.done and now - self.told_s >= self.every_s:
             left_min = (now - self.begun_s) / 60 * (step.total - step.done) / step.done
             line = f"{step.what}: {step.done} of {step.total}, {left_min:.1f} min left"
             self.place.print(line, soft_wrap=True)
