@@ -69,7 +69,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "order": (lambda file: rewrite(file, np.asfortranarray(np.load(file))), "instead of float32"),
     "shape": (lambda file: rewrite(file, np.load(file)[:, :, ::2].copy()), r"\(6, 9, 6\) instead"),
     "length": (lambda file: file.write_bytes(file.read_bytes()[:-4]), "bytes instead of"),
-    "text": (lambda file: file.write_text("no array"), "damaged"),
+    "text": (lambda file: file.write_text("no array"), "cannot be read as an array"),
+    "header": (
+        lambda file: file.write_bytes(file.read_bytes().replace(b"}", b"(", 1)),
+        "cannot be read as an array",
+    ),
     "link": (moved_out, "no regular file"),
     "pipe": (replaced_by(os.mkfifo), "no regular file"),
     "folder": (replaced_by(Path.mkdir), "no regular file"),
@@ -180,6 +184,7 @@ def test_no_volume_is_begun_for_which_there_is_no_room(
         (b'{"left_out": 3}\n', "cannot be read as the journal of a store"),
         (b'{"volume": {"split": "train"}}\n', "cannot be read as the journal of a store"),
         (None, "has lost slices that its journal tells of"),
+        (b"", "has lost slices that its journal tells of"),
     ],
 )
 def test_a_damaged_journal_is_told(tmp_path: Path, line: bytes | None, sentence: str) -> None:
@@ -188,6 +193,8 @@ def test_a_damaged_journal_is_told(tmp_path: Path, line: bytes | None, sentence:
     folder = unfinished_path(tmp_path / "store")
     if line is None:
         os.truncate(folder / FILE, 500)
+    elif not line:
+        (folder / FILE).write_bytes((folder / FILE).read_bytes()[:-4] + b"\0\0\xc0\x7f")
     else:
         with (folder / "journal.jsonl").open("ab") as journal:
             journal.write(line)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kscout.data.formats import reading
 from kscout.data.manifest import ArrayRecord
 from kscout.errors import DataError
 
@@ -79,13 +80,10 @@ def _check_header(file: Path, array: ArrayRecord) -> int:
     # A pipe would wait for whoever writes to it, and a link may lead to any file.
     if file.is_symlink() or not file.is_file():
         raise DataError(f"{file} is missing or damaged (no regular file); {_AGAIN}")
-    try:
-        with file.open("rb") as handle:
-            np.lib.format.read_magic(handle)
-            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(handle)
-            n_header = handle.tell()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} is missing or damaged ({error}); {_AGAIN}") from error
+    with reading(file, "an array", advice=_AGAIN), file.open("rb") as handle:
+        np.lib.format.read_magic(handle)
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(handle)
+        n_header = handle.tell()
     declared = (shape, is_fortran, dtype)
     if declared != (array.shape, False, np.dtype(array.dtype).newbyteorder("<")):
         raise DataError(

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -154,7 +155,8 @@ class StoreWriter:
             geometry=geometry,
         )
         self._write_slices(record, stored)
-        self._write_line({"volume": asdict(record), "n_blank": n_blank, "shape": stored.shape})
+        told = {"n_blank": n_blank, "shape": stored.shape, "crc32": zlib.crc32(stored)}
+        self._write_line({"volume": asdict(record), **told})
         self._remember(record, stored.shape, n_blank)
 
     def leave_out(self, source: str, reason: str) -> None:
@@ -246,15 +248,14 @@ class StoreWriter:
                     f"command again, or {afresh}"
                 )
             for entry in entries:
-                self._recall(entry)
-            self._check_written(afresh)
+                self._recall(entry, afresh)
         if self.left_out and refuses_bad(self.recipe):
             raise DataError(
                 f"{self.path} is unfinished and has left out {next(iter(self.left_out))}; go on "
                 f"with --skip-bad, or {afresh}"
             )
 
-    def _recall(self, entry: dict[str, Any]) -> None:
+    def _recall(self, entry: dict[str, Any], afresh: str) -> None:
         if "volume" not in entry:
             self.left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
             return
@@ -262,14 +263,25 @@ class StoreWriter:
             record = read(VolumeRecord, entry["volume"], "volume")
         except ConfigError as error:
             raise ValueError(str(error)) from error
-        shape = entry.get("shape", (len(record.slices), *record.size))
-        self._remember(record, tuple(shape), entry.get("n_blank", 0))
+        shape = tuple(entry.get("shape", (len(record.slices), *record.size)))
+        if (shape[0], *shape[-2:]) != (len(record.slices), *record.size) or min(shape) < 1:
+            raise ValueError(f"volume {record.volume!r} has shape {shape}")
+        if not self._is_written(record, shape, entry.get("crc32")):
+            file = self._folder / _array_file(record.split, record.size)
+            raise DataError(f"{file} has lost slices that its journal tells of; {afresh}")
+        self._remember(record, shape, entry.get("n_blank", 0))
 
-    def _check_written(self, afresh: str) -> None:
-        for (split, size), shape in self._shapes.items():
-            file = self._folder / _array_file(split, size)
-            if not file.is_file() or file.stat().st_size < self._n_bytes(shape):
-                raise DataError(f"{file} has lost slices that its journal tells of; {afresh}")
+    def _is_written(self, record: VolumeRecord, shape: tuple[int, ...], crc32: int | None) -> bool:
+        """Say whether the slices of a volume are what a process wrote before it was killed."""
+        file = self._folder / _array_file(record.split, record.size)
+        begin = self._n_bytes((self._n_before(record), *shape[1:]))
+        n_bytes = self._n_bytes(shape) - _HEADER_BYTES
+        if not file.is_file() or file.stat().st_size < begin + n_bytes:
+            return False
+        with file.open("rb") as handle:
+            handle.seek(begin)
+            # Journals of 0.1 have no checksums.
+            return crc32 is None or zlib.crc32(handle.read(n_bytes)) == crc32
 
     def _n_bytes(self, shape: tuple[int, ...]) -> int:
         return _HEADER_BYTES + math.prod(shape) * np.dtype(self.kind.dtype).itemsize
