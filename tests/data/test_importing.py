@@ -386,15 +386,15 @@ def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from kscout.data import importing, manifest, store_writer
+from kscout.data import importing, journal, manifest, store_writer
 kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 source, out = sys.argv[1:]
 def killed(moment):
     if moment == "before journaling":
-        line = store_writer.StoreWriter._write_line
+        line = journal.Journal.write
         def write_line(self, value):
             kill() if "file2" in str(value.get("volume")) else line(self, value)
-        store_writer.StoreWriter._write_line = write_line
+        journal.Journal.write = write_line
     if moment == "inside the manifest":
         def write_json(path, value):
             path.write_text("{")

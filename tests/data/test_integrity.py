@@ -181,6 +181,7 @@ def test_no_volume_is_begun_for_which_there_is_no_room(
         (b"\xff\xfe\n", "cannot be read as the journal of a store"),
         (b"[" * 100_000 + b"\n", "cannot be read as the journal of a store"),
         (b"3\n", "cannot be read as the journal of a store"),
+        (b'{"left_out": {"source": 3}}\n', "cannot be read as the journal of a store"),
         (b'{"left_out": 3}\n', "cannot be read as the journal of a store"),
         (b'{"volume": {"split": "train"}}\n', "cannot be read as the journal of a store"),
         (None, "has lost slices that its journal tells of"),

@@ -1,26 +1,22 @@
 """Writing a store volume by volume, in bounded memory, so that a killed run can go on."""
 
-import errno
-import io
 import json
 import math
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from os.path import samestat
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
 import numpy as np
 import torch
-from filelock import lock_descriptor
 
 from kscout.config import read
-from kscout.data.formats import amount, reading
+from kscout.data.formats import reading
 from kscout.data.integrity import sample_checksum
+from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.manifest import (
     MANIFEST,
@@ -33,10 +29,9 @@ from kscout.data.manifest import (
 from kscout.data.recipes import difference, is_alike, refuses_bad
 from kscout.data.slices import slice_peaks
 from kscout.data.store import Store, unfinished_path
-from kscout.errors import ConfigError, DataError, RunError
+from kscout.errors import ConfigError, DataError
 from kscout.files import checksum
 
-_JOURNAL = "journal.jsonl"
 _HEADER_BYTES = 128
 
 
@@ -69,9 +64,7 @@ class StoreWriter:
         self.left_out: dict[str, str] = {}
         """Why sources could not be used, by their names."""
         self.n_blank = 0
-        self._folder.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: what a full disk did not take is not tried again when it is closed.
-        self._journal = (self._folder / _JOURNAL).open("a+b", buffering=0)
+        self._journal = Journal(self._folder)
         try:
             self._take_lock()
             self._recover()
@@ -155,21 +148,21 @@ class StoreWriter:
             geometry=geometry,
         )
         self._write_slices(record, stored)
-        told = {"n_blank": n_blank, "shape": stored.shape, "crc32": zlib.crc32(stored)}
-        self._write_line({"volume": asdict(record), **told})
+        told = {"n_blank": n_blank, "shape": stored.shape, "crc32": zlib.crc32(stored.data)}
+        self._journal.write({"volume": asdict(record), **told})
         self._remember(record, stored.shape, n_blank)
 
     def leave_out(self, source: str, reason: str) -> None:
         """Record that a source could not be used, where it is not known from before."""
         if source not in self.left_out:
-            self._write_line({"left_out": {"source": source, "reason": reason}})
+            self._journal.write({"left_out": {"source": source, "reason": reason}})
             self.left_out[source] = reason
 
     def finish(self, warnings: Sequence[str] = ()) -> Store:
         """Write the manifest and let the store appear at its path, whole."""
         if not self._records:
             raise DataError(f"no slices to store in {self.path}; {self._why_empty()}")
-        with self._space(self._folder / MANIFEST):
+        with room_for(self._folder / MANIFEST):
             manifest = Manifest(
                 name=self.name,
                 recipe=self.recipe,
@@ -209,37 +202,28 @@ class StoreWriter:
         raise DataError(f"{self.path} {found}; choose another --out, or delete it to make it again")
 
     def _take_lock(self) -> None:
-        journal, descriptor = self._folder / _JOURNAL, self._journal.fileno()
-        is_taken = lock_descriptor(descriptor, blocking=False)
-        # Whoever held it may have moved it away, together with the finished store, meanwhile.
-        is_there = journal.exists() and samestat(journal.stat(), os.fstat(descriptor))
-        if not is_taken or not is_there:
+        if not self._journal.lock():
             raise DataError(f"another process is writing {self.path}; wait until it is done")
         try:
             self._check_path()
         except DataError:
-            if not journal.stat().st_size:
+            if not self._journal.n_bytes:
                 self.discard()
             raise
 
     def _appear(self) -> None:
         """Move the whole store to its path, under the lock, which is the journal's."""
         self._folder.replace(self.path)
-        (self.path / _JOURNAL).unlink(missing_ok=True)
+        (self.path / JOURNAL).unlink(missing_ok=True)
 
     def _recover(self) -> None:
         (self._folder / MANIFEST).unlink(missing_ok=True)
-        self._journal.seek(0)
-        lines = self._journal.read().splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b"\n"):
-            # The process was killed inside this line: its volume is written again.
-            self._journal.truncate(sum(map(len, lines[:-1])))
-            lines.pop()
+        lines = self._journal.lines()
         if not lines:
-            self._write_line({"recipe": self.recipe})
+            self._journal.write({"recipe": self.recipe})
             return
         afresh = f"delete {self._folder} to start afresh"
-        with reading(self._folder / _JOURNAL, "the journal of a store", advice=afresh):
+        with reading(self._journal.file, "the journal of a store", advice=afresh):
             head, *entries = [json.loads(line) for line in lines]
             if not is_alike(head["recipe"], self.recipe):
                 raise DataError(
@@ -257,7 +241,8 @@ class StoreWriter:
 
     def _recall(self, entry: dict[str, Any], afresh: str) -> None:
         if "volume" not in entry:
-            self.left_out[entry["left_out"]["source"]] = entry["left_out"]["reason"]
+            source, reason = (str(entry["left_out"][key]) for key in ("source", "reason"))
+            self.left_out[source] = reason
             return
         try:
             record = read(VolumeRecord, entry["volume"], "volume")
@@ -269,7 +254,7 @@ class StoreWriter:
         if not self._is_written(record, shape, entry.get("crc32")):
             file = self._folder / _array_file(record.split, record.size)
             raise DataError(f"{file} has lost slices that its journal tells of; {afresh}")
-        self._remember(record, shape, entry.get("n_blank", 0))
+        self._remember(record, shape, int(entry.get("n_blank", 0)))
 
     def _is_written(self, record: VolumeRecord, shape: tuple[int, ...], crc32: int | None) -> bool:
         """Say whether the slices of a volume are what a process wrote before it was killed."""
@@ -286,31 +271,6 @@ class StoreWriter:
     def _n_bytes(self, shape: tuple[int, ...]) -> int:
         return _HEADER_BYTES + math.prod(shape) * np.dtype(self.kind.dtype).itemsize
 
-    @contextmanager
-    def _space(self, file: Path, n_bytes: int = 0, keep: int | None = None) -> Iterator[None]:
-        """Tell a full disk, and take back what was written of a file in vain.
-
-        Args:
-            file: that is written.
-            n_bytes: how much.
-            keep: bytes of the file that stay, where it is only added to.
-        """
-        try:
-            if n_bytes > shutil.disk_usage(self._folder).free:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            yield
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            if keep is not None and file.exists():
-                os.truncate(file, keep)
-            free = amount(shutil.disk_usage(self._folder).free)
-            needed = f"{amount(n_bytes)} more are needed, and " if n_bytes else ""
-            raise RunError(
-                f"{file} cannot be written ({error.strerror}): {needed}{free} are free; make room "
-                "and type the same command again, and it goes on"
-            ) from error
-
     def _remember(self, record: VolumeRecord, shape: tuple[int, ...], n_blank: int) -> None:
         self.n_blank += n_blank
         self._records[record.split, record.volume] = record
@@ -318,14 +278,6 @@ class StoreWriter:
 
     def _n_before(self, record: VolumeRecord) -> int:
         return self._shapes.get((record.split, record.size), (0,))[0]
-
-    def _write_line(self, value: dict[str, Any]) -> None:
-        line = json.dumps(value).encode() + b"\n"
-        before = os.fstat(self._journal.fileno()).st_size
-        with self._space(self._folder / _JOURNAL, len(line), keep=before):
-            if self._journal.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            _flush(self._journal)
 
     def _write_slices(self, record: VolumeRecord, stored: np.ndarray) -> None:
         known = self._shapes.get((record.split, record.size), stored.shape)
@@ -337,7 +289,7 @@ class StoreWriter:
         file = self._folder / _array_file(record.split, record.size)
         before = self._n_bytes((self._n_before(record), *stored.shape[1:]))
         with (
-            self._space(file, stored.nbytes, keep=before),
+            room_for(file, stored.nbytes, keep=before),
             file.open("r+b" if file.exists() else "w+b") as handle,
         ):
             # Beyond this point lies only what a killed process wrote without journaling it.
@@ -373,7 +325,7 @@ def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
         return None
     store = Store.open(path)
     # A process was killed when it had all but finished.
-    (path / _JOURNAL).unlink(missing_ok=True)
+    (path / JOURNAL).unlink(missing_ok=True)
     recipe = json.loads(json.dumps(recipe))
     lacks = bool(store.manifest.left_out) and refuses_bad(recipe)
     return store if is_alike(store.manifest.recipe, recipe) and not lacks else None
@@ -386,6 +338,6 @@ def _array_file(split: str, size: tuple[int, int]) -> str:
     return name
 
 
-def _flush(handle: BinaryIO | io.FileIO) -> None:
+def _flush(handle: BinaryIO) -> None:
     handle.flush()
     os.fsync(handle.fileno())
