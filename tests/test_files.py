@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kscout.errors import DataError
+from kscout.errors import DataError, RunError
 from kscout.evaluation.results import COLUMNS, read_scores
 from kscout.files import (
     MOST_BYTES,
     is_locked,
+    locked,
     read_arrays,
     read_json,
     read_record,
@@ -140,3 +141,25 @@ def test_looking_at_a_lock_makes_no_file(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     assert not is_locked(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000, '{"seconds": "x", "a": 1}'])
+def test_a_record_holds_only_what_is_of_its_kind(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    assert "seconds" not in read_record(tmp_path / "r.json", seconds=float)
+    (tmp_path / "r.json").write_text('{"seconds": 3, "a": null}')
+    assert read_record(tmp_path / "r.json", seconds=float) == {"seconds": 3, "a": None}
+
+
+def test_a_lock_that_was_removed_is_not_taken_for_the_folders(tmp_path: Path) -> None:
+    with locked(tmp_path / "new"), pytest.raises(RunError, match="new is in use by another"):
+        with locked(tmp_path / "new"):
+            pass
+    assert not (tmp_path / "new").exists()
+    lock = take_lock(tmp_path)
+    assert lock is not None
+    (tmp_path / ".lock").unlink()
+    with locked(tmp_path):
+        assert is_locked(tmp_path)
+    os.close(lock)
+    assert tmp_path.exists() and not list(tmp_path.iterdir())

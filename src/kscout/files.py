@@ -217,13 +217,25 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Read a small JSON file that others may be writing; what is missing or damaged is empty."""
+def read_record(path: Path, **kinds: type) -> dict[str, Any]:
+    """Read a small JSON file that others may be writing; what is missing or damaged is empty.
+
+    Args:
+        path: the file.
+        kinds: types by key; a value of another type is left out.
+    """
     try:
         record = read_json(path)
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
+    if not isinstance(record, dict):
+        return {}
+    return {
+        key: value
+        for key, value in record.items()
+        if isinstance(value, kinds.get(key, object))
+        or (kinds.get(key) is float and type(value) is int)
+    }
 
 
 def finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value

@@ -290,14 +290,28 @@ class _Done:
     others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
 
 
+def check_settings(table: Record, file: Path) -> None:
+    """Refuse settings of a run in which something is amiss that tables and figures need.
+
+    Args:
+        table: the settings, with the run's kind.
+        file: where they were found.
+    """
+    _check(_Settings, table, file)
+
+
 def _read_checked(kind: type[_Settings | _Done], file: Path) -> Record:
     """Return a file as plain tables in which everything is there that others ask for."""
     table = read_file(file, error=RunError)
+    _check(kind, table, file)
+    return table
+
+
+def _check(kind: type[_Settings | _Done], table: Record, file: Path) -> None:
     try:
         read(kind, table)
     except ConfigError as error:
         raise RunError(f"{file} is damaged ({error}); restore it") from error
-    return table
 
 
 def epoch_path(path: Path, epoch: int) -> Path:

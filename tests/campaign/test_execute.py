@@ -43,6 +43,23 @@ def test_all_runs_are_done_once(plan_of: PlanOf) -> None:
     assert mtimes(plan.root) == before
 
 
+def test_damaged_records_of_runs_are_passed_over(plan_of: PlanOf) -> None:
+    plan = plan_of(grid=ONE_HORIZON)
+    run_campaign(plan, serially())
+    for file, content in (
+        ("done.json", '{"seconds": "x"}'),
+        ("node.json", '{"started_s": []}'),
+        ("failed.json", '{"reason": 3}'),
+    ):
+        for node in plan.nodes.values():
+            (node.folder / file).write_text(content)
+    (plan.root / "campaign.json").write_text('{"sources": [1]}')
+    assert read_status(plan_of(grid=ONE_HORIZON)).total("done") == len(plan.nodes)
+    next(iter(plan.nodes.values())).folder.joinpath("done.json").unlink()
+    assert read_status(plan).failed[0].reason == "unknown"
+    assert run_campaign(plan, serially()).n_done == 1
+
+
 def test_a_wider_grid_runs_only_what_is_new(plan_of: PlanOf) -> None:
     first = plan_of(grid=ONE_HORIZON)
     run_campaign(first, serially())

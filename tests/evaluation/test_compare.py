@@ -14,7 +14,7 @@ import torch
 from kscout.core import Observation, Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.results import read_scores
@@ -176,6 +176,31 @@ def test_a_weights_file_tells_how_it_was_trained(test_slices: SliceSet, tmp_path
 
 def _tiny() -> ConvPolicy:
     return ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
+
+
+@pytest.mark.parametrize("change", [{"seed": [1]}, {"n_initial": "x"}, {"method": 3}])
+def test_weights_whose_training_is_told_wrongly_are_refused(
+    test_slices: SliceSet, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    extra = {"method": "greedy", "seed": 1, "n_initial": 3, "horizon": 4, **change}
+    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
+    file = _save(tmp_path / "a.safetensors", policy, extra)
+    with pytest.raises(RunError, match=rf"a\.safetensors is damaged \(.*{next(iter(change))} is "):
+        evaluate([str(file)], test_slices, ZeroFilled(), _setting())
+
+
+def test_a_damaged_order_is_fitted_anew(
+    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
+) -> None:
+    def run() -> bytes:
+        evaluate(["fixed"], test_slices, ZeroFilled(), _setting(), train=train_slices, out=tmp_path)
+        return (tmp_path / "results.csv").read_bytes()
+
+    first = run()
+    (file,) = (tmp_path / "orders").iterdir()
+    for order in (["x"], [99], 3, [None]):
+        file.write_text(json.dumps({"order": order}))
+        assert run() == first
 
 
 def test_argmax_is_for_learned_policies(test_slices: SliceSet, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Signal-to-noise ratios: the reference's numbers, both formulas, and going on after a stop."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kscout.errors import ConfigError, KScoutError
+from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.evaluation.gradient_noise import (
     PassRecord,
     measure_passes,
@@ -110,3 +111,17 @@ def test_table_agrees_with_the_direct_ratio(tmp_path: Path) -> None:
     (row,) = noise_table(records)
     assert (row.snr_paper, row.std_paper) == pytest.approx(signal_to_noise(gradients))
     assert row.n_batches == 4
+
+
+@pytest.mark.parametrize("change", [{"epoch": "x"}, {"paper": None}, {"setting": 3}, {"more": 1}])
+def test_a_damaged_record_of_passes_is_told(tmp_path: Path, change: dict[str, object]) -> None:
+    whole = {
+        **{"epoch": 1, "pass_index": 0, "n_batches": 2, "n_values": 3},
+        **{"paper": 1.5, "reference": math.nan, "setting": "s"},
+    }
+    record = tmp_path / "snr.jsonl"
+    record.write_text(json.dumps(whole) + "\n")
+    assert [one.epoch for one in read_passes(record)] == [1]
+    record.write_text(json.dumps({**whole, **change}) + "\n")
+    with pytest.raises(RunError, match="is not a record of gradient passes"):
+        read_passes(record)

@@ -82,6 +82,12 @@ class Plan:
             raise DataError(f"campaign {self.name} cannot start: {told}")
 
 
+def known_sources(root: Path) -> dict[str, str]:
+    """Return the fingerprints of given stores and weights that a campaign met before."""
+    found = read_record(root / INDEX, sources=dict).get("sources", {})
+    return {path: value for path, value in found.items() if isinstance(value, str)}
+
+
 def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
     """Expand a grid to the graph of its runs under `root`; reads manifests, runs nothing.
 
@@ -91,7 +97,7 @@ def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
         device: handed to every command; no part of any name.
     """
     plan = Plan(grid.name, root, grid.use)
-    known = read_record(root / INDEX).get("sources", {})
+    known = known_sources(root)
     for name in grid.crossed:
         store = _store(plan, name, grid.stores[name], known)
         for network in grid.networks:

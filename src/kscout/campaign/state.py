@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any, Literal, final
 
 from kscout.campaign.nodes import KINDS, Node
-from kscout.campaign.plan import INDEX, Plan
+from kscout.campaign.plan import INDEX, Plan, known_sources
 from kscout.config import to_table
 from kscout.errors import RunError
 from kscout.files import is_locked, now, read_record, take_lock, write_json
@@ -147,12 +147,12 @@ def read_status(plan: Plan) -> Status:
 
 
 def _failure(node: Node) -> Failure:
-    reason = read_record(node.folder / FAILED).get("reason", "unknown")
+    reason = read_record(node.folder / FAILED, reason=str).get("reason", "unknown")
     return Failure(node.kind, node.title, reason, str(node.log))
 
 
 def _under_way(node: Node) -> UnderWay:
-    record = read_record(node.folder / NODE)
+    record = read_record(node.folder / NODE, started_s=float)
     seconds = max(0.0, time.time() - record["started_s"]) if "started_s" in record else 0.0
     return UnderWay(
         kind=node.kind,
@@ -175,7 +175,7 @@ def time_left(with_state: Mapping[State, Sequence[Node]]) -> float | None:
     """Estimate the seconds that are left from runs of the same group, and from epochs done."""
     seen: dict[tuple[str, str], list[float]] = {}
     for node in with_state["done"]:
-        seconds = read_record(node.folder / DONE).get("seconds")
+        seconds = read_record(node.folder / DONE, seconds=float).get("seconds")
         if seconds is not None:
             seen.setdefault((node.kind, node.group), []).append(seconds)
     left = 0.0
@@ -201,12 +201,12 @@ def write_index(plan: Plan, file: str) -> None:
         state = node_state(node)
         record = {**node.record(), "state": state}
         if state == "done":
-            record["seconds"] = read_record(node.folder / DONE).get("seconds")
+            record["seconds"] = read_record(node.folder / DONE, seconds=float).get("seconds")
         elif state == "failed":
             log = str(node.log.relative_to(plan.root))
             record |= {"reason": _failure(node).reason, "log": log}
         nodes.append(record)
-    known = read_record(plan.root / INDEX).get("sources", {})
+    known = known_sources(plan.root)
     index = {
         "format": 1,
         "campaign": plan.name,

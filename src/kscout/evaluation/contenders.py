@@ -14,7 +14,7 @@ from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.run_names import run_label, seed_in, without_seed
 from kscout.evaluation.summary import Training
 from kscout.names import POLICIES
-from kscout.runs import CONFIG, read_run
+from kscout.runs import CONFIG, check_settings, read_run
 from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
 from kscout.zoo import as_shipped, zoo_names, zoo_path
 
@@ -195,12 +195,12 @@ def _config_in(path: Path) -> dict[str, Any] | None:
         "training": ("method", "gamma", "seed"),
         "acquisition": ("n_initial", "horizon", "initial"),
     }
-    return without_retired(
-        {
-            section: {key: extra[key] for key in keys if key in extra}
-            for section, keys in sections.items()
-        }
-    )
+    found: dict[str, Any] = {
+        section: {key: extra[key] for key in keys if key in extra}
+        for section, keys in sections.items()
+    }
+    check_settings({"kind": "policy", **found}, path)
+    return without_retired(found)
 
 
 def check_distinct(contenders: Sequence[Contender]) -> None:

@@ -51,7 +51,8 @@ def fitted_order(
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
     file = None if cache is None else cache / f"order-{key}.json"
     # What is damaged is fitted anew, as what is missing.
-    if file is not None and (order := read_record(file).get("order")):
+    order = [] if file is None else read_record(file, order=list).get("order", [])
+    if order and all(type(one) is int and 0 <= one < slices.n_cols for one in order):
         return order
     result = fit_fixed_order(
         slices,

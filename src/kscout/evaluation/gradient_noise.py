@@ -11,7 +11,7 @@ The mean is over the batches of one pass through the data. Its variance is, with
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -163,11 +163,20 @@ def read_passes(record: Path) -> list[PassRecord]:
     lines = read_text(record).split("\n")
     try:
         # What follows the last line feed was never finished.
-        return [PassRecord(**json.loads(line)) for line in lines[:-1] if line]
-    except (ValueError, TypeError) as error:
+        return [_finished_pass(json.loads(line)) for line in lines[:-1] if line]
+    except (ValueError, TypeError, RecursionError) as error:
         raise RunError(
             f"{record} is not a record of gradient passes ({error}); remove it to start again"
         ) from error
+
+
+def _finished_pass(table: dict[str, Any]) -> PassRecord:
+    found = PassRecord(**table)
+    for item in fields(PassRecord):
+        kinds = (int, float) if item.type is float else (item.type,)
+        if type(value := getattr(found, item.name)) not in kinds:
+            raise TypeError(f"{item.name} is {value!r}")
+    return found
 
 
 def _append(record: Path, line: PassRecord) -> None:
