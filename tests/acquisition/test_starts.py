@@ -1,6 +1,7 @@
 """Start masks and budgets as users write them: every notation of one mask is the same mask."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,19 @@ def test_a_damaged_file_is_refused_in_a_sentence(
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=name):
         read_starts(tmp_path / name, n_cols=N_COLS)
+
+
+def test_a_file_is_measured_before_it_is_read(tmp_path: Path) -> None:
+    header = "{'descr': '|b1', 'fortran_order': False, 'shape': (4000000000000, 11), }"
+    bomb = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header.ljust(117).encode() + b"\n"
+    (tmp_path / "bomb.npy").write_bytes(bomb + b"\x01" * 22)
+    os.mkfifo(tmp_path / "pipe.txt")
+    os.mkfifo(tmp_path / "pipe.npy")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "folder.json").mkdir()
+    for name in ("bomb.npy", "pipe.txt", "pipe.npy", "deep.json", "folder.json"):
+        with pytest.raises(DataError, match=name):
+            read_starts(tmp_path / name, n_cols=N_COLS)
 
 
 def test_budgets_are_one_number_or_one_per_slice(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Start masks and budgets of a user's own, from a list that was typed or from a file."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,14 +9,13 @@ import numpy as np
 from kscout.acquisition.budget import check_columns
 from kscout.columns import parse_columns
 from kscout.errors import ConfigError, DataError
+from kscout.files import plain_file, read_arrays, read_json, read_text
 
 Starts = tuple[tuple[int, ...], ...]
 """Columns measured at the start: one entry for all slices, or one per slice."""
 
 R = TypeVar("R")
 SUFFIXES = (".npy", ".npz", ".json", ".txt")
-MOST_BYTES = 2**28
-"""A larger file is refused unread."""
 
 
 def read_starts(given: str | Path, *, n_cols: int) -> Starts:
@@ -85,12 +83,8 @@ def _file(given: str | Path) -> Path | None:
 def _rows(path: Path) -> list[Any]:
     """Return what a file holds: text, numbers or lists, one for all slices or one per slice."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DataError(
-                f"{path} has {path.stat().st_size} bytes; no list of columns is so long"
-            )
         found = _READERS.get(path.suffix.lower(), _read_text)(path)
-    except (OSError, ValueError, EOFError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path} holds no columns that can be read ({error})") from error
     kinds = {type(row) for row in found} if isinstance(found, list) else set()
     if kinds not in ({list}, {str}, {int}, {bool}):
@@ -102,12 +96,18 @@ def _rows(path: Path) -> list[Any]:
 
 
 def _read_text(path: Path) -> list[str]:
-    lines = (line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines())
+    lines = (line.partition("#")[0].strip() for line in read_text(path).splitlines())
     return [line for line in lines if line]
 
 
 def _read_array(path: Path) -> Any:  # noqa: ANN401 - lists of lists
-    array = np.load(path, allow_pickle=False)
+    with plain_file(path):
+        try:
+            # Mapped, so that what a header declares is compared with what the file holds.
+            array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        # As in `kscout.files.read_arrays`.
+        except Exception as error:
+            raise ValueError(str(error) or type(error).__name__) from error
     if array.dtype.kind not in "biu" or array.ndim > 2:
         raise ValueError(f"an array of {array.dtype} with {array.ndim} axes")
     return array.tolist()
@@ -115,21 +115,16 @@ def _read_array(path: Path) -> Any:  # noqa: ANN401 - lists of lists
 
 def _read_orders(path: Path) -> list[list[bool]]:
     """Return as masks what `kscout analyze masks` wrote: the first trajectory of each slice."""
-    with np.load(path, allow_pickle=False) as file:
-        order = file["order"]
-    if order.ndim != 3 or order.dtype.kind not in "iu":
+    order = read_arrays(path)["order"]
+    if order.ndim != 3 or order.dtype.kind not in "iu" or not order.shape[1]:
         raise ValueError("its order has no axes slice, trajectory, column")
     return (order[:, 0] >= 0).tolist()
-
-
-def _read_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
-    return json.loads(path.read_text("utf-8"))
 
 
 _READERS: dict[str, Callable[[Path], Any]] = {
     ".npy": _read_array,
     ".npz": _read_orders,
-    ".json": _read_json,
+    ".json": read_json,
 }
 
 

@@ -108,6 +108,11 @@ def own_plan(
     budgets = for_slices(read_budgets(budget), positions, n_whole, "budgets")
     n_starts = [len(start) for start in starts] or [plan.n_initial]
     horizons = [m - n for m, n in zip(budgets, itertools.cycle(n_starts), strict=False)]
+    if max(budgets) > slices.n_cols:
+        raise ConfigError(
+            f"a budget of {max(budgets)} columns is more than the {slices.n_cols} of the images; "
+            "give less"
+        )
     if min(horizons) < 0 or not any(horizons):
         raise ConfigError(
             f"a budget of {min(budgets)} columns leaves none to acquire after a start of "

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.orders import read_orders
@@ -15,6 +13,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.run_names import folder_labels
 from kscout.evaluation.summary import read_summary
 from kscout.figures.blocks import Block, Drawing
+from kscout.files import read_arrays
 
 _CAPTION = (
     "Columns of k-space that were measured, a row per slice. Gray columns are the start; the color "
@@ -101,8 +100,7 @@ def _draw(rows: Sequence[MaskRow], folder: Path) -> Any:  # noqa: ANN401 - a mat
     for row in rows:
         file = folder / f"{row.file}.npz"
         try:
-            with np.load(file, allow_pickle=False) as kept:
-                order = kept["order"][:, 0]
+            order = read_arrays(file)["order"][:, 0]
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise DataError(
                 f"{file} holds no masks ({error}); run `analyze masks` again"
