@@ -199,6 +199,23 @@ def test_the_command_writes_masks_that_it_reads_as_starts(store: Path, tmp_path:
     assert not (tmp_path / "wrong").exists()
 
 
+def test_damaged_results_hold_no_masks(test_slices: SliceSet, tmp_path: Path) -> None:
+    summary = run(("center-out",), test_slices, out=tmp_path).found
+    assert orders(tmp_path)["center-out"].columns(0) == [4, 8, 3, 9]
+    for wrong in (
+        replace(summary, n_cols=10**15),
+        replace(summary, n_cols=4),
+        replace(summary, initial=("0-99",)),
+        replace(summary, initial=("0", "1")),
+    ):
+        with pytest.raises(DataError, match="holds a row that is not a result"):
+            read_orders(tmp_path, wrong)
+    file = tmp_path / "results.csv"
+    file.write_text(file.read_text().replace(",8,", ",x,"))
+    with pytest.raises(DataError, match="holds a row that is not a result"):
+        read_orders(tmp_path, summary)
+
+
 def test_a_resumed_evaluation_counts_columns_too(test_slices: SliceSet, tmp_path: Path) -> None:
     plan = replace(PLAN, horizon=8, stop_below=0.005)
 

@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Int16
 
-from kscout.columns import center_columns, columns_text, parse_columns
+from kscout.columns import MOST_COLUMNS, center_columns, columns_text, parse_columns
 from kscout.errors import DataError
 from kscout.evaluation.results import read_rows
 from kscout.evaluation.summary import Summary
@@ -98,6 +98,8 @@ def read_orders(
 
 
 def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Orders:
+    if not 0 < summary.n_cols <= MOST_COLUMNS:
+        raise ValueError(f"its summary tells of images of {summary.n_cols} columns")
     n_paths = max(len(paths) for paths in acquired.values())
     order = np.full((len(acquired), n_paths, summary.n_cols), NEVER, dtype=np.int16)
     for row, (start, paths) in enumerate(
