@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
+from kscout.campaign.file import ImportedStore
 from kscout.cli import told_as
-from kscout.cli.data import app
+from kscout.cli.data import app, import_
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.store import Store
@@ -138,6 +141,11 @@ def test_a_device_is_not_replaced_by_a_picture(store: Store, tmp_path: Path) -> 
 def test_a_store_needs_a_name(out: str) -> None:
     with pytest.raises(DataError, match=r"is no name for a store; give that of a new folder"):
         call("make", "knee", "--volumes", "1,0,0", "--out", out)
+
+
+def test_a_campaign_may_use_every_option_of_an_import() -> None:
+    options = set(signature(import_).parameters) - {"source", "out", "as_json"}
+    assert {field.name for field in fields(ImportedStore)} == options | {"import_"}
 
 
 def test_help_has_examples_and_needs_no_torch() -> None:

@@ -67,6 +67,7 @@ class ImportedStore:
     preset: Annotated[str, OneOf("preset", IMPORT_PRESETS)] | None = None
     size: int | None = None
     pad: int | None = None
+    resample: str | int | float | None = None
     center_volume: bool | None = None
     sample_rate: int | float | None = None
     acquisition: str | None = None
