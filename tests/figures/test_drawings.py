@@ -183,6 +183,16 @@ def test_svg_is_the_same_twice_and_inline_svg_takes_the_pages_colors() -> None:
     assert referred <= set(ids)
 
 
+def test_large_pictures_are_small_on_a_page_and_masks_stay_exact() -> None:
+    noise = np.random.default_rng(0).random((128, 128))
+    large = draw_montage([noise])
+    inline = to_inline_svg(large, name="x", label="noise")
+    assert "data:image/webp" in inline and "data:image/png" not in inline
+    assert len(inline) < 0.7 * len(to_svg(large, name="x"))
+    small = to_inline_svg(draw_montage([IMAGE]), name="x", label="small")
+    assert "data:image/png" in small and "webp" not in small
+
+
 def test_figures_are_saved_in_three_forms(tmp_path: Path) -> None:
     figure: Figure = FIGURES["gammas"]()
     paths = save_figure(figure, tmp_path / "figures", "gammas")

@@ -50,6 +50,23 @@ def test_the_page_reaches_for_nothing_outside_itself(results: Path, tmp_path: Pa
     assert str(results) not in text, "no path of this machine in the page"
 
 
+def test_recorded_slices_of_many_evaluations_share_the_bytes_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kscout.report.build.PICTURE_BYTES", 120_000)
+    acquisition = make_acquisition()
+    for number in range(3):
+        folder = write_evaluation(tmp_path / f"e{number}")
+        save_acquisition(acquisition, folder / "acquisition-1.npz")
+        save_acquisition(acquisition.thinned(1), folder / "acquisition-2.npz")
+    (page,) = write_report(build_report([tmp_path]), tmp_path / "r.html")
+    text = page.read_text()
+    assert text.count('class="player"') == 6
+    taken = sum(map(len, re.findall(r'class="(?:shot|error)"[^>]*src="([^"]+)"', text)))
+    # Targets are shown, too, and policies differ a little in size.
+    assert 60_000 < taken < 160_000
+
+
 def test_the_page_names_protocol_paper_and_provenance(results: Path, tmp_path: Path) -> None:
     (page,) = write_report(build_report([results]), tmp_path / "report.html")
     text = page.read_text()

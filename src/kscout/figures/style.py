@@ -4,6 +4,7 @@ A figure is drawn in fixed colors; inside the page these become CSS variables, s
 serves light and dark.
 """
 
+import base64
 import io
 import re
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from kscout.figures.series import GRID, INK, PAPER, QUIET, SERIES
 from kscout.files import write_text, written_whole
 
 _VARIABLES = {INK: "var(--ink)", QUIET: "var(--quiet)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 _VARIABLES |= {color: f"var(--series-{index})" for index, color in enumerate(SERIES, start=1)}
+_LARGE_PICTURE = 12_000
+"""Bytes of a picture inside a figure above which a page encodes it anew."""
 _RC = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -85,6 +89,7 @@ def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
     text = to_svg(figure, name=name, background="none")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", _smaller_picture, text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
@@ -95,6 +100,16 @@ def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
     for color, variable in _VARIABLES.items():
         text = text.replace(color, variable)
     return text.replace("<svg", f'<svg role="img" aria-label="{_attribute(label)}"', 1)
+
+
+def _smaller_picture(found: re.Match[str]) -> str:
+    """Encode a large picture anew, with a loss that the eye hardly sees: a page stays small."""
+    data = base64.b64decode(found.group(1))
+    if len(data) < _LARGE_PICTURE:
+        return found.group(0)
+    picture, buffer = Image.open(io.BytesIO(data)), io.BytesIO()
+    picture.convert("RGBA").save(buffer, format="WEBP", quality=90)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _attribute(text: str) -> str:
