@@ -90,8 +90,10 @@ def _shown_first(summary: Summary) -> tuple[str, ...]:
     """Return the policies that a page shows at once: those it speaks of, and an upper bound."""
     told, ranked = summary.told, summary.ranked
     oracles = [one.policy for one in ranked if one.is_oracle]
-    worst = [one.policy for one in ranked if not one.is_oracle][-1:]
-    wanted = [*([told.policy] if told else []), summary.reference, *worst, *oracles[:1]]
+    plain = [one.policy for one in ranked if not one.is_oracle][-1:]
+    if "random" in (one.policy for one in ranked):
+        plain = ["random"]
+    wanted = [*([told.policy] if told else []), summary.reference, *plain, *oracles[:1]]
     return tuple(dict.fromkeys(wanted))
 
 
