@@ -31,6 +31,7 @@ def main() -> int:
     """Run cases, print a table, and return 1 where any was taken badly."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=1000, help="How many cases.")
+    parser.add_argument("--first", type=int, default=0, help="Number of the first case.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=120, help="When a case hangs.")
     parser.add_argument("--only", type=int, action="append", help="Run these cases alone.")
@@ -40,7 +41,7 @@ def main() -> int:
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="kscout-fuzz-") as scratch:
         prepare(Path(shutil.copytree(ARTIFACTS, Path(scratch) / "valid")), EASY)
-        for number in asked.only or range(asked.n):
+        for number in asked.only or range(asked.first, asked.first + asked.n):
             verdicts.append(judge(asked.seed, number, Path(scratch) / str(number), asked.limit_s))
             if asked.only:
                 print(" ".join(verdicts[-1].words), verdicts[-1].output, sep="\n")

@@ -15,6 +15,7 @@ from kscout.errors import DataError, RunError
 from kscout.evaluation.results import COLUMNS, read_scores
 from kscout.files import (
     MOST_BYTES,
+    check_replaceable,
     is_locked,
     locked,
     read_arrays,
@@ -163,3 +164,15 @@ def test_a_lock_that_was_removed_is_not_taken_for_the_folders(tmp_path: Path) ->
         assert is_locked(tmp_path)
     os.close(lock)
     assert tmp_path.exists() and not list(tmp_path.iterdir())
+
+
+def test_what_is_no_file_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    check_replaceable(tmp_path / "a", tmp_path / "missing")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path, tmp_path / "device", tmp_path / "fifo"):
+        with pytest.raises(OSError):
+            check_replaceable(path)
+        with pytest.raises(OSError), written_whole(path):
+            raise AssertionError("written in vain")

@@ -1,7 +1,9 @@
 """Bad inputs of every kind end in a sentence; the judge of that sees it where they do not."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +14,19 @@ from fuzz.forks import TRACEBACK, Ended, in_child
 from fuzz.judge import fault_of, snapshot
 
 SOME = Case("options", "", ["data", "info", "store"])
+
+
+FUZZ = Path(__file__).parent.parent / "benchmarks" / "fuzz.py"
+
+
+@pytest.mark.slow
+def test_200_bad_inputs_are_taken_well() -> None:
+    # In a process of its own: users' mistakes must be told without the checks of types.
+    command = [sys.executable, str(FUZZ), "--n", "200", "--seed", "0", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    bad = json.loads(done.stdout.splitlines()[-1])
+    assert not bad, "\n".join(f"case {one['number']}: {one['what']}: {one['fault']}" for one in bad)
 
 
 def ended(code: int = 1, output: str = "error: the store is gone; copy it\n") -> Ended:

@@ -36,9 +36,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     The temporary file lies in the same folder, so that the rename is atomic. Those of processes
     that were killed are removed by whoever writes the same file next.
     """
-    # A rename would put a file in the place of a device or a pipe.
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise FileExistsError(errno.EEXIST, "no regular file, and is not replaced", str(path))
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.{_HOST}.*.part"):
         if not _is_alive(leftover.name.split(".")[-3]):
@@ -59,6 +57,15 @@ def written_whole(path: Path) -> Iterator[Path]:
         raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def check_replaceable(*paths: Path) -> None:
+    """Refuse folders, devices and pipes in the place of files that are to be written."""
+    for path in paths:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if path.exists() and not path.is_file():
+            raise FileExistsError(errno.EEXIST, "no regular file, and is not replaced", str(path))
 
 
 def _is_alive(process: str) -> bool:

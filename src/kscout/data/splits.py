@@ -11,6 +11,7 @@ from kscout.data.formats import printable
 from kscout.data.manifest import SPLITS
 from kscout.data.volumes import SUFFIXES, VolumeFile, find_volumes
 from kscout.errors import DataError
+from kscout.files import read_bytes
 from kscout.names import IMPORT_PRESETS
 
 _PREFIXES = ("singlecoil_", "multicoil_", "")
@@ -132,7 +133,7 @@ def _read_lists(folder: Path) -> dict[str, list[str]]:
     lists = {
         split: [
             Path(line.strip()).name
-            for line in file.read_text(encoding="utf-8", errors="backslashreplace").splitlines()
+            for line in read_bytes(file).decode(errors="backslashreplace").splitlines()
             if line.strip() and not line.startswith("#")
         ]
         for split, file in files.items()

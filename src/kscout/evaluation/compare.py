@@ -34,7 +34,7 @@ from kscout.evaluation.summary import (
     read_summary,
     write_summary,
 )
-from kscout.files import locked
+from kscout.files import check_replaceable, locked
 from kscout.weights import fingerprint
 
 
@@ -95,8 +95,10 @@ def _evaluate(
     on_step: OnStep | None,
 ) -> Evaluation:
     request = request_of(policies, data, reconstructor, setting)
-    if out is not None and not overwrite:
-        _check_same_request(out, request)
+    if out is not None:
+        check_replaceable(out / RESULTS, out / SUMMARY)
+        if not overwrite:
+            _check_same_request(out, request)
     cache = None if out is None else out / ORDERS
     ready = prepare(
         *(policies, data, reconstructor, setting),

@@ -13,7 +13,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.evaluation.saved_settings import Table, check_same
 from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
-from kscout.files import locked, read_json, write_json, written_whole
+from kscout.files import check_replaceable, locked, read_json, write_json, written_whole
 from kscout.names import ANALYSES
 
 Row = TypeVar("Row")
@@ -49,6 +49,8 @@ def run_analysis(
     """
     with locked(out):
         settings = _settings(analysis, given)
+        suffixes = (".csv", ".json", _SETTINGS)
+        check_replaceable(*(out / f"{analysis.file}{suffix}" for suffix in suffixes))
         if not overwrite and (out / f"{analysis.file}.csv").exists():
             there = _comparable(_kept(out / f"{analysis.file}{_SETTINGS}"), settings)
             check_same(out, f"{analysis.file}.csv", there, settings)
