@@ -178,13 +178,18 @@ def plain_file(path: Path, most: int = MOST_BYTES) -> Iterator[BinaryIO]:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "Not a plain file", str(path))
-        if facts.st_size > most:
-            fault = f"{facts.st_size} bytes, more than the {most} that are read of such a file"
-            raise OSError(errno.EFBIG, fault, str(path))
+        check_plain(descriptor, path, most)
         yield file
+
+
+def check_plain(descriptor: int, path: Path, most: int = MOST_BYTES) -> None:
+    """Refuse an open file that is no plain one, or larger than `most` bytes."""
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "Not a plain file", str(path))
+    if facts.st_size > most:
+        fault = f"{facts.st_size} bytes, more than the {most} that are read of such a file"
+        raise OSError(errno.EFBIG, fault, str(path))
 
 
 def read_bytes(path: Path) -> bytes:
