@@ -83,7 +83,8 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
         ) from error
     # Libraries raise what they like on damaged files, so no list of types would be complete.
     except Exception as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        told = error.strerror if isinstance(error, OSError) else None
+        reason = (told or str(error) or type(error).__name__).strip().splitlines()[0]
         raise DataError(
             printable(f"{path} cannot be read as {what} ({reason}); {advice}")
         ) from error
