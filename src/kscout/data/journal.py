@@ -14,6 +14,7 @@ from filelock import lock_descriptor
 
 from kscout.data.formats import amount
 from kscout.errors import RunError
+from kscout.files import check_plain
 
 JOURNAL = "journal.jsonl"
 
@@ -47,6 +48,7 @@ class Journal:
 
     def lines(self) -> list[bytes]:
         """Return the lines so far, without one inside which a process was killed."""
+        check_plain(self._handle.fileno(), self.file)
         self._handle.seek(0)
         lines = self._handle.read().splitlines(keepends=True)
         if lines and not lines[-1].endswith(b"\n"):
