@@ -3,6 +3,7 @@
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,7 @@ def test_whatever_a_library_raises_is_told(
 def test_arrays_far_larger_than_their_files_are_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "_ALWAYS_EXPANDED", 2**16)
+    monkeypatch.setattr(formats, "ALWAYS_UNPACKED", 2**16)
     zeros = np.zeros((9, 200, 200), np.float32)
     np.savez_compressed(tmp_path / "a.npz", images=zeros)
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -219,9 +220,35 @@ def test_arrays_far_larger_than_their_files_are_not_unpacked(
             read_volume(volume)
 
 
+@pytest.mark.parametrize("how", ["long", "twice"])
+def test_chunks_that_unpack_without_end_are_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(formats, "ALWAYS_UNPACKED", 2**20)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk(IMAGES.shape)
+        for _ in range(1 + (how == "twice")):
+            properties.set_deflate(9)
+        space, kind = h5py.h5s.create_simple(IMAGES.shape), h5py.h5t.IEEE_F32LE
+        data = h5py.h5d.create(file.id, b"reconstruction_esc", kind, space, properties)
+        packed = zlib.compress(IMAGES.tobytes() + (how == "long") * b"\0" * 2**22)
+        data.write_direct_chunk((0, 0, 0), zlib.compress(packed) if how == "twice" else packed)
+    with pytest.raises(DataError, match="chunks that unpack to more than they hold"):
+        import_folder(tmp_path / "a.h5", tmp_path / "store", ImportSettings())
+
+
+def test_compressed_chunks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "ALWAYS_UNPACKED", 2**12)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        options = {"compression": "gzip", "shuffle": True, "fletcher32": True}
+        file.create_dataset("reconstruction_esc", data=IMAGES, chunks=(2, 9, 5), **options)
+    assert np.array_equal(read_volume(find_volumes(tmp_path)[0]).images, IMAGES)
+
+
 def test_the_docs_tell_the_bounds() -> None:
     told = " ".join((Path(__file__).parents[2] / "docs" / "data.md").read_text().split())
-    always = f"above {formats._ALWAYS_EXPANDED // 2**20} MiB it may be up to"
+    always = f"above {formats.ALWAYS_UNPACKED // 2**20} MiB it may be up to"
     assert f"{always} {formats.LARGEST_EXPANSION} times the file's own" in told
 
 

@@ -24,10 +24,12 @@ Stack = Float32[np.ndarray, "slice row col"]
 
 LARGEST_EXPANSION = 100
 """How many times its file an array may be; images compress by far less, zeros by far more."""
-_ALWAYS_EXPANDED = 64 * 2**20
+ALWAYS_UNPACKED = 64 * 2**20
 """Bytes that an array may have whatever its file."""
 BYTES_PER_PIXEL = 16
 """What reading takes: a pixel as its library holds it, in 32 bit, and once more when it is cut."""
+LARGEST_DEFLATION = 1032
+"""How many times its size a deflated file may become."""
 _LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel.global")]
 """What remarks on every oddity of a file, useful or not."""
 
@@ -102,13 +104,24 @@ def check_size(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         dtype: of its values.
     """
     n_pixels = math.prod(int(length) for length in shape)
-    n_bytes, n_in_file = n_pixels * dtype.itemsize, path.stat().st_size
-    if n_bytes > max(_ALWAYS_EXPANDED, LARGEST_EXPANSION * n_in_file):
-        raise DataError(
-            f"{path} declares {dtype} of shape {tuple(shape)}, which are {amount(n_bytes)}, and "
-            f"has {amount(n_in_file)}; images do not compress so far: copy or save it again"
-        )
+    check_expansion(path, n_pixels * dtype.itemsize, f"{dtype} of shape {tuple(shape)}")
     check_memory(path, n_pixels)
+
+
+def check_expansion(path: Path, n_bytes: int, what: str) -> None:
+    """Refuse a file that says it holds so much that it cannot be images.
+
+    Args:
+        path: the file.
+        n_bytes: of its content, unpacked.
+        what: it says to hold.
+    """
+    n_in_file = path.stat().st_size
+    if n_bytes > max(ALWAYS_UNPACKED, LARGEST_EXPANSION * n_in_file):
+        raise DataError(
+            f"{path} declares {what}, which are {amount(n_bytes)}, and has {amount(n_in_file)}; "
+            "images do not compress so far: copy or save it again"
+        )
 
 
 def check_memory(path: Path, n_pixels: int) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from kscout.data.formats import (
     BYTES_PER_PIXEL,
+    LARGEST_DEFLATION,
     Scan,
     Stack,
     check_memory,
@@ -19,8 +20,6 @@ from kscout.names import FORMATS
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 """The transfer syntax of which pydicom unpacks the whole file, whatever comes out."""
-_LARGEST_DEFLATION = 1032
-"""How many times its size a deflated file may become."""
 
 
 def is_dicom(path: Path) -> bool:
@@ -77,7 +76,7 @@ def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynam
     with reading(path, "DICOM"):
         meta = pydicom.filereader.read_file_meta_info(path)
         if meta.get("TransferSyntaxUID") == _DEFLATED:
-            check_memory(path, _LARGEST_DEFLATION * path.stat().st_size // BYTES_PER_PIXEL)
+            check_memory(path, LARGEST_DEFLATION * path.stat().st_size // BYTES_PER_PIXEL)
         return pydicom.dcmread(path)
 
 

@@ -1,5 +1,7 @@
 """fastMRI's HDF5 volumes (arXiv:1811.08839)."""
 
+import math
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
@@ -7,7 +9,8 @@ from xml.etree import ElementTree
 import h5py
 import numpy as np
 
-from kscout.data.formats import Scan, check_size
+from kscout.data import formats
+from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size
 from kscout.errors import DataError
 
 TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
@@ -34,6 +37,7 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
                 "images slice x row x column; name another data set with --key"
             )
         check_size(path, data.shape, data.dtype)
+        _check_chunks(data, path)
         images = data[()].astype(np.float32, copy=False)
         acquisition = file.attrs.get("acquisition", "")
         spacing_mm = _spacing(file, path) if name in TARGET_KEYS else None
@@ -64,6 +68,24 @@ def _find(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
             "themselves into the file"
         )
     return place
+
+
+def _check_chunks(data: h5py.Dataset, path: Path) -> None:
+    """Refuse chunks that unpack to more than a chunk holds: HDF5 would take the memory for it."""
+    properties = data.id.get_create_plist()
+    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
+    if h5py.h5z.FILTER_DEFLATE not in filters:
+        return
+    n_bytes = math.prod(data.chunks) * data.dtype.itemsize
+    is_bomb = filters.count(h5py.h5z.FILTER_DEFLATE) > 1
+    for number in range(data.id.get_num_chunks()):
+        chunk = data.id.get_chunk_info(number)
+        # A small one is bounded by how far anything can be deflated.
+        if LARGEST_DEFLATION * chunk.size > formats.ALWAYS_UNPACKED:
+            _, packed = data.id.read_direct_chunk(chunk.chunk_offset)
+            is_bomb |= len(zlib.decompressobj().decompress(packed, n_bytes + 1)) > n_bytes
+    if is_bomb:
+        raise DataError(f"{path} has chunks that unpack to more than they hold; save it again")
 
 
 def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:

@@ -8,7 +8,7 @@ from typing import IO
 
 import numpy as np
 
-from kscout.data.formats import Scan, check_size
+from kscout.data.formats import Scan, check_expansion, check_size
 from kscout.errors import DataError
 
 _HEADERS = {
@@ -28,6 +28,7 @@ def read_numpy(path: Path, key: str | None = None) -> Scan:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             member = archive.getinfo(_only_member(path, key, archive.namelist()))
+            check_expansion(path, member.file_size, member.filename)
             with archive.open(member) as file:
                 stack = read_array(file, path, member.file_size, n_axes=(2, 3))
     else:
