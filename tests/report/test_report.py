@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from kscout.errors import DataError
+from kscout.evaluation.prepare import EvaluationSetting
+from kscout.evaluation.recording import _MOST_PIXELS, QUANTILES
 from kscout.figures.blocks import Prose, Section
 from kscout.player import save_acquisition
-from kscout.report.build import build_report, write_report
-from kscout.report.evaluations import facts_html
+from kscout.report.build import PICTURE_BYTES, build_report, write_report
+from kscout.report.evaluations import facts_html, policy_table
 from kscout.report.page import Front, write_page
-from synthetic_results import make_acquisition, write_evaluation, write_run
+from synthetic_results import make_acquisition, make_summary, write_evaluation, write_run
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,25 @@ def test_the_papers_numbers_stand_beside_an_evaluation_of_its_size(tmp_path: Pat
         "paper: knee, base horizon"
     ]
     assert "of the same size, budget and protocol only" in overview.note
+
+
+def test_the_papers_columns_without_a_number_are_left_out(tmp_path: Path) -> None:
+    changes = {"n_cols": 128, "n_initial": 16, "steps": 16}
+    names = [column.name for column in policy_table(make_summary(**changes)).columns]
+    assert names[-1] == "paper: PSNR (dB)"
+    feasible = tuple(one for one in make_summary().policies if not one.is_oracle)
+    without = policy_table(make_summary(**changes, policies=feasible))
+    assert [column.name for column in without.columns if column.is_paper] == names[-2:-1]
+    assert all(len(row.cells) == len(without.columns) for row in without.rows)
+
+
+def test_the_page_on_reports_states_the_numbers_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
+    assert f"take {PICTURE_BYTES / 1e6:g} MB at most" in page
+    assert f"most {_MOST_PIXELS // 10**6} million pixels" in page
+    assert EvaluationSetting.n_examples == 3 and "keeps three slices" in page
+    assert f"0 to {len(QUANTILES)}" in page
+    assert QUANTILES[:3] == (0.5, 0.1, 0.9) and "10 % and 90 % of all slices" in page
 
 
 def test_the_papers_numbers_stand_beside_its_protocol_only(tmp_path: Path) -> None:

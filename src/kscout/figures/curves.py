@@ -127,7 +127,7 @@ def draw_final_differences(
         names = [mark_oracle(one.name) if one.is_oracle else one.name for one in ranked]
         axes.set_yticks(range(len(ranked)), names)
         axes.set_ylim(len(ranked) - 0.5, -0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(f"SSIM minus that of {reference}")
     return figure

@@ -1,6 +1,7 @@
 """What an evaluation folder says: tables and figures."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -48,6 +49,13 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     rows = tuple(
         _policy_row(summary, policy, setting.name if setting else None) for policy in ranked
     )
+    told = [
+        index
+        for index, column in enumerate(columns)
+        if not column.is_paper or any(row.cells[index] is not None for row in rows)
+    ]
+    columns = tuple(columns[index] for index in told)
+    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in told)) for row in rows)
     paper = (
         f"What is headed paper is printed in {ARXIV}, for the same image size, start and number of "
         "steps on fastMRI data under protocol paper: not our measurement, and the data are others "
