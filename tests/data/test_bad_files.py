@@ -1,5 +1,6 @@
 """Whatever one file holds, an import tells it in one sentence, and goes on without it if asked."""
 
+import logging
 import os
 import re
 import zipfile
@@ -203,6 +204,20 @@ def test_whatever_a_library_raises_is_told(
     monkeypatch.setattr(f"{__name__}.read", read, raising=False)
     _, reason = imported(source, tmp_path / "store")
     assert "bad.odd" in reason
+
+
+def test_libraries_are_quiet_about_files_and_speak_afterwards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chatter = logging.getLogger("pydicom")
+    with formats.reading(tmp_path, "a folder"), formats.reading(tmp_path / "a", "a file"):
+        chatter.warning("inside")
+    with formats.reading(tmp_path, "a folder"):
+        with formats.reading(tmp_path / "a", "a file"):
+            pass
+        chatter.warning("still inside")
+    chatter.warning("afterwards")
+    assert [record.message for record in caplog.records] == ["afterwards"]
 
 
 def test_arrays_far_larger_than_their_files_are_not_unpacked(

@@ -69,7 +69,8 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
         what: it should be, e.g. NIfTI.
         advice: what to do where it cannot be read.
     """
-    for logger in _LOGGERS:
+    quieted = [logger for logger in _LOGGERS if not logger.disabled]
+    for logger in quieted:
         logger.disabled = True
     try:
         with warnings.catch_warnings():
@@ -91,7 +92,7 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
             printable(f"{path} cannot be read as {what} ({reason}); {advice}")
         ) from error
     finally:
-        for logger in _LOGGERS:
+        for logger in quieted:
             logger.disabled = False
 
 
