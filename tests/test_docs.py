@@ -133,6 +133,13 @@ def test_every_help_has_an_example_that_parses(name: str) -> None:
     assert found.group(1).startswith(f"kscout {name}")
 
 
+@pytest.mark.parametrize("name", [name for name, _ in leaves(COMMANDS)])
+def test_usage_lines_hold_no_word_of_the_parser(name: str) -> None:
+    command = dict(leaves(COMMANDS))[name]
+    usage = command.get_usage(command.make_context("x", [], resilient_parsing=True))
+    assert not re.search(r"\.\.\.[\]}]?\.\.\.|\{[a-z]|\[more\]", usage), usage
+
+
 def test_pages_show_commands_at_all() -> None:
     # Else the search for commands, and not the pages, might be what is empty.
     shown = {line.split()[1] for path in PAGES for line in block_commands(path)}

@@ -348,6 +348,12 @@ def test_a_built_in_policy_may_have_a_label_of_its_own(test_slices: SliceSet) ->
     assert first == second
 
 
+@pytest.mark.parametrize("wanted", ["=random", " =random", "=runs/greedy"])
+def test_an_empty_label_is_refused(test_slices: SliceSet, wanted: str) -> None:
+    with pytest.raises(ConfigError, match="has no label; write LABEL="):
+        evaluate([wanted], test_slices, ZeroFilled(), _setting())
+
+
 def test_a_policy_trained_for_other_columns_is_warned_of(
     test_slices: SliceSet, tmp_path: Path
 ) -> None:

@@ -23,10 +23,10 @@ from kscout.files import finite
 from kscout.names import ANALYSES
 
 _GIVEN = {
-    "policies": ("POLICY...", "Run folders, weights files or names."),
-    "reconstructions": ("RECONSTRUCTION...", f"{RECONSTRUCTION_WORDS[:-1]}, or LABEL=PATH."),
-    "runs": ("RUN...", "Run folders."),
-    "results": ("RESULTS...", "Folders that `evaluate` wrote."),
+    "policies": ("POLICY", "Run folders, weights files or names."),
+    "reconstructions": ("RECONSTRUCTION", f"{RECONSTRUCTION_WORDS[:-1]}, or LABEL=PATH."),
+    "runs": ("RUN", "Run folders."),
+    "results": ("RESULTS", "Folders that `evaluate` wrote."),
 }
 
 

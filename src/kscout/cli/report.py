@@ -25,7 +25,7 @@ _DEFAULTS = {"html": "report.html", "csv": "report.csv", "latex": "report.tex"}
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS...", help="Evaluation, analysis and run folders, or parents."),
+        typer.Argument(metavar="RUNS", help="Evaluation, analysis and run folders, or parents."),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write; report.html where not given.")

@@ -107,6 +107,8 @@ def resolve(
             return [Contender(name, seed, _built(text, sizes, seed), seed) for seed in seeds]
         return [Contender(text, seed, policy, seed) for seed in _seeds_of(policy, seeds)]
     label, equals, name = text.partition("=")
+    if equals and not label.strip() and not Path(text).exists():
+        raise ConfigError(f"{text!r} has no label; write LABEL={name}, or {name} alone")
     if equals and name in POLICIES and not is_fitted(name) and not Path(text).exists():
         return [replace(one, name=label) for one in resolve(name, sizes, seeds=seeds)]
     return [_loaded(text, seeds[0])]
