@@ -60,7 +60,8 @@ def test_a_stopped_evaluation_goes_on_and_ends_with_the_same_bytes(
     assert set(run(cut, test_slices, train_slices)) == {"fixed", "untrained"}
     assert contents(cut) == contents(whole)
     assert {path.split("/")[0] for path in contents(whole)} == {
-        *("results.csv", "summary.json", "orders")
+        *("results.csv", "summary.json", "orders"),
+        *(f"acquisition-{number}.npz" for number in (1, 2, 3)),
     }
 
 
