@@ -1,4 +1,4 @@
-"""Shapes and types in signatures are checked while the tests run, each process on one thread."""
+"""Shapes and types in signatures are checked while fast tests run, each process on one thread."""
 
 import importlib.util
 import os
@@ -59,3 +59,10 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def unchecked_if_slow(request: pytest.FixtureRequest) -> None:
+    """Spend a fifth less on slow tests: fast ones check the types of the same functions."""
+    if request.node.get_closest_marker("slow") is not None:
+        request.getfixturevalue("unchecked")
