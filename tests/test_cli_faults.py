@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import kscout
+from kscout import files
 from kscout.cli import TERMINATED, main, told_as
 from kscout.cli.console import console
 from kscout.cli.progress import _Lines
@@ -20,7 +22,8 @@ from kscout.cli.threads import cpu_quota, settle
 from kscout.data.store_writer import StoreWriter
 from kscout.demo import run_demo
 from kscout.evaluation.progress import Step
-from kscout.files import take_lock, written_whole
+from kscout.files import locked, take_lock, written_whole
+from kscout.report.build import build_report, write_report
 from kscout.training import loop
 
 SOURCE = Path(kscout.__file__).parent
@@ -99,6 +102,26 @@ def test_a_second_process_is_refused_and_changes_nothing(
     assert [path.name for path in (work / "out").iterdir()] == [".lock"]
     os.close(lock)
     assert run(*command(work, "out"), *more) == 0
+
+
+def test_a_second_report_waits_for_its_turn(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, asked = work / "out" / "page.html", threading.Event()
+    wait = files.lock_descriptor
+
+    def waiting(descriptor: int, *, blocking: bool) -> bool:
+        asked.set()
+        return wait(descriptor, blocking=blocking)
+
+    with locked(page.parent, name=".page.html.lock"):
+        monkeypatch.setattr(files, "lock_descriptor", waiting)
+        report = build_report([work / "evaluation"])
+        writer = threading.Thread(target=write_report, args=(report, page))
+        writer.start()
+        assert asked.wait(60)
+        assert not page.exists()
+    writer.join()
+    assert page.exists()
+    assert not list(page.parent.glob(".*"))
 
 
 def test_a_second_demo_is_refused(tmp_path: Path) -> None:
