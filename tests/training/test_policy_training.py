@@ -1,9 +1,6 @@
 """A policy's training is repeatable, survives a kill, and is the same alone, together or shared."""
 
-import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -13,9 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from training_stores import blob_store, store_without_val
-from typer.testing import CliRunner
 
-from kscout.cli import app
 from kscout.cli.train_policy import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, training_of
 from kscout.core import Observation, Policy
@@ -244,31 +239,6 @@ def test_draws_of_a_slice_do_not_depend_on_batch_size(store: Store) -> None:
     small, large = draws(2), draws(5)
     assert torch.equal(small.order, large.order)
     assert torch.equal(small.draws.per_slice[0], large.draws.per_slice[0])
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(store: Store, tmp_path: Path) -> None:
-    arguments = [
-        *("train", "policy", "--data", str(store.path), "--reconstructor", "zero-filled"),
-        *("--n-initial", "2", "--steps", "3", "--epochs", "2", "--batch-size", "5"),
-        *("--trajectories", "3", "--device", "cpu", "--convolution", "onednn", "--json"),
-        *("--set", "policy.n_channels=2", "--set", "policy.n_blocks=2"),
-        *("--set", "policy.n_hidden=8"),
-    ]
-    alone = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "one")])
-    assert alone.exit_code == 0, alone.output
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *torchrun, "-m", "kscout", *arguments, "--out"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "two")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "two" / "done.json").read_text())["best_epoch"] in (1, 2)
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    # A bias before an instance norm changes nothing: its gradient is rounding, scaled up by Adam.
-    for key in one:
-        if not key.endswith("layers.0.bias"):
-            torch.testing.assert_close(two[key], one[key], atol=1e-6, rtol=0)
 
 
 def test_a_setting_for_another_size_is_told(
