@@ -334,11 +334,20 @@ def _check_same_config(path: Path, config: Config) -> None:
             f"{path} holds a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
             "name another --out"
         )
-    if found := differences(there, here):
+    if found := differences(_completed(there, config), here):
         raise RunError(
             f"{path} belongs to a run with other settings: {told(found)}; "
             "name another --out, or take its settings"
         )
+
+
+def _completed(kept: Record, config: Config) -> Record:
+    """Return kept settings with the defaults of those that their version did not have."""
+    training = kept.get("training")
+    if not isinstance(training, dict):
+        return kept
+    defaults = tomllib.loads(to_toml(type(config.training)()))
+    return {**kept, "training": {**defaults, **training}}
 
 
 def _check_whole(path: Path) -> None:
