@@ -211,7 +211,10 @@ def test_ratios_are_those_of_the_seed_with_the_best_validation(
     store: Path, tmp_path: Path, runs: list[Path]
 ) -> None:
     for run, scores in zip(runs, ((0.9, 0.5), (0.2, 0.6)), strict=True):
-        lines = [{"epoch": i, "val_ssim": score} for i, score in enumerate(scores, start=1)]
+        lines = [
+            {"epoch": i, "val_ssim": score, "time_s": 1.0}
+            for i, score in enumerate(scores, start=1)
+        ]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     out = tmp_path / "analyses"
     command = ("analyze", "snr", *runs, *_on_data(store, out), "--trajectories", 2)
