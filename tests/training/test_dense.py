@@ -93,6 +93,12 @@ def test_a_trained_policy_takes_its_best_column(
     np.testing.assert_allclose(trained.gain_units, spread, rtol=1e-5)
 
 
+def test_gains_of_another_metric_are_no_promise_of_ssim(store: Store, tmp_path: Path) -> None:
+    config = config_of(CONV, metric="psnr", n_epochs=1)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    assert policies.load(run.path).gain_units == ()
+
+
 def test_what_an_estimator_set_goes_with_the_policy_into_kernels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -77,8 +77,10 @@ class Dense(GradientEstimator):
             average.load_state_dict(state["average"])
         elif number == 0:
             self.gains, self.units = self._mean_gains()
+        # Gains of another metric say nothing of SSIM, which evaluations stop by.
+        is_ssim = self.trainees[number].config.training.metric == "ssim"
         for one in (policy, self.evaluated(number)):
-            one.gain_units = tuple(self.units.tolist())
+            one.gain_units = tuple(self.units.tolist()) if is_ssim else ()
             if isinstance(one, StartsFromGains) and not state:
                 one.start_from(self.gains / self.units[:, None])
 
