@@ -115,8 +115,8 @@ def test_a_process_that_dies_leaves_its_last_words(
 
 SMALL = "--device cpu --set policy.n_channels=2 --set policy.n_blocks=2 --set policy.n_hidden=8"
 COMMANDS = {
-    # Nine slices in batches of four: the last batch of one leaves the second process idle.
-    "unet": "reconstructor --epochs 3 --batch-size 4 --channels 3 --device cpu "
+    # Eleven slices in batches of five: the last batch of one leaves the second process idle.
+    "unet": "reconstructor --epochs 3 --batch-size 5 --channels 3 --device cpu "
     "--convolution native --set reconstructor.n_pools=2",
     "greedy": "policy --reconstructor zero-filled --n-initial 2 --steps 3 --epochs 2 "
     f"--batch-size 5 --trajectories 3 --convolution onednn {SMALL}",
@@ -129,7 +129,7 @@ COMMANDS = {
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    blob_store(tmp_path / "store", n_rows=16, n_cols=16, n_train=9)
+    blob_store(tmp_path / "store", n_rows=16, n_cols=16)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     shared = []
