@@ -57,6 +57,7 @@ class _Gainful(Policy):
         return torch.ones(seen.mask.shape)
 
 
+@pytest.mark.slow
 def test_every_policy_starts_from_the_same_columns(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def store(tmp_path: Path, test_slices: SliceSet) -> Path:
     return writer.finish().path
 
 
+@pytest.mark.slow
 def test_the_command_writes_masks_that_it_reads_as_starts(store: Path, tmp_path: Path) -> None:
     def call(out: str, *words: object) -> str:
         common = ("evaluate", "--data", store, "--reconstructor", "zero-filled", "--device", "cpu")
