@@ -204,7 +204,7 @@ def test_a_run_is_read_without_torch(tmp_path: Path) -> None:
 def test_a_finished_run_that_lost_a_file_says_so(tmp_path: Path, gone: str) -> None:
     with open_run(tmp_path / "run") as run:
         run.weights_path.touch()
-        run.log({"epoch": 1})
+        run.log({"epoch": 1, "val_ssim": 0.5})
         run.finish({"best_epoch": 1, "best_val_ssim": 0.5})
     open_run(tmp_path / "run").close()
     done = (tmp_path / "run" / "done.json").read_text()
@@ -214,6 +214,21 @@ def test_a_finished_run_that_lost_a_file_says_so(tmp_path: Path, gone: str) -> N
     (tmp_path / "run" / "done.json").write_text(done)
     (tmp_path / "run" / gone).unlink()
     with pytest.raises(RunError, match=f"is finished, but its {gone} is gone; restore it, or"):
+        open_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("text", ["", "noise\n", '{"epoch": 1}\n', '{"epoch": 2, "val_s'])
+def test_metrics_that_lost_epochs_are_told(tmp_path: Path, text: str) -> None:
+    with open_run(tmp_path / "run") as run:
+        for epoch in (1, 2):
+            run.log({"epoch": epoch, "val_ssim": 0.5})
+        run.weights_path.touch()
+        (run.path / "metrics.jsonl").write_text(text)
+        with pytest.raises(RunError, match="ends before the checkpoint, which is of epoch 2"):
+            run.rewind(2)
+        assert (run.path / "metrics.jsonl").read_text() == text
+        run.finish({"best_epoch": 1, "best_val_ssim": 0.5})
+    with pytest.raises(RunError, match=r"is finished, but its metrics\.jsonl is damaged"):
         open_run(tmp_path / "run")
 
 

@@ -167,6 +167,11 @@ class Run:
     def rewind(self, epoch: int) -> list[Record]:
         """Drop torn lines and lines after an epoch; return those that stay."""
         kept = [record for record in read_metrics(self.path) if record["epoch"] <= epoch]
+        if epoch > 0 and (not kept or kept[-1]["epoch"] != epoch):
+            raise RunError(
+                f"{self.path / METRICS} ends before the checkpoint, which is of epoch {epoch}; "
+                "restore it, or delete the folder to train again"
+            )
         write_text(self.path / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
         return kept
 
@@ -361,6 +366,9 @@ def _check_whole(path: Path) -> None:
             f"{path} is finished, but its {gone[0]} is gone; restore it, or delete the folder to "
             "train again"
         )
+    records = read_metrics(path)
+    if not records or "val_ssim" not in records[-1]:
+        raise RunError(f"{path} is finished, but its {METRICS} is damaged; restore it")
 
 
 def _check_same_inputs(path: Path, provenance: Provenance, inputs: Mapping[str, str]) -> None:
