@@ -2,11 +2,13 @@
 
 from abc import ABC
 from collections.abc import Sequence
+from functools import cached_property
 from typing import ClassVar
 
 from kscout.config import PolicyConfig, PolicyTraining
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.policies.views import View, views_of
 from kscout.training.loop import Course, EpochResult, OnStep
 from kscout.training.trainee import Trainee
 
@@ -35,6 +37,17 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
         super().__init__(trainees, len(slices))
         self.slices, self.reconstructor = slices, reconstructor
         self.device = next(trainees[0].module.parameters()).device
+
+    @cached_property
+    def views(self) -> list[View]:
+        """The policies as they learn."""
+        training = self.trainees[0].config.training
+        return views_of(
+            [trainee.module for trainee in self.trainees],
+            device=self.device,
+            precision=training.precision,
+            compiles=training.compile,
+        )
 
     def chooser(self, number: int) -> Policy:
         """Return a policy as it chooses columns at validation, in training's arithmetic."""

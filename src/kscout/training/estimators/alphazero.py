@@ -10,7 +10,6 @@ in searches alone, hence in training alone: at test the network chooses by itsel
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -24,7 +23,6 @@ from kscout.config import AlphaZeroTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.names import metric_word
-from kscout.policies.views import View, views_of
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import (
@@ -123,17 +121,6 @@ class AlphaZero(Estimator):
     def _n_trees(self) -> int:
         """Episodes searched at once, over all processes."""
         return N_TREES[self.device.type] * n_processes()
-
-    @cached_property
-    def views(self) -> list[View]:
-        """The policies as they learn."""
-        training = self.trainees[0].config.training
-        return views_of(
-            [trainee.module for trainee in self.trainees],
-            device=self.device,
-            precision=training.precision,
-            compiles=training.compile,
-        )
 
     def state(self, number: int) -> dict[str, Any]:
         return {**vars(self.memories[number])}

@@ -20,7 +20,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import GradientTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.core import Policy, SliceBatch
 from kscout.names import is_outside, metric_word
-from kscout.policies.views import View, views_of
+from kscout.policies.views import View
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import average_gradients, share, sum_over_processes
@@ -100,17 +100,6 @@ class GradientEstimator(Estimator, ABC):
 
     def step_taken(self) -> None:
         """Do what follows every optimizer step: nothing, where weights are all there is."""
-
-    @cached_property
-    def views(self) -> list[View]:
-        """The policies as they learn."""
-        training = self.trainees[0].config.training
-        return views_of(
-            [trainee.module for trainee in self.trainees],
-            device=self.device,
-            precision=training.precision,
-            compiles=training.compile,
-        )
 
     @final
     @property
