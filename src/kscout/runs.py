@@ -25,7 +25,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard, final
 
-from kscout.config import Config, differences, load, read, read_file, save, to_toml, told
+from kscout.config import (
+    Config,
+    PolicyTraining,
+    differences,
+    load,
+    read,
+    read_file,
+    save,
+    to_toml,
+    told,
+)
 from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
 from kscout.files import LOCK, now, read_bytes, take_lock, write_json, write_text
@@ -351,7 +361,10 @@ def _completed(kept: Record, config: Config) -> Record:
     training = kept.get("training")
     if not isinstance(training, dict):
         return kept
-    defaults = tomllib.loads(to_toml(type(config.training)()))
+    own = config.training
+    # Settings of an estimator from outside have no method by default.
+    named = {"method": own.method} if isinstance(own, PolicyTraining) else {}
+    defaults = tomllib.loads(to_toml(type(own)(**named)))
     return {**kept, "training": {**defaults, **training}}
 
 
