@@ -168,6 +168,9 @@ class Run:
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
+                file.flush()
+                # The checkpoint that follows must not outlive the line.
+                os.fsync(file.fileno())
         except OSError as error:
             raise RunError(
                 f"cannot write {self.path / METRICS} ({error.strerror}); free some disk space and "
