@@ -35,6 +35,7 @@ from kscout.config import (
     save,
     to_toml,
     told,
+    training_of,
 )
 from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
@@ -364,10 +365,10 @@ def _completed(kept: Record, config: Config) -> Record:
     training = kept.get("training")
     if not isinstance(training, dict):
         return kept
+    # An estimator from outside names its settings, which have no method by default.
     own = config.training
-    # Settings of an estimator from outside have no method by default.
-    named = {"method": own.method} if isinstance(own, PolicyTraining) else {}
-    defaults = tomllib.loads(to_toml(type(own)(**named)))
+    preset = training_of(own.method) if isinstance(own, PolicyTraining) else type(own)()
+    defaults = tomllib.loads(to_toml(preset))
     return {**kept, "training": {**defaults, **training}}
 
 
