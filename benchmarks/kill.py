@@ -48,8 +48,12 @@ RARE = {"campaign run": 8}
 """Of that many turns a command takes one, killed by time alone: its work is done by processes that
 it starts, whose changes it cannot count."""
 
-TIMED = {"date", "time_s", "peak_memory_bytes", "seconds", "started", "started_s"}
-"""Keys of JSON files whose values are times, or what a process happened to hold."""
+TIMED = {
+    *("date", "time_s", "seconds", "started", "started_s", "peak_memory_bytes"),
+    *("n_lockstep", "n_reconstructions"),
+}
+"""Keys of JSON files that tell when and how something was done: times, memory, and whether seeds
+that a kill separated went on together."""
 LEFT_OUT = re.compile(r"(^|/)(\.lock|checkpoint\.pt|log\.txt|report\.html)$")
 """Locks, checkpoints of runs that are done (they hold the times of epochs), logs, and the page of a
 campaign, which shows times; nothing else differs between two undisturbed runs."""
