@@ -1,5 +1,6 @@
 """A checkpoint holds all that a training needs, and a damaged or interrupted one is told."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,10 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
         load_checkpoint(path)
     torch.save({"model": {}}, path)
     with pytest.raises(RunError, match="no checkpoint of a training: it has no 'epoch'"):
+        load_checkpoint(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunError, match=r"c\.pt is damaged \(no plain file\)"):
         load_checkpoint(path)
 
 

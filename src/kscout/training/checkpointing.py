@@ -77,6 +77,8 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
     """Read a checkpoint to the CPU without running code from it; None where there is none."""
     if not path.exists():
         return None
+    if not path.is_file():
+        raise RunError(f"{path} is damaged (no plain file); delete it to train from the start")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle may raise anything
