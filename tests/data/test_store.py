@@ -135,6 +135,14 @@ def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path: Path, torn: b
     }
 
 
+@pytest.mark.parametrize("target", ["store", "nowhere"])
+def test_a_link_that_leads_nowhere_is_refused_before_any_work(tmp_path: Path, target: str) -> None:
+    (tmp_path / "store").symlink_to(target)
+    with pytest.raises(DataError, match="leads nowhere"):
+        StoreWriter(tmp_path / "store", RECIPE)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 def test_a_journal_that_is_no_plain_file_is_told(tmp_path: Path) -> None:
     journal = unfinished_path(tmp_path / "store") / "journal.jsonl"
     journal.parent.mkdir()

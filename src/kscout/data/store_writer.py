@@ -194,6 +194,8 @@ class StoreWriter:
         return f"everything was left out: {reasons[0]}{more}"
 
     def _check_path(self) -> None:
+        if self.path.is_symlink() and not self.path.exists():
+            raise DataError(f"{self.path} is a link that leads nowhere; choose another --out")
         if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
             return
         found = "exists already"
