@@ -12,6 +12,7 @@ import pytest
 from fuzz.cases import KINDS, Case, case
 from fuzz.forks import TRACEBACK, Ended, in_child
 from fuzz.judge import fault_of, snapshot
+from kscout.cli import main
 
 SOME = Case("options", "", ["data", "info", "store"])
 
@@ -111,3 +112,13 @@ def test_a_child_prints_to_its_log(tmp_path: Path) -> None:
 
     found = in_child(work, tmp_path, tmp_path / "log")
     assert (found.code, found.output) == (7, "from below, from above")
+
+
+def test_what_a_file_holds_does_not_command_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kscout", "analyze", "ranking", str(tmp_path / "\x1b[31m")])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "\x1b" not in capsys.readouterr().err
