@@ -1,5 +1,6 @@
 """The summary: means, stds, pairs, gaps."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -137,4 +138,29 @@ def test_a_summary_reads_back_as_it_was_written(tmp_path: Path) -> None:
 def test_summary_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(DataError, match="not the summary"):
+        read_summary(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("policies", 0, "by_step", "ssim", "mean"), [0.5], "and has 1 values"),
+        (("comparisons", 0, "by_step", "interval"), [], "and has 0 values"),
+        (("policies", 0, "final"), {}, "has no ssim of"),
+        (("steps",), 10**12, "tells of 1000000000000 columns"),
+        (("columns_per_step",), 0, "0 a step"),
+        (("policies",), [], "holds no policy"),
+    ],
+)
+def test_a_summary_that_contradicts_itself_is_refused(
+    tmp_path: Path, place: tuple[str | int, ...], value: object, words: str
+) -> None:
+    write_summary(tmp_path, summarize([_scores("fixed", 0.7), _scores("greedy", 0.71)], CONDITIONS))
+    content = json.loads((tmp_path / "summary.json").read_text())
+    inner = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (tmp_path / "summary.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=words):
         read_summary(tmp_path)

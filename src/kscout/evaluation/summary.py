@@ -12,6 +12,7 @@ from typing import final
 from kscout.config import load, save
 from kscout.errors import DataError
 from kscout.evaluation.paper_numbers import PaperSetting, method_of, same_setting
+from kscout.evaluation.results import METRICS
 from kscout.names import POLICIES, Protocol, label_of
 
 SUMMARY = "summary.json"
@@ -295,9 +296,26 @@ def read_summary(path: Path) -> Summary:
         raise DataError(
             f"{file} is not the summary of an evaluation ({error}); run `kscout evaluate` again"
         ) from error
-    if not found.policies:
-        raise DataError(f"{file} holds no policy; run `kscout evaluate` again")
+    if fault := _fault(found):
+        raise DataError(f"{file} {fault}; run `kscout evaluate` again")
     return found
+
+
+def _fault(summary: Summary) -> str | None:
+    """Return what a summary says that no evaluation can have written."""
+    if not summary.policies:
+        return "holds no policy"
+    if summary.columns_per_step < 1 or not 0 <= summary.steps <= summary.n_cols:
+        return f"tells of {summary.steps} columns, {summary.columns_per_step} a step"
+    for one in summary.policies:
+        for metric in METRICS:
+            if metric not in one.final or metric not in one.by_step:
+                return f"has no {metric} of {one.policy!r}"
+    found = [vars(scores) for one in summary.policies for scores in one.by_step.values()]
+    found += [vars(one.by_step) for one in summary.comparisons if one.by_step is not None]
+    n_moments = len(summary.moments)
+    lengths = {len(values) for part in found for values in part.values()} - {n_moments}
+    return f"tells of {n_moments} moments, and has {min(lengths)} values" if lengths else None
 
 
 def write_summary(path: Path, summary: Summary) -> None:
