@@ -21,10 +21,10 @@ demo: $(READY)
 	$(BIN)/kscout demo --out runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not cuda"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not cuda"
 
 fast: $(READY)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow and not cuda and not browser"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not cuda and not browser"
 
 lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks examples

@@ -24,12 +24,12 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that all workers end at about the same time."""
-    items.sort(
-        key=lambda item: (
-            not any(item.iter_markers("slow")) and not any(item.iter_markers("xdist_group"))
-        )
-    )
+    """Begin with the files that take long, so that all workers end at about the same time.
+
+    A worker takes whole files (`--dist loadfile`): what a file's tests share is made once.
+    """
+    slow = {item.path for item in items if any(item.iter_markers("slow"))}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

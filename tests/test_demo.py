@@ -22,7 +22,7 @@ from kscout.figures.tables import Measured
 from kscout.report.page import tables_of
 
 # One worker makes what all of these tests look at.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]
+pytestmark = pytest.mark.slow
 
 TINY = DemoSettings(
     volumes=(3, 2, 3),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 # One worker makes what all of these tests look at.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
+pytestmark = pytest.mark.slow
 
 KSCOUT = Path(sys.executable).with_name("kscout")
 SMOKE = Path(__file__).parents[1] / "configs" / "smoke.toml"

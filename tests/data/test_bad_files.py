@@ -210,6 +210,7 @@ def test_libraries_are_quiet_about_files_and_speak_afterwards(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chatter = logging.getLogger("pydicom")
+    caplog.set_level(logging.WARNING, logger="pydicom")
     with formats.reading(tmp_path, "a folder"), formats.reading(tmp_path / "a", "a file"):
         chatter.warning("inside")
     with formats.reading(tmp_path, "a folder"):

@@ -29,6 +29,12 @@ _MODULES = [
 ]
 
 
+def load_modules() -> None:
+    """Import what commands need, so that no child does."""
+    for module in _MODULES:
+        importlib.import_module(module)
+
+
 def prepare(folder: Path, commands: Sequence[Sequence[str]]) -> None:
     """Import what commands need and run a few, so that no child pays for it.
 
@@ -37,8 +43,7 @@ def prepare(folder: Path, commands: Sequence[Sequence[str]]) -> None:
         commands: they must succeed, and start no threads.
     """
     warnings.simplefilter("ignore")
-    for module in _MODULES:
-        importlib.import_module(module)
+    load_modules()
     import torch
 
     torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
 from synthetic_results import make_acquisition, write_evaluation, write_run
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 FLAGS = [
     "--no-sandbox",

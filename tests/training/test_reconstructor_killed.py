@@ -11,7 +11,7 @@ from victims import run_trainings
 from kscout.runs import read_run
 
 N_EPOCHS = 40
-N_KILLS = 20
+N_KILLS = 10
 
 
 def command(store: Path, out: Path) -> list[str]:
@@ -29,7 +29,7 @@ def command(store: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_twenty_kills_change_no_byte(tmp_path: Path) -> None:
+def test_ten_kills_change_no_byte(tmp_path: Path) -> None:
     store, cut, draws = tmp_path / "store", tmp_path / "cut", random.Random(0)
     blob_store(store, n_train=21)
     # About 200 events are an epoch, and every second kill falls inside a checkpoint's writing.
