@@ -1,6 +1,7 @@
 """From folders to one page that needs nothing else, or to tables and figures."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ def test_the_page_reaches_for_nothing_outside_itself(results: Path, tmp_path: Pa
     assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
     assert "not for clinical use" in text
     assert str(results) not in text, "no path of this machine in the page"
+
+
+def test_policies_that_are_shown_at_first_have_colors_of_their_own(tmp_path: Path) -> None:
+    summary = make_summary()
+    extra = [replace(summary.policies[0], policy=f"own-{number}") for number in range(12)]
+    many = replace(summary, policies=(*extra, *summary.policies), reference="fixed")
+    assert set(many.shown_first) == {"greedy", "fixed", "random", "oracle"}
+    names = tuple(one.policy for one in many.policies)
+    record = replace(make_acquisition(names), shown=many.shown_first)
+    folder = write_evaluation(tmp_path / "many", policies=many.policies, reference="fixed")
+    save_acquisition(record, folder / "acquisition.npz")
+    (page,) = write_report(build_report([folder]), tmp_path / "report.html")
+    found = re.findall(r'data-kind="([^"]+)"><input type="checkbox" checked>', page.read_text())
+    assert len(found) == len(set(found)) == 4
 
 
 def test_recorded_slices_of_many_evaluations_share_the_bytes_of_a_page(

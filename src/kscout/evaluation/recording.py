@@ -86,17 +86,6 @@ def _rank(share: float) -> str:
     return f"a value that {share:.0%} of all slices stay below".replace("%", " %")
 
 
-def _shown_first(summary: Summary) -> tuple[str, ...]:
-    """Return the policies that a page shows at once: those it speaks of, and an upper bound."""
-    told, ranked = summary.told, summary.ranked
-    oracles = [one.policy for one in ranked if one.is_oracle]
-    plain = [one.policy for one in ranked if not one.is_oracle][-1:]
-    if "random" in (one.policy for one in ranked):
-        plain = ["random"]
-    wanted = [*([told.policy] if told else []), summary.reference, *plain, *oracles[:1]]
-    return tuple(dict.fromkeys(wanted))
-
-
 def _columns_of(
     out: Path, ranked: Sequence[PolicySummary], scores: Sequence[Scores], places: Sequence[int]
 ) -> list[Columns]:
@@ -142,5 +131,5 @@ def _acquired(ready: Prepared, place: int, columns: Columns, summary: Summary) -
             for row, (name, steps) in enumerate(columns.items())
         ),
         steps=summary.moments,
-        shown=_shown_first(summary),
+        shown=summary.shown_first,
     )

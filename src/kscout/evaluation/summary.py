@@ -258,6 +258,17 @@ class Summary(Conditions):
         others = [one for one in self.ranked if not one.is_oracle and one.policy != self.reference]
         return next((one for one in others if one.is_trained), others[0] if others else None)
 
+    @property
+    def shown_first(self) -> tuple[str, ...]:
+        """The policies that a page shows at once: those it speaks of, and an upper bound."""
+        told, ranked = self.told, self.ranked
+        oracles = [one.policy for one in ranked if one.is_oracle]
+        plain = [one.policy for one in ranked if not one.is_oracle][-1:]
+        if "random" in (one.policy for one in ranked):
+            plain = ["random"]
+        wanted = [*([told.policy] if told else []), self.reference, *plain, *oracles[:1]]
+        return tuple(dict.fromkeys(wanted))
+
     def comparison(self, name: str) -> Comparison | None:
         """Return the paired comparison of a policy with the reference."""
         return next((one for one in self.comparisons if one.policy == name), None)

@@ -48,7 +48,10 @@ class Report:
 def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> Report:
     """Read folders and lay out a report; a section appears only where there is data for it."""
     found = search(folders)
-    styles = styles_of([curve for one in found.evaluations for curve in curves_of(one.summary)])
+    curves = [curve for one in found.evaluations for curve in curves_of(one.summary)]
+    first = {name for one in found.evaluations for name in one.summary.shown_first}
+    # Colors may be too few for all policies, but not for those that are shown side by side.
+    styles = styles_of(sorted(curves, key=lambda curve: curve.name not in first))
     sections = [*_evaluation_sections(found, styles), *analysis_sections(found, styles)]
     return Report(
         front=_front(found, title),
