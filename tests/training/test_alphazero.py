@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_stores import blob_store
+from training_stores import blob_store, small_config, weights
 
 from kscout import policies
 from kscout.config import AlphaZeroTraining, PolicyConfig, read
@@ -26,23 +26,12 @@ def config_of(**changes: object) -> PolicyConfig:
         **{"method": "alphazero", "n_epochs": 3, "n_searches": 4, "n_episodes": 5},
         **{"n_updates": 3, "batch_size": 4, "n_memory": 20, "seed": 3},
     }
-    return read(
-        PolicyConfig,
-        {
-            "policy": NETWORK,
-            "acquisition": {"n_initial": 2, "horizon": 3},
-            "training": {**training, **changes},
-        },
-    )
+    return small_config(NETWORK, {**training, **changes})
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return read_weights(path / "weights.safetensors").state
 
 
 def test_the_network_has_the_parameters_that_the_docs_tell() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_stores import blob_store
+from training_stores import blob_store, small_config, weights
 
 from kscout import policies
-from kscout.config import PolicyConfig, read
+from kscout.config import PolicyConfig
 from kscout.data.store import Store
 from kscout.errors import WeightsError
 from kscout.policies import views
@@ -16,7 +16,6 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.dense import columns_to_try, dense_loss
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policies, train_policy
-from kscout.weights import read_weights
 
 COLUMN = {
     **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
@@ -30,23 +29,12 @@ def config_of(policy: dict[str, object] = COLUMN, **changes: object) -> PolicyCo
         **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
         **{"n_prior_slices": 4, "n_warm": 2, "seed": 3},
     }
-    return read(
-        PolicyConfig,
-        {
-            "policy": policy,
-            "acquisition": {"n_initial": 2, "horizon": 3},
-            "training": {**training, **changes},
-        },
-    )
+    return small_config(policy, {**training, **changes})
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return read_weights(path / "weights.safetensors").state
 
 
 def test_the_loss_is_the_squared_error_less_the_expected_gain() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import blob_store, store_without_val
+from training_stores import blob_store, store_without_val, weights
 
 from kscout.cli.train_policy import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, training_of
@@ -23,7 +23,6 @@ from kscout.training.estimators.gradient import Drawn
 from kscout.training.estimators.greedy import Greedy
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.trainee import Trainee
-from kscout.weights import read_weights
 
 TRAINING = {
     **{"n_epochs": 2, "batch_size": 4, "n_trajectories": 3, "learning_rate": 1e-2},
@@ -47,10 +46,6 @@ SMALL = with_training()
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
-
-
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    return read_weights(path / "weights.safetensors").state
 
 
 def test_same_seed_same_run_and_other_seed_another(store: Store, tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """Tiny stores of smooth blobs: enough structure to learn from, made in milliseconds."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from kscout.config import PolicyConfig, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.weights import read_weights
 
 
 def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int = 11) -> Store:
@@ -26,6 +30,17 @@ def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int =
         writer.append("train", "b", images(4))
         writer.append("val", "c", images(5))
         return writer.finish()
+
+
+def small_config(policy: dict[str, Any], training: dict[str, Any]) -> PolicyConfig:
+    """Return settings for three of the columns that a small store has."""
+    acquisition = {"n_initial": 2, "horizon": 3}
+    return read(PolicyConfig, {"policy": policy, "acquisition": acquisition, "training": training})
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    """Return the weights that a run ended with."""
+    return read_weights(run / "weights.safetensors").state
 
 
 def store_without_val(path: Path) -> Store:

@@ -128,9 +128,7 @@ class Simulator:
         if not len(rows):
             return state
         for part in rows.split(self.n_at_once):
-            owner = state.owner[part]
-            measured = Measurement.of(self.batch.kspace[owner], mask[part])
-            found.append(self._state(measured, owner, n_left=state.n_left))
+            found.append(self.start_from(mask[part], owner=state.owner[part]))
         slot = torch.arange(len(state), device=mask.device)
         slot[rows] = len(state) + torch.arange(len(rows), device=mask.device)
         n_left = int((~mask).sum(dim=-1).max())

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
+from kscout.policies.conv import check_image
 
 _N_BLOCKS = 5
 
@@ -62,10 +63,5 @@ class AlphaZeroPolicy(Policy):
         )
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        n_rows, n_cols = seen.image.shape[1:]
-        if (n_rows, n_cols) != (self.n_rows, self.n_cols):
-            raise ConfigError(
-                f"a network for images of {self.n_rows}x{self.n_cols} was given images of "
-                f"{n_rows}x{n_cols}; train one with n_rows = {n_rows} and n_cols = {n_cols}"
-            )
+        check_image(seen, self.n_rows, self.n_cols)
         return self.dense(self.blocks(seen.image[:, None]).flatten(start_dim=1))

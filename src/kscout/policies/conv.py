@@ -105,12 +105,7 @@ class ConvPolicy(Policy):
         )
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        n_rows, n_cols = seen.image.shape[1:]
-        if (n_rows, n_cols) != (self.n_rows, self.n_cols):
-            raise ConfigError(
-                f"a network for images of {self.n_rows}x{self.n_cols} was given images of "
-                f"{n_rows}x{n_cols}; train one with n_rows = {n_rows} and n_cols = {n_cols}"
-            )
+        check_image(seen, self.n_rows, self.n_cols)
         return self.fc_out(self._features(seen.image).flatten(start_dim=1))
 
     def _features(
@@ -123,6 +118,16 @@ class ConvPolicy(Policy):
         for block in blocks:
             features = block(features)
         return features
+
+
+def check_image(seen: Observation, n_rows: int, n_cols: int) -> None:
+    """Refuse images of another size than a network was made for."""
+    found = tuple(seen.image.shape[1:])
+    if found != (n_rows, n_cols):
+        raise ConfigError(
+            f"a network for images of {n_rows}x{n_cols} was given images of "
+            f"{found[0]}x{found[1]}; train one with n_rows = {found[0]} and n_cols = {found[1]}"
+        )
 
 
 def policy_request(policy: ConvPolicy) -> Request:
