@@ -8,30 +8,22 @@ import pytest
 import torch
 from unrolled import Unrolled
 
+from coil_data import coil_images, coil_store
 from kscout.config import ReconstructorTraining
 from kscout.core import SliceBatch
 from kscout.data import contents as contents_module
-from kscout.data import kinds
+from kscout.data.array_files import Part
 from kscout.data.info import describe
-from kscout.data.kinds import IMAGES, Kind
+from kscout.data.kinds import KSPACE
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
-from kscout.physics.fourier import fft2c, ifft2c
-from kscout.physics.normalization import magnitude
+from kscout.physics.fourier import fft2c
 from kscout.physics.sampling import center_mask
 from kscout.training.reconstructor import training_loss
 
 RECIPE = {"made by": "tests"}
-COILS = Kind(
-    name="kspace",
-    word="kspace",
-    axes=("slice", "coil", "row", "col"),
-    dtype="complex64",
-    to_kspace=lambda kspace: kspace,
-    to_images=lambda kspace: magnitude(ifft2c(kspace)),
-)
 
 
 @pytest.fixture
@@ -121,7 +113,7 @@ def test_info_names_the_kind_and_an_unknown_one_is_told(store: Store) -> None:
     assert (facts["kind"], facts["n_coils"]) == ("images", 1)
     manifest = store.path / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"kind": "image"', '"kind": "spokes"'))
-    with pytest.raises(DataError, match=r"kind 'spokes' cannot be read .* reads: images"):
+    with pytest.raises(DataError, match=r"kind 'spokes' cannot be read .* reads: images, kspace"):
         Store.open(store.path)
 
 
@@ -134,16 +126,13 @@ def test_images_in_another_layout_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_another_kind_is_one_entry(
-    lazy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_kspace_of_coils_comes_back_with_its_root_sum_of_squares(
+    lazy: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kinds, "KINDS", {"images": IMAGES, "kspace": COILS})
-    random = np.random.default_rng(0)
-    image = torch.from_numpy(random.random((3, 1, 9, 11)))
-    maps = torch.from_numpy(random.random((2, 9, 11)) + 1j * random.random((2, 9, 11)))
-    kspace = fft2c(image * maps).to(torch.complex64)
-    with StoreWriter(tmp_path / "coils", RECIPE, kind=COILS) as writer:
-        writer.append("train", "a", kspace.numpy())
+    image, maps = coil_images(3, 2, 9, 11)
+    kspace = fft2c(image[:, None] * maps)
+    with StoreWriter(tmp_path / "coils", RECIPE, kind=KSPACE) as writer:
+        writer.append("train", "a", kspace.numpy(), selectable=(1, 10))
         with pytest.raises(DataError, match=r"of shape \(3, 9, 11\), others .* of \(2, 9, 11\)"):
             writer.append("train", "b", np.ones((1, 3, 9, 11), dtype=np.complex64))
         writer.finish()
@@ -151,11 +140,43 @@ def test_another_kind_is_one_entry(
     assert (describe(opened)["kind"], describe(opened)["n_coils"]) == ("kspace", 2)
     slices = opened.split("train", lazy=lazy)
     assert (slices.kind, slices.shape) == ("kspace", (2, 9, 11))
+    assert slices.selectable[0].tolist() == [False] + [True] * 9 + [False]
     batch = slices.batch(torch.tensor([2, 0]))
     assert torch.equal(batch.kspace, kspace[[2, 0]])
-    expected = (image * maps).abs().square().sum(dim=1).sqrt()[[2, 0]].float()
+    expected = (image[:, None] * maps).abs().square().sum(dim=1).sqrt()[[2, 0]]
     torch.testing.assert_close(slices.magnitudes(torch.tensor([2, 0])), expected)
     model = Unrolled()
     mask = center_mask(11, 5).expand(2, -1)
     training_loss(model, batch, mask, ReconstructorTraining(protocol="blind")).backward()
     assert model.step.grad is not None and model.step.grad.isfinite().all()
+
+
+def test_a_set_of_kspace_is_that_of_its_store(tmp_path: Path) -> None:
+    store = coil_store(tmp_path / "coils", n_coils=3, size=(9, 11))
+    there = store.split("train")
+    here = SliceSet.from_kspace(there.batch(torch.arange(len(there))).kspace, there.volumes)
+    assert same(here.batch(torch.tensor([3, 1])), there.batch(torch.tensor([3, 1])))
+
+
+def test_a_volume_written_in_parts_is_the_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents_module, "CHUNK_BYTES", 1)
+    whole = coil_store(tmp_path / "whole", n_coils=3, size=(9, 11))
+    kspace = np.load(whole.path / "train_9x11.npy")
+    with StoreWriter(tmp_path / "parts", RECIPE, kind=KSPACE) as writer:
+        bad = [Part(kspace[:1], (0,)), Part(kspace[:1] * np.nan, (1,))]
+        with pytest.raises(DataError, match="must be finite"):
+            writer.append("val", "bad", iter(bad))
+        with pytest.raises(DataError, match="no slice to store"):
+            writer.append("train", "none", iter([]))
+        for volume, place in (("train-0", 0), ("train-1", 3)):
+            parts = (Part(kspace[i : i + 1], (i - place,)) for i in range(place, place + 3))
+            writer.append("train", volume, parts)
+        for split in ("val", "test"):
+            writer.append(split, f"{split}-0", np.load(whole.path / f"{split}_9x11.npy"))
+        parted = writer.finish()
+    assert parted.fingerprint == whole.fingerprint
+    assert sorted(path.name for path in parted.path.glob("*.npy")) == [
+        *("test_9x11.npy", "train_9x11.npy", "val_9x11.npy")
+    ]

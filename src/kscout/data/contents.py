@@ -14,6 +14,8 @@ from kscout.data.integrity import check_finite
 from kscout.data.kinds import Kind
 from kscout.device import free_memory
 
+CHUNK_SLICES, CHUNK_BYTES = 256, 64 * 2**20
+"""The most slices, and the most bytes of them, that are held at once where all are looked at."""
 RESIDENT_SHARE = 0.5
 """Share of the free memory, of a machine or a device, up to which a split is held there whole."""
 
@@ -52,9 +54,10 @@ class Contents:
         index = index.cpu()
         return self.array[index if self.rows is None else self.rows[index]].to(self.device)
 
-    def chunks(self, n_slices: int = 256) -> Iterator[Inexact[Tensor, "chunk *axes"]]:
+    def chunks(self) -> Iterator[Inexact[Tensor, "chunk *axes"]]:
         """Yield all slices in order, some at a time."""
-        for index in torch.arange(len(self)).split(n_slices):
+        n_fit = CHUNK_BYTES // max(self.array[:1].nbytes, 1)
+        for index in torch.arange(len(self)).split(min(max(n_fit, 1), CHUNK_SLICES)):
             yield self.read(index)
 
     def take(self, index: Int[Tensor, " n"]) -> "Contents":

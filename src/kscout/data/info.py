@@ -4,8 +4,6 @@ import math
 from collections import Counter
 from typing import Any
 
-import torch
-
 from kscout.data.manifest import ArrayRecord, Geometry
 from kscout.data.resampling import Spacing, resampled_size
 from kscout.data.slices import SliceSet
@@ -112,7 +110,7 @@ def _at(spacing_mm: Spacing | None) -> str:
 
 def _pixel_range(slices: SliceSet) -> tuple[float, float]:
     low, high = math.inf, -math.inf
-    for index in torch.arange(len(slices)).split(256):
-        images = slices.magnitudes(index)
+    for stored in slices.contents.chunks():
+        images = slices.contents.kind.to_images(stored)
         low, high = min(low, float(images.min())), max(high, float(images.max()))
     return low, high

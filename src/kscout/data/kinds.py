@@ -13,7 +13,8 @@ from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
 from kscout.errors import DataError
-from kscout.physics.fourier import fft2c
+from kscout.physics.fourier import fft2c, ifft2c
+from kscout.physics.normalization import magnitude
 
 Stored = Inexact[Tensor, "slice *axes"]
 """Slices as they lie in an array."""
@@ -60,7 +61,18 @@ IMAGES = Kind(
 )
 """Real images of one coil, whose k-space is their transform."""
 
-KINDS = {kind.name: kind for kind in (IMAGES,)}
+KSPACE = Kind(
+    name="kspace",
+    word="kspace",
+    axes=("slice", "coil", "row", "col"),
+    dtype="complex64",
+    to_kspace=lambda kspace: kspace,
+    to_images=lambda kspace: magnitude(ifft2c(kspace)),
+)
+"""Complex k-space of any number of coils, as `fft2c` makes it, whose target is the root of the sum
+of squares of all of them."""
+
+KINDS = {kind.name: kind for kind in (IMAGES, KSPACE)}
 
 
 def kind_of(word: str) -> Kind:

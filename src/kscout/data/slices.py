@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.core import SliceBatch
 from kscout.data.contents import Contents
-from kscout.data.kinds import IMAGES
+from kscout.data.kinds import IMAGES, KSPACE, Kind, Stored
 from kscout.errors import ConfigError, DataError
 from kscout.physics.normalization import denormalize, normalize
 
@@ -51,7 +51,7 @@ class SliceSet:
 
     @property
     def kind(self) -> str:
-        """What the slices are: `images`."""
+        """What the slices are: `images` or `kspace`."""
         return self.contents.kind.name
 
     @property
@@ -100,22 +100,56 @@ class SliceSet:
             name: what tables call this data set.
             split: train, val or test.
         """
-        _check_lengths(len(images), len(volumes), None if slices is None else len(slices))
+        return cls._of(IMAGES, images, volumes, slices, name, split)
+
+    @classmethod
+    def from_kspace(
+        cls,
+        kspace: Complex[Tensor, "slice coil row col"],
+        volumes: Sequence[str],
+        *,
+        slices: Sequence[int] | None = None,
+        name: str = "",
+        split: str = "",
+    ) -> "SliceSet":
+        """Build a set from the full k-space of coils, as `fft2c` makes it.
+
+        Args:
+            kspace: of every coil; the target is the root of the sum of squares.
+            volumes: as `from_images` takes them, like all that follows.
+            slices: the number of each slice in its volume.
+            name: what tables call this data set.
+            split: train, val or test.
+        """
+        return cls._of(KSPACE, kspace.to(torch.complex64), volumes, slices, name, split)
+
+    @classmethod
+    def _of(
+        cls,
+        kind: Kind,
+        stored: Stored,
+        volumes: Sequence[str],
+        slices: Sequence[int] | None,
+        name: str,
+        split: str,
+    ) -> "SliceSet":
+        _check_lengths(len(stored), len(volumes), None if slices is None else len(slices))
         peaks: dict[str, float] = {}
         numbers: list[int] = []
         counts: dict[str, int] = {}
-        for volume, peak in zip(volumes, slice_peaks(images).tolist(), strict=True):
+        for volume, peak in zip(volumes, slice_peaks(kind, stored).tolist(), strict=True):
             peaks[volume] = max(peak, peaks.get(volume, peak))
             numbers.append(counts.get(volume, 0))
             counts[volume] = numbers[-1] + 1
         _check_peaks(peaks)
+        device = stored.device
         return cls(
-            contents=Contents(IMAGES, images, images.device),
-            data_range=images.new_tensor([peaks[volume] for volume in volumes]),
-            selectable=torch.ones(
-                len(images), images.shape[-1], dtype=torch.bool, device=images.device
+            contents=Contents(kind, stored, device),
+            data_range=torch.tensor(
+                [peaks[volume] for volume in volumes], dtype=stored.real.dtype, device=device
             ),
-            position=torch.arange(len(images), device=images.device),
+            selectable=torch.ones(len(stored), stored.shape[-1], dtype=torch.bool, device=device),
+            position=torch.arange(len(stored), device=device),
             volumes=tuple(volumes),
             slices=tuple(numbers if slices is None else slices),
             name=name,
@@ -197,15 +231,14 @@ class SliceSet:
         )
 
 
-def slice_peaks(images: Float[Tensor, "slice row col"]) -> Float[Tensor, " slice"]:
+def slice_peaks(kind: Kind, stored: Stored) -> Float[Tensor, " slice"]:
     """Return the maximum of each scored target: the image clamped at six deviations."""
-    if not len(images):
-        return images.new_zeros(0)
     # In chunks: a whole data set would need several times its own memory.
-    chunks = [
-        denormalize(*normalize(chunk)).amax(dim=(-2, -1)) for chunk in torch.split(images, 256)
+    peaks = [
+        denormalize(*normalize(kind.to_images(part))).amax(dim=(-2, -1))
+        for part in Contents(kind, stored, stored.device).chunks()
     ]
-    return torch.cat(chunks)
+    return torch.cat(peaks) if peaks else stored.real.new_zeros(0)
 
 
 def _check_peaks(peaks: Mapping[str, float]) -> None:

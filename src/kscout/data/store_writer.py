@@ -2,37 +2,29 @@
 
 import json
 import math
-import os
 import shutil
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import Any, final
 
 import numpy as np
-import torch
 
 from kscout.config import read
+from kscout.data.array_files import ArrayFiles, Part
 from kscout.data.formats import reading
-from kscout.data.integrity import sample_checksum
 from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
 from kscout.data.manifest import (
     MANIFEST,
-    ArrayRecord,
     Geometry,
     Manifest,
     VolumeRecord,
     write_manifest,
 )
 from kscout.data.recipes import difference, is_alike, refuses_bad
-from kscout.data.slices import slice_peaks
 from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
-from kscout.files import checksum
-
-_HEADER_BYTES = 128
 
 
 @final
@@ -60,7 +52,7 @@ class StoreWriter:
         self._check_path()
         self._folder = unfinished_path(path)
         self._records: dict[tuple[str, str], VolumeRecord] = {}
-        self._shapes: dict[tuple[str, tuple[int, int]], tuple[int, ...]] = {}
+        self._arrays = ArrayFiles(self._folder, kind)
         self.left_out: dict[str, str] = {}
         """Why sources could not be used, by their names."""
         self.n_blank = 0
@@ -91,7 +83,7 @@ class StoreWriter:
 
     def n_slices(self, split: str) -> int:
         """Return how many slices of a split are in the store so far."""
-        return sum(shape[0] for (where, _), shape in self._shapes.items() if where == split)
+        return self._arrays.n_slices(split)
 
     @property
     def peak(self) -> float:
@@ -102,55 +94,58 @@ class StoreWriter:
         self,
         split: str,
         volume: str,
-        stored: np.ndarray,
+        stored: np.ndarray | Iterable[Part],
         *,
         slices: Sequence[int] | None = None,
         source: str = "",
         acquisition: str = "",
         n_blank: int = 0,
         geometry: Geometry | None = None,
+        selectable: tuple[int, int] | None = None,
     ) -> None:
         """Add the slices of one volume; they are on disk when this returns.
 
         Args:
             split: train, val or test.
             volume: its name in the split.
-            stored: the slices that are kept, as the store's kind lays them out.
+            stored: the slices that are kept, as the store's kind lays them out, or in parts, of
+                which memory holds one at a time; they say slice numbers and blanks themselves.
             slices: their numbers in the source; counted from 0 where not given.
             source: the file, or the generator, that they come from.
             acquisition: its contrast.
             n_blank: how many slices were left out because they show nothing; `self.n_blank`
                 counts those of all volumes.
             geometry: where their pixels lay, where that is known.
+            selectable: first and one past the last column of the measured matrix; all by default.
         """
         if self.holds(split, volume):
             raise DataError(
                 f"volume {volume!r} comes twice in split {split!r}; rename one of the files"
             )
-        self.kind.check(stored)
-        stored = np.ascontiguousarray(stored)
-        peaks = slice_peaks(self.kind.to_images(torch.from_numpy(stored)))
-        if not 0 < peaks.max() < math.inf:
+        if isinstance(stored, np.ndarray):
+            numbers = range(len(stored)) if slices is None else slices
+            stored = [Part(stored, tuple(numbers), n_blank)]
+        written = self._arrays.write(split, volume, stored)
+        if not 0 < written.peak < math.inf:
             raise DataError(
-                f"volume {volume!r} has pixels up to {float(peaks.max()):g}; they must be finite, "
+                f"volume {volume!r} has pixels up to {written.peak:g}; they must be finite, "
                 "and one of them above 0"
             )
-        n_rows, n_cols = stored.shape[-2:]
+        n_rows, n_cols = written.shape[-2:]
         record = VolumeRecord(
             split=split,
             volume=volume,
             size=(n_rows, n_cols),
-            slices=tuple(range(len(stored)) if slices is None else slices),
-            data_range=float(peaks.max()),
+            slices=written.slices,
+            data_range=written.peak,
             source=source,
             acquisition=acquisition,
-            selectable=(0, n_cols),
+            selectable=selectable or (0, n_cols),
             geometry=geometry,
         )
-        self._write_slices(record, stored)
-        told = {"n_blank": n_blank, "shape": stored.shape, "crc32": zlib.crc32(stored.data)}
+        told = {"n_blank": written.n_blank, "shape": written.shape, "crc32": written.crc32}
         self._journal.write({"volume": asdict(record), **told})
-        self._remember(record, stored.shape, n_blank)
+        self._remember(record, written.shape, written.n_blank)
 
     def leave_out(self, source: str, reason: str) -> None:
         """Record that a source could not be used, where it is not known from before."""
@@ -167,7 +162,7 @@ class StoreWriter:
                 name=self.name,
                 recipe=self.recipe,
                 volumes=tuple(self._records.values()),
-                arrays=self._close_arrays(),
+                arrays=self._arrays.close(),
                 left_out=tuple({"source": s, "reason": r} for s, r in self.left_out.items()),
                 warnings=tuple(warnings),
                 kind=self.kind.word,
@@ -253,72 +248,15 @@ class StoreWriter:
         shape = tuple(entry.get("shape", (len(record.slices), *record.size)))
         if (shape[0], *shape[-2:]) != (len(record.slices), *record.size) or min(shape) < 1:
             raise ValueError(f"volume {record.volume!r} has shape {shape}")
-        if not self._is_written(record, shape, entry.get("crc32")):
-            file = self._folder / _array_file(record.split, record.size)
+        if not self._arrays.has(record, shape, entry.get("crc32")):
+            file = self._arrays.file(record.split, record.size)
             raise DataError(f"{file} has lost slices that its journal tells of; {afresh}")
         self._remember(record, shape, int(entry.get("n_blank", 0)))
-
-    def _is_written(self, record: VolumeRecord, shape: tuple[int, ...], crc32: int | None) -> bool:
-        """Say whether the slices of a volume are what a process wrote before it was killed."""
-        file = self._folder / _array_file(record.split, record.size)
-        begin = self._n_bytes((self._n_before(record), *shape[1:]))
-        n_bytes = self._n_bytes(shape) - _HEADER_BYTES
-        if not file.is_file() or file.stat().st_size < begin + n_bytes:
-            return False
-        with file.open("rb") as handle:
-            handle.seek(begin)
-            # Journals of 0.1 have no checksums.
-            return crc32 is None or zlib.crc32(handle.read(n_bytes)) == crc32
-
-    def _n_bytes(self, shape: tuple[int, ...]) -> int:
-        return _HEADER_BYTES + math.prod(shape) * np.dtype(self.kind.dtype).itemsize
 
     def _remember(self, record: VolumeRecord, shape: tuple[int, ...], n_blank: int) -> None:
         self.n_blank += n_blank
         self._records[record.split, record.volume] = record
-        self._shapes[record.split, record.size] = (self._n_before(record) + shape[0], *shape[1:])
-
-    def _n_before(self, record: VolumeRecord) -> int:
-        return self._shapes.get((record.split, record.size), (0,))[0]
-
-    def _write_slices(self, record: VolumeRecord, stored: np.ndarray) -> None:
-        known = self._shapes.get((record.split, record.size), stored.shape)
-        if known[1:] != stored.shape[1:]:
-            raise DataError(
-                f"slices of {record.volume!r} are of shape {stored.shape[1:]}, others of split "
-                f"{record.split!r} and the same matrix of {known[1:]}; store them apart"
-            )
-        file = self._folder / _array_file(record.split, record.size)
-        before = self._n_bytes((self._n_before(record), *stored.shape[1:]))
-        with (
-            room_for(file, stored.nbytes, keep=before),
-            file.open("r+b" if file.exists() else "w+b") as handle,
-        ):
-            # Beyond this point lies only what a killed process wrote without journaling it.
-            handle.truncate(before)
-            self._write_header(handle, (0, *stored.shape[1:]))
-            handle.seek(0, os.SEEK_END)
-            handle.write(stored.data)
-            _flush(handle)
-
-    def _close_arrays(self) -> tuple[ArrayRecord, ...]:
-        arrays, kind = [], self.kind
-        for (split, size), shape in self._shapes.items():
-            file = self._folder / _array_file(split, size)
-            with file.open("r+b") as handle:
-                self._write_header(handle, shape)
-                handle.truncate(self._n_bytes(shape))
-                _flush(handle)
-            sums = (checksum(file), sample_checksum(file, _HEADER_BYTES))
-            arrays.append(ArrayRecord(file.name, split, shape, kind.axes, kind.dtype, *sums))
-        return tuple(arrays)
-
-    def _write_header(self, handle: BinaryIO, shape: tuple[int, ...]) -> None:
-        """Write a `.npy` header, in which numpy leaves room for the number of slices to grow."""
-        handle.seek(0)
-        descr = np.dtype(self.kind.dtype).newbyteorder("<").str
-        header = {"descr": descr, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(handle, header)
+        self._arrays.keep(record, shape)
 
 
 def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
@@ -331,15 +269,3 @@ def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:
     recipe = json.loads(json.dumps(recipe))
     lacks = bool(store.manifest.left_out) and refuses_bad(recipe)
     return store if is_alike(store.manifest.recipe, recipe) and not lacks else None
-
-
-def _array_file(split: str, size: tuple[int, int]) -> str:
-    name = f"{split}_{size[0]}x{size[1]}.npy"
-    if Path(name).name != name:
-        raise DataError(f"split {split!r} cannot be the name of a file; rename it")
-    return name
-
-
-def _flush(handle: BinaryIO) -> None:
-    handle.flush()
-    os.fsync(handle.fileno())
