@@ -287,8 +287,10 @@ def test_a_store_without_bad_input_is_done_with_and_without_skipping(tmp_path: P
 def test_the_middle_of_images_that_are_not_square_is_kept_where_it_fits(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     damage(lambda p: write_volume(p, IMAGES[:, :, :9]), source / "singlecoil_val" / "file1.h5")
-    with pytest.raises(DataError, match=r"12x9, which are not square; .*--size 9, .*--pad 12, "):
-        import_folder(source, tmp_path / "store", ImportSettings())
+    with pytest.raises(
+        DataError, match=r"12x9, smaller than --size 12; .*--size 12x9, .*--pad 12, "
+    ):
+        import_folder(source, tmp_path / "store", ImportSettings(size=12))
     store = import_folder(source, tmp_path / "store", SETTINGS)
     assert np.array_equal(store.split("val").magnitudes().numpy(), IMAGES[:, 2:9, 1:8])
 
@@ -297,12 +299,52 @@ def test_a_size_is_advised_that_fits_every_volume(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=2, val=1, test=1)
     write_volume(source / "singlecoil_train" / "file0.h5", IMAGES[:, :, :11])
     write_volume(source / "singlecoil_val" / "file2.h5", IMAGES[:, :, :8])
-    with pytest.raises(DataError, match=r"12x11, which are not square; .* --size 8, .* --pad 12,"):
-        import_folder(source, tmp_path / "store", ImportSettings())
-    with pytest.raises(DataError, match=r"12x11, smaller than --size 12; .* --size 8, .*--pad 12,"):
-        import_folder(source, tmp_path / "store", ImportSettings(size=12))
+    for size in (12, (12, 9)):
+        with pytest.raises(
+            DataError, match=r"smaller than --size 12.*; .* --size 12x8, .*--pad 12,"
+        ):
+            import_folder(source, tmp_path / "store", ImportSettings(size=size))
     import_folder(source, tmp_path / "small", ImportSettings(size=8))
     import_folder(source, tmp_path / "padded", ImportSettings(pad=12))
+
+
+def test_rectangles_are_kept_whole_cut_and_padded(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    for file in source.glob("*/*.h5"):
+        write_volume(file, IMAGES[:, :, :9])
+    kept = {
+        "whole": (ImportSettings(), IMAGES[:, :, :9]),
+        "cut": (ImportSettings(size=(7, 4)), IMAGES[:, 2:9, 2:6]),
+        "padded": (
+            ImportSettings(size=(10, 8), pad=(13, 11)),
+            np.pad(IMAGES[:, :, :9], [(0, 0), (1, 0), (1, 1)])[:, 1:11, 1:9],
+        ),
+    }
+    for name, (settings, images) in kept.items():
+        store = import_folder(source, tmp_path / name, settings)
+        assert np.array_equal(store.split("test").magnitudes().numpy(), images)
+        assert not store.manifest.warnings
+        assert import_folder(source, tmp_path / name, settings).fingerprint == store.fingerprint
+
+
+def test_images_of_several_sizes_are_told_with_sizes_that_fit_all(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    write_volume(source / "singlecoil_val" / "file1.h5", IMAGES[:, :9, :])
+    store = import_folder(source, tmp_path / "store", ImportSettings())
+    (warning,) = store.manifest.warnings
+    assert "2 sizes (9x12, 12)" in warning and "--size 9x12 keeps" in warning
+    assert "--pad 12 surrounds" in warning
+
+
+def test_a_size_on_the_command_line_is_a_side_or_rows_and_columns() -> None:
+    found = [ImportSettings.parse_size(text, "--size") for text in ("64", "64x64", "640x368")]
+    assert found == [64, 64, (640, 368)]
+    for text in ("", "x", "1x2x3", "a", "3.5"):
+        with pytest.raises(ConfigError, match=r"--pad '.*' is no image size; write pixels as in"):
+            ImportSettings.parse_size(text, "--pad")
+    for size in ("0", "12x-3", "5000x12"):
+        with pytest.raises(ConfigError, match="is no image size; give 1 to 4096"):
+            ImportSettings(size=ImportSettings.parse_size(size, "--size"))
 
 
 def test_what_leaves_nothing_says_why(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ class ImportedStore:
 
     import_: str
     preset: Annotated[str, OneOf("preset", IMPORT_PRESETS)] | None = None
-    size: int | None = None
-    pad: int | None = None
+    size: int | str | None = None
+    pad: int | str | None = None
     resample: str | int | float | None = None
     center_volume: bool | None = None
     sample_rate: int | float | None = None

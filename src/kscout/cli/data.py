@@ -21,6 +21,7 @@ app = typer.Typer(no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")]
 Out = Annotated[Path, typer.Option(help="Folder of the new store.")]
+_SIZE = "PIXELS|ROWSxCOLS"
 
 
 @app.command("import")
@@ -34,8 +35,13 @@ def import_(
             help="The paper's rules; other options override them.",
         ),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Side of the central square to keep.")] = None,
-    pad: Annotated[int | None, typer.Option(help="Zero-pad smaller images to this first.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(metavar=_SIZE, help="Pixels to keep in the middle. (default: all)"),
+    ] = None,
+    pad: Annotated[
+        str | None, typer.Option(metavar=_SIZE, help="Zero-pad smaller images to this first.")
+    ] = None,
     resample: Annotated[
         str | None,
         typer.Option(metavar="MM|ROWxCOL", help="Bring pixels to this spacing (mm) first."),
@@ -79,7 +85,9 @@ def import_(
 
     if splits is not None and held_out is not None:
         raise ConfigError("--splits names the volumes of every split; drop it or --held-out")
-    options: dict[str, Any] = {"size": size, "pad": pad, "center_volume": center_volume}
+    options: dict[str, Any] = {"center_volume": center_volume}
+    for name, text in (("size", size), ("pad", pad)):
+        options[name] = None if text is None else ImportSettings.parse_size(text, f"--{name}")
     options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
     options |= {"key": key, "plane": plane, "skip_bad": skip_bad}

@@ -1,4 +1,4 @@
-"""Cutting volumes into square images by the paper's rules (arXiv:2010.16262), and checking them."""
+"""Cutting the images of volumes by the paper's rules (arXiv:2010.16262), and checking them."""
 
 from pathlib import Path
 from typing import final
@@ -10,7 +10,9 @@ from kscout.data.formats import Stack, check_memory
 from kscout.errors import DataError
 
 Images = Shaped[np.ndarray, "slice _ _"]
-Squares = Float32[np.ndarray, "kept side side"]
+Cut = Float32[np.ndarray, "kept kept_row kept_col"]
+Size = tuple[int, int]
+"""Rows and columns."""
 
 _NEGATIVE_SHARE = 0.01
 """Resampling leaves pixels that lie below zero by less than this share of the peak."""
@@ -18,7 +20,7 @@ _NEGATIVE_SHARE = 0.01
 
 @final
 class WrongSizeError(DataError):
-    """Images of which no square of the size asked for can be cut; told without an advice."""
+    """Images smaller than what is to be cut out of them; told without an advice."""
 
 
 def middle_slices(n_slices: int) -> range:
@@ -26,40 +28,46 @@ def middle_slices(n_slices: int) -> range:
     return range(n_slices // 4, 3 * n_slices // 4)
 
 
-def zero_pad(images: Images, size: int) -> Images:
+def sides(size: int | Size) -> Size:
+    """Return rows and columns of a size, which may be the side of a square."""
+    return (size, size) if isinstance(size, int) else size
+
+
+def zero_pad(images: Images, size: int | Size) -> Images:
     """Surround images with zeros up to `size`; an odd pixel goes to the top and left."""
-    margins = [max(size - length, 0) for length in images.shape[-2:]]
+    wanted = zip(sides(size), images.shape[-2:], strict=True)
+    margins = [max(side - length, 0) for side, length in wanted]
     widths = [(0, 0), *(((margin + 1) // 2, margin // 2) for margin in margins)]
     return np.pad(images, widths)
 
 
-def center_crop(images: Images, size: int) -> Shaped[np.ndarray, "slice {size} {size}"]:
-    """Cut the central square out of images."""
-    top, left = ((length - size) // 2 for length in images.shape[-2:])
-    return images[:, top : top + size, left : left + size]
+def center_crop(images: Images, size: int | Size) -> Images:
+    """Cut the middle out of images."""
+    n_rows, n_cols = sides(size)
+    top, left = (images.shape[-2] - n_rows) // 2, (images.shape[-1] - n_cols) // 2
+    return images[:, top : top + n_rows, left : left + n_cols]
 
 
-def cut_squares(images: Stack, path: Path, *, size: int | None, pad: int | None) -> Squares:
-    """Return the central squares of images.
+def cut(images: Stack, path: Path, *, size: Size | None, pad: Size | None) -> Cut:
+    """Return the middle of images.
 
     Args:
         images: of one volume.
         path: its file, for messages.
-        size: side of the squares; None keeps whole images.
+        size: rows and columns that are kept; None keeps whole images.
         pad: images smaller than this are surrounded with zeros first.
     """
     n_rows, n_cols = images.shape[-2:]
     if not n_rows or not n_cols:
         raise DataError(f"{path} has images of {n_rows}x{n_cols}, without a pixel; save it again")
     if pad is not None:
-        check_memory(path, len(images) * max(pad, n_rows) * max(pad, n_cols))
+        check_memory(path, len(images) * max(pad[0], n_rows) * max(pad[1], n_cols))
         images = zero_pad(images, pad)
-    elif n_rows != n_cols and size is None:
-        raise WrongSizeError(f"{path} has images of {n_rows}x{n_cols}, which are not square")
-    side = size or pad or n_rows
-    if min(images.shape[-2:]) < side:
-        raise WrongSizeError(f"{path} has images of {n_rows}x{n_cols}, smaller than --size {side}")
-    return np.ascontiguousarray(center_crop(images, side))
+    kept = size or pad or (n_rows, n_cols)
+    if images.shape[-2] < kept[0] or images.shape[-1] < kept[1]:
+        asked = "{}x{}".format(*kept) if kept[0] != kept[1] else kept[0]
+        raise WrongSizeError(f"{path} has images of {n_rows}x{n_cols}, smaller than --size {asked}")
+    return np.ascontiguousarray(center_crop(images, kept))
 
 
 def check_pixels(images: Stack, path: Path, *, may_be_negative: bool) -> None:

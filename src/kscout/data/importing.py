@@ -11,7 +11,15 @@ from typing import Any, final
 
 import numpy as np
 
-from kscout.data.cutting import Squares, WrongSizeError, check_pixels, cut_squares, middle_slices
+from kscout.data.cutting import (
+    Cut,
+    Size,
+    WrongSizeError,
+    check_pixels,
+    cut,
+    middle_slices,
+    sides,
+)
 from kscout.data.formats import Scan, Stack, check_memory, printable, reading
 from kscout.data.formats.hdf5 import TARGET_KEYS
 from kscout.data.manifest import SPLITS, Geometry
@@ -43,9 +51,9 @@ _PSNR_CEILING = 10
 class ImportSettings:
     """How volumes become slices of a store."""
 
-    size: int | None = None
-    """Side of the central square that is kept, in pixels; None keeps whole (square) images."""
-    pad: int | None = None
+    size: int | Size | None = None
+    """Pixels that are kept in the middle: the side of a square, or rows and columns; None: all."""
+    pad: int | Size | None = None
     """Images smaller than this are surrounded with zeros first; paper: 384 for brains."""
     resample: tuple[float, float] | None = None
     """Spacing of rows and columns, in mm, that images are brought to before they are cut."""
@@ -71,11 +79,17 @@ class ImportSettings:
     """Leave out what cannot be used and record it, instead of stopping."""
 
     def __post_init__(self) -> None:
-        for name, side in (("size", self.size), ("pad", self.pad)):
-            if side is not None and not 1 <= side <= LARGEST_SIDE:
-                raise ConfigError(f"--{name} {side} is no image size; give 1 to {LARGEST_SIDE}")
-        if self.pad is not None and self.pad < (self.size or 1):
-            raise ConfigError(f"--pad {self.pad} is less than --size {self.size}; raise --pad")
+        for name, size in (("size", self.size), ("pad", self.pad)):
+            if size is not None and not all(1 <= side <= LARGEST_SIDE for side in sides(size)):
+                raise ConfigError(
+                    f"--{name} {_told(size)} is no image size; give 1 to {LARGEST_SIDE}"
+                )
+        if self.pad is not None and self.size is not None:
+            less = zip(sides(self.pad), sides(self.size), strict=True)
+            if any(pad < size for pad, size in less):
+                raise ConfigError(
+                    f"--pad {_told(self.pad)} is less than --size {_told(self.size)}; raise --pad"
+                )
         if self.resample and not all(0.01 <= step <= 100 for step in self.resample):
             raise ConfigError(
                 f"--resample {'x'.join(map(str, self.resample))} is no spacing; give 0.01 to 100 mm"
@@ -86,6 +100,20 @@ class ImportSettings:
             raise ConfigError(f"--held-out {self.held_out} is not from 0 to below 1")
         if self.splits is not None and self.test_from_train:
             raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
+
+    @classmethod
+    def parse_size(cls, text: str, option: str) -> int | Size:
+        """Read a size in pixels from one number, the side of a square, or from `ROWSxCOLS`."""
+        try:
+            rows, *cols = (int(part) for part in text.split("x"))
+        except ValueError:
+            rows, cols = 0, [0, 0]
+        if len(cols) > 1:
+            raise ConfigError(
+                f"{option} {text!r} is no image size; write pixels as in 128, or rows x columns "
+                "as in 640x368"
+            )
+        return rows if cols in ([], [rows]) else (rows, cols[0])
 
     @classmethod
     def parse_spacing(cls, text: str) -> tuple[float, float]:
@@ -133,7 +161,7 @@ def import_folder(
 
 def prepare_images(
     scan: Scan, volume: VolumeFile, settings: ImportSettings
-) -> tuple[Squares, range, Geometry]:
+) -> tuple[Cut, range, Geometry]:
     """Cut a volume to what is kept of it: the images, their slice numbers, where they lay."""
     path, images = volume.path, scan.images
     numbers = middle_slices(len(images)) if settings.center_volume else range(len(images))
@@ -144,12 +172,12 @@ def prepare_images(
         )
     images = images[numbers.start : numbers.stop]
     geometry = Geometry(images.shape[1:], scan.spacing_mm, scan.spacing_mm)
-    pad = settings.pad
+    size, pad = (value and sides(value) for value in (settings.size, settings.pad))
     if settings.resample:
         images = _resampled(images, scan.spacing_mm, path, settings.resample)
         geometry = replace(geometry, stored_mm=settings.resample)
-        pad = pad or settings.size
-    kept = cut_squares(images, path, size=settings.size, pad=pad)
+        pad = pad or size
+    kept = cut(images, path, size=size, pad=pad)
     # fastMRI's targets are magnitudes by their making.
     is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
     check_pixels(kept, path, may_be_negative=is_target)
@@ -212,6 +240,14 @@ def _warnings(assignment: Assignment, writer: StoreWriter) -> Iterator[str]:
         yield (
             f"{len(single)} .npy files hold one image each, not a stack ({single[0]} first): each "
             "became a volume of one slice"
+        )
+    if len(sizes := writer.sizes) > 1:
+        rows, cols = zip(*sizes, strict=True)
+        told = ", ".join(map(_told, sizes[:3])) + ", ..." * (len(sizes) > 3)
+        yield (
+            f"images are of {len(sizes)} sizes ({told}), "
+            f"and training takes one: --size {_told((min(rows), min(cols)))} keeps their middle, "
+            f"--pad {_told((max(rows), max(cols)))} surrounds them with zeros"
         )
     if n_blank := writer.n_blank:
         told = "1 slice that holds" if n_blank == 1 else f"{n_blank} slices that hold"
@@ -276,18 +312,24 @@ def _import_one(
 
 def _fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str:
     """Advise on sizes that fit all volumes, as far as the first of them tell."""
-    sides: list[int] = []
+    found: list[Size] = []
     for volume in volumes[:_LOOKED_AT]:
         with suppress(DataError):
             scan = read_volume(volume, key=settings.key, plane=settings.plane)
             size = scan.images.shape[1:]
             if settings.resample and scan.spacing_mm:
                 size = resampled_size(size, scan.spacing_mm, settings.resample)
-            sides += size
-    return (
-        f"keep their middle with --size {min(sides)}, surround them with zeros by --pad "
-        f"{max(settings.size or 0, *sides)}"
-    )
+            found.append(size)
+    rows, cols = zip(*found, strict=True)
+    wanted = sides(settings.size or 0)
+    kept = _told((min(rows), min(cols)))
+    padded = _told((max(*rows, wanted[0]), max(*cols, wanted[1])))
+    return f"keep their middle with --size {kept}, surround them with zeros by --pad {padded}"
+
+
+def _told(size: int | Size) -> str:
+    rows, cols = sides(size)
+    return str(rows) if rows == cols else f"{rows}x{cols}"
 
 
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:

@@ -83,8 +83,8 @@ class Store:
 
         Args:
             name: train, val or test.
-            size: matrix size, as columns of a square or (rows, columns); needed only where the
-                split holds several.
+            size: matrix size, as columns (of a square, where there are others) or (rows, columns);
+                needed only where the split holds several.
             lazy: leave the slices on disk and read those of a batch when it is asked for, instead
                 of reading all now; None does so where they would take over half the free memory.
         """
@@ -112,16 +112,20 @@ class Store:
 
     def array(self, split: str, *, size: int | tuple[int, int] | None = None) -> ArrayRecord:
         """Return the array of a split; `size` is needed where it holds several matrix sizes."""
-        wanted = (size, size) if isinstance(size, int) else size
         of_split = [array for array in self.manifest.arrays if array.split == split]
         if not of_split:
             splits = ", ".join(self.manifest.splits) or "none"
             advice = f"; to have it, {WAYS_TO_SPLIT}" if split in SPLITS else ""
             raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")
-        found = [array for array in of_split if wanted in (None, array.size)]
+        found = [array for array in of_split if size in (None, array.size, array.size[1])]
+        if len(found) > 1 and size is not None:
+            found = [array for array in found if array.size == (size, size)]
         if len(found) != 1:
             sizes = ", ".join("{}x{}".format(*array.size) for array in of_split)
-            raise DataError(f"split {split!r} of {self.path} has the sizes {sizes}; name one")
+            raise DataError(
+                f"split {split!r} of {self.path} has the sizes {sizes}; name one, or import the "
+                "images again with a --size that all of them have"
+            )
         return found[0]
 
     def verify(self) -> None:

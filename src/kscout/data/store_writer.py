@@ -86,6 +86,11 @@ class StoreWriter:
         return self._arrays.n_slices(split)
 
     @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Rows and columns of the images that are in the store so far, each once."""
+        return sorted({size for _, size in self._shapes})
+
+    @property
     def peak(self) -> float:
         """The largest `data_range` of the volumes that are in the store so far."""
         return max((record.data_range for record in self._records.values()), default=0.0)
