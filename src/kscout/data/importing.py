@@ -172,7 +172,8 @@ def prepare_images(
         )
     images = images[numbers.start : numbers.stop]
     geometry = Geometry(images.shape[1:], scan.spacing_mm, scan.spacing_mm)
-    size, pad = (value and sides(value) for value in (settings.size, settings.pad))
+    given = (settings.size, settings.pad)
+    size, pad = (None if one is None else sides(one) for one in given)
     if settings.resample:
         images = _resampled(images, scan.spacing_mm, path, settings.resample)
         geometry = replace(geometry, stored_mm=settings.resample)
