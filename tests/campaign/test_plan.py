@@ -248,6 +248,10 @@ def test_runs_keep_their_names_when_a_given_store_is_gone(plan_of: PlanOf, tmp_p
             {"stores": {"k": {"make": "knee", "paper": True, "slices": 2}}},
             "slices, which paper decides",
         ),
+        (
+            {"stores": {"knee": {"import": "a", "size": "640x12"}}},
+            "ends at .* columns, store 'a' has 12; lower its steps",
+        ),
         ({"stores": {"k": {"import": "a", "splits": "b", "held_out": 0}}}, "which splits decides"),
         (
             {"reconstructions": {"unet": {"path": 3}}},

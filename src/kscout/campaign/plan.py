@@ -246,8 +246,10 @@ def _content(policy: str) -> str | None:
 def _check_size(store: Node | Source, name: str, horizon: AcquisitionSetting) -> None:
     """Refuse a horizon that a store's images have no columns for, before hours of training."""
     size = store.settings.get("size") if isinstance(store, Node) else None
-    if size is not None and horizon.budget > size:
+    # Rows x columns, or a side; what is neither is told when the store is imported.
+    columns = str(size).rpartition("x")[2]
+    if columns.isdecimal() and horizon.budget > int(columns):
         raise ConfigError(
-            f"horizon {name!r} ends at {horizon.budget} columns, store {store.label!r} has {size}; "
-            "lower its steps"
+            f"horizon {name!r} ends at {horizon.budget} columns, store {store.label!r} has "
+            f"{columns}; lower its steps"
         )
