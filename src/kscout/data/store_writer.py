@@ -88,7 +88,7 @@ class StoreWriter:
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """Rows and columns of the images that are in the store so far, each once."""
-        return sorted({size for _, size in self._shapes})
+        return sorted({record.size for record in self._records.values()})
 
     @property
     def peak(self) -> float:
