@@ -11,7 +11,7 @@ The transform F is unitary: its inverse is its adjoint, and norms are kept.
 from functools import lru_cache
 
 import torch
-from jaxtyping import Complex, Inexact
+from jaxtyping import Complex, Inexact, Int
 from torch import Tensor
 
 
@@ -47,3 +47,11 @@ def column_ramps(n_cols: int, device: torch.device | str = "cpu") -> Complex[Ten
     shifted = torch.fft.ifftshift(identity, dim=-1)
     ramps = torch.fft.fftshift(torch.fft.ifft(shifted, dim=-1, norm="ortho"), dim=-1)
     return ramps.to(torch.complex64).to(device)
+
+
+def opposite(n: int, device: torch.device) -> Int[Tensor, " n"]:
+    """Return where the opposite of each of n centered frequencies lies.
+
+    K-space of a real image is the complex conjugate of itself at opposite frequencies.
+    """
+    return (2 * (n // 2) - torch.arange(n, device=device)) % n

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
-from kscout.physics.fourier import fft2c
+from kscout.physics.fourier import fft2c, opposite
 from kscout.physics.normalization import magnitude
 
 _N_SIGNALS = 9
@@ -157,9 +157,9 @@ def _signals(seen: Observation, mean: Tensor, std: Tensor) -> Float[Tensor, "bat
     # Multiplied after the transform, so that not even the sign of a zero tells of other columns.
     kspace = fft2c((seen.zero_filled - mean[:, None]) / std[:, None])
     kspace = kspace * seen.mask[:, None, None, :]
-    is_mirrored = seen.mask[:, _mirror(n_cols, seen.mask.device)]
-    mirrored = kspace[..., _mirror(n_rows, kspace.device), :]
-    mirrored = mirrored[..., _mirror(n_cols, kspace.device)].conj()
+    is_mirrored = seen.mask[:, opposite(n_cols, seen.mask.device)]
+    mirrored = kspace[..., opposite(n_rows, kspace.device), :]
+    mirrored = mirrored[..., opposite(n_cols, kspace.device)].conj()
     masks = [x[:, None, :].expand(-1, n_rows, -1).float() for x in (seen.mask, is_mirrored)]
     rows, cols = (_frequencies(n, kspace.device) / (n / 2) for n in (n_rows, n_cols))
     maps = [_log(expected)]
@@ -184,11 +184,6 @@ def _difference(
 
 def _log(values: Tensor) -> Float[Tensor, "batch row col"]:
     return torch.log(values.abs() + _FAINTEST)
-
-
-def _mirror(n: int, device: torch.device) -> Int[Tensor, " n"]:
-    """Return where the opposite of each centered frequency lies."""
-    return (2 * (n // 2) - torch.arange(n, device=device)) % n
 
 
 def _frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
@@ -227,7 +222,7 @@ def _place(
     progress = [known.mean(dim=1), step / 16]
     changing = [
         known,
-        known[:, _mirror(n_cols, mask.device)],
+        known[:, opposite(n_cols, mask.device)],
         *around,
         *(x[:, None].expand(-1, n_cols).float() for x in progress),
     ]
