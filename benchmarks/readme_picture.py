@@ -23,7 +23,7 @@ def main(path: Path) -> None:
     """Acquire one slice by each policy and draw what came of it."""
     # Test volumes of seed 0 are drawn with 3 * 0 + 2 (kscout.data.generate).
     volume = draw_knee_volume(seed=2, volume=4, n_slices=18, size=SIZE)
-    slices = SliceSet.from_images(torch.from_numpy(volume.images), ["knee"] * 18)
+    slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
     simulator = Simulator(slices.batch(torch.tensor([8])), reconstruction.load("knee-unet"))
     sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": HORIZON}
     shown = {

@@ -206,7 +206,7 @@ def test_half_precision_unet_keeps_scores(golden: Golden, size: int) -> None:
 
 def test_half_precision_unet_keeps_the_order_of_gains_with_trained_weights() -> None:
     knees = [draw_knee_volume(seed=77, volume=number, n_slices=2, size=128) for number in range(3)]
-    images = torch.cat([torch.from_numpy(knee.images) for knee in knees])
+    images = torch.cat([torch.from_numpy(knee.stored) for knee in knees])
     slices = SliceSet.from_images(images, tuple(str(number // 2) for number in range(6))).to("cuda")
     scores = []
     for precision in ("fp32", "fp16"):
@@ -303,7 +303,7 @@ def test_graphed_training_equals_eager_training(
 
 
 def test_policies_are_evaluated_in_16_bit_with_the_scores_of_32() -> None:
-    images = torch.from_numpy(draw_knee_volume(seed=78, volume=0, n_slices=8, size=128).images)
+    images = torch.from_numpy(draw_knee_volume(seed=78, volume=0, n_slices=8, size=128).stored)
     slices = SliceSet.from_images(images, ("a",) * len(images)).to("cuda")
     policy = load_policy("knee-base-greedy")
     plan = AcquisitionPlan(n_initial=16, horizon=16)

@@ -12,9 +12,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
+from coil_data import coil_store
 from kscout.campaign.file import ImportedStore
 from kscout.cli import told_as
 from kscout.cli.data import app, import_
@@ -22,6 +24,7 @@ from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError
+from kscout.physics.fourier import ifft2c
 
 
 @pytest.fixture
@@ -121,6 +124,22 @@ def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> No
     first = store.split("val")
     expected = (first.magnitudes()[0] / first.data_range[0]).clamp(0, 1).numpy()
     assert np.abs(picture[:9, :9] - expected).max() <= 2 / 255
+
+
+def test_a_line_of_pictures_shows_image_kspace_and_every_coil(tmp_path: Path) -> None:
+    coils = coil_store(tmp_path / "coils", n_coils=3, size=(9, 11))
+    call("show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
+    picture = imread(tmp_path / "a.png")
+    assert picture.shape == (2 * 9 + 2, 5 * 11 + 4 * 2)
+    batch = coils.split("train").batch(torch.tensor([0]))
+    heard = ifft2c(batch.kspace[0]).abs()
+    assert np.abs(picture[:9, 39:50] - (heard[1] / heard.amax()).numpy()).max() <= 2 / 255
+    spectrum = picture[:9, 13:24]
+    assert spectrum.argmax() == batch.kspace.abs().square().sum(dim=1).argmax()
+    facts = json.loads(call("info", coils.path, "--json"))
+    assert (facts["kind"], facts["n_coils"]) == ("kspace", 3)
+    assert facts["target"] == "root sum of squares of all coils"
+    assert "3 coils; target: root sum of squares" in call("info", coils.path)
 
 
 def test_more_pictures_than_slices_are_all_slices(store: Store, tmp_path: Path) -> None:

@@ -40,6 +40,23 @@ def test_a_split_does_not_depend_on_the_size_of_the_others(tmp_path: Path) -> No
     assert torch.equal(first.magnitudes(), other.magnitudes())
 
 
+def test_coils_make_a_store_of_kspace_the_same_by_any_workers(tmp_path: Path) -> None:
+    store = make(tmp_path / "store", 1, 0, 1, coils=2, phase=True)
+    assert store.kind.name == "kspace" and store.split("test").shape == (2, 64, 64)
+    assert store.split("train").data_range.max() < 3
+    again = make(tmp_path / "again", 1, 0, 1, coils=2, phase=True, workers=2)
+    assert again.fingerprint == store.fingerprint
+    assert make(tmp_path / "store", 1, 0, 1, coils=2, phase=True).path == store.path
+    with pytest.raises(DataError, match=r"snr is None there and 9\.0 here"):
+        make(tmp_path / "store", 1, 0, 1, coils=2, phase=True, snr=9.0)
+
+
+def test_images_have_the_recipe_of_before(tmp_path: Path) -> None:
+    assert not {"coils", "phase", "snr"} & set(
+        make(tmp_path / "store", 1, 0, 0).manifest.recipe["settings"]
+    )
+
+
 def test_totals_cut_the_last_volume_short(tmp_path: Path) -> None:
     store = make(tmp_path / "store", 2, 1, 0, totals=(4, 2, 0))
     assert store.manifest.splits == {"train": 4, "val": 2}

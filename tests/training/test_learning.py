@@ -52,7 +52,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         for split, n_slices in N_SLICES.items():
             for _ in range(n_slices):
                 keys = {"seed": 0, "volume": number, "n_slices": 1, "size": SIZE}
-                images = draw_knee_volume(**keys, variant="structured").images
+                images = draw_knee_volume(**keys, variant="structured").stored
                 writer.append(split, f"knee-{number}", images[:, N_ROWS // 2 :][:, :N_ROWS])
                 number += 1
         return writer.finish()

@@ -65,7 +65,7 @@ def knee_images(n_slices: int, size: int) -> Float[Tensor, "slice row col"]:
     """Return procedural knees that no network of the zoo was trained on, two slices of each."""
     drawn = max(size, _SMALLEST_KNEE)
     volumes = [
-        draw_knee_volume(seed=77, volume=number, n_slices=2, size=drawn).images
+        draw_knee_volume(seed=77, volume=number, n_slices=2, size=drawn).stored
         for number in range((n_slices + 1) // 2)
     ]
     images = torch.cat([torch.from_numpy(volume) for volume in volumes])[:n_slices]

@@ -130,6 +130,15 @@ def make(
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's numbers of slices and image size.")
     ] = False,
+    coils: Annotated[
+        int | None, typer.Option(help="Store complex k-space of so many coils, not images.")
+    ] = None,
+    phase: Annotated[
+        bool, typer.Option("--phase", help="With --coils: a smooth phase of the subject.")
+    ] = False,
+    snr: Annotated[
+        float | None, typer.Option(help="With --coils: signal to noise. (default: drawn)")
+    ] = None,
     source: Annotated[
         list[Path] | None, typer.Option(help="heads: NIfTI or .npy volumes, one per subject.")
     ] = None,
@@ -138,7 +147,7 @@ def make(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a store of images that need no license; run again, it goes on.
+    """Make a store of images or k-space that need no license; run again, it goes on.
 
     Example: kscout data make knee --out knee-store --volumes 40,10,10 --slices 16 --size 128
     """
@@ -148,6 +157,7 @@ def make(
     options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
     sources = (*(source or ()), *(more or ()))
     options |= {"sources": sources, "download": download, "size": size}
+    options |= {"coils": coils, "phase": phase, "snr": snr}
     if volumes is not None:
         options["volumes"] = MakeSettings.parse_counts(volumes)
     if slices is not None:
@@ -191,6 +201,9 @@ def show(
     split: Annotated[str, typer.Option(help="train, val or test. (default: the first)")] = "",
     images: Annotated[int, typer.Option(min=1, help="How many slices to show.")] = 24,
     size: Annotated[int | None, typer.Option(help="Matrix size, where there are several.")] = None,
+    coils: Annotated[
+        bool, typer.Option("--coils", help="Per slice: image, k-space and every coil.")
+    ] = False,
 ) -> None:
     """Write a montage of a store's slices as PNG.
 
@@ -199,7 +212,8 @@ def show(
     from kscout.data.montage import save_montage
     from kscout.data.store import Store
 
-    shown = save_montage(Store.open(store), out, split=split, n_images=images, size=size)
+    opened = Store.open(store)
+    shown = save_montage(opened, out, split=split, n_images=images, size=size, coils=coils)
     sys.stdout.write(f"wrote {out}: {len(shown)} slices, {shown[0]} to {shown[-1]}\n")
 
 
@@ -256,6 +270,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
     console = Console(width=width, soft_wrap=True, highlight=False, markup=False)
     checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
     console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
+    if facts["kind"] == "kspace":
+        console.print(f"{facts['n_coils']} coils; target: {facts['target']}")
     console.print(f"fingerprint {facts['fingerprint']} ({checked})")
     columns = ("split", "matrix", "volumes", "slices", "pixels", "data_range", "MB", "sha256")
     table = Table(*columns)

@@ -12,6 +12,8 @@ from platformdirs import user_cache_path
 
 from kscout.data.formats import amount
 from kscout.data.importing import OnVolume
+from kscout.data.kinds import IMAGES, KSPACE
+from kscout.data.makers.coils import Receiver
 from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
 from kscout.data.makers.parallel import make_volumes
 from kscout.data.makers.scanner import check_request
@@ -47,6 +49,12 @@ class MakeSettings:
     """Real volumes for `heads`, one per subject; `split_heads` says who gets which."""
     download: bool = False
     """Fetch real volumes for `heads`."""
+    coils: int | None = None
+    """Coils whose complex k-space is stored; None stores images."""
+    phase: bool = False
+    """Give the subject a smooth phase, where there are coils."""
+    snr: float | None = None
+    """Of that k-space; None draws it per volume, as images have it."""
     workers: int = field(default=0, compare=False)
     """Processes, 0 for one per core; the images do not depend on it."""
 
@@ -67,6 +75,12 @@ class MakeSettings:
             raise unknown_name(
                 f"variant of {self.kind}", self.variant, list(SOURCES[self.kind].variants)
             )
+        if self.coils is None and (self.phase or self.snr is not None):
+            name = "phase" if self.phase else "snr"
+            raise ConfigError(
+                f"--{name} is of k-space, not of images; add --coils, as in --coils 1"
+            )
+        self.receiver  # noqa: B018 - it checks itself
         has_sources = bool(self.sources or self.download)
         if has_sources and not SOURCES[self.kind].needs_sources:
             raise ConfigError(f"{self.kind} images have no source; give it with `heads` only")
@@ -80,7 +94,19 @@ class MakeSettings:
     def n_bytes(self) -> int:
         """How large the store will be, at most."""
         size = self.size or SOURCES[self.kind].size
-        return 4 * sum(self.volumes) * self.slices * size**2
+        return (
+            (4 if self.coils is None else 8 * self.coils)
+            * sum(self.volumes)
+            * self.slices
+            * size**2
+        )
+
+    @property
+    def receiver(self) -> Receiver | None:
+        """What hears the subjects, where k-space is stored."""
+        if self.coils is None:
+            return None
+        return Receiver(self.coils, has_phase=self.phase, snr=self.snr)
 
     @classmethod
     def parse_counts(cls, text: str) -> tuple[int, int, int]:
@@ -116,7 +142,8 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
     if done := finished_store(out, recipe):
         return done
     _check_room(out, settings)
-    with StoreWriter(out, recipe) as writer:
+    kind = IMAGES if settings.coils is None else KSPACE
+    with StoreWriter(out, recipe, kind=kind) as writer:
         heads = _load_split_heads(settings) if SOURCES[settings.kind].needs_sources else None
         for split in SPLITS:
             _make_split(split, settings, heads.pool(split) if heads else None, writer, on_volume)
@@ -143,14 +170,15 @@ def _make_split(
         workers=settings.workers or os.cpu_count() or 1,
         variant=settings.variant,
         heads=heads,
+        receiver=settings.receiver,
         skip={name.removeprefix(f"{split}-") for name in writer.volumes(split)},
     )
     for name, volume in drawn:
-        images = volume.images
+        stored = volume.stored
         if settings.totals:
-            images = images[: settings.totals[number] - writer.n_slices(split)]
+            stored = stored[: settings.totals[number] - writer.n_slices(split)]
         name = f"{split}-{name}"
-        writer.append(split, name, images, source=volume.source, acquisition=volume.acquisition)
+        writer.append(split, name, stored, source=volume.source, acquisition=volume.acquisition)
         if on_volume:
             n_done = sum(len(writer.volumes(each)) for each in SPLITS)
             on_volume(n_done, sum(settings.volumes), name)
@@ -165,8 +193,8 @@ def _check_room(out: Path, settings: MakeSettings) -> None:
     if needed > free:
         raise ConfigError(
             f"--volumes {','.join(map(str, settings.volumes))} of {settings.slices} slices take "
-            f"{amount(needed)}, and {amount(free)} are free in {place}; lower --volumes, --slices "
-            "or --size"
+            f"{amount(needed)}, and {amount(free)} are free in {place}; lower --volumes, --slices"
+            f"{' or --size' if settings.coils is None else ', --size or --coils'}"
         )
 
 
@@ -181,6 +209,8 @@ def _load_split_heads(settings: MakeSettings) -> HeadSplit:
 def _recipe(settings: MakeSettings) -> dict[str, Any]:
     values = asdict(settings)
     del values["workers"]
+    if settings.coils is None:
+        del values["coils"], values["phase"], values["snr"]  # As in stores of 0.1, which go on.
     values["sources"] = [path.as_posix() for path in settings.sources]
     values["size"] = settings.size or SOURCES[settings.kind].size
     return {"command": "kscout data make", "settings": values}

@@ -31,6 +31,7 @@ def describe(store: Store) -> dict[str, Any]:
     return {
         **summarize(store),
         "kind": store.kind.name,
+        "target": store.kind.target,
         "n_coils": max(store.kind.shape(array.shape)[0] for array in manifest.arrays),
         "schema_version": manifest.schema_version,
         "arrays": [_describe_array(store, array) for array in manifest.arrays],

@@ -35,6 +35,8 @@ class Kind:
     """Full k-space of stored slices."""
     to_images: Callable[[Stored], Float[Tensor, "slice row col"]]
     """Magnitude images of stored slices, before they are clamped to become targets."""
+    target: str
+    """The rule by which `to_images` makes them, in words."""
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, int, int]:
         """Return (n_coils, n_rows, n_cols) of the slices of an array of the given shape."""
@@ -58,6 +60,7 @@ IMAGES = Kind(
     dtype="float32",
     to_kspace=lambda images: fft2c(images)[:, None],
     to_images=lambda images: images,
+    target="the image",
 )
 """Real images of one coil, whose k-space is their transform."""
 
@@ -68,6 +71,7 @@ KSPACE = Kind(
     dtype="complex64",
     to_kspace=lambda kspace: kspace,
     to_images=lambda kspace: magnitude(ifft2c(kspace)),
+    target="root sum of squares of all coils",
 )
 """Complex k-space of any number of coils, as `fft2c` makes it, whose target is the root of the sum
 of squares of all of them."""

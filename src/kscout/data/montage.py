@@ -4,15 +4,37 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
+from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.figures import png
+from kscout.physics.fourier import ifft2c
+
+_DECADES = 5
+"""How far below its peak k-space is drawn black."""
 
 
 def save_montage(
-    store: Store, path: Path, *, split: str = "", n_images: int = 24, size: int | None = None
+    store: Store,
+    path: Path,
+    *,
+    split: str = "",
+    n_images: int = 24,
+    size: int | None = None,
+    coils: bool = False,
 ) -> list[str]:
     """Write a PNG of slices spread evenly over a split, each bright up to its `data_range`.
+
+    Args:
+        store: where they lie.
+        path: of the picture.
+        split: train, val or test; the first where empty.
+        n_images: how many slices, at most.
+        size: matrix size, where there are several.
+        coils: one line per slice: the image, the logarithm of its k-space, and what each coil
+            hears, as bright as its strongest pixel.
 
     Returns:
         The volume and slice number of each picture, in reading order.
@@ -23,6 +45,21 @@ def save_montage(
         np.linspace(0, len(whole) - 1, min(n_images, len(whole))).round().astype(np.int64)
     )
     slices = whole.subset(torch.from_numpy(spread))
-    shown = (slices.magnitudes() / slices.data_range[:, None, None]).clamp(0, 1)
-    png.save_montage(path, shown.numpy())
+    if coils:
+        lines = torch.cat([_line(slices, index) for index in torch.arange(len(slices)).split(1)])
+        png.save_montage(path, lines.numpy(), n_across=len(lines) // len(slices))
+    else:
+        shown = (slices.magnitudes() / slices.data_range[:, None, None]).clamp(0, 1)
+        png.save_montage(path, shown.numpy())
     return [f"{v}:{number}" for v, number in zip(slices.volumes, slices.slices, strict=True)]
+
+
+def _line(slices: SliceSet, index: Int[Tensor, "1"]) -> Float[Tensor, "picture row col"]:
+    """Return the pictures of one slice: its image, its k-space and its coils."""
+    batch = slices.batch(index)
+    image = slices.magnitudes(index) / batch.data_range[:, None, None]
+    strength = batch.kspace.abs().square().sum(dim=1).sqrt()
+    heard = ifft2c(batch.kspace[0]).abs()
+    spectrum = 1 + (strength / strength.amax()).clamp_min(10.0**-_DECADES).log10() / _DECADES
+    pictures = torch.cat([image, spectrum, heard / heard.amax().clamp_min(1e-30)])
+    return pictures.clamp(0, 1)

@@ -81,7 +81,9 @@ def montage(
     return page
 
 
-def save_montage(path: Path, images: Float32[np.ndarray, "slice row col"]) -> None:
+def save_montage(
+    path: Path, images: Float32[np.ndarray, "slice row col"], n_across: int | None = None
+) -> None:
     """Write images between 0 (black) and 1 (white) as one PNG, pixel for pixel."""
     with written_whole(path) as aside:
-        _picture(_levels(montage(images), 1.0), "L").save(aside, format="PNG")
+        _picture(_levels(montage(images, n_across), 1.0), "L").save(aside, format="PNG")

@@ -65,10 +65,10 @@ def test_nifti_is_turned_right_front_up_with_its_spacing(tmp_path: Path) -> None
 
 def test_slices_show_the_head_whatever_the_split_draws(heads: list[Head]) -> None:
     volume = draw_head_volume(heads, seed=0, volume=1, n_slices=3, size=70)
-    assert volume.images.shape == (3, 70, 70)
-    assert np.percentile(volume.images, 99.8) == pytest.approx(1.0, abs=1e-4)
-    assert volume.images.min() >= 0.0
-    assert volume.images[:, :6, :6].mean() < 0.1 < 0.2 < volume.images[:, 25:45, 25:45].mean()
+    assert volume.stored.shape == (3, 70, 70)
+    assert np.percentile(volume.stored, 99.8) == pytest.approx(1.0, abs=1e-4)
+    assert volume.stored.min() >= 0.0
+    assert volume.stored[:, :6, :6].mean() < 0.1 < 0.2 < volume.stored[:, 25:45, 25:45].mean()
 
 
 def test_the_same_key_gives_the_same_bits(heads: list[Head]) -> None:
@@ -76,8 +76,8 @@ def test_the_same_key_gives_the_same_bits(heads: list[Head]) -> None:
         draw_head_volume(heads, seed=2, volume=3, n_slices=2, size=64) for _ in range(2)
     )
     other = draw_head_volume(heads, seed=2, volume=4, n_slices=2, size=64)
-    np.testing.assert_array_equal(first.images, second.images)
-    assert np.abs(first.images - other.images).mean() > 0.01
+    np.testing.assert_array_equal(first.stored, second.stored)
+    assert np.abs(first.stored - other.stored).mean() > 0.01
 
 
 @pytest.mark.parametrize("n_heads", [3, 4])
@@ -190,7 +190,7 @@ def test_any_number_of_workers_makes_the_same_bits_in_order(heads: list[Head]) -
     assert [name for name, _ in alone] == [f"heads-{v:05d}" for v in range(4)]
     assert [name for name, _ in shared] == [name for name, _ in alone]
     for (_, first), (_, second) in zip(alone, shared, strict=True):
-        np.testing.assert_array_equal(first.images, second.images)
+        np.testing.assert_array_equal(first.stored, second.stored)
         assert first.source == second.source
 
 
@@ -199,7 +199,7 @@ def test_more_volumes_leave_the_first_ones_alone_and_skipped_ones_are_not_drawn(
     few = dict(make_volumes("knee", n_volumes=2, **options))
     many = dict(make_volumes("knee", n_volumes=4, skip={"knee-00000", "knee-00002"}, **options))
     assert list(many) == ["knee-00001", "knee-00003"]
-    np.testing.assert_array_equal(few["knee-00001"].images, many["knee-00001"].images)
+    np.testing.assert_array_equal(few["knee-00001"].stored, many["knee-00001"].stored)
 
 
 def test_a_dead_worker_is_reported_and_nothing_is_left_running() -> None:
@@ -219,7 +219,7 @@ def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
     _, first = next(drawn)
     drawn.close()  # type: ignore[attr-defined]
     ((_, alone),) = make_volumes("knee", n_volumes=1, **options)
-    np.testing.assert_array_equal(first.images, alone.images)
+    np.testing.assert_array_equal(first.stored, alone.stored)
     assert not multiprocessing.active_children()
     assert dict(os.environ) == before
 

@@ -29,14 +29,14 @@ def shrink(images: np.ndarray, factor: int) -> np.ndarray:
 @each_phantom
 def test_the_same_key_gives_the_same_bits(kind: str) -> None:
     first, second = (DRAW[kind](seed=4, volume=7, n_slices=2, size=66) for _ in range(2))
-    np.testing.assert_array_equal(first.images, second.images)
+    np.testing.assert_array_equal(first.stored, second.stored)
     assert (first.acquisition, first.source) == (second.acquisition, second.source)
 
 
 @each_phantom
 def test_another_volume_or_seed_is_another_subject(kind: str) -> None:
     drawn = [
-        DRAW[kind](seed=seed, volume=volume, n_slices=1, size=64).images
+        DRAW[kind](seed=seed, volume=volume, n_slices=1, size=64).stored
         for seed, volume in ((0, 0), (0, 1), (1, 0))
     ]
     for first, second in ((0, 1), (0, 2), (1, 2)):
@@ -46,7 +46,7 @@ def test_another_volume_or_seed_is_another_subject(kind: str) -> None:
 @each_phantom
 @pytest.mark.parametrize("size", [64, 97, 162])
 def test_images_are_scaled_magnitudes_of_any_size(kind: str, size: int) -> None:
-    images = DRAW[kind](seed=1, volume=2, n_slices=3, size=size).images
+    images = DRAW[kind](seed=1, volume=2, n_slices=3, size=size).stored
     assert images.shape == (3, size, size)
     assert images.dtype == np.float32
     assert np.isfinite(images).all()
@@ -58,7 +58,7 @@ def test_images_are_scaled_magnitudes_of_any_size(kind: str, size: int) -> None:
 @each_phantom
 @pytest.mark.parametrize("volume", range(3))
 def test_air_is_dark_and_tissue_is_not(kind: str, volume: int) -> None:
-    images = DRAW[kind](seed=5, volume=volume, n_slices=5, size=64).images[1:-1]
+    images = DRAW[kind](seed=5, volume=volume, n_slices=5, size=64).stored[1:-1]
     blocks = shrink(images, 8)
     assert blocks.min() < 0.08
     assert (blocks > 0.12).mean() > 0.25
@@ -68,12 +68,12 @@ def test_air_is_dark_and_tissue_is_not(kind: str, volume: int) -> None:
 def test_a_finer_matrix_shows_the_same_subject(kind: str) -> None:
     coarse, fine = (DRAW[kind](seed=2, volume=3, n_slices=3, size=size) for size in (72, 144))
     assert coarse.acquisition == fine.acquisition
-    assert correlation(coarse.images, shrink(fine.images, 2)) > 0.96
+    assert correlation(coarse.stored, shrink(fine.stored, 2)) > 0.96
 
 
 @each_phantom
 def test_neighboring_slices_share_an_anatomy(kind: str) -> None:
-    volumes = [DRAW[kind](seed=3, volume=v, n_slices=10, size=64).images for v in range(2)]
+    volumes = [DRAW[kind](seed=3, volume=v, n_slices=10, size=64).stored for v in range(2)]
     within = [correlation(v[i], v[i + 1]) for v in volumes for i in range(2, 8)]
     across = [correlation(volumes[0][i], volumes[1][i]) for i in range(2, 8)]
     assert np.mean(within) > np.mean(across) + 0.15
@@ -95,11 +95,11 @@ def test_structured_knees_carry_stripes_whose_frequency_tells_the_view() -> None
         assert striped.acquisition == plain.acquisition
         assert "engineered" in striped.source
         assert "engineered" not in plain.source
-        assert correlation(shrink(plain.images, 8), shrink(striped.images, 8)) > 0.9
+        assert correlation(shrink(plain.stored, 8), shrink(striped.stored, 8)) > 0.9
         view = plain.acquisition.split("-")[0]
         cycles = int(STRIPES[view])
-        assert spectral_peak(plain.images, cycles) < 1.4
-        peaks[view].append(spectral_peak(striped.images, cycles))
+        assert spectral_peak(plain.stored, cycles) < 1.4
+        peaks[view].append(spectral_peak(striped.stored, cycles))
     assert all(len(found) >= 2 for found in peaks.values())
     assert all(np.median(found) > 1.8 for found in peaks.values())
 
@@ -150,7 +150,7 @@ GOLDEN_PIXELS = {
 
 @each_phantom
 def test_pixels_are_those_of_the_machine_that_set_the_numbers(kind: str) -> None:
-    images = DRAW[kind](seed=11, volume=5, n_slices=2, size=64).images
+    images = DRAW[kind](seed=11, volume=5, n_slices=2, size=64).stored
     np.testing.assert_allclose(
         images[:, 9::23, 12::19].ravel(), GOLDEN_PIXELS[kind], rtol=0, atol=1e-5
     )

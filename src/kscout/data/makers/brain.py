@@ -13,6 +13,7 @@ from kscout.data.makers.brain_anatomy import (
     mirrored,
     sulcus_distance,
 )
+from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Canvas, Grid, Volume, ellipsoid, join, join_all, meet
 from kscout.data.makers.noise_fields import Band, Field, band_texture
 from kscout.data.makers.scanner import Scanner, plane_grid, rotation
@@ -217,7 +218,9 @@ def _draw_slice(
     return canvas.image
 
 
-def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Volume:
+def draw_brain_volume(
+    *, seed: int, volume: int, n_slices: int, size: int, receiver: Receiver | None = None
+) -> Volume:
     """Draw one axial brain examination.
 
     Args:
@@ -225,12 +228,15 @@ def draw_brain_volume(*, seed: int, volume: int, n_slices: int, size: int) -> Vo
         volume: Number of the subject; each has its own random numbers.
         n_slices: Slices, spread evenly from skull base to vertex.
         size: Rows and columns, 64 to 320.
+        receiver: Coils whose k-space is returned instead of images.
     """
     rng = np.random.default_rng([seed, volume, _KIND])
     brain = draw_subject(Brain, rng)
     signals = draw_signals(rng, brain.contrast, spread=0.03)
     return Volume(
-        images=Scanner.examine(rng, n_slices, size, partial(_draw_slice, rng, brain, signals)),
+        stored=Scanner.examine(
+            rng, n_slices, size, partial(_draw_slice, rng, brain, signals), receiver=receiver
+        ),
         acquisition=f"axial-{brain.contrast}",
         source="kscout brain phantom",
     )

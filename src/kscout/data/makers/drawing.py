@@ -10,7 +10,7 @@ from functools import partial, reduce
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Complex64, Float32
 
 from kscout.data.makers.noise_fields import Field
 
@@ -28,7 +28,8 @@ _FAR_MM = 50.0
 class Volume:
     """The slices of one subject, scaled together so that bright tissue is about one."""
 
-    images: Float32[np.ndarray, "slice row col"]
+    stored: Float32[np.ndarray, "slice row col"] | Complex64[np.ndarray, "slice coil row col"]
+    """Images, or what a receiver heard of them, as a store holds them."""
     acquisition: str
     """View and contrast, such as `coronal-pd-fs`."""
     source: str

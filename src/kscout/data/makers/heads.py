@@ -18,6 +18,7 @@ from kscout.data.formats import reading
 from kscout.data.formats.nifti import load_canonical
 from kscout.data.formats.numpy_array import read_array
 from kscout.data.makers import load_table
+from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.head_download import SOURCES_FILE, download_heads
 from kscout.data.makers.noise_fields import Field
@@ -197,7 +198,13 @@ def _cut_slice(head: Head, cut: _Cut, place: float, n_points: int) -> Field:
 
 
 def draw_head_volume(
-    heads: Sequence[Head], *, seed: int, volume: int, n_slices: int, size: int
+    heads: Sequence[Head],
+    *,
+    seed: int,
+    volume: int,
+    n_slices: int,
+    size: int,
+    receiver: Receiver | None = None,
 ) -> Volume:
     """Draw one examination of one of the heads.
 
@@ -207,6 +214,7 @@ def draw_head_volume(
         volume: Number of the examination; each has its own random numbers.
         n_slices: Slices, spread evenly below the crown.
         size: Rows and columns, 64 to 320.
+        receiver: Coils whose k-space is returned instead of images.
     """
     if not heads:
         raise DataError("no heads to draw from; give volumes, or download them")
@@ -214,7 +222,9 @@ def draw_head_volume(
     head = heads[int(rng.integers(len(heads)))]
     cut = draw_subject(_Cut, rng)
     return Volume(
-        images=Scanner.examine(rng, n_slices, size, partial(_cut_slice, head, cut)),
+        stored=Scanner.examine(
+            rng, n_slices, size, partial(_cut_slice, head, cut), receiver=receiver
+        ),
         acquisition=f"axial-{cut.contrast}",
         source=f"head {head.name}: {head.source}",
     )

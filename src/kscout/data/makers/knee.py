@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Canvas, Volume, cone, ellipsoid, meet
 from kscout.data.makers.knee_anatomy import (
     PARTS,
@@ -181,7 +182,13 @@ def _draw_slice(
 
 
 def draw_knee_volume(
-    *, seed: int, volume: int, n_slices: int, size: int, variant: Variant = "realistic"
+    *,
+    seed: int,
+    volume: int,
+    n_slices: int,
+    size: int,
+    variant: Variant = "realistic",
+    receiver: Receiver | None = None,
 ) -> Volume:
     """Draw one knee examination.
 
@@ -191,6 +198,7 @@ def draw_knee_volume(
         n_slices: Slices, spread evenly over the joint.
         size: Rows and columns, 64 to 320.
         variant: `realistic`, or `structured` with engineered stripes.
+        receiver: Coils whose k-space is returned instead of images.
     """
     if variant not in get_args(Variant):
         raise unknown_name("knee variant", variant, list(get_args(Variant)))
@@ -198,7 +206,14 @@ def draw_knee_volume(
     knee = draw_subject(Knee, rng, has_stripes=variant == "structured")
     signals = draw_signals(rng, knee.contrast)
     return Volume(
-        images=Scanner.examine(rng, n_slices, size, partial(_draw_slice, rng, knee, signals)),
+        stored=Scanner.examine(
+            rng,
+            n_slices,
+            size,
+            partial(_draw_slice, rng, knee, signals),
+            receiver=receiver,
+            axis="rows",
+        ),
         acquisition=f"{knee.view}-{knee.contrast}",
         source=f"kscout knee phantom, {variant}"
         + (" (engineered to reward adaptivity)" if knee.has_stripes else ""),

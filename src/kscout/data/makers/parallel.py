@@ -16,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
+from kscout.data.makers.coils import Receiver
 from kscout.data.makers.drawing import Volume
 from kscout.data.makers.heads import Head
 from kscout.data.makers.scanner import check_request
@@ -37,6 +38,7 @@ class _Task:
     n_slices: int
     size: int
     variant: str
+    receiver: Receiver | None
 
     @property
     def name(self) -> str:
@@ -46,7 +48,7 @@ class _Task:
 def _draw(task: _Task, heads: Sequence[Head]) -> Volume:
     entry = SOURCES[task.kind]
     given: dict[str, Any] = {"seed": task.seed, "volume": task.volume}
-    given |= {"n_slices": task.n_slices, "size": task.size}
+    given |= {"n_slices": task.n_slices, "size": task.size, "receiver": task.receiver}
     if len(entry.variants) > 1:
         given["variant"] = task.variant
     if entry.needs_sources:
@@ -67,16 +69,16 @@ def _draw_in_worker(task: _Task, folder: str) -> Volume:
     one would leave the parent waiting for its end.
     """
     volume = _draw(task, _worker_heads)
-    np.save(_parked(task, folder), volume.images)
-    return replace(volume, images=np.empty((0, 0, 0), dtype=np.float32))
+    np.save(_parked(task, folder), volume.stored)
+    return replace(volume, stored=np.empty((0, 0, 0), dtype=np.float32))
 
 
 def _fetch(task: _Task, folder: str, volume: Volume) -> Volume:
     """Put the images of a volume from a worker back into it."""
     path = _parked(task, folder)
-    images = np.load(path)
+    stored = np.load(path)
     path.unlink()
-    return replace(volume, images=images)
+    return replace(volume, stored=stored)
 
 
 def _parked(task: _Task, folder: str) -> Path:
@@ -167,6 +169,7 @@ def make_volumes(
     workers: int = 1,
     variant: str = "realistic",
     heads: Sequence[Head] | None = None,
+    receiver: Receiver | None = None,
     skip: Collection[str] = (),
 ) -> Iterator[tuple[str, Volume]]:
     """Draw volumes in order, each from random numbers keyed by seed, number and kind.
@@ -183,6 +186,7 @@ def make_volumes(
         workers: Processes; one draws in this process.
         variant: `realistic`, or `structured` for knees engineered to reward adaptivity.
         heads: The real heads that this split may use, for `heads`.
+        receiver: Coils whose k-space is drawn instead of images.
         skip: Names of volumes that need not be drawn.
 
     Returns:
@@ -200,7 +204,9 @@ def make_volumes(
             "expected at least 0, 1 and 0"
         )
     check_request(n_slices, size)
-    tasks = [_Task(kind, seed, volume, n_slices, size, variant) for volume in range(n_volumes)]
+    tasks = [
+        _Task(kind, seed, volume, n_slices, size, variant, receiver) for volume in range(n_volumes)
+    ]
     tasks = [task for task in tasks if task.name not in skip]
     workers = min(workers, len(tasks))
     if workers > 1:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float32, Float64
+from jaxtyping import Complex64, Float32, Float64
 from scipy import fft
 
 from kscout.data.formats import Stack
+from kscout.data.makers.coils import Axis, Receiver
 from kscout.data.makers.drawing import Grid
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.errors import ConfigError
@@ -125,7 +126,10 @@ class Scanner:
         n_slices: int,
         size: int,
         draw_slice: Callable[[float, int], Field],
-    ) -> Stack:
+        *,
+        receiver: Receiver | None = None,
+        axis: Axis = "slices",
+    ) -> Stack | Complex64[np.ndarray, "slice coil row col"]:
         """Draw a scanner, then every slice, and return the images of the examination.
 
         Args:
@@ -133,6 +137,8 @@ class Scanner:
             n_slices: how many slices.
             size: rows and columns of the images.
             draw_slice: draws the slice at a place in [0, 1] on a grid of so many points per side.
+            receiver: returns the k-space that its coils hear instead of images.
+            axis: along which the coils' cylinder lies.
         """
         check_request(n_slices, size)
         scanner, n_points = cls.draw(rng), fine_size(size)
@@ -141,6 +147,8 @@ class Scanner:
         for index in range(n_slices):
             place = (index + 0.5 + rng.uniform(-0.2, 0.2)) / n_slices
             clean[index] = crop_resolution(draw_slice(place, n_points) * bias, size)
+        if receiver is not None:
+            return receiver.receive(rng, clean, scanner.noise, axis)
         return scanner.acquire(rng, clean)
 
     def acquire(self, rng: np.random.Generator, clean: Stack) -> Stack:
