@@ -115,10 +115,20 @@ class Reconstructor(nn.Module, ABC):
     own statistics, which suits both."""
     precision: str = "fp32"
     """Arithmetic that `reconstruct` runs in."""
+    waits_for_device: bool = False
+    """Whether it reads values back from the device, so that no CUDA graph can hold it."""
 
     @abstractmethod
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         """Return the images, in normalized units."""
+
+    def calibrate(self, measured: Measurement) -> Complex[Tensor, "batch coil row col"] | None:
+        """Return sensitivities that are kept from the start of an acquisition to its end.
+
+        They come back as `Measurement.maps` with whatever is measured later. None where there is
+        nothing to keep.
+        """
+        return None
 
     def forward(
         self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]

@@ -25,7 +25,8 @@ def same_state(one: nn.Module, other: nn.Module) -> bool:
 
 
 def test_the_table_has_what_the_documentation_names() -> None:
-    assert set(RECONSTRUCTORS) == {"zero-filled", "total-variation", "unet", "fastmri-unet"}
+    untrained = {"zero-filled", "total-variation", "sense"}
+    assert set(RECONSTRUCTORS) == untrained | {"unet", "fastmri-unet"}
     learned = {name for name, kind in RECONSTRUCTORS.items() if is_learnable(kind())}
     assert learned == {"unet", "fastmri-unet"}
 
@@ -146,7 +147,10 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
     torch.save(wide, tmp_path / "two_channels")
     policy = GOLDEN / "checkpoints" / "policy_4ch_r64_data_parallel.pt"
     for source, sentence in [
-        (tmp_path / "nowhere", r"neither a file nor a run folder.*total-variation, zero-filled"),
+        (
+            tmp_path / "nowhere",
+            r"neither a file nor a run folder.*sense, total-variation, zero-filled",
+        ),
         (tmp_path / "empty", r"holds no weights\.safetensors"),
         (tmp_path / "varnet", r"no U-Net of the paper or of fastMRI .*cascades\.0\.w"),
         (tmp_path / "two_channels", r"does not fit fastmri-unet"),

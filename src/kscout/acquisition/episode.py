@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.state import Branches, State, list_candidates
@@ -97,6 +97,7 @@ class Simulator:
         owner: Int[Tensor, " state"] | None = None,
         n_measured: int = 0,
         step: int = 0,
+        maps: Complex[Tensor, "state coil row col"] | None = None,
     ) -> State:
         """Measure the columns of any masks at once, and reconstruct.
 
@@ -105,11 +106,25 @@ class Simulator:
             owner: the slice of each state; by default one state per slice, in their order.
             n_measured: columns known to be measured in every mask; saves trying them again.
             step: how many of them were acquired since the start.
+            maps: sensitivities of each state; by default those that the reconstructor finds in
+                the columns of its mask.
         """
         kspace = self.batch.kspace if owner is None else self.batch.kspace[owner]
         owner = torch.arange(len(mask), device=mask.device) if owner is None else owner
         measured = Measurement.of(kspace, mask)
+        maps = self._calibrated(measured) if maps is None else maps
+        measured = measured if maps is None else replace(measured, maps=maps)
         return self._state(measured, owner, n_left=mask.shape[1] - n_measured, step=step)
+
+    def calibrate(
+        self, start: Bool[Tensor, "batch col"]
+    ) -> Complex[Tensor, "batch coil row col"] | None:
+        """Return the sensitivities that acquisitions from these columns keep; None without any."""
+        return self._calibrated(Measurement.of(self.batch.kspace, start))
+
+    @torch.no_grad()
+    def _calibrated(self, measured: Measurement) -> Complex[Tensor, "_ coil row col"] | None:
+        return self.reconstructor.calibrate(measured)
 
     def acquire(self, state: State, column: Int[Tensor, " state"]) -> State:
         """Measure one more column in every state."""
@@ -128,7 +143,8 @@ class Simulator:
         if not len(rows):
             return state
         for part in rows.split(self.n_at_once):
-            found.append(self.start_from(mask[part], owner=state.owner[part]))
+            maps = None if state.maps is None else state.maps[part]
+            found.append(self.start_from(mask[part], owner=state.owner[part], maps=maps))
         slot = torch.arange(len(state), device=mask.device)
         slot[rows] = len(state) + torch.arange(len(rows), device=mask.device)
         n_left = int((~mask).sum(dim=-1).max())
@@ -225,6 +241,7 @@ class Simulator:
             score,
             n_left,
             step,
+            measured.maps,
         )
 
     def _children(self, state: State, pairs: Pairs) -> Iterator[State]:
@@ -232,7 +249,7 @@ class Simulator:
         for begin in range(0, len(pairs.parent), self.n_at_once):
             part = pairs.part(begin, begin + self.n_at_once)
             measured = measure_columns(
-                state.zero_filled, state.mask, self.column_images, self.ramps, part
+                state.zero_filled, state.mask, self.column_images, self.ramps, part, state.maps
             )
             yield self._state(measured, part.owner, n_left=state.n_left - 1, step=state.step + 1)
 

@@ -31,9 +31,16 @@ class State:
     n_left: int
     """An upper bound of the columns left to acquire in any state, known on the host."""
     step: int = 0
+    maps: Complex[Tensor, "state coil row col"] | None = None
+    """Sensitivities found in the columns of the start, where the reconstructor has any."""
 
     def __len__(self) -> int:
         return self.mask.shape[0]
+
+    @property
+    def per_state(self) -> tuple[str, ...]:
+        """The tensors that hold one entry per state."""
+        return _PER_STATE if self.maps is None else (*_PER_STATE, "maps")
 
     def rows(self, selection: Int[Tensor, " n"]) -> "State":
         """Return the chosen states, in that order; one may be chosen several times."""
@@ -52,7 +59,8 @@ class State:
         """Join states that have acquired the same number of columns."""
         if len(parts) == 1:
             return parts[0]
-        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in _PER_STATE}
+        names = parts[0].per_state
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         return replace(parts[0], **joined)  # type: ignore[arg-type]
 
 
@@ -132,11 +140,12 @@ def _follow(
     state: State, slot: Int[Tensor, "new choice"], choice: Int[Tensor, " new"] | None = None
 ) -> State:
     """Return the state that each row of `slot` names at `choice`, by default its only one."""
-    values = [getattr(state, name) for name in _PER_STATE]
+    names = state.per_state
+    values = [getattr(state, name) for name in names]
     kinds = frozenset(x.dtype for x in values)
     if serving("follow", Request(slot.device, kinds)) == "cuda":
         taken = follow(slot, choice, values)
     else:
         selection = slot[:, 0] if choice is None else slot.gather(-1, choice[:, None])[:, 0]
         taken = [x[selection] for x in values]
-    return replace(state, **dict(zip(_PER_STATE, taken, strict=True)))  # type: ignore[arg-type]
+    return replace(state, **dict(zip(names, taken, strict=True)))  # type: ignore[arg-type]

@@ -87,6 +87,9 @@ RECONSTRUCTORS = Table(
         "total-variation": ReconstructorEntry(
             "total_variation:TotalVariation", "compressed sensing", is_learnable=False
         ),
+        "sense": ReconstructorEntry(
+            "sense:Sense", "least squares over all coils, with sensitivities", is_learnable=False
+        ),
         "unet": ReconstructorEntry("unet:UNet", "the paper's U-Net"),
         "fastmri-unet": ReconstructorEntry("fastmri_unet:FastMRIUNet", "fastMRI's U-Net of today"),
     },

@@ -38,6 +38,7 @@ def measure_columns(
     column_images: Complex[Tensor, "slice coil col row"],
     ramps: Complex[Tensor, "col col"],
     pairs: Pairs,
+    maps: Complex[Tensor, "state coil row col"] | None = None,
 ) -> Measurement:
     """Add to each pair's state the rank-one image of its column.
 
@@ -47,14 +48,17 @@ def measure_columns(
         column_images: `ifft_rows` of the full k-space, columns before rows.
         ramps: `column_ramps`.
         pairs: what to measure.
+        maps: sensitivities of each state, handed on.
     """
     kind, n_coils = frozenset({zero_filled.dtype}), zero_filled.shape[1]
-    if serving("measure", Request(zero_filled.device, kind, n_coils=n_coils)) == "cuda":
+    request = Request(zero_filled.device, kind, n_coils=n_coils)
+    if maps is None and serving("measure", request) == "cuda":
         return _measure_on_cuda(zero_filled, mask, column_images, ramps, pairs)
     parent, column, owner, _ = pairs
     profiles = column_images[owner, :, column]
     grown = torch.addcmul(zero_filled[parent], profiles[..., None], ramps[column][:, None, None, :])
-    return Measurement(grown, acquire(mask[parent], column), pairs.n_pairs)
+    kept = None if maps is None else maps[parent]
+    return Measurement(grown, acquire(mask[parent], column), pairs.n_pairs, maps=kept)
 
 
 def _measure_on_cuda(

@@ -33,6 +33,8 @@ class Measurement:
     """A count on the device: images from there on are padding. None means that all count."""
     summary: Summary | None = None
     """Magnitude, mean and standard deviation, where a kernel has computed them already."""
+    maps: Complex[Tensor, "batch coil row col"] | None = None
+    """Sensitivities that the reconstructor found at the start (`Reconstructor.calibrate`)."""
 
     @classmethod
     def of(

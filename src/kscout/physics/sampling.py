@@ -48,7 +48,8 @@ def apply_mask(
     kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
 ) -> Complex[Tensor, "batch coil row col"]:
     """Return M y: k-space with the columns that are not measured set to zero."""
-    return kspace * mask[:, None, None, :]
+    # Not a product, which keeps the sign of what was not measured, and makes NaN of what is none.
+    return torch.where(mask[:, None, None, :], kspace, 0)
 
 
 def acquire(

@@ -135,7 +135,8 @@ class _Trial:
         chosen[order] = True
         start = self.start[rows].to(self.device)
         # Straight to the mask so far: one reconstruction per slice, however long the order.
-        state = simulator.start_from(start | (chosen.to(self.device) & batch.selectable))
+        mask = start | (chosen.to(self.device) & batch.selectable)
+        state = simulator.start_from(mask, maps=simulator.calibrate(start))
         columns = candidates.to(self.device).expand(len(rows), -1)
         is_useful = (batch.selectable & ~start).gather(-1, columns)
         scores = simulator.score_columns(state, columns)

@@ -1,0 +1,146 @@
+"""SENSE: the image that explains the k-space of all coils, by conjugate gradients.
+
+Pruessmann et al. 1999 and 2001. With the encoding A = M F S of `kscout.physics.coils` the image
+solves (A^H A + regularization) x = A^H y. As whole columns are measured, transforms along the rows
+cancel in A^H A: one along the columns is left.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float
+from torch import Tensor
+
+from kscout.core import Measurement, Reconstruction, Reconstructor
+from kscout.errors import ConfigError
+from kscout.physics.coils import calibrated, combine, encode_adjoint, expand
+
+TOLERANCE = 1e-6
+"""Of the residual, relative to the right-hand side: `solve` stops below it."""
+_TINY = 1e-30
+
+
+def normal(
+    image: Complex[Tensor, "*lead row col"],
+    mask: Bool[Tensor, "*#lead col"],
+    maps: Complex[Tensor, "*lead coil row col"],
+) -> Complex[Tensor, "*lead row col"]:
+    """Return A^H A x."""
+    # The centered transform differs from the plain one by phases that cancel around the mask.
+    measured = torch.fft.ifftshift(mask, dim=-1)[..., None, None, :]
+    return combine(torch.fft.ifft(torch.fft.fft(expand(image, maps)) * measured), maps)
+
+
+def solve(
+    kspace: Complex[Tensor, "*lead coil row col"],
+    mask: Bool[Tensor, "*#lead col"],
+    maps: Complex[Tensor, "*lead coil row col"],
+    *,
+    regularization: float,
+    n_iterations: int = 200,
+) -> Complex[Tensor, "*lead row col"]:
+    """Return the solution of (A^H A + regularization) x = A^H y of each image.
+
+    Args:
+        kspace: of all coils; only measured columns are looked at.
+        mask: measured columns.
+        maps: sensitivities of unit norm over coils.
+        regularization: above zero; the largest eigenvalue of A^H A is at most 1.
+        n_iterations: at most so many; fewer where every residual is below `TOLERANCE`.
+    """
+    check_settings(regularization, n_iterations)
+    right = encode_adjoint(kspace, mask, maps)
+    return conjugate_gradients(
+        right, mask, maps, regularization=regularization, n_iterations=n_iterations
+    )
+
+
+def conjugate_gradients(
+    right: Complex[Tensor, "*lead row col"],
+    mask: Bool[Tensor, "*#lead col"],
+    maps: Complex[Tensor, "*lead coil row col"],
+    *,
+    regularization: float,
+    n_iterations: int,
+    tolerance: float = TOLERANCE,
+) -> Complex[Tensor, "*lead row col"]:
+    """Solve (A^H A + regularization) x = right for all images at once, each at its own pace.
+
+    Args:
+        right: the right-hand side.
+        mask: measured columns.
+        maps: sensitivities.
+        regularization: above zero.
+        n_iterations: at most so many.
+        tolerance: of the residual; 0 takes all iterations and never waits for the device.
+    """
+    found, residual = torch.zeros_like(right), right
+    direction, energy = residual, _energy(residual)
+    goal = tolerance**2 * energy
+    for _ in range(n_iterations):
+        if tolerance and bool((energy <= goal).all()):
+            break
+        applied = normal(direction, mask, maps) + regularization * direction
+        curvature = (direction.conj() * applied).real.sum(dim=(-2, -1), keepdim=True)
+        # An image that is solved stays: both energies are then zero, or noise of the same size.
+        step = energy / curvature.clamp(min=_TINY)
+        found = found + step * direction
+        residual = residual - step * applied
+        before, energy = energy, _energy(residual)
+        direction = residual + energy / before.clamp(min=_TINY) * direction
+    return found
+
+
+def _energy(image: Complex[Tensor, "*lead row col"]) -> Float[Tensor, "*lead 1 1"]:
+    return (image.real.square() + image.imag.square()).sum(dim=(-2, -1), keepdim=True)
+
+
+def check_settings(regularization: float, n_iterations: int) -> None:
+    """Refuse a problem without a solution, or no iterations."""
+    if not (regularization > 0 and n_iterations > 0):
+        raise ConfigError(
+            f"sense with regularization = {regularization} and n_iterations = {n_iterations} has "
+            "no solution; both must be above zero"
+        )
+
+
+def unit_of(measured: Measurement) -> Float[Tensor, "batch 1 1 1"]:
+    """Return the largest magnitude of each zero-filled image, 1 for an image of zeros."""
+    peak = measured.magnitude.amax(dim=(-2, -1))[:, None, None, None]
+    return torch.where(peak > 0, peak, 1)
+
+
+@final
+class Sense(Reconstructor):
+    """SENSE with sensitivities that ESPIRiT finds in the central columns.
+
+    Args:
+        regularization: relative to the largest eigenvalue of A^H A; noisier data want more.
+        n_iterations: of conjugate gradients; the default is past what SSIM can see.
+    """
+
+    waits_for_device = True
+
+    def __init__(self, *, regularization: float = 0.01, n_iterations: int = 30) -> None:
+        super().__init__()
+        check_settings(regularization, n_iterations)
+        self.regularization = regularization
+        self.n_iterations = n_iterations
+
+    def calibrate(self, measured: Measurement) -> Complex[Tensor, "batch coil row col"]:
+        return calibrated(measured.kspace, measured.mask)
+
+    @torch.no_grad()
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        maps = self.calibrate(measured) if measured.maps is None else measured.maps
+        unit = unit_of(measured)
+        # A fixed number of iterations: what happens to an image does not depend on its batch.
+        image = conjugate_gradients(
+            combine(measured.zero_filled / unit, maps),
+            measured.mask,
+            maps,
+            regularization=self.regularization,
+            n_iterations=self.n_iterations,
+            tolerance=0.0,
+        )
+        return Reconstruction.of(image.abs() * unit[:, 0])

@@ -1,0 +1,198 @@
+"""Coils: exact operators, BART's maps and images, and nothing told of what was not measured."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coil_slices import N_COILS, N_COLS, N_ROWS, disks, loops, several_coils
+from golden_numbers import Golden
+from kscout.errors import ConfigError
+from kscout.physics import center_mask, coils, fft2c, ifft2c
+from kscout.physics.measurement import Measurement
+from kscout.physics.normalization import magnitude
+from kscout.physics.sampling import apply_mask
+from kscout.reconstruction.sense import normal, solve
+
+
+def agreement(ours: Tensor, theirs: Tensor) -> Tensor:
+    length = torch.linalg.vector_norm(theirs, dim=-3).clamp(min=1e-9)
+    return (ours.conj() * theirs).sum(dim=-3).abs() / length
+
+
+def as_complex(pairs: Tensor) -> Tensor:
+    return torch.view_as_complex(pairs.float().contiguous())
+
+
+def test_encoding_and_its_adjoint_agree(generator: torch.Generator) -> None:
+    shape = (2, 3, 9, 11)
+    maps, kspace = (
+        torch.randn(shape, dtype=torch.complex128, generator=generator) for _ in range(2)
+    )
+    image = torch.randn(2, 9, 11, dtype=torch.complex128, generator=generator)
+    mask = torch.rand(2, 11, generator=generator) < 0.5
+    left = (coils.encode(image, mask, maps).conj() * kspace).sum()
+    right = (image.conj() * coils.encode_adjoint(kspace, mask, maps)).sum()
+    torch.testing.assert_close(left, right)
+    twice = coils.encode_adjoint(coils.encode(image, mask, maps), mask, maps)
+    torch.testing.assert_close(normal(image, mask, maps), twice)
+
+
+def test_combining_undoes_expanding() -> None:
+    maps, image = loops(3, 9, 11), disks(9, 11) + 0j
+    torch.testing.assert_close(coils.combine(coils.expand(image, maps), maps), image)
+
+
+def test_maps_are_found_in_central_columns() -> None:
+    kspace, maps, image = several_coils()
+    found = coils.sensitivities(kspace, n_center=12)
+    norm = torch.linalg.vector_norm(found, dim=1)
+    torch.testing.assert_close(norm, torch.ones_like(norm))
+    inside = image > 0
+    assert agreement(found, maps)[inside].mean() > 0.995
+    combined = coils.combine(ifft2c(kspace), found)
+    torch.testing.assert_close(combined.abs()[inside], image[inside], atol=0.05, rtol=0)
+    assert combined.real[inside].min() > 0
+
+
+def test_maps_agree_with_those_of_bart(golden: Golden) -> None:
+    block = as_complex(golden("multicoil", "center_times_1000")) / 1000
+    kspace = torch.zeros(13, 224, 224, dtype=torch.complex64)
+    kspace[:, 100:124, 100:124] = block
+    rows, foreground = golden("multicoil", "rows"), golden("multicoil", "foreground")
+    ours = coils.sensitivities(kspace, n_center=int(golden("multicoil", "n_center")))
+    found = agreement(ours[:, rows], as_complex(golden("multicoil", "maps")))[foreground]
+    assert found.mean() > 0.999 and found.min() > 0.99
+
+
+def test_sense_agrees_with_bart(golden: Golden) -> None:
+    # Rows of the image are apart where whole columns are measured: BART's solution of some of them.
+    mask, expected = golden("multicoil", "mask"), golden("multicoil", "sense")
+    lines = torch.zeros(13, *expected.shape, dtype=torch.complex64)
+    lines[..., mask] = golden("multicoil", "lines")
+    shifted = torch.fft.fft(torch.fft.ifftshift(lines, dim=-2), dim=-2, norm="ortho")
+    maps = as_complex(golden("multicoil", "maps"))
+    regularization = float(golden("multicoil", "regularization"))
+    found = solve(torch.fft.fftshift(shifted, dim=-2), mask, maps, regularization=regularization)
+    error = torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)
+    assert error < 1e-3
+
+
+def test_sense_solves_its_equation_for_every_image_of_a_batch(generator: torch.Generator) -> None:
+    kspace, maps, _ = several_coils(9, 14)
+    mask = torch.rand(2, 14, generator=generator) < 0.6
+    found = solve(kspace, mask, maps, regularization=0.02)
+    left = normal(found, mask, maps) + 0.02 * found
+    torch.testing.assert_close(left, coils.encode_adjoint(kspace, mask, maps), atol=1e-5, rtol=0)
+    alone = solve(kspace[1], mask[1], maps[1], regularization=0.02)
+    torch.testing.assert_close(found[1], alone, atol=1e-4, rtol=0)
+
+
+def test_compression_keeps_the_energy_of_few_virtual_coils() -> None:
+    kspace, _, _ = several_coils()
+    mixing = torch.randn(9, N_COILS, generator=torch.Generator().manual_seed(1)) + 0j
+    mixed = torch.einsum("vc,bcrk->bvrk", torch.linalg.qr(mixing).Q, kspace)
+    found = coils.compress(mixed, n_coils=N_COILS, n_center=12)
+    torch.testing.assert_close(
+        magnitude(ifft2c(found)), magnitude(ifft2c(mixed)), atol=1e-4, rtol=0
+    )
+    energy = found.abs().square().sum(dim=(0, 2, 3))
+    assert (energy.diff() <= 0).all()
+    assert coils.compress(kspace, n_center=12) is kspace
+
+
+def test_central_columns_are_counted_as_center_mask_lays_them() -> None:
+    for n_cols in (10, 11):
+        for n in range(1, n_cols + 1):
+            mask = center_mask(n_cols, n)
+            assert coils.n_central(mask) == n and torch.equal(coils.central_mask(mask), mask)
+            scattered = mask.clone()
+            scattered[0] = True
+            assert coils.n_central(scattered) in (n, n_cols)
+        assert coils.n_central(~center_mask(n_cols, 1)) == 0
+
+
+def test_each_image_is_calibrated_by_its_own_mask() -> None:
+    kspace, _, _ = several_coils()
+    mask = torch.stack([center_mask(N_COLS, 9), center_mask(N_COLS, 14)])
+    found = coils.calibrated(kspace, mask)
+    for index, n_center in enumerate((9, 14)):
+        alone = coils.sensitivities(kspace[index], n_center=n_center)
+        torch.testing.assert_close(found[index], alone, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("n_center", [0, 7, N_COLS + 1])
+def test_too_few_central_columns_are_refused_in_one_sentence(n_center: int) -> None:
+    kspace, _, _ = several_coils()
+    with pytest.raises(ConfigError, match=rf"need 8 to {N_COLS} central columns, found {n_center}"):
+        coils.sensitivities(kspace, n_center=n_center)
+
+
+def test_one_coil_keeps_the_phase_of_the_object_alone() -> None:
+    image = disks(N_ROWS, N_COLS) * torch.polar(torch.tensor(1.0), torch.linspace(0, 2, N_COLS))
+    maps = coils.sensitivities(fft2c(image)[None, None], n_center=5)
+    torch.testing.assert_close(maps.abs(), torch.ones_like(maps.abs()))
+    combined = coils.combine(image[None, None], maps)[0]
+    inside = image.abs() > 0
+    assert combined.imag[inside].abs().mean() < 0.1 * combined.real[inside].mean()
+
+
+UNSEEN = {"others": -37.0, "minus zero": -0.0, "not a number": torch.nan, "infinite": torch.inf}
+
+
+@pytest.mark.parametrize("unseen", UNSEEN.values(), ids=UNSEEN)
+def test_nothing_unmeasured_leaks(unseen: float) -> None:
+    kspace, _, _ = several_coils()
+    mask = center_mask(N_COLS, 12).expand(2, -1)
+    mask = mask | (torch.arange(N_COLS) == 2)
+    other = torch.where(mask[:, None, None], kspace, torch.complex(*torch.tensor([unseen] * 2)))
+    seen, also = (Measurement.of(y, mask) for y in (kspace, other))
+    for one, two in [
+        (apply_mask(kspace, mask), apply_mask(other, mask)),
+        (seen.zero_filled, also.zero_filled),
+        (seen.normalized, also.normalized),
+        (coils.calibrated(kspace, mask), coils.calibrated(other, mask)),
+        (coils.rough_sensitivities(kspace, mask), coils.rough_sensitivities(other, mask)),
+        (
+            coils.compress(kspace, n_coils=2, n_center=12)[..., mask[0]],
+            coils.compress(other, n_coils=2, n_center=12)[..., mask[0]],
+        ),
+    ]:
+        # To the last bit, the sign of a zero included.
+        assert one.contiguous().numpy().tobytes() == two.contiguous().numpy().tobytes()
+
+
+@pytest.mark.skipif(shutil.which("bart") is None, reason="BART is not installed")
+def test_bart_itself_finds_the_same_maps_and_image(tmp_path: Path) -> None:
+    kspace, _, image = several_coils(64, 64)
+    mask = center_mask(64, 24) | (torch.arange(64) % 3 == 0)
+
+    def write(name: str, array: Tensor) -> None:
+        # READ, PHS1, PHS2, COIL in Fortran order: rows and columns are the first two.
+        values = array.permute(1, 2, 0).numpy()[:, :, None].astype(np.complex64)
+        (tmp_path / f"{name}.hdr").write_text(f"# Dimensions\n{' '.join(map(str, values.shape))}\n")
+        (tmp_path / f"{name}.cfl").write_bytes(values.ravel(order="F").tobytes())
+
+    def read(name: str, n_coils: int) -> Tensor:
+        values = np.fromfile(tmp_path / f"{name}.cfl", dtype=np.complex64)
+        values = values[: n_coils * 64 * 64].reshape(64, 64, n_coils, order="F")
+        return torch.from_numpy(values.transpose(2, 0, 1).copy())
+
+    def bart(*words: str) -> None:
+        subprocess.run(["bart", *words], cwd=tmp_path, check=True, capture_output=True)
+
+    write("full", kspace[0])
+    write("measured", coils.keep(kspace[0], mask))
+    bart("ecalib", "-m", "1", "-r", "24", "-k", "6", "-c", "0", "full", "maps")
+    theirs = read("maps", N_COILS)
+    ours = coils.sensitivities(kspace[0], n_center=24)
+    assert agreement(ours, theirs)[image[0] > 0].mean() > 0.99
+    bart(*"pics -w 1 -i 200 -l2 -r 0.01 measured maps image".split())
+    found = solve(coils.keep(kspace[0], mask), mask, theirs, regularization=0.01)
+    expected = read("image", 1)[0]
+    error = torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)
+    assert error < 1e-3

@@ -1,0 +1,61 @@
+"""SENSE in the simulator: sensitivities of the start are kept, and coils pay."""
+
+import pytest
+import torch
+
+from coil_slices import coil_batch
+from kscout.acquisition.episode import Simulator
+from kscout.core import Measurement
+from kscout.errors import ConfigError
+from kscout.physics.normalization import denormalize
+from kscout.reconstruction.sense import Sense
+from kscout.reconstruction.zero_filled import ZeroFilled
+
+N_INITIAL, COLUMNS = 9, torch.tensor([[2, 7], [30, 28]])
+
+
+def test_an_acquisition_keeps_the_sensitivities_of_its_start() -> None:
+    batch = coil_batch()
+    simulator = Simulator(batch, Sense(), protocol="blind")
+    start = simulator.start(N_INITIAL)
+    assert start.maps is not None
+    state = start
+    for column in COLUMNS.T:
+        state = simulator.acquire(state, column)
+    measured = Measurement.of(batch.kspace, state.mask)
+    expected = Sense().reconstruct(Measurement(measured.zero_filled, state.mask, maps=start.maps))
+    torch.testing.assert_close(state.image, expected.image, atol=1e-4, rtol=0)
+    grown = simulator.grow(start, state.mask)
+    torch.testing.assert_close(grown.image, expected.image, atol=1e-4, rtol=0)
+    torch.testing.assert_close(grown.maps, start.maps, atol=0, rtol=0)
+    branches = simulator.branch(start, COLUMNS)
+    assert branches.follow(torch.tensor([1, 0])).maps is not None
+
+
+def test_sense_beats_zero_filling() -> None:
+    batch = coil_batch()
+    mask = (torch.arange(batch.n_cols) % 2 == 0).expand(2, -1).clone()
+    mask[:, 12:21] = True
+    errors = []
+    for reconstructor in (ZeroFilled(), Sense()):
+        found = reconstructor(batch.kspace, mask)
+        image = denormalize(found.image, found.mean, found.std)
+        errors.append((image - batch.target).square().mean())
+    assert errors[1] < 0.2 * errors[0]
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e5])
+def test_units_do_not_matter(factor: float) -> None:
+    batch = coil_batch()
+    mask = torch.arange(batch.n_cols) % 3 == 0
+    mask[10:23] = True
+    mask = mask.expand(2, -1)
+    plain, scaled = Sense()(batch.kspace, mask), Sense()(batch.kspace * factor, mask)
+    torch.testing.assert_close(scaled.image, plain.image, atol=1e-3, rtol=0)
+    torch.testing.assert_close(scaled.std, plain.std * factor, atol=0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("regularization, n_iterations", [(0.0, 5), (-1.0, 5), (0.1, 0)])
+def test_settings_without_a_solution_are_refused(regularization: float, n_iterations: int) -> None:
+    with pytest.raises(ConfigError, match="both must be above zero"):
+        Sense(regularization=regularization, n_iterations=n_iterations)
