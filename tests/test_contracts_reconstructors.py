@@ -10,7 +10,11 @@ from kscout.errors import ConfigError
 from kscout.physics.normalization import magnitude, normalize
 from kscout.reconstruction import RECONSTRUCTORS
 
-SMALL = {"unet": {"n_channels": 2, "n_pools": 2}, "fastmri-unet": {"n_channels": 2, "n_pools": 2}}
+SMALL = {
+    "unet": {"n_channels": 2, "n_pools": 2},
+    "fastmri-unet": {"n_channels": 2, "n_pools": 2},
+    "varnet": {"n_cascades": 2, "n_channels": 2, "sensitivity_channels": 2},
+}
 
 WIDE = ("sense",)
 """Sensitivities need eight central columns, which the checks start from at 64."""

@@ -26,9 +26,9 @@ def same_state(one: nn.Module, other: nn.Module) -> bool:
 
 def test_the_table_has_what_the_documentation_names() -> None:
     untrained = {"zero-filled", "total-variation", "sense"}
-    assert set(RECONSTRUCTORS) == untrained | {"unet", "fastmri-unet"}
+    assert set(RECONSTRUCTORS) == untrained | {"unet", "fastmri-unet", "varnet"}
     learned = {name for name, kind in RECONSTRUCTORS.items() if is_learnable(kind())}
-    assert learned == {"unet", "fastmri-unet"}
+    assert learned == {"unet", "fastmri-unet", "varnet"}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,10 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
             r"neither a file nor a run folder.*sense, total-variation, zero-filled",
         ),
         (tmp_path / "empty", r"holds no weights\.safetensors"),
-        (tmp_path / "varnet", r"no U-Net of the paper or of fastMRI .*cascades\.0\.w"),
+        (
+            tmp_path / "varnet",
+            r"no U-Net of the paper or of fastMRI, nor a VarNet .*cascades\.0\.w",
+        ),
         (tmp_path / "two_channels", r"does not fit fastmri-unet"),
         (policy, r"holds a policy; load it with kscout\.policies\.load"),
         (write(tmp_path / "policy", {}, "conv", "policy"), r"holds a policy"),

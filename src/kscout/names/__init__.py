@@ -92,6 +92,9 @@ RECONSTRUCTORS = Table(
         ),
         "unet": ReconstructorEntry("unet:UNet", "the paper's U-Net"),
         "fastmri-unet": ReconstructorEntry("fastmri_unet:FastMRIUNet", "fastMRI's U-Net of today"),
+        "varnet": ReconstructorEntry(
+            "varnet:VarNet", "unrolled network for coils (arXiv 2004.06688)"
+        ),
     },
 )
 

@@ -116,12 +116,12 @@ def sensitivities(
     block = kspace[..., rows.start : rows.stop, columns.start : columns.stop]
     rough = ifft2c(_windowed(block, n_rows, n_cols))
     if n_coils == 1:
-        return _unit(rough)
+        return unit_norm(rough)
     kernel = (min(KERNEL, len(rows) // 2), min(KERNEL, n_center // 2))
     projection = _pixel_projection(_patch_projection(block, kernel), kernel, n_rows, n_cols)
-    maps = _unit(rough)
+    maps = unit_norm(rough)
     for _ in range(N_POWER_ITERATIONS):
-        maps = _unit((projection * maps.unsqueeze(-4)).sum(dim=-3))
+        maps = unit_norm((projection * maps.unsqueeze(-4)).sum(dim=-3))
     return maps * _phase((maps.conj() * rough).sum(dim=-3, keepdim=True))
 
 
@@ -142,7 +142,7 @@ def rough_sensitivities(
     by_rows = _window(_offset(n_rows, mask.device), min(n_rows, MOST_CENTRAL))
     by_cols = _window(_offset(mask.shape[-1], mask.device), n_center[:, None])
     window = by_rows[:, None] * by_cols[:, None]
-    return _unit(ifft2c(keep(kspace, center) * window[:, None]))
+    return unit_norm(ifft2c(keep(kspace, center) * window[:, None]))
 
 
 def n_central(mask: Bool[Tensor, "*lead col"]) -> Int[Tensor, "*lead"]:
@@ -271,7 +271,7 @@ def _waves(n: int, n_lags: int, like: Tensor) -> Complex[Tensor, "n lag"]:
     return torch.polar(torch.ones_like(angle), angle).to(like.dtype)
 
 
-def _unit(maps: Complex[Tensor, "*lead coil row col"]) -> Complex[Tensor, "*lead coil row col"]:
+def unit_norm(maps: Complex[Tensor, "*lead coil row col"]) -> Complex[Tensor, "*lead coil row col"]:
     """Return maps of unit norm over coils; where all are zero, the first coil sees all."""
     norm = torch.linalg.vector_norm(maps, dim=-3, keepdim=True)
     first = torch.zeros_like(maps)

@@ -25,6 +25,8 @@ from kscout.weights import (
 from kscout.zoo import zoo_names, zoo_path
 
 FIRST_WEIGHT = "down_sample_layers.0.layers.0.weight"
+CASCADE, SENSITIVITY = "cascades.0.model.unet.", "sens_net.norm_unet.unet."
+"""Where a VarNet keeps its U-Nets."""
 
 
 def is_learnable(reconstructor: Reconstructor) -> bool:
@@ -73,13 +75,17 @@ def _weights_file(path: Path) -> Path:
 
 def _from_pickle(path: Path) -> Weights:
     state = read_checkpoint(path)
-    inside = {name: value for name, value in state.items() if name.startswith("unet.")}
-    state = without_prefix(inside or state, "unet.")
+    for prefix in ("unet.", "varnet."):
+        inside = {name: value for name, value in state.items() if name.startswith(prefix)}
+        state = without_prefix(inside or state, prefix)
+    component = _recognize(path, state)
+    is_unrolled = component == "varnet"
+    within = "" if is_unrolled else "network."
     return Weights(
         kind="reconstructor",
-        component=_recognize(path, state),
-        arguments=_network_arguments(state),
-        state={f"network.{name}": value.float() for name, value in state.items()},
+        component=component,
+        arguments=(_unrolled_arguments if is_unrolled else _network_arguments)(state),
+        state={f"{within}{name}": value.float() for name, value in state.items()},
         extra={"source": path.name},
     )
 
@@ -91,11 +97,29 @@ def _recognize(path: Path, state: dict[str, Tensor]) -> str:
         return "fastmri-unet"
     if FIRST_WEIGHT in state and any(name.startswith("up_sample_layers.") for name in state):
         return "unet"
+    if all(name in state for name in (CASCADE + FIRST_WEIGHT, SENSITIVITY + FIRST_WEIGHT)):
+        return "varnet"
     names = ", ".join(list(state)[:3]) or "none"
     raise WeightsError(
-        f"{path} holds no U-Net of the paper or of fastMRI (first tensors: {names}); "
+        f"{path} holds no U-Net of the paper or of fastMRI, nor a VarNet (first tensors: {names}); "
         "other networks are loaded from files that kscout has written"
     )
+
+
+def _unrolled_arguments(state: dict[str, Tensor]) -> dict[str, Any]:
+    of_cascades, of_sensitivities = (
+        _network_arguments(
+            {
+                name.removeprefix(prefix): value
+                for name, value in state.items()
+                if name.startswith(prefix)
+            }
+        )
+        for prefix in (CASCADE, SENSITIVITY)
+    )
+    cascades = {name.split(".")[1] for name in state if name.startswith("cascades.")}
+    of_sensitivities = {f"sensitivity_{key[2:]}": n for key, n in of_sensitivities.items()}
+    return {"n_cascades": len(cascades), **of_cascades, **of_sensitivities}
 
 
 def _network_arguments(state: dict[str, Tensor]) -> dict[str, Any]:

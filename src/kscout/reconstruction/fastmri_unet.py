@@ -67,12 +67,20 @@ class FastMRINetwork(nn.Module):
 
     Takes any size whose coarsest level has two pixels or more; where a side is odd at some level,
     the upsampled features are extended by reflection to the size of the skip connection.
+
+    Args:
+        n_channels: features of the finest level.
+        n_pools: number of poolings.
+        dropout: probability of dropping a feature map in training.
+        n_images: real images that it takes and returns: 2 for a complex one.
     """
 
-    def __init__(self, *, n_channels: int, n_pools: int, dropout: float) -> None:
+    def __init__(
+        self, *, n_channels: int, n_pools: int, dropout: float = 0.0, n_images: int = 1
+    ) -> None:
         super().__init__()
         widths = [n_channels * 2**level for level in range(n_pools + 1)]
-        pairs = list(zip([1, *widths], widths[:-1], strict=False))
+        pairs = list(zip([n_images, *widths], widths[:-1], strict=False))
         self.down_sample_layers = nn.ModuleList(ConvolutionBlock(i, o, dropout) for i, o in pairs)
         self.conv = ConvolutionBlock(widths[-2], widths[-1], dropout)
         self.up_conv = nn.ModuleList()
@@ -81,10 +89,10 @@ class FastMRINetwork(nn.Module):
             self.up_transpose_conv.append(UpsamplingBlock(2 * width, width))
             block: nn.Module = ConvolutionBlock(2 * width, width, dropout)
             if width == n_channels:
-                block = nn.Sequential(block, nn.Conv2d(n_channels, 1, kernel_size=1))
+                block = nn.Sequential(block, nn.Conv2d(n_channels, n_images, kernel_size=1))
             self.up_conv.append(block)
 
-    def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
+    def forward(self, image: Float[Tensor, "batch n row col"]) -> Float[Tensor, "batch n row col"]:
         check_size(image.shape[-2], image.shape[-1], len(self.down_sample_layers))
         features, skips = image, []
         for block in self.down_sample_layers:

@@ -75,12 +75,12 @@ def train_reconstructor(
             config.reconstructor, seed=training.seed, protocol=training.protocol
         ).to(place)
         check_trainable(model, training.protocol)
-        n_rows, n_cols = [store.array(split).size for split in ("val", "train")][-1]
+        shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
         n_images = min(training.batch_size, _VALIDATION_BATCH)
         check_memory(
-            n_images * model.n_bytes(1, n_rows, n_cols),
+            n_images * model.n_bytes(*shape),
             place,
-            f"a batch of {n_images:,} images of {n_rows}x{n_cols}",
+            f"a batch of {n_images:,} images of {shape[1]}x{shape[2]}",
             "lower --batch-size, or make the network smaller",
         )
         with opened_run(out, config, inputs, place) as run:
@@ -136,7 +136,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         self.selectable = slices.selectable.cpu()
         parameters = list(self.trainee.module.parameters())
         self.gradients: EagerGradients | GraphedGradients
-        if slices.device.type == "cuda":
+        if slices.device.type == "cuda" and not self.trainee.module.waits_for_device:
             first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
             example = slices.batch(first)
             self.trainee.module.train()

@@ -209,6 +209,7 @@ class GradientEstimator(Estimator, ABC):
         backward = partial(self._backward, group, len(per_slice))
         # A metric from outside may wait for the device, which no graph can.
         is_plain = not self.is_pure or is_outside(self.trainees[0].config.training.metric)
+        is_plain |= self.reconstructor.waits_for_device
         if is_plain or self.device.type != "cuda":
             return EagerGradients(backward, self.parameters(group))(inputs)
         size = batch.kspace.shape

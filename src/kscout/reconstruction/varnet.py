@@ -1,0 +1,166 @@
+"""An unrolled variational network for several coils: data consistency and learned corrections.
+
+Sriram et al. 2020 (arXiv 2004.06688), small by default. With coil images z, measured images z0 and
+sensitivities S each cascade computes
+
+    z <- z - eta (F^-1 M F z - z0) - S U(S^H z),
+
+where U is a U-Net on the combined complex image. The networks normalize what they see and undo it,
+so that the whole is indifferent to the scanner's units. Parameter names are those of fastMRI's
+checkpoints.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kscout.core import Measurement, Reconstruction, Reconstructor
+from kscout.errors import ConfigError, unknown_name
+from kscout.physics.coils import calibrated, central_mask, combine, expand, keep, unit_norm
+from kscout.physics.fourier import ifft2c
+from kscout.reconstruction.fastmri_unet import FastMRINetwork
+from kscout.reconstruction.unet_network import peak_bytes
+
+SENSITIVITIES = ("learned", "espirit")
+_MULTIPLE = 16
+"""Images are padded to this multiple, as fastMRI pads them."""
+_TINY = 1e-30
+
+
+@final
+class ComplexUNet(nn.Module):
+    """fastMRI's U-Net on real and imaginary parts, each normalized by its own statistics."""
+
+    def __init__(self, *, n_channels: int, n_pools: int) -> None:
+        super().__init__()
+        self.unet = FastMRINetwork(n_channels=n_channels, n_pools=n_pools, n_images=2)
+
+    def forward(self, image: Complex[Tensor, "batch row col"]) -> Complex[Tensor, "batch row col"]:
+        parts = torch.stack([image.real, image.imag], dim=1)
+        std, mean = torch.std_mean(parts, dim=(-2, -1), keepdim=True)
+        std = std.clamp(min=_TINY)
+        sides = [_padding(n) for n in (parts.shape[-1], parts.shape[-2])]
+        (left, right), (above, below) = sides
+        padded = F.pad((parts - mean) / std, [left, right, above, below])
+        found = self.unet(padded).float()
+        found = found[..., above : above + parts.shape[-2], left : left + parts.shape[-1]]
+        return torch.complex(*(found * std + mean).unbind(dim=1))
+
+
+def _padding(n: int) -> tuple[int, int]:
+    """Return how much is added before and after `n` pixels."""
+    missing = -n % _MULTIPLE
+    return missing // 2, missing - missing // 2
+
+
+@final
+class Cascade(nn.Module):
+    """One step: towards the data, and a learned correction of the combined image."""
+
+    def __init__(self, *, n_channels: int, n_pools: int) -> None:
+        super().__init__()
+        self.model = ComplexUNet(n_channels=n_channels, n_pools=n_pools)
+        self.dc_weight = nn.Parameter(torch.ones(1))
+
+    def forward(
+        self,
+        images: Complex[Tensor, "batch coil row col"],
+        measured: Measurement,
+        maps: Complex[Tensor, "batch coil row col"],
+    ) -> Complex[Tensor, "batch coil row col"]:
+        # Transforms along the rows cancel: whole columns are measured.
+        kept = torch.fft.ifftshift(measured.mask, dim=-1)[:, None, None, :]
+        seen = torch.fft.ifft(torch.fft.fft(images) * kept)
+        correction = expand(self.model(combine(images, maps)), maps)
+        return images - self.dc_weight * (seen - measured.zero_filled) - correction
+
+
+@final
+class SensitivityNetwork(nn.Module):
+    """Sensitivities from the images of the central columns, coil by coil."""
+
+    def __init__(self, *, n_channels: int, n_pools: int) -> None:
+        super().__init__()
+        self.norm_unet = ComplexUNet(n_channels=n_channels, n_pools=n_pools)
+
+    def forward(
+        self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
+    ) -> Complex[Tensor, "batch coil row col"]:
+        images = ifft2c(keep(kspace, central_mask(mask)))
+        return unit_norm(self.norm_unet(images.flatten(0, 1)).unflatten(0, images.shape[:2]))
+
+
+@final
+class VarNet(Reconstructor):
+    """Cascades on coil images, then the root of the sum of squares.
+
+    Args:
+        n_cascades: steps, each with a U-Net of its own (fastMRI: 12).
+        n_channels: features of the finest level of these (fastMRI: 18).
+        n_pools: number of poolings of these (fastMRI: 4).
+        sensitivities: `learned` by a network from the central columns, however few; or `espirit`,
+            which takes eight of them or more.
+        sensitivity_channels: features of the network that learns them (fastMRI: 8).
+        sensitivity_pools: its number of poolings (fastMRI: 4).
+    """
+
+    def __init__(
+        self,
+        *,
+        n_cascades: int = 6,
+        n_channels: int = 12,
+        n_pools: int = 3,
+        sensitivities: str = "learned",
+        sensitivity_channels: int = 6,
+        sensitivity_pools: int = 3,
+    ) -> None:
+        super().__init__()
+        if sensitivities not in SENSITIVITIES:
+            raise unknown_name("sensitivities", sensitivities, list(SENSITIVITIES))
+        sizes = (n_cascades, n_channels, n_pools, sensitivity_channels, sensitivity_pools)
+        if min(sizes) < 1:
+            raise ConfigError(
+                f"a variational network of {n_cascades} cascades, {n_channels} and "
+                f"{sensitivity_channels} channels, {n_pools} and {sensitivity_pools} poolings does "
+                "not exist; all start at 1"
+            )
+        self.n_cascades = n_cascades
+        self.n_channels = n_channels
+        self.n_pools = n_pools
+        self.sensitivities = sensitivities
+        self.sensitivity_channels = sensitivity_channels
+        self.sensitivity_pools = sensitivity_pools
+        self.waits_for_device = sensitivities == "espirit"
+        self.sens_net: SensitivityNetwork | None = None
+        if sensitivities == "learned":
+            self.sens_net = SensitivityNetwork(
+                n_channels=sensitivity_channels, n_pools=sensitivity_pools
+            )
+        self.cascades = nn.ModuleList(
+            Cascade(n_channels=n_channels, n_pools=n_pools) for _ in range(n_cascades)
+        )
+
+    def calibrate(self, measured: Measurement) -> Complex[Tensor, "batch coil row col"]:
+        find = calibrated if self.sens_net is None else self.sens_net
+        return find(measured.kspace, measured.mask)
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        maps = self.calibrate(measured) if measured.maps is None else measured.maps
+        images = measured.zero_filled
+        for cascade in self.cascades:
+            images = cascade(images, measured, maps)
+        return Reconstruction.of(_root(images))
+
+    def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+        # A few complex images per coil besides the features of one cascade.
+        coils = 64 * n_coils * n_rows * n_cols
+        return peak_bytes(self.n_channels, 1, n_rows, n_cols) + coils
+
+
+def _root(images: Complex[Tensor, "batch coil row col"]) -> Float[Tensor, "batch row col"]:
+    """Return the root of the sum of squares, with finite gradients where an image is zero."""
+    energy = (images.real.square() + images.imag.square()).sum(dim=1)
+    return energy.clamp(min=_TINY).sqrt()

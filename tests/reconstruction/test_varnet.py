@@ -1,0 +1,147 @@
+"""The unrolled network, against its definition in k-space written out for a state dict."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from coil_slices import coil_batch
+from fastmri_definition import expected_output
+from kscout.acquisition.episode import Simulator
+from kscout.config import ReconstructorTraining
+from kscout.errors import ConfigError, KScoutError, WeightsError
+from kscout.physics import center_mask, fft2c, ifft2c
+from kscout.physics.normalization import denormalize, magnitude
+from kscout.reconstruction import load, save
+from kscout.reconstruction.varnet import VarNet
+from kscout.training.reconstructor import training_loss
+
+TINY = {"n_cascades": 2, "n_channels": 2, "n_pools": 2}
+TINY |= {"sensitivity_channels": 3, "sensitivity_pools": 1}
+
+
+def complex_unet(state: dict[str, Tensor], prefix: str, image: Tensor, n_pools: int) -> Tensor:
+    """Normalize real and imaginary parts, pad with zeros to multiples of 16, and undo it all."""
+    own = {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
+    n_rows, n_cols = image.shape[-2:]
+    parts = torch.stack([image.real, image.imag], dim=1)
+    mean, std = parts.mean(dim=(2, 3), keepdim=True), parts.std(dim=(2, 3), keepdim=True)
+    above, left = (-n_rows % 16) // 2, (-n_cols % 16) // 2
+    padded = torch.zeros(len(image), 2, n_rows + -n_rows % 16, n_cols + -n_cols % 16)
+    padded[..., above : above + n_rows, left : left + n_cols] = (parts - mean) / std
+    found = expected_output(own, padded, n_pools)
+    found = found[..., above : above + n_rows, left : left + n_cols] * std + mean
+    return torch.complex(found[:, 0], found[:, 1])
+
+
+def expected_image(state: dict[str, Tensor], kspace: Tensor, mask: Tensor, n: int) -> Tensor:
+    """The same network in k-space, where fastMRI computes it."""
+    measured = kspace * mask[:, None, None]
+    center = ifft2c(kspace * center_mask(mask.shape[1], n))
+    maps = torch.stack(
+        [complex_unet(state, "sens_net.norm_unet.unet.", one, 1) for one in center.unbind(dim=1)],
+        dim=1,
+    )
+    maps = maps / maps.abs().square().sum(dim=1, keepdim=True).sqrt()
+    current = measured
+    for index in range(2):
+        reduced = (ifft2c(current) * maps.conj()).sum(dim=1)
+        refined = complex_unet(state, f"cascades.{index}.model.unet.", reduced, 2)
+        weight = state[f"cascades.{index}.dc_weight"]
+        away = torch.where(mask[:, None, None], current - measured, 0) * weight
+        current = current - away - fft2c(refined[:, None] * maps)
+    return magnitude(ifft2c(current))
+
+
+def made(**changes: object) -> VarNet:
+    torch.manual_seed(0)
+    model = VarNet(**{**TINY, **changes}).eval()
+    with torch.no_grad():
+        for index, cascade in enumerate(model.cascades):
+            cascade.dc_weight.fill_(0.7 + 0.2 * index)
+    return model
+
+
+def masks(n_cols: int = 33, n_center: int = 9) -> Tensor:
+    mask = center_mask(n_cols, n_center) | (torch.arange(n_cols) % 5 == 0)
+    return mask.expand(2, -1)
+
+
+def test_the_network_is_the_one_of_its_definition() -> None:
+    batch, model, mask = coil_batch(), made(), masks()
+    with torch.no_grad():
+        found = model(batch.kspace, mask)
+        expected = expected_image(dict(model.state_dict()), batch.kspace, mask, 9)
+    image = denormalize(found.image, found.mean, found.std)
+    torch.testing.assert_close(image, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", ["", "varnet.", "module."])
+def test_state_dicts_under_the_names_of_fastmri_load(tmp_path: Path, prefix: str) -> None:
+    model, batch = made(), coil_batch()
+    state: dict[str, Tensor] = {f"{prefix}{name}": x for name, x in model.state_dict().items()}
+    if prefix == "varnet.":
+        state["loss.w"] = torch.ones(1, 1, 7, 7)
+    torch.save({"state_dict": state} if prefix else state, tmp_path / "varnet.pt")
+    loaded = load(tmp_path / "varnet.pt")
+    assert isinstance(loaded, VarNet)
+    with torch.no_grad():
+        found, expected = loaded(batch.kspace, masks()), model(batch.kspace, masks())
+    assert torch.equal(found.image, expected.image)
+    save(tmp_path / "ours.safetensors", loaded)
+    again = load(tmp_path / "ours.safetensors")
+    assert isinstance(again, VarNet) and again.sensitivity_pools == 1
+
+
+def test_a_state_dict_that_lacks_a_cascade_is_refused(tmp_path: Path) -> None:
+    state = {k: x for k, x in made().state_dict().items() if "cascades.1.model" not in k}
+    torch.save(state, tmp_path / "torn.pt")
+    with pytest.raises(WeightsError, match=r"torn\.pt does not fit varnet .*the file has no"):
+        load(tmp_path / "torn.pt")
+
+
+@pytest.mark.parametrize("sensitivities", ["learned", "espirit"])
+def test_it_learns(sensitivities: str) -> None:
+    batch, model, mask = coil_batch(), made(sensitivities=sensitivities), masks()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    training, losses = ReconstructorTraining(protocol="blind"), []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = training_loss(model.train(), batch, mask, training)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("n_initial", [3, 9])
+def test_an_acquisition_keeps_the_sensitivities_of_its_start(n_initial: int) -> None:
+    simulator = Simulator(coil_batch(), made(), protocol="blind")
+    start = simulator.start(n_initial)
+    later = simulator.acquire(start, torch.tensor([2, 30]))
+    assert later.maps is not None and torch.equal(later.maps, start.maps)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e5])
+def test_units_do_not_matter(factor: float) -> None:
+    batch, model = coil_batch(), made()
+    with torch.no_grad():
+        plain, scaled = model(batch.kspace, masks()), model(batch.kspace * factor, masks())
+    torch.testing.assert_close(scaled.image, plain.image, atol=1e-3, rtol=0)
+    torch.testing.assert_close(scaled.std, plain.std * factor, atol=0, rtol=1e-3)
+
+
+def test_few_central_columns_are_for_learned_sensitivities() -> None:
+    batch, mask = coil_batch(), center_mask(33, 3).expand(2, -1)
+    with torch.no_grad():
+        assert made()(batch.kspace, mask).image.isfinite().all()
+        with pytest.raises(ConfigError, match=r"found 3; .* a reconstruction that learns"):
+            made(sensitivities="espirit")(batch.kspace, mask)
+
+
+@pytest.mark.parametrize("wrong", [{"n_cascades": 0}, {"sensitivities": "guessed"}])
+def test_networks_that_do_not_exist_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(KScoutError, match=r"all start at 1|espirit, learned"):
+        VarNet(**{**TINY, **wrong})
