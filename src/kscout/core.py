@@ -189,6 +189,12 @@ class Reconstructor(nn.Module, ABC):
             )
         return self.to(device).eval().requires_grad_(False)
 
+    def refresh(self) -> None:
+        """Take the present weights of what this is a frozen view of, in place.
+
+        A CUDA graph that holds the view sees the change. Nothing to do where both share weights.
+        """
+
 
 @final
 @dataclass(frozen=True)

@@ -295,7 +295,7 @@ class _Acquisition:
 class _Settings:
     """What tables and figures take from the settings of a run, of any estimator and version."""
 
-    kind: Literal["reconstructor", "policy"]
+    kind: Literal["reconstructor", "policy", "joint"]
     training: _Training
     acquisition: _Acquisition | None = None
     others: Annotated[dict[str, Any], REST] = field(default_factory=dict)

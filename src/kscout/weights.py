@@ -31,6 +31,20 @@ SCHEMA_VERSION = 1
 WEIGHTS_NAME = "weights.safetensors"
 """What the weights in a run folder are called."""
 
+
+def policy_beside(path: Path) -> Path:
+    """Return where a policy lies that learned together with the reconstruction of a file."""
+    return path.with_stem(f"{path.stem}-policy")
+
+
+def policy_file(path: Path) -> Path:
+    """Return the file of a policy's weights: of a run folder that in it, else the file itself."""
+    if not path.is_dir():
+        return path
+    alone = path / WEIGHTS_NAME
+    return policy_beside(alone) if policy_beside(alone).is_file() else alone
+
+
 Kind = Literal["reconstructor", "policy"]
 
 _TABLES: dict[str, Table[Any]] = {"reconstructor": RECONSTRUCTORS, "policy": POLICIES}

@@ -24,6 +24,7 @@ FITTED = {
     "na-oracle": {"n_cols": N_COLS, "order": [15, 2]},
     "conv": {"n_cols": N_COLS, "n_rows": N_ROWS, "n_channels": 2, "n_hidden": 7},
     "alphazero": {"n_cols": N_COLS, "n_rows": N_ROWS, "n_channels": 2, "n_hidden": 7},
+    "density": {"n_cols": N_COLS},
     "column": {
         **{"n_cols": N_COLS, "horizon": HORIZON, "width": 8, "n_layers": 1, "n_heads": 2},
         **{"channels": [8], "image_channels": [8], "n_bins": 2},
@@ -121,7 +122,7 @@ def test_exactly_the_oracles_ask_for_the_target() -> None:
 
 def test_exactly_these_policies_are_stochastic() -> None:
     stochastic = {name for name, policy in POLICIES.items() if policy.is_stochastic}
-    assert stochastic == {"random", "variable-density", "conv", "alphazero", "column"}
+    assert stochastic == {"random", "variable-density", "conv", "alphazero", "column", "density"}
 
 
 def test_random_is_uniform_over_unmeasured_columns(generator: torch.Generator) -> None:

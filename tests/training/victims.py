@@ -38,7 +38,8 @@ def run_trainings(trainings: Sequence[tuple[Sequence[str], str]]) -> list[int]:
 def main() -> None:
     """Run what standard input asks for, and print the exit codes."""
     # The first optimizer of a process imports torch._dynamo, which takes seconds.
-    for module in ("torch._dynamo", "kscout.training.reconstructor", "kscout.training.policy"):
+    trainings = ("reconstructor", "policy", "joint.train")
+    for module in ("torch._dynamo", *(f"kscout.training.{name}" for name in trainings)):
         importlib.import_module(module)
     from training_stores import run_command
 

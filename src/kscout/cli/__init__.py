@@ -23,6 +23,7 @@ from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
 from kscout.cli.report import report
 from kscout.cli.threads import share_the_machine
+from kscout.cli.train_joint import train_joint
 from kscout.cli.train_policy import train_policy, train_together
 from kscout.errors import KScoutError
 
@@ -69,7 +70,8 @@ app.command()(demo)
 app.add_typer(data.app, name="data", help="Make, import and look at stores of slices.")
 train.app.command("policy")(train_policy)
 train.app.command("policies")(train_together)
-app.add_typer(train.app, name="train", help="Train a reconstructor or a policy.")
+train.app.command("joint")(train_joint)
+app.add_typer(train.app, name="train", help="Train a reconstructor, a policy, or both.")
 app.command()(evaluate)
 app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs and results.")
 app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")

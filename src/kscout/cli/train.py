@@ -21,7 +21,7 @@ _PRESETS = f"{' or '.join(RECONSTRUCTOR_TRAININGS)}: masks of the first start fr
 
 @app.callback()
 def train() -> None:
-    """Train a reconstructor or a policy."""
+    """Train a reconstructor, a policy, or both."""
 
 
 @app.command("reconstructor")

@@ -1,5 +1,15 @@
 """Settings of a run: classes and presets (`schema`, `training`), read strictly (`records`)."""
 
+from kscout.config.joint import (
+    DenseSampling,
+    FixedSampling,
+    JointTraining,
+    LearnedSampling,
+    LoupeSampling,
+    RandomSampling,
+    StraightThroughSampling,
+    warmed_rate,
+)
 from kscout.config.layers import (
     assigned,
     differences,
@@ -27,6 +37,7 @@ from kscout.config.schema import (
     AcquisitionSetting,
     Component,
     Config,
+    JointConfig,
     PolicyConfig,
     ReconstructorConfig,
 )
@@ -52,15 +63,23 @@ __all__ = [
     "AlphaZeroTraining",
     "Component",
     "Config",
+    "DenseSampling",
     "DenseTraining",
+    "FixedSampling",
     "FrozenPrecision",
     "GradientTraining",
     "GreedyTraining",
+    "JointConfig",
+    "JointTraining",
+    "LearnedSampling",
+    "LoupeSampling",
     "NonGreedyTraining",
     "PolicyConfig",
     "PolicyTraining",
+    "RandomSampling",
     "ReconstructorConfig",
     "ReconstructorTraining",
+    "StraightThroughSampling",
     "assigned",
     "check",
     "check_arguments",
@@ -81,5 +100,6 @@ __all__ = [
     "to_toml",
     "told",
     "training_of",
+    "warmed_rate",
     "without_retired",
 ]

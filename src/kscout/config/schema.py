@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, final
 
 from kscout.columns import parse_columns
 from kscout.config.bounds import REST, AtLeast, Chosen, Told
+from kscout.config.joint import FixedSampling, JointTraining, joint_settings, picked_joint
 from kscout.config.records import check
 from kscout.config.training import (
     GreedyTraining,
@@ -19,7 +20,7 @@ from kscout.config.training import (
     training_of,
 )
 from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS
+from kscout.names import ESTIMATORS, SAMPLERS
 
 Argument = bool | int | float | str | list[int] | list[float] | list[int | float] | list[str]
 
@@ -112,7 +113,29 @@ class PolicyConfig:
         return cls(Component(ESTIMATORS[method].policy), training=training_of(method))
 
 
-Config = ReconstructorConfig | PolicyConfig
+@final
+@dataclass(frozen=True)
+class JointConfig:
+    """All settings of a `train joint` run."""
+
+    kind: ClassVar[str] = "joint"
+    reconstructor: Component = Component("unet")
+    """What reconstructs; that of the start where training starts from a trained one."""
+    policy: Component = Component("fixed")
+    """What chooses columns."""
+    acquisition: AcquisitionSetting = AcquisitionSetting()
+    """What both are trained for."""
+    training: Annotated[JointTraining, Chosen(picked_joint)] = field(default_factory=FixedSampling)
+    """How they are trained."""
+
+    @classmethod
+    def of(cls, method: str) -> "JointConfig":
+        """Return the preset of a sampler, with the policy that it trains by default."""
+        training = joint_settings(method)(method=method)
+        return cls(policy=Component(SAMPLERS[method].policy), training=training)
+
+
+Config = ReconstructorConfig | PolicyConfig | JointConfig
 
 ACQUISITIONS: dict[str, AcquisitionSetting] = {
     "knee-base": AcquisitionSetting(n_initial=16, horizon=16, size=128),

@@ -15,7 +15,7 @@ from kscout.evaluation.run_names import run_label, seed_in, without_seed
 from kscout.evaluation.summary import Training
 from kscout.names import POLICIES
 from kscout.runs import CONFIG, check_settings, read_run
-from kscout.weights import WEIGHTS_NAME, is_safetensors, read_weights
+from kscout.weights import is_safetensors, policy_file, read_weights
 from kscout.zoo import as_shipped, zoo_names, zoo_path
 
 
@@ -176,7 +176,7 @@ def _config_of(path: Path) -> dict[str, Any] | None:
 
 def _described(path: Path) -> dict[str, Any]:
     """Return what a weights file of ours tells of its training."""
-    file = path / WEIGHTS_NAME if path.is_dir() else path
+    file = policy_file(path)
     if not file.is_file() or not is_safetensors(file):
         return {}
     return read_weights(file, only_described=True).extra

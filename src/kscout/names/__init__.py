@@ -68,6 +68,9 @@ POLICIES = Table(
         "alphazero": PolicyEntry(
             "alphazero:AlphaZeroPolicy", "the network of Jin, Unser and Yi", "training"
         ),
+        "density": PolicyEntry(
+            "density:LearnedDensity", "random by a learned density, the same for all", "training"
+        ),
         "column": PolicyEntry(
             "column:ColumnPolicy", "a network that sees k-space, one token per column", "training"
         ),
@@ -146,6 +149,53 @@ ESTIMATORS = Table(
 )
 
 
+SAMPLERS = Table(
+    "sampler",
+    group="kscout.samplers",
+    base="kscout.training.joint.sampler:Sampler",
+    make=EstimatorEntry,
+    room="kscout.training.joint",
+    entries={
+        "fixed": EstimatorEntry(
+            "blind:Fixed",
+            "one order, fitted greedily for the network as it changes",
+            settings="kscout.config.joint:FixedSampling",
+            title="fixed order, refitted",
+            policy="fixed",
+        ),
+        "dense": EstimatorEntry(
+            "dense:DenseGains",
+            "an adaptive policy that learns the gains of many columns",
+            settings="kscout.config.joint:DenseSampling",
+            title="dense",
+            policy="column",
+        ),
+        "loupe": EstimatorEntry(
+            "straight_through:Loupe",
+            "one learned density with an exact budget (after arXiv 1901.01960)",
+            settings="kscout.config.joint:LoupeSampling",
+            title="LOUPE",
+            policy="density",
+        ),
+        "straight-through": EstimatorEntry(
+            "straight_through:StraightThrough",
+            "an adaptive policy differentiated through its draws (after arXiv 2105.06460)",
+            settings="kscout.config.joint:StraightThroughSampling",
+            title="straight-through",
+            policy="column",
+        ),
+        "random": EstimatorEntry(
+            "blind:AtRandom",
+            "random columns",
+            settings="kscout.config.joint:RandomSampling",
+            title="random",
+            policy="random",
+        ),
+    },
+)
+"""Ways to choose the columns of a reconstruction that learns: `train joint --method`."""
+
+
 def label_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return what tables call the runs of an estimator that has these settings.
 
@@ -215,6 +265,7 @@ __all__ = [
     "POLICIES",
     "PROTOCOLS",
     "RECONSTRUCTORS",
+    "SAMPLERS",
     "SOURCES",
     "Entry",
     "EstimatorEntry",

@@ -9,10 +9,10 @@ from torch import Tensor
 from kscout.core import Policy
 from kscout.errors import WeightsError
 from kscout.weights import (
-    WEIGHTS_NAME,
     Weights,
     build_component,
     is_safetensors,
+    policy_file,
     read_checkpoint,
     read_weights,
 )
@@ -21,8 +21,7 @@ from kscout.zoo import zoo_names
 
 def read_policy(path: Path) -> Policy:
     """Read a run folder, a .safetensors file of ours or a reference .pt file."""
-    if path.is_dir():
-        path = path / WEIGHTS_NAME
+    path = policy_file(path)
     if not path.is_file():
         raise WeightsError(
             f"{path} does not exist; give a finished run folder, a .safetensors file, a .pt "

@@ -16,6 +16,11 @@ class InferenceReconstructor(Reconstructor):
         super().__init__()
         self.protocol = protocol
         self.network = InferenceUNet(network)
+        # In a list: its weights are not this module's own.
+        self._viewed = [network]
+
+    def refresh(self) -> None:
+        self.network.load_state_dict(InferenceUNet(self._viewed[0]).state_dict())
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image = self.network(measured.normalized[:, None])[:, 0]
@@ -45,6 +50,10 @@ class HalfPrecisionUNet(Reconstructor):
         self.protocol = protocol
         self.network = network
         self.fused = {(n_rows, n_cols): FusedUNet(network, n_rows, n_cols)}
+
+    def refresh(self) -> None:
+        for fused in self.fused.values():
+            fused.set_weights(self.network)
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image, mean, std = measured.magnitude, measured.mean, measured.std

@@ -44,6 +44,15 @@ class FusedUNet:
         self.buffers: dict[int, list[Features]] = {}
 
     @torch.no_grad()
+    def set_weights(self, network: UNetNetwork) -> None:
+        """Take the weights of a network of the same shape, in place."""
+        blocks = [*network.down_sample_layers, network.conv, *network.up_sample_layers]
+        for pair, block in zip([*self.down, self.middle, *self.up], blocks, strict=True):
+            for step, weight in zip(pair, convolution_weights(block), strict=True):
+                step.set_weight(weight)
+        self.final.copy_(combined_weight(network.conv2))
+
+    @torch.no_grad()
     def __call__(
         self,
         images: Float[Tensor, "image row col"],

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, final
 
 import torch
 
-from kscout.config import Config, learning_rate_at
+from kscout.config import Config
 from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
 from kscout.runs import Progress, Run
@@ -64,6 +64,10 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
     def evaluated(self, number: int) -> ModuleT:
         """Return a trainee's module with the weights to validate and to write."""
         return self.trainees[number].module
+
+    def rate(self, number: int, epoch: int) -> float:
+        """Return a trainee's step size in an epoch, for its record."""
+        return self.trainees[number].rate(epoch)
 
     def state(self, number: int) -> dict[str, Any]:
         """Return what a trainee's checkpoint must hold besides module and optimizer."""
@@ -119,11 +123,11 @@ def train_epochs(
                 "epoch": epoch,
                 **result.scores,
                 **score,
-                "learning_rate": learning_rate_at(trainee.config.training, epoch),
+                "learning_rate": course.rate(number, epoch),
                 **shared,
                 **result.facts,
             }
-            for trainee, result, score in zip(active, results, scores, strict=True)
+            for number, (result, score) in enumerate(zip(results, scores, strict=True))
         ]
         for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
             first = next(iter(scores[number].values()))

@@ -21,7 +21,7 @@ from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.assemble import make_policy
-from kscout.config import AcquisitionSetting, PolicyConfig
+from kscout.config import AcquisitionSetting, JointConfig, PolicyConfig
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -89,12 +89,12 @@ def train_policies(
         frozen = load(reconstructor)
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
-        _check_setting(configs[0], frozen, (slices, held_out))
+        check_setting(configs[0], frozen, (slices, held_out))
         _check_memory(configs, slices)
         trainees = []
         for config, out in zip(configs, outs, strict=True):
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
-            policy = _make_policy(config, slices).to(place)
+            policy = new_policy(config, slices).to(place)
             run = stack.enter_context(opened_run(out, config, inputs, place))
             trainees.append(Trainee.resume(policy, config, run, partial(_save, config, inputs)))
         waiting = [trainee for trainee in trainees if not trainee.is_finished]
@@ -129,27 +129,35 @@ def _train(
         )
 
 
-@torch.no_grad()
 def _validation(slices: SliceSet, estimator: Estimator, number: int) -> dict[str, float]:
+    estimator.evaluated(number).eval()
+    policy, config = estimator.chooser(number), estimator.trainees[number].config
+    return final_scores(policy, estimator.reconstructor, slices, config)
+
+
+@torch.no_grad()
+def final_scores(
+    policy: Policy,
+    reconstructor: Reconstructor,
+    slices: SliceSet,
+    config: PolicyConfig | JointConfig,
+) -> dict[str, float]:
     """Return means at the end of one trajectory per held-out slice, always the same draws.
 
     The training's metric first, then SSIM.
     """
-    config = estimator.trainees[number].config
     training, setting = config.training, config.acquisition
-    estimator.evaluated(number).eval()
-    policy, size = estimator.chooser(number), _VALIDATION_BATCH[slices.device.type]
+    size = _VALIDATION_BATCH[slices.device.type]
     draws = action_uniforms(len(slices), 1, setting.horizon, training.seed, "validation")
     index = torch.arange(len(slices), device=slices.index_device)
     total = torch.zeros(2, device=slices.device)
     for whole, uniforms in zip(index.split(size), draws.to(slices.device).split(size), strict=True):
         if len(mine := share(whole)):
-            batch = slices.batch(mine)
             found = rollout(
                 policy,
                 Simulator(
-                    batch,
-                    estimator.reconstructor,
+                    slices.batch(mine),
+                    reconstructor,
                     protocol=training.protocol,
                     metric=training.metric,
                 ),
@@ -181,7 +189,8 @@ def _save(
     save(path, policy, extra=extra)
 
 
-def _make_policy(config: PolicyConfig, slices: SliceSet) -> Policy:
+def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
+    """Build the policy to train, with its initial weights; refuse one that cannot be."""
     policy = make_policy(
         config.policy,
         seed=config.training.seed,
@@ -194,8 +203,8 @@ def _make_policy(config: PolicyConfig, slices: SliceSet) -> Policy:
     return policy
 
 
-def _check_setting(
-    config: PolicyConfig, reconstructor: Reconstructor, splits: Sequence[SliceSet]
+def check_setting(
+    config: PolicyConfig | JointConfig, reconstructor: Reconstructor, splits: Sequence[SliceSet]
 ) -> None:
     """Refuse a budget that some slice cannot meet; warn where settings were made for other data."""
     setting = config.acquisition

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.assemble import make_reconstructor, seeded_globals
-from kscout.config import ReconstructorConfig, ReconstructorTraining
+from kscout.config import JointTraining, ReconstructorConfig, ReconstructorTraining
 from kscout.core import Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -191,7 +191,7 @@ def training_loss(
     model: Reconstructor,
     batch: SliceBatch,
     mask: Bool[Tensor, "batch col"],
-    training: ReconstructorTraining,
+    training: ReconstructorTraining | JointTraining,
 ) -> Float[Tensor, ""]:
     """Return the model's own loss for one mask per slice, in the training's arithmetic."""
     with _arithmetic(training, mask.device):
@@ -235,7 +235,9 @@ def check_trainable(model: Reconstructor, protocol: Protocol) -> None:
         )
 
 
-def _arithmetic(training: ReconstructorTraining, device: torch.device) -> torch.autocast:
+def _arithmetic(
+    training: ReconstructorTraining | JointTraining, device: torch.device
+) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16")
 
 

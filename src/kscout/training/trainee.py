@@ -10,7 +10,13 @@ from typing import Any, Generic, TypeVar, final
 import torch
 from torch import nn
 
-from kscout.config import PolicyConfig, ReconstructorConfig, learning_rate_at
+from kscout.config import (
+    JointConfig,
+    JointTraining,
+    PolicyConfig,
+    ReconstructorConfig,
+    learning_rate_at,
+)
 from kscout.files import written_whole
 from kscout.runs import Record, Run
 from kscout.training.checkpointing import (
@@ -23,7 +29,7 @@ from kscout.training.checkpointing import (
 from kscout.training.distributed import from_main
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
-ConfigT = TypeVar("ConfigT", bound=PolicyConfig | ReconstructorConfig)
+ConfigT = TypeVar("ConfigT", bound=PolicyConfig | ReconstructorConfig | JointConfig)
 
 Save = Callable[[Path, ModuleT, int], None]
 """Writes a module's weights of an epoch to a file."""
@@ -89,10 +95,16 @@ class Trainee(Generic[ModuleT, ConfigT]):
         is_flat = patience is not None and n_worse >= patience
         return self.n_done >= training.n_epochs or is_flat
 
+    def rate(self, epoch: int) -> float:
+        """Return the step size of an epoch, where it changes with epochs alone."""
+        training = self.config.training
+        assert not isinstance(training, JointTraining)
+        return learning_rate_at(training, epoch)
+
     def begin(self, epoch: int) -> None:
         """Set the epoch's step size, and the module to training."""
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate_at(self.config.training, epoch)
+            group["lr"] = self.rate(epoch)
         self.module.train()
 
     def keep(

@@ -256,11 +256,13 @@ def imitation_loss(
     return -(shares * log_probabilities).sum(dim=-1).mean()
 
 
-def slices_of_round(seed: int, epoch: int, n_episodes: int, *, n_slices: int) -> Int[Tensor, " n"]:
+def slices_of_round(
+    seed: int, epoch: int, n_episodes: int, *, n_slices: int, purpose: str = "order"
+) -> Int[Tensor, " n"]:
     """Return the slices that a round acquires: rounds go through shuffled passes of all slices."""
     begin = (epoch - 1) * n_episodes
     passes = [
-        torch.randperm(n_slices, generator=keyed_generator("order", seed, number))
+        torch.randperm(n_slices, generator=keyed_generator(purpose, seed, number))
         for number in range(begin // n_slices, (begin + n_episodes - 1) // n_slices + 1)
     ]
     first = begin % n_slices

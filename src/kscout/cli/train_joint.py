@@ -1,0 +1,113 @@
+"""`kscout train joint`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kscout.cli.progress import tell_runs, training_progress
+from kscout.config import ACQUISITIONS, JointConfig, given, section, settle
+from kscout.errors import unknown_name
+from kscout.names import METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS
+
+_NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
+
+
+def train_joint(
+    data: Annotated[Path, typer.Option(help="Store with the splits train and val.")],
+    out: Annotated[Path, typer.Option(help="Run folder; an interrupted run there goes on.")],
+    method: Annotated[str, typer.Option(help=f"What chooses columns: {SAMPLERS.words()}.")],
+    reconstructor: Annotated[
+        str | None,
+        typer.Option(help="Trained reconstruction to start from: run, file or zoo name."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"Reconstruction to start from nothing: {RECONSTRUCTORS.words()}."),
+    ] = None,
+    channels: Annotated[int | None, typer.Option(help="Its finest features (16).")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help=f"Network that chooses: {_NETWORKS} or module:Class. [the method's]"),
+    ] = None,
+    preset: Annotated[str, typer.Option(help=f"{', '.join(ACQUISITIONS)}.")] = "knee-base",
+    n_initial: Annotated[int | None, typer.Option(help="Central columns at the start.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
+    ] = None,
+    updates: Annotated[
+        int | None, typer.Option(help="Optimizer steps of the reconstruction, for any method.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Validations and checkpoints.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Slices per such step.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Keys all draws; 0 where nothing says.")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="Train so many seeds, into OUT/seed-N.")
+    ] = 1,
+    metric: Annotated[
+        str | None,
+        typer.Option(help=f"What is raised: {', '.join(METRICS.entries)} or module:function."),
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a reconstruction together with what chooses its columns, into one folder.
+
+    Kill it and type the same again: it goes on from its last epoch.
+
+    Example: kscout train joint --data stores/knee --out runs/joint --method dense
+    --reconstructor knee-unet
+    """
+    from kscout.data.store import Store
+    from kscout.training.joint.train import train_joints
+
+    flags = {
+        "reconstructor.name": model,
+        "reconstructor.n_channels": channels,
+        "policy.name": policy,
+        "acquisition.n_initial": n_initial,
+        "acquisition.horizon": steps,
+        "training.method": method,
+        "training.n_updates": updates,
+        "training.n_epochs": epochs,
+        "training.batch_size": batch_size,
+        "training.seed": seed,
+        "training.metric": metric,
+        "training.protocol": protocol,
+        "training.precision": precision,
+    }
+    base = resolve_joint(preset, config, settings or [], flags)
+    first = base.training.seed
+    configs = [
+        replace(base, training=replace(base.training, seed=one))
+        for one in range(first, first + seeds)
+    ]
+    outs = [out] if seeds == 1 else [out / f"seed-{x.training.seed}" for x in configs]
+    with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
+        runs = train_joints(
+            *(configs, Store.open(data), outs), start=reconstructor, device=device, on_step=on_step
+        )
+    tell_runs(runs, as_json=as_json)
+
+
+def resolve_joint(
+    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+) -> JointConfig:
+    """Lay file, assignments and flags over the presets, the later ones winning."""
+    if preset not in ACQUISITIONS:
+        raise unknown_name("preset", preset, list(ACQUISITIONS))
+    wanted = given(file, settings, flags)
+    acquisition = ACQUISITIONS[preset]
+    # Numbers of columns that a user names are meant for other sizes than the preset's, too.
+    if {"n_initial", "horizon", "initial"} & set(section(wanted, "acquisition")):
+        acquisition = replace(acquisition, size=None)
+    method = section(wanted, "training")["method"]
+    if method not in SAMPLERS:
+        raise unknown_name("sampler", str(method), list(SAMPLERS))
+    return settle(replace(JointConfig.of(method), acquisition=acquisition), file, settings, flags)

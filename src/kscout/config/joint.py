@@ -1,0 +1,201 @@
+"""Settings of joint trainings: the section `[training]` of `train joint`, one class per sampler.
+
+`training.method` picks the class through `kscout.names.SAMPLERS`. What decides how much the
+reconstruction learns is common to all, so that samplers are compared at equal updates.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, final
+
+from kscout.config.bounds import Above, AtLeast, Between, OneOf
+from kscout.config.layers import Table
+from kscout.config.records import check
+from kscout.config.training import Convolution, DenseTraining, FrozenPrecision, Precision
+from kscout.errors import ConfigError
+from kscout.names import METRICS, SAMPLERS, Protocol, import_target
+
+_Method = Annotated[str, OneOf("sampler", SAMPLERS)]
+
+
+@dataclass(frozen=True)
+class JointTraining:
+    """How a reconstruction learns from the masks of a sampler; each sampler adds its own."""
+
+    method: _Method = ""
+    """Name of the sampler."""
+    n_updates: Annotated[int, AtLeast(1)] = 6000
+    """Optimizer steps of the reconstruction in all, whatever its sampler takes besides."""
+    batch_size: Annotated[int, AtLeast(1)] = 64
+    """Slices per step of the reconstruction, each with one mask."""
+    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
+    """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
+    n_warm: Annotated[int, AtLeast(0)] = 100
+    """Steps over which the step sizes rise, of the reconstruction and of the sampler."""
+    n_epochs: Annotated[int, AtLeast(1)] = 10
+    """Equal parts of the training; each ends with a validation and a checkpoint."""
+    random_share: Annotated[float, Between(0, 1)] = 0.1
+    """Share of the updates, at the beginning, that learn from random columns: the sampler is not
+    asked before, so that it never learns for a network that knows nothing."""
+    n_pool: Annotated[int, AtLeast(1)] = 2048
+    """Newest acquisitions whose masks, of all moments, are learned from."""
+    n_refill: Annotated[int, AtLeast(1)] = 256
+    """Slices acquired anew at a time."""
+    refill_every: Annotated[int, AtLeast(1)] = 64
+    """Steps of the reconstruction between two such refills."""
+    metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
+    """What the sampler learns to raise, and the best epoch is best in."""
+    protocol: Protocol = "paper"
+    """How images are un-normalized before they are scored, and targets normalized."""
+    precision: Precision = "fp32"
+    """Arithmetic of the reconstruction while it learns."""
+    sampler_precision: FrozenPrecision = "auto"
+    """Arithmetic of reconstructions that a sampler looks at and tries columns on."""
+    convolution: Convolution = "auto"
+    """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
+    patience: ClassVar[None] = None
+    """No training ends early: updates are equal."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs whose weights are kept beside the last and the best."""
+    seed: int = 0
+    """Keys initial weights, slices, masks and all that the sampler draws."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        entry = SAMPLERS[self.method]
+        if entry.settings not in ("", f"{type(self).__module__}:{type(self).__qualname__}"):
+            raise ConfigError(
+                f"{type(self).__name__} has no method {self.method!r}; its settings are "
+                f"{entry.settings.replace(':', '.')}"
+            )
+        if self.n_epochs > self.n_updates:
+            raise ConfigError(
+                f"{self.n_updates} updates cannot be divided into {self.n_epochs} epochs; "
+                "lower training.n_epochs or raise training.n_updates"
+            )
+
+    @property
+    def n_random(self) -> int:
+        """Updates of the reconstruction before the sampler is asked."""
+        return round(self.random_share * self.n_updates)
+
+    def updates_of(self, epoch: int) -> range:
+        """Return the numbers of an epoch's updates; epochs count from 1, updates from 0."""
+        ends = (self.n_updates * done // self.n_epochs for done in (epoch - 1, epoch))
+        return range(*ends)
+
+
+@final
+@dataclass(frozen=True)
+class RandomSampling(JointTraining):
+    """Random columns: nothing but the reconstruction learns."""
+
+    method: _Method = "random"
+    """Name of the sampler."""
+
+
+@final
+@dataclass(frozen=True)
+class FixedSampling(JointTraining):
+    """One order for all slices, fitted greedily for the network as it is, once an epoch."""
+
+    method: _Method = "fixed"
+    """Name of the sampler."""
+    n_fit_slices: Annotated[int, AtLeast(1)] = 256
+    """Training slices drawn for each column of the order."""
+
+
+@dataclass(frozen=True)
+class LearnedSampling(JointTraining):
+    """What samplers that learn by gradients have in common."""
+
+    sampler_every: Annotated[int, AtLeast(1)] = 8
+    """Steps of the reconstruction for each step of the sampler."""
+    sampler_batch: Annotated[int, AtLeast(1)] = 16
+    """Slices per step of the sampler."""
+    sampler_rate: Annotated[float, Above(0), Between(0, 1e3)] = 6e-4
+    """Its largest step size, which rises and falls as that of the reconstruction."""
+    sampler_clip: Annotated[float, Above(0)] = 1.0
+    """Largest norm of its gradient."""
+
+    @property
+    def n_sampler_updates(self) -> int:
+        """Optimizer steps of the sampler in all."""
+        return self.n_updates // self.sampler_every - self.n_random // self.sampler_every
+
+    def is_due(self, number: int) -> bool:
+        """Say whether the sampler takes a step after an update of the reconstruction."""
+        return number >= self.n_random and (number + 1) % self.sampler_every == 0
+
+
+@final
+@dataclass(frozen=True)
+class DenseSampling(LearnedSampling):
+    """A policy that learns the gains of many columns tried at each state."""
+
+    method: _Method = "dense"
+    """Name of the sampler."""
+    sampler_every: Annotated[int, AtLeast(1)] = 20
+    """Steps of the reconstruction for each step of the sampler."""
+    sampler_batch: Annotated[int, AtLeast(1)] = 48
+    """Slices per step of the sampler."""
+    n_best: Annotated[int, AtLeast(1)] = DenseTraining.n_best
+    """Columns tried at each state because their scores are the highest."""
+    n_tried_at_random: Annotated[int, AtLeast(1)] = DenseTraining.n_random
+    """Columns tried at random, so that none is overlooked for good."""
+    n_prior_slices: Annotated[int, AtLeast(1)] = DenseTraining.n_prior_slices
+    """Slices per step on which mean gains of a fixed order are measured before it learns."""
+
+
+@final
+@dataclass(frozen=True)
+class StraightThroughSampling(LearnedSampling):
+    """A policy whose draws are differentiated as if they were their probabilities."""
+
+    method: _Method = "straight-through"
+    """Name of the sampler."""
+    temperature: Annotated[float, Above(0)] = 1.0
+    """Of the probabilities that gradients go through; choices do not depend on it."""
+
+
+@final
+@dataclass(frozen=True)
+class LoupeSampling(LearnedSampling):
+    """One learned density for all slices, differentiated as `straight-through` is."""
+
+    method: _Method = "loupe"
+    """Name of the sampler."""
+    sampler_every: Annotated[int, AtLeast(1)] = 4
+    """Steps of the reconstruction for each step of the sampler."""
+    sampler_batch: Annotated[int, AtLeast(1)] = 64
+    """Slices per step of the sampler."""
+    sampler_rate: Annotated[float, Above(0), Between(0, 1e3)] = 5e-2
+    """Its largest step size: of logits, not of a network's weights."""
+    temperature: Annotated[float, Above(0)] = 1.0
+    """Of the probabilities that gradients go through; choices do not depend on it."""
+
+
+def joint_settings(method: str) -> type[JointTraining]:
+    """Return the class of a sampler's settings."""
+    entry = SAMPLERS[method]
+    if entry.settings:
+        return import_target(entry.settings, of="settings class")
+    return SAMPLERS.resolve(method).settings
+
+
+def picked_joint(table: Table) -> type[JointTraining]:
+    """Return the class of settings that a table `[training]` names by its method."""
+    method = table.get("method", FixedSampling.method)
+    # A method that does not exist is told as such when the table is read.
+    return joint_settings(method) if method in SAMPLERS else FixedSampling
+
+
+def warmed_rate(rate: float, n_done: int, n_steps: int, n_warm: int) -> float:
+    """Return a step size that rises to `rate` over `n_warm` steps and falls to zero.
+
+    Args:
+        rate: the largest.
+        n_done: steps taken before.
+        n_steps: in all.
+        n_warm: steps of the rise.
+    """
+    return rate * min(1.0, (n_done + 1) / (n_warm + 1)) * (1 - n_done / n_steps)

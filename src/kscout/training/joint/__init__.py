@@ -1,0 +1,10 @@
+"""Acquisition and reconstruction learn together: samplers, one file per family, and their course.
+
+| file | what |
+|---|---|
+| `train` | `train_joint`: opens the run, checks, trains |
+| `course` | updates of the reconstruction on pooled masks, and of the sampler for it |
+| `pool` | the masks of the newest acquisitions |
+| `sampler` | what a sampler is, and how it acquires |
+| `blind`, `straight_through`, `dense` | samplers, found by name in `kscout.names.SAMPLERS` |
+"""

@@ -1,0 +1,68 @@
+"""Samplers that do not look: random columns, and one order for all slices."""
+
+from typing import Any, final
+
+from kscout.config import FixedSampling, JointConfig, RandomSampling
+from kscout.core import Policy
+from kscout.data.slices import SliceSet
+from kscout.policies.fixed import FixedOrder
+from kscout.policies.random import Random
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.joint.sampler import Sampler
+
+
+@final
+class AtRandom(Sampler):
+    """Draws columns uniformly, and has nothing to learn."""
+
+    settings, looks = RandomSampling, False
+
+    @classmethod
+    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
+        """Return what draws."""
+        return Random()
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Do nothing."""
+
+
+@final
+class Fixed(Sampler):
+    """Takes one order, chosen greedily on training slices for the network as it is."""
+
+    settings, looks = FixedSampling, False
+
+    @classmethod
+    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
+        """Return an order that names no column yet."""
+        return FixedOrder(n_cols=slices.n_cols, order=[])
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Fit the order anew, always on the same draws of slices."""
+        slices, config = self.material.slices, self.material.config
+        training = config.training
+        assert isinstance(training, FixedSampling)
+        found = fit_fixed_order(
+            slices,
+            self.material.view,
+            n_initial=config.acquisition.start,
+            horizon=config.acquisition.horizon,
+            n_slices_per_step=training.n_fit_slices,
+            seed=training.seed,
+            protocol=training.protocol,
+            metric=training.metric,
+            device=slices.device,
+        )
+        self._take(found.order)
+
+    def _take(self, order: list[int]) -> None:
+        slices = self.material.slices
+        self.learner = FixedOrder(n_cols=slices.n_cols, order=order).to(slices.device)
+
+    def state(self) -> dict[str, Any]:
+        assert isinstance(self.learner, FixedOrder)
+        return {"order": self.learner.order}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the order of before."""
+        self._take(state["order"])

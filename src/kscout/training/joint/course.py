@@ -1,0 +1,244 @@
+"""How a pair is taken through an epoch: the reconstruction on pooled masks, the sampler for it."""
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.assemble import seeded_globals
+from kscout.config import JointConfig, warmed_rate
+from kscout.core import Reconstructor, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.policies.random import Random
+from kscout.randomness import keyed_generator
+from kscout.runs import Progress
+from kscout.training.estimators.alphazero import slices_of_round
+from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.joint.pool import MaskPool
+from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
+from kscout.training.joint.straight_through import take_step
+from kscout.training.loop import Course, EpochResult, OnStep
+from kscout.training.reconstructor import training_loss
+from kscout.training.trainee import Trainee
+
+JointTrainee = Trainee[Pair, JointConfig]
+
+_N_ACQUIRED_AT_ONCE = {"cpu": 16, "cuda": 256}
+
+
+@final
+class Joint(Course[Pair, JointConfig]):
+    """Takes one pair through its updates; those of the reconstruction are counted.
+
+    Args:
+        trainee: the pair.
+        slices: the training slices.
+        kind: the sampler.
+    """
+
+    def __init__(self, trainee: JointTrainee, slices: SliceSet, kind: type[Sampler]) -> None:
+        super().__init__([trainee], len(slices))
+        self.trainee, self.slices, self.config = trainee, slices, trainee.config
+        self.training, self.model = trainee.config.training, trainee.module.reconstructor
+        self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
+        self.pool = MaskPool(slices, self.config.acquisition.horizon + 1, self.training.n_pool)
+        self.current = Current(self.model, self.training.sampler_precision, slices)
+        material = Material(
+            self.config, slices, self.current.view, self.current.snapshot, trainee.optimizer
+        )
+        self.sampler = kind(trainee.module.policy, material)
+        self.watch = Stopwatch(slices.device)
+        self.n_taught, self.is_asked = 0, False
+        self.gradients = self._gradients()
+
+    def _gradients(self) -> EagerGradients | GraphedGradients:
+        parameters = list(self.model.parameters())
+        if self.slices.device.type != "cuda":
+            return EagerGradients(self._backward, parameters)
+        first = torch.zeros(self.training.batch_size, dtype=torch.int64)
+        example = self.slices.batch(first)
+        self.model.train()
+        return GraphedGradients(
+            self._backward, parameters, [example.selectable, *example.tensors()]
+        )
+
+    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
+        """Take the updates of an epoch; losses are read from the device at its end."""
+        training, numbers = self.training, self.training.updates_of(epoch)
+        generator = keyed_generator("pool", training.seed, epoch)
+        shape = (len(numbers), training.batch_size, 2)
+        draws = torch.rand(shape, generator=generator).to(self.slices.index_device)
+        total, taught = torch.zeros((), device=self.slices.device), []
+        self.watch.begin()
+        with seeded_globals(training.seed, "dropout", epoch):
+            for step, number in enumerate(numbers):
+                self._prepare(epoch, number, is_new=step == 0)
+                total += self._learn(number, draws[step])
+                if self.sampler.is_due(number):
+                    taught.append(self._teach())
+                on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
+        scores = {"train_loss": float(total) / len(numbers)}
+        if taught:
+            scores["sampler_score"] = float(torch.stack(taught).mean())
+        scores["sampler_share"] = self.watch.share()
+        n_updates = numbers.stop
+        facts = {
+            "n_updates": n_updates,
+            "n_sampler_updates": self.n_taught,
+            "n_slices": n_updates * training.batch_size,
+        }
+        return [EpochResult(scores, facts)]
+
+    def rate(self, number: int, epoch: int) -> float:
+        """Return the step size of the reconstruction at the end of an epoch."""
+        return self._rate(self.training.updates_of(epoch)[-1])
+
+    def evaluated(self, number: int) -> Pair:
+        return Pair(self.model, self.sampler.policy)
+
+    def state(self, number: int) -> dict[str, Any]:
+        sampler = self.sampler.state() if self.is_asked else None
+        return {"pool": self.pool.state(), "sampler": sampler, "n_taught": self.n_taught}
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Take pool and sampler of before."""
+        if not state:
+            return
+        self.pool.restore(state["pool"])
+        self.n_taught, self.is_asked = state["n_taught"], state["sampler"] is not None
+        if self.is_asked:
+            self.sampler.restore(state["sampler"])
+
+    def _rate(self, number: int) -> float:
+        training = self.training
+        return warmed_rate(training.learning_rate, number, training.n_updates, training.n_warm)
+
+    def _prepare(self, epoch: int, number: int, *, is_new: bool) -> None:
+        """Do what goes before an update: renew the sampler, and refill the pool, where it is due.
+
+        Args:
+            epoch: counted from 1.
+            number: of the update.
+            is_new: whether it is the epoch's first.
+        """
+        training, is_first = self.training, number == self.training.n_random
+        if is_first:
+            # Random masks are not the sampler's.
+            self.is_asked = True
+            self.pool.clear()
+        if self.is_asked and (is_first or is_new):
+            with self.watch.running():
+                self.current.refresh()
+                self.sampler.renew(epoch, is_first=is_first)
+        if number % training.refill_every == 0 or not len(self.pool):
+            with self.watch.running():
+                self._refill(number)
+
+    def _refill(self, number: int) -> None:
+        """Acquire some slices and put their masks into the pool."""
+        training, slices = self.training, self.slices
+        n = min(training.n_refill, len(slices))
+        part = number // training.refill_every + 1
+        index = slices_of_round(training.seed, part, n, n_slices=len(slices), purpose="pool")
+        horizon = self.config.acquisition.horizon
+        generator = keyed_generator("acquired", training.seed, number)
+        uniforms = torch.rand(n, horizon, generator=generator).to(slices.device)
+        policy = self.sampler.policy.eval() if self.is_asked else Random()
+        looks = self.is_asked and self.sampler.looks
+        if looks:
+            self.current.refresh()
+        size = _N_ACQUIRED_AT_ONCE[slices.device.type]
+        for own, drawn in zip(index.split(size), uniforms.split(size), strict=True):
+            batch = slices.batch(own.to(slices.index_device))
+            view = self.current.view if looks else None
+            self.pool.add(own, acquire(policy, batch, self.config, drawn, view))
+
+    def _learn(self, number: int, uniforms: Float[Tensor, "batch 2"]) -> Float[Tensor, ""]:
+        """Take an update of the reconstruction; return its loss."""
+        index, mask = self.pool.draw(uniforms)
+        self.model.train()
+        # Slices are read outside of any graph: they may lie in a file.
+        loss = self.gradients([mask, *self.slices.batch(index).tensors()]).clone()
+        take_step(self.trainee.optimizer, self._rate(number))
+        return loss
+
+    def _teach(self) -> Float[Tensor, ""]:
+        with self.watch.running():
+            self.current.refresh()
+            score = self.sampler.update(self.n_taught)
+            self.n_taught += 1
+        return score
+
+    def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
+        mask, *tensors = inputs
+        loss = training_loss(self.model, SliceBatch(*tensors), mask, self.training)
+        torch.autograd.backward(loss)
+        return loss
+
+
+@final
+class Current:
+    """A copy of a reconstruction that learns, and a fast view of it, both brought up to date.
+
+    Memory stays in place, so that a CUDA graph that holds the view sees the present weights.
+    """
+
+    def __init__(self, model: Reconstructor, precision: str, slices: SliceSet) -> None:
+        self.model, self.snapshot = model, copy.deepcopy(model)
+        _, n_rows, n_cols = slices.shape
+        self.view = self.snapshot.frozen(
+            precision=precision, n_rows=n_rows, n_cols=n_cols, device=slices.device
+        )
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take the present weights."""
+        present = self.model.state_dict()
+        for name, kept in self.snapshot.state_dict().items():
+            kept.copy_(present[name])
+        self.view.refresh()
+
+
+@final
+class Stopwatch:
+    """Measures which share of the time some of the work took, without waiting for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_cuda = device.type == "cuda"
+        self.parts: list[tuple[Any, Any]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Start anew."""
+        self.first, self.parts = self._now(), []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what is done inside."""
+        begun = self._now()
+        yield
+        self.parts.append((begun, self._now()))
+
+    def share(self) -> float:
+        """Return the share of the time since the beginning; waits for the device."""
+        last = self._now()
+        if self.is_cuda:
+            torch.cuda.synchronize()
+        whole = self._between(self.first, last)
+        return sum(self._between(*part) for part in self.parts) / max(whole, 1e-9)
+
+    def _now(self) -> Any:  # noqa: ANN401 - an event, or seconds
+        if not self.is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, one: Any, other: Any) -> float:  # noqa: ANN401 - events, or seconds
+        return one.elapsed_time(other) if self.is_cuda else other - one

@@ -1,0 +1,88 @@
+"""The adaptive sampler: a policy learns the gains of many columns tried on the network as it is."""
+
+from dataclasses import replace
+from typing import Any, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout.config import DenseSampling, DenseTraining, PolicyConfig, warmed_rate
+from kscout.core import Policy
+from kscout.training.estimators.dense import Dense
+from kscout.training.estimators.gradient import Drawn
+from kscout.training.joint.sampler import Material, Sampler
+from kscout.training.joint.straight_through import take_step
+from kscout.training.trainee import Trainee
+
+
+@final
+class DenseGains(Sampler):
+    """Trains a policy by the estimator `dense`, whose steps follow those of the reconstruction."""
+
+    settings = DenseSampling
+
+    def __init__(self, policy: Policy, material: Material) -> None:
+        super().__init__(policy, material)
+        self.config = policy_config(material)
+        trainee = Trainee(policy, self.config, material.optimizer)
+        self.estimator = Dense([trainee], material.slices, material.view)
+        self.drawn: tuple[int, Drawn] | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The running mean of the weights."""
+        return self.estimator.evaluated(0)
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Begin with the mean gains of a fixed order on the network that was found by then."""
+        if is_first:
+            self.estimator.restore(0, {})
+
+    def is_due(self, number: int) -> bool:
+        return _training(self.material).is_due(number)
+
+    def update(self, number: int) -> Float[Tensor, ""]:
+        training, estimator = _training(self.material), self.estimator
+        epoch, step = divmod(number, estimator.n_steps)
+        if self.drawn is None or self.drawn[0] != epoch:
+            self.drawn = epoch, estimator.draws_of(self.config, epoch + 1)
+        self.learner.train()
+        summed = estimator.batch_gradients([self.drawn[1]], step)
+        n_slices = len(self.drawn[1].order[step * training.sampler_batch :])
+        n_steps = training.n_sampler_updates
+        rate = warmed_rate(training.sampler_rate, number, n_steps, training.n_warm)
+        take_step(self.material.optimizer, rate)
+        estimator.step_taken()
+        return summed[0] / min(n_slices, training.sampler_batch)
+
+    def state(self) -> dict[str, Any]:
+        return self.estimator.state(0)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take units and mean weights of before."""
+        self.estimator.restore(0, state)
+
+
+def policy_config(material: Material) -> PolicyConfig:
+    """Return the settings of the estimator that the sampler's stand for."""
+    config, training = material.config, _training(material)
+    return PolicyConfig(
+        config.policy,
+        replace(config.acquisition, size=None),
+        DenseTraining(
+            batch_size=training.sampler_batch,
+            clip=training.sampler_clip,
+            n_best=training.n_best,
+            n_random=training.n_tried_at_random,
+            n_prior_slices=training.n_prior_slices,
+            metric=training.metric,
+            protocol=training.protocol,
+            precision=training.sampler_precision,
+            seed=training.seed,
+        ),
+    )
+
+
+def _training(material: Material) -> DenseSampling:
+    assert isinstance(material.config.training, DenseSampling)
+    return material.config.training

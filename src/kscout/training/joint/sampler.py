@@ -1,0 +1,178 @@
+"""What a sampler is: it chooses the columns of a reconstruction that learns, and learns for it."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from kscout.acquisition.choose import check_chosen, choose_columns
+from kscout.acquisition.episode import Simulator
+from kscout.config import AcquisitionSetting, JointConfig, JointTraining
+from kscout.core import Observation, Policy, Reconstructor, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.physics.sampling import start_mask
+from kscout.training.policy import new_policy
+
+
+@final
+class Pair(nn.Module):
+    """A reconstruction and the policy that chooses its columns."""
+
+    def __init__(self, reconstructor: Reconstructor, policy: Policy) -> None:
+        super().__init__()
+        self.reconstructor, self.policy = reconstructor, policy
+
+
+@final
+@dataclass(frozen=True)
+class Material:
+    """What a sampler works on."""
+
+    config: JointConfig
+    slices: SliceSet
+    """The training slices."""
+    view: Reconstructor
+    """The reconstruction as it was when it was last asked for, frozen, in fast arithmetic."""
+    snapshot: Reconstructor
+    """The same in plain arithmetic: gradients flow to what was measured."""
+    optimizer: torch.optim.Optimizer
+    """Of the pair; a step changes what has a gradient and nothing else."""
+
+
+class Sampler(ABC):
+    """Chooses columns by a policy, which it may change while the reconstruction learns.
+
+    A new one sets `settings` and overrides what it does: `renew` at the beginning and once an
+    epoch, `update` after every few updates of the reconstruction. Neither is called before the
+    first `random_share` of the updates is done.
+
+    Args:
+        policy: what chooses, on its device.
+        material: what it chooses for.
+    """
+
+    settings: ClassVar[type[JointTraining]] = JointTraining
+    looks: ClassVar[bool] = True
+    """Whether choices depend on the slice; else nothing is reconstructed to make them."""
+
+    def __init__(self, policy: Policy, material: Material) -> None:
+        self.learner, self.material = policy, material
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that acquires, is validated and is written."""
+        return self.learner
+
+    @classmethod
+    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
+        """Build the policy that a training begins with."""
+        return new_policy(config, slices)
+
+    @abstractmethod
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Do what is done once an epoch.
+
+        Args:
+            epoch: counted from 1.
+            is_first: whether the sampler has not been asked before.
+        """
+
+    def is_due(self, number: int) -> bool:
+        """Say whether `update` follows an update of the reconstruction, counted from 0."""
+        return False
+
+    def update(self, number: int) -> Float[Tensor, ""]:
+        """Learn from some slices; return their mean score.
+
+        Args:
+            number: updates before this one.
+        """
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold besides weights and optimizer."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave after at least one `renew`."""
+        assert not state, "what a sampler's `state` gives its `restore` takes"
+
+
+@torch.no_grad()
+def acquire(
+    policy: Policy,
+    batch: SliceBatch,
+    config: JointConfig,
+    uniforms: Float[Tensor, "slice step"],
+    view: Reconstructor | None,
+) -> Bool[Tensor, "slice moment col"]:
+    """Acquire slices by a policy; return the masks of all moments, the start first.
+
+    Args:
+        policy: what chooses.
+        batch: the slices.
+        config: start, horizon and protocol.
+        uniforms: decide the draws of a stochastic policy.
+        view: reconstructs what the policy looks at; None for one that does not look.
+    """
+    setting = config.acquisition
+    device = batch.kspace.device
+    start = start_mask(setting.start, batch.selectable.shape, device)
+    if view is None:
+        columns = _blindly(policy, start, batch.selectable, uniforms)
+    else:
+        simulator = Simulator(batch, view, protocol=config.training.protocol)
+        columns = _looking(policy, simulator, setting, uniforms)
+    masks = moments_of(start, columns)
+    n_measured = masks.sum(dim=-1)
+    is_wrong = n_measured[:, -1] != n_measured[:, 0] + setting.horizon
+    check_chosen(is_wrong.any(), "the sampler")
+    return masks
+
+
+def _looking(
+    policy: Policy,
+    simulator: Simulator,
+    setting: AcquisitionSetting,
+    uniforms: Float[Tensor, "slice step"],
+) -> Int[Tensor, "slice step"]:
+    state, columns = simulator.start(setting.start), []
+    for step in range(setting.horizon):
+        scores = policy(simulator.observe(policy, state)).float()
+        column = choose_columns(policy, scores, simulator.blocked(state), uniforms[:, step])
+        columns.append(column)
+        if step + 1 < setting.horizon:
+            state = simulator.acquire(state, column)
+    return torch.stack(columns, dim=1)
+
+
+def _blindly(
+    policy: Policy,
+    start: Bool[Tensor, "slice col"],
+    selectable: Bool[Tensor, "slice col"],
+    uniforms: Float[Tensor, "slice step"],
+) -> Int[Tensor, "slice step"]:
+    mask, columns = start, []
+    for step in range(uniforms.shape[1]):
+        seen = without_image(mask, step)
+        column = choose_columns(policy, policy(seen), mask | ~selectable, uniforms[:, step])
+        mask = mask.scatter(-1, column[:, None], True)
+        columns.append(column)
+    return torch.stack(columns, dim=1)
+
+
+def without_image(mask: Bool[Tensor, "slice col"], step: int) -> Observation:
+    """Return what a policy is shown that does not look at images."""
+    image = torch.zeros(len(mask), 1, mask.shape[1], device=mask.device)
+    return Observation(image=image, mask=mask, step=step)
+
+
+def moments_of(
+    start: Bool[Tensor, "slice col"], columns: Int[Tensor, "slice step"]
+) -> Bool[Tensor, "slice moment col"]:
+    """Return the masks before and after each column."""
+    taken = nn.functional.one_hot(columns, start.shape[1]).cumsum(dim=1).bool()
+    return torch.cat([start[:, None], start[:, None] | taken], dim=1)

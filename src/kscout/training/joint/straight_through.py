@@ -1,0 +1,228 @@
+"""Samplers that learn through their own draws, as if a draw were its probability.
+
+In a step a column is drawn, y = onehot(argmax(s + g)) with scores s and Gumbel noise g, so that a
+column has the chance that the policy gives it. Gradients are those of softmax((s + g) / t) in its
+place. Masks add up to an exact budget, images depend on masks through `F^-1 M y`, and the loss is
+minus the metric: a column is judged by what it did to all images after it. Scores depend on images
+of before, too, but what a policy saw is taken as given.
+
+`Loupe` learns one density for all slices (after arXiv 1901.01960), `StraightThrough` a policy that
+looks (after arXiv 2105.06460 and 2203.16392).
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from kscout.acquisition.choose import MEASURED_LOGIT
+from kscout.config import LearnedSampling, LoupeSampling, StraightThroughSampling, warmed_rate
+from kscout.core import (
+    Measurement,
+    Observation,
+    Policy,
+    Protocol,
+    Reconstruction,
+    Reconstructor,
+    SliceBatch,
+)
+from kscout.names import METRICS
+from kscout.physics.fourier import ifft2c
+from kscout.physics.sampling import start_mask
+from kscout.randomness import keyed_generator
+from kscout.training.estimators.alphazero import slices_of_round
+from kscout.training.joint.sampler import Sampler, without_image
+
+
+def drawn_through(
+    scores: Float[Tensor, "slice col"],
+    blocked: Bool[Tensor, "slice col"],
+    noise: Float[Tensor, "slice col"],
+    temperature: float,
+) -> Float[Tensor, "slice col"]:
+    """Draw a column for each slice, as exact zeros and a one, whose gradients are the softmax's.
+
+    Args:
+        scores: logits.
+        blocked: columns that may not be drawn.
+        noise: of a Gumbel distribution.
+        temperature: of the softmax; the draw does not depend on it.
+    """
+    noisy = (scores + noise).masked_fill(blocked, MEASURED_LOGIT)
+    soft = (noisy / temperature).softmax(dim=-1)
+    hard = torch.nn.functional.one_hot(noisy.argmax(dim=-1), noisy.shape[-1])
+    return hard + (soft - soft.detach())
+
+
+def measured_through(batch: SliceBatch, mask: Float[Tensor, "slice col"]) -> Measurement:
+    """Measure the columns of a mask of zeros and ones, to which gradients flow."""
+    return Measurement(ifft2c(batch.kspace * mask[:, None, None, :]), mask.detach() > 0)
+
+
+@final
+class Judge:
+    """Scores reconstructions of a batch so that gradients flow.
+
+    Args:
+        batch: the truth.
+        reconstructor: in plain arithmetic.
+        protocol: how images are un-normalized.
+        metric: what is scored.
+    """
+
+    def __init__(
+        self, batch: SliceBatch, reconstructor: Reconstructor, protocol: Protocol, metric: str
+    ) -> None:
+        self.batch, self.reconstructor, self.protocol = batch, reconstructor, protocol
+        self.metric = METRICS.resolve(metric)
+
+    def look(
+        self, mask: Float[Tensor, "slice col"]
+    ) -> tuple[Measurement, Reconstruction, Float[Tensor, " slice"]]:
+        """Measure and reconstruct; return what was found, and its score."""
+        measured = measured_through(self.batch, mask)
+        found = self.reconstructor.reconstruct(measured)
+        image = self.batch.unnormalized(found, self.protocol)
+        score = self.metric(image, self.batch.target, data_range=self.batch.data_range)
+        return measured, found, score
+
+
+def scores_on_the_way(
+    policy: Policy,
+    judge: Judge,
+    start: Bool[Tensor, "slice col"],
+    noise: Float[Tensor, "slice step col"],
+    temperature: float,
+) -> tuple[Float[Tensor, "slice step"], Float[Tensor, "slice moment col"]]:
+    """Acquire by a policy that looks; return scores after each column, and all masks.
+
+    Args:
+        policy: what chooses.
+        judge: reconstructs and scores.
+        start: columns measured before the first choice.
+        noise: decides the draws.
+        temperature: of the gradients.
+    """
+    masks, scores = [start.float()], []
+    measured, found, _ = judge.look(masks[0])
+    for step in range(noise.shape[1]):
+        logits = policy(_seen(policy, measured, found, step)).float()
+        blocked = measured.mask | ~judge.batch.selectable
+        masks.append(masks[-1] + drawn_through(logits, blocked, noise[:, step], temperature))
+        measured, found, score = judge.look(masks[-1])
+        scores.append(score)
+    return torch.stack(scores, dim=1), torch.stack(masks, dim=1)
+
+
+def masks_drawn_blindly(
+    policy: Policy,
+    start: Bool[Tensor, "slice col"],
+    selectable: Bool[Tensor, "slice col"],
+    noise: Float[Tensor, "slice step col"],
+    temperature: float,
+) -> Float[Tensor, "slice moment col"]:
+    """Draw columns by a policy that does not look; return all masks, to which gradients flow."""
+    masks = [start.float()]
+    for step in range(noise.shape[1]):
+        mask = masks[-1].detach() > 0
+        logits = policy(without_image(mask, step))
+        drawn = drawn_through(logits, mask | ~selectable, noise[:, step], temperature)
+        masks.append(masks[-1] + drawn)
+    return torch.stack(masks, dim=1)
+
+
+def _seen(policy: Policy, measured: Measurement, found: Reconstruction, step: int) -> Observation:
+    more = (
+        (measured.zero_filled.detach(), found.mean.detach(), found.std.detach())
+        if policy.needs_measurement
+        else (None, None, None)
+    )
+    return Observation(found.image.detach(), measured.mask, step, *more)
+
+
+class _Differentiated(Sampler):
+    """What both samplers share: a batch of their own, noise, and an optimizer step."""
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Do nothing: gradients are all there is."""
+
+    @property
+    def training(self) -> LearnedSampling:
+        training = self.material.config.training
+        assert isinstance(training, LearnedSampling)
+        return training
+
+    def is_due(self, number: int) -> bool:
+        return self.training.is_due(number)
+
+    def _batch(self, number: int) -> tuple[SliceBatch, Tensor, Tensor, torch.Generator]:
+        """Return slices of an update, their start, Gumbel noise, and what else is drawn from."""
+        training, slices = self.training, self.material.slices
+        setting = self.material.config.acquisition
+        n = min(training.sampler_batch, len(slices))
+        index = slices_of_round(
+            training.seed, number + 1, n, n_slices=len(slices), purpose="sampler"
+        )
+        generator = keyed_generator("sampler noise", training.seed, number)
+        shape = (n, setting.horizon, slices.n_cols)
+        uniforms = torch.rand(shape, generator=generator).clamp(min=1e-30)
+        noise = -(-uniforms.log()).clamp(min=1e-30).log()
+        batch = slices.batch(index.to(slices.index_device))
+        start = start_mask(setting.start, batch.selectable.shape, slices.device)
+        return batch, start, noise.to(slices.device), generator
+
+    def _step(self, scores: Float[Tensor, "*_"], number: int) -> Float[Tensor, ""]:
+        training, optimizer = self.training, self.material.optimizer
+        optimizer.zero_grad()
+        torch.autograd.backward(-scores.mean())
+        torch.nn.utils.clip_grad_norm_(self.learner.parameters(), training.sampler_clip)
+        rate = warmed_rate(
+            training.sampler_rate, number, training.n_sampler_updates, training.n_warm
+        )
+        take_step(optimizer, rate)
+        return scores.detach().mean()
+
+
+@final
+class StraightThrough(_Differentiated):
+    """Trains a policy that looks; scores of all moments after the start count alike."""
+
+    settings = StraightThroughSampling
+
+    def update(self, number: int) -> Float[Tensor, ""]:
+        training = self.training
+        assert isinstance(training, StraightThroughSampling)
+        batch, start, noise, _ = self._batch(number)
+        self.learner.train()
+        judge = Judge(batch, self.material.snapshot, training.protocol, training.metric)
+        scores, _ = scores_on_the_way(self.learner, judge, start, noise, training.temperature)
+        return self._step(scores, number)
+
+
+@final
+class Loupe(_Differentiated):
+    """Trains one density for all slices; each slice is scored at one moment, drawn at random."""
+
+    settings, looks = LoupeSampling, False
+
+    def update(self, number: int) -> Float[Tensor, ""]:
+        training = self.training
+        assert isinstance(training, LoupeSampling)
+        batch, start, noise, generator = self._batch(number)
+        moment = torch.randint(1, noise.shape[1] + 1, (len(batch),), generator=generator)
+        masks = masks_drawn_blindly(
+            self.learner, start, batch.selectable, noise, training.temperature
+        )
+        rows = torch.arange(len(batch), device=masks.device)
+        judge = Judge(batch, self.material.snapshot, training.protocol, training.metric)
+        _, _, scores = judge.look(masks[rows, moment.to(masks.device)])
+        return self._step(scores, number)
+
+
+def take_step(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Change all that has a gradient, and leave none behind."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad()

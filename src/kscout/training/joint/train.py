@@ -1,0 +1,179 @@
+"""`train_joint`: a reconstruction and its sampler, into one run folder that both loaders read."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kscout import policies, reconstruction
+from kscout.assemble import make_reconstructor
+from kscout.config import Component, JointConfig
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.device import check_memory, resolve_device
+from kscout.errors import ConfigError
+from kscout.names import RECONSTRUCTORS, SAMPLERS
+from kscout.runs import Run, RunRecord, read_run
+from kscout.training.convolution import convolution, to_layout
+from kscout.training.joint.course import Joint
+from kscout.training.joint.sampler import Pair, Sampler
+from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
+from kscout.training.policy import check_setting, final_scores
+from kscout.training.reconstructor import check_trainable
+from kscout.training.trainee import Trainee
+from kscout.weights import constructor_arguments, fingerprint, policy_beside
+
+
+def train_joint(
+    config: JointConfig,
+    store: Store,
+    out: str | Path,
+    *,
+    start: str | Path | None = None,
+    device: str = "auto",
+    on_step: OnStep = lambda _: None,
+) -> RunRecord:
+    """Train a reconstruction together with what chooses its columns, or go on with it.
+
+    The folder holds both: `kscout.reconstruction.load` and `kscout.policies.load` read it.
+
+    Args:
+        config: what to train and how.
+        store: slices with the splits `train` and `val`.
+        out: the run folder.
+        start: a trained reconstruction to start from, as `kscout.reconstruction.load` takes it;
+            initial weights where not given.
+        device: `auto`, `cpu` or `cuda`.
+        on_step: called after each update, and with the epoch's record after each epoch.
+    """
+    place = resolve_device(device)
+    kind: type[Sampler] = SAMPLERS.resolve(config.training.method)
+    model, config = _reconstructor(config, start)
+    slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
+    _check(config, kind, model, (slices, held_out))
+    inputs = {"store": store.fingerprint}
+    if start is not None:
+        inputs["start"] = fingerprint(model)
+    pair = Pair(model, kind.make_policy(config, slices)).to(place)
+    with opened_run(out, config, inputs, place) as run:
+        assert run is not None
+        if not run.is_finished:
+            _train(run, pair, config, kind, slices, held_out, on_step)
+    return read_run(out)
+
+
+def train_joints(
+    configs: Sequence[JointConfig],
+    store: Store,
+    outs: Sequence[str | Path],
+    *,
+    start: str | Path | None = None,
+    device: str = "auto",
+    on_step: OnStep = lambda _: None,
+) -> list[RunRecord]:
+    """Train several, one after the other: each has a network of its own, nothing to share."""
+    return [
+        train_joint(config, store, out, start=start, device=device, on_step=on_step)
+        for config, out in zip(configs, outs, strict=True)
+    ]
+
+
+def _train(
+    run: Run,
+    pair: Pair,
+    config: JointConfig,
+    kind: type[Sampler],
+    slices: SliceSet,
+    held_out: SliceSet,
+    on_step: OnStep,
+) -> None:
+    training, device = config.training, slices.device
+    backend = fixed_convolution([run], training.convolution, device, trains=True)
+    to_layout(pair.reconstructor, backend)
+    trainee = Trainee.resume(pair, config, run, partial(_save, config, run.provenance.inputs))
+
+    def validate(course: Joint, number: int) -> dict[str, float]:
+        course.current.refresh()
+        policy = course.evaluated(number).policy.eval()
+        return final_scores(policy, course.current.view, held_out, config)
+
+    with convolution(backend):
+        train_epochs(
+            [trainee],
+            lambda _: Joint(trainee, slices, kind),
+            validate,
+            device=device,
+            on_step=on_step,
+        )
+
+
+def _save(config: JointConfig, inputs: dict[str, str], path: Path, pair: Pair, epoch: int) -> None:
+    training, setting = config.training, config.acquisition
+    common: dict[str, Any] = {"epoch": epoch, "method": training.method, "seed": training.seed}
+    common |= {"protocol": training.protocol, "store": inputs["store"]}
+    reconstruction.save(path, pair.reconstructor, extra={**common, "joint": True})
+    told = {
+        **common,
+        "n_initial": setting.n_initial,
+        **({} if setting.initial is None else {"initial": setting.initial}),
+        "horizon": setting.horizon,
+        "reconstructor": fingerprint(pair.reconstructor),
+    }
+    policies.save(policy_beside(path), pair.policy, extra=told)
+
+
+def _reconstructor(
+    config: JointConfig, start: str | Path | None
+) -> tuple[Reconstructor, JointConfig]:
+    """Return what learns, and the settings with its name and arguments."""
+    protocol = config.training.protocol
+    if start is None:
+        seed = config.training.seed
+        return make_reconstructor(config.reconstructor, seed=seed, protocol=protocol), config
+    model = reconstruction.load(start).train()
+    name, wanted = RECONSTRUCTORS.name_of(type(model)), config.reconstructor
+    arguments = constructor_arguments(model)
+    others = [key for key, value in wanted.arguments.items() if arguments.get(key) != value]
+    is_asked = wanted != JointConfig.reconstructor
+    if is_asked and (wanted.name != name or others):
+        raise ConfigError(
+            f"{start} is a {name} with {arguments}, and a {wanted.name} with "
+            f"{dict(wanted.arguments)} was asked for; leave [reconstructor] and --model out, or "
+            "start from nothing"
+        )
+    if model.protocol not in (None, protocol):
+        raise ConfigError(
+            f"{start} was trained for protocol {model.protocol}; train with --protocol "
+            f"{model.protocol}, or start from nothing"
+        )
+    plain = {key: value for key, value in arguments.items() if value is not None}
+    return model, replace(config, reconstructor=Component(name, plain))
+
+
+def _check(
+    config: JointConfig,
+    kind: type[Sampler],
+    model: Reconstructor,
+    splits: tuple[SliceSet, SliceSet],
+) -> None:
+    """Refuse what cannot be trained, before a folder is made."""
+    training = config.training
+    check_trainable(model, training.protocol)
+    check_setting(config, model, splits)
+    own = SAMPLERS[training.method].policy
+    if not kind.looks and config.policy.name != own:
+        raise ConfigError(
+            f"the sampler {training.method} has a policy of its own, {own!r}, not "
+            f"{config.policy.name!r}; leave --policy out, or use --method dense"
+        )
+    n_coils, n_rows, n_cols = splits[0].shape
+    n_images = max(training.batch_size, min(training.n_refill, 256))
+    n_masks = (training.n_pool + training.n_refill) * (config.acquisition.horizon + 1)
+    check_memory(
+        n_images * model.n_bytes(n_coils, n_rows, n_cols) + n_masks * n_cols,
+        splits[0].device,
+        f"a batch of {n_images:,} images of {n_rows}x{n_cols} and {n_masks:,} masks",
+        "lower training.batch_size, n_refill or n_pool, or make the network smaller",
+    )

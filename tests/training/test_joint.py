@@ -1,0 +1,260 @@
+"""Joint training: equal updates, one folder for both, the same bytes after an interruption."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from joint_runs import METHODS, UNET, joint_config
+from training_stores import blob_store
+from typer.testing import CliRunner
+
+from kscout import policies, reconstruction
+from kscout.cli import app
+from kscout.config import JointConfig, LearnedSampling
+from kscout.core import SliceBatch
+from kscout.data.store import Store
+from kscout.errors import ConfigError, KScoutError
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.names import POLICIES, SAMPLERS
+from kscout.policies.fixed import FixedOrder
+from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.unet_fused import FusedUNet
+from kscout.reconstruction.unet_network import UNetNetwork
+from kscout.runs import read_run
+from kscout.training import convolution
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.joint.course import Current
+from kscout.training.joint.pool import MaskPool
+from kscout.training.joint.sampler import acquire, moments_of
+from kscout.training.joint.train import train_joint
+from kscout.weights import read_weights
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
+
+
+@pytest.fixture(scope="module")
+def runs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A finished run of every sampler."""
+    root = tmp_path_factory.mktemp("runs")
+    for method in METHODS:
+        train_joint(joint_config(method), store, root / method, device="cpu")
+    return {method: root / method for method in METHODS}
+
+
+def test_every_sampler_gives_the_reconstruction_as_many_updates(runs: dict[str, Path]) -> None:
+    for path in runs.values():
+        metrics = read_run(path).metrics
+        assert [record["n_updates"] for record in metrics] == [2, 4, 6]
+        assert [record["n_slices"] for record in metrics] == [8, 16, 24]
+        assert all(0 <= record["sampler_share"] <= 1 for record in metrics)
+        # Each parameter of the network knows how often the optimizer changed it.
+        state = torch.load(path / "checkpoint.pt", weights_only=True)["optimizer"]["state"]
+        n_weights = len(list(reconstruction.load(path).parameters()))
+        assert [float(state[number]["step"]) for number in range(n_weights)] == [6.0] * n_weights
+
+
+def test_samplers_learn_when_they_are_due(runs: dict[str, Path]) -> None:
+    for method, path in runs.items():
+        run, training = read_run(path), joint_config(method).training
+        due = [n for n in range(6) if n >= 2 and (n + 1) % 2 == 0]
+        n_due = len(due) if isinstance(training, LearnedSampling) else 0
+        assert run.metrics[-1]["n_sampler_updates"] == n_due
+        if isinstance(training, LearnedSampling):
+            assert training.n_sampler_updates == n_due
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_folder_holds_both_and_evaluates(
+    method: str, runs: dict[str, Path], store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = runs[method]
+    assert isinstance(reconstruction.load(path), UNet)
+    assert POLICIES.name_of(type(policies.load(path))) == SAMPLERS[method].policy
+    setting = EvaluationSetting(AcquisitionPlan(2, 3, batch_size=5), split="val", device="cpu")
+    found = evaluate([str(path)], store, path, setting).found
+    # A policy that met another network than its own would be told.
+    assert not caplog.records
+    assert found.policies[0].training is not None
+    assert found.policies[0].training.method == method
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interrupted_training_ends_with_the_same_bytes(
+    method: str, runs: dict[str, Path], store: Store, tmp_path: Path
+) -> None:
+    epochs = [2, 3]
+
+    def stop(progress: Any) -> None:
+        if epochs and progress.epoch == epochs[0]:
+            epochs.pop(0)
+            raise KeyboardInterrupt
+
+    config, out = joint_config(method), tmp_path / "cut"
+    # Before the sampler was asked for the first time, and after it.
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train_joint(config, store, out, device="cpu", on_step=stop)
+    train_joint(config, store, out, device="cpu")
+    for file in ("weights", "weights-policy", "best-policy", "epoch-0002-policy"):
+        name = f"{file}.safetensors"
+        assert (out / name).read_bytes() == (runs[method] / name).read_bytes(), name
+    losses = [[x["train_loss"] for x in read_run(run).metrics] for run in (out, runs[method])]
+    assert losses[0] == losses[1]
+
+
+def test_the_fixed_order_is_fitted_for_the_network_as_it_is(
+    runs: dict[str, Path], store: Store
+) -> None:
+    slices, n_slices = store.split("train"), 4
+    network = reconstruction.load(runs["fixed"] / "epoch-0002.safetensors")
+    view = network.frozen(precision="auto", n_rows=12, n_cols=16, device="cpu")
+    with convolution.convolution("native"):
+        wanted = fit_fixed_order(
+            slices, view, n_initial=2, horizon=3, n_slices_per_step=n_slices, seed=3
+        )
+    policy = policies.load(runs["fixed"])
+    assert isinstance(policy, FixedOrder)
+    assert policy.order == wanted.order
+
+
+def test_the_first_masks_are_random_and_later_ones_the_samplers(store: Store) -> None:
+    slices = store.split("train")
+    pool = MaskPool(slices, n_moments=3, n_most=4)
+    start = torch.zeros(3, 16, dtype=torch.bool)
+    start[:, 8] = True
+    masks = moments_of(start, torch.tensor([[1, 2], [3, 4], [5, 6]]))
+    assert masks.sum(dim=-1).tolist() == [[1, 2, 3]] * 3
+    pool.add(torch.tensor([0, 1, 2]), masks)
+    pool.add(torch.tensor([7, 8, 9]), masks)
+    assert pool.index.tolist() == [2, 7, 8, 9]
+    uniforms = torch.cartesian_prod(torch.arange(4) / 4, torch.arange(3) / 3 + 0.01)
+    index, drawn = pool.draw(uniforms)
+    assert index.tolist() == [2] * 3 + [7] * 3 + [8] * 3 + [9] * 3
+    assert torch.equal(drawn.view(4, 3, 16), masks[[2, 0, 1, 2]])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_that_was_not_measured_changes_a_choice(
+    method: str, runs: dict[str, Path], store: Store
+) -> None:
+    policy = policies.load(runs[method])
+    for parameter in policy.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
+    network = reconstruction.load(runs[method])
+    config = joint_config(method, horizon=5)
+    batch = store.split("train").batch(torch.arange(7))
+    uniforms = torch.rand(7, 5, generator=torch.Generator().manual_seed(2))
+
+    def masks(seen: SliceBatch) -> torch.Tensor:
+        return acquire(policy, seen, config, uniforms, network if is_looking else None)
+
+    is_looking = SAMPLERS.resolve(method).looks
+    chosen = masks(batch)
+    assert (chosen.sum(dim=-1) == torch.arange(2, 8)).all()
+    hidden = ~chosen[:, -1][:, None, None, :].expand_as(batch.kspace)
+    noise = torch.randn(batch.kspace.shape, dtype=torch.complex64) * 100
+    for other in (noise, torch.zeros_like(noise), -torch.zeros_like(noise), -batch.kspace):
+        changed = replace(batch, kspace=torch.where(hidden, other, batch.kspace))
+        assert torch.equal(masks(changed), chosen)
+
+
+def test_views_follow_a_network_that_learns(store: Store) -> None:
+    model = UNet(n_channels=2, n_pools=2)
+    current = Current(model, "auto", store.split("train"))
+    batch = store.split("train").batch(torch.arange(3))
+    mask = torch.arange(16).expand(3, -1) % 2 == 0
+    before = current.view(batch.kspace, mask).image
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    assert torch.equal(current.view(batch.kspace, mask).image, before)
+    current.refresh()
+    expected = model.eval()(batch.kspace, mask).image
+    for view in (current.view, current.snapshot):
+        torch.testing.assert_close(view(batch.kspace, mask).image, expected.detach())
+
+
+def test_fused_weights_follow_a_network_that_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("kscout.kernels.convolution", "kscout.reconstruction.unet_fused"):
+        monkeypatch.setattr(f"{module}.compile_kernel", lambda *_, **__: None)
+    networks = [UNetNetwork(n_channels=16, n_pools=2, dropout=0.0) for _ in range(2)]
+    old, new = (FusedUNet(network, 16, 32) for network in networks)
+    places = [step.weight.data_ptr() for pair in old.down for step in pair]
+    old.set_weights(networks[1])
+    for one, other in zip(_weights(old), _weights(new), strict=True):
+        assert torch.equal(one, other)
+    assert places == [step.weight.data_ptr() for pair in old.down for step in pair]
+
+
+def _weights(fused: FusedUNet) -> list[torch.Tensor]:
+    pairs = [*fused.down, fused.middle, *fused.up]
+    return [fused.final, *(step.weight for pair in pairs for step in pair)]
+
+
+def test_training_starts_from_a_trained_network_of_any_kind(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "outside")
+    own = {"name": "unrolled:Unrolled", "n_steps": 1}
+    first = joint_config("loupe", model=own, protocol="blind", n_updates=4)
+    train_joint(first, store, tmp_path / "first", device="cpu")
+    # Where nothing is said the network is that of the start.
+    plain = JointConfig.of("random").reconstructor
+    second = joint_config("random", protocol="blind", n_updates=3, learning_rate=1e-9)
+    second = replace(second, reconstructor=plain)
+    start = tmp_path / "first"
+    run = train_joint(second, store, tmp_path / "second", start=start, device="cpu")
+    assert run.config["reconstructor"] == own
+    states = [read_weights(run / "weights.safetensors").state for run in (start, run.path)]
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, atol=1e-7, rtol=0)
+    with pytest.raises(ConfigError, match=r"is a unrolled:Unrolled with .* and a unet"):
+        train_joint(joint_config("random"), store, tmp_path / "third", start=start, device="cpu")
+    assert not (tmp_path / "third").exists()
+
+
+def bad(method: str = "random", **changes: Any) -> JointConfig:
+    return joint_config(method, **changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: bad(n_updates=2), "2 updates cannot be divided into 3 epochs"),
+        (lambda: bad(temperature=1.0), "temperature"),
+        (lambda: bad(n_epochs=0), "n_epochs is 0"),
+        (lambda: bad(model={"name": "zero-filled"}), "nothing to train"),
+        (lambda: replace(bad("loupe"), policy=bad("dense").policy), "a policy of its own"),
+        (lambda: bad(horizon=15), "no column left to acquire"),
+        (lambda: bad(batch_size=10**12), "needs .* GiB of memory"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_and_leaves_nothing(
+    make: Any, complaint: str, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(KScoutError, match=complaint):
+        train_joint(make(), store, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_trains_seeds_each_into_its_folder(store: Store, tmp_path: Path) -> None:
+    words = [
+        *("train", "joint", "--data", str(store.path), "--out", str(tmp_path / "run")),
+        *("--method", "random", "--model", "unet", "--channels", "2", "--n-initial", "2"),
+        *("--steps", "3", "--updates", "2", "--epochs", "1", "--batch-size", "3", "--seeds", "2"),
+        *("--set", f"reconstructor.n_pools={UNET['n_pools']}", "--device", "cpu", "--json"),
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [one["n_updates"] for one in told] == [2, 2]
+    for one, seed in zip(told, (0, 1), strict=True):
+        assert read_run(one["run"]).config["training"]["seed"] == seed
+        assert isinstance(reconstruction.load(one["run"]), UNet)
+        assert policies.load(one["run"]).is_stochastic

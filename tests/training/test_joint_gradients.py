@@ -1,0 +1,179 @@
+"""Gradients through draws agree with computations that know no autograd."""
+
+import numpy as np
+import pytest
+import torch
+from joint_runs import joint_config
+from torch import Tensor
+
+from kscout.core import Observation, Policy, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.physics.sampling import center_mask
+from kscout.policies.density import LearnedDensity
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.joint.straight_through import (
+    Judge,
+    drawn_through,
+    masks_drawn_blindly,
+    scores_on_the_way,
+)
+
+N_SLICES, N_ROWS, N_COLS, HORIZON, TEMPERATURE = 3, 8, 10, 3, 0.7
+
+
+class Looks(Policy):
+    """Scores columns by what it sees, so that its gradients depend on the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, N_COLS, dtype=torch.float64))
+
+    def forward(self, seen: Observation) -> Tensor:
+        return seen.image.square().mean(dim=1) * self.weight
+
+
+@pytest.fixture
+def batch(generator: torch.Generator) -> SliceBatch:
+    images = torch.rand(N_SLICES, N_ROWS, N_COLS, generator=generator, dtype=torch.float64)
+    found = SliceSet.from_images(images, ["a"] * N_SLICES).batch(torch.arange(N_SLICES))
+    assert found.kspace.dtype == torch.complex128
+    return found
+
+
+def gumbel(*shape: int, generator: torch.Generator) -> Tensor:
+    return -(-torch.rand(*shape, generator=generator, dtype=torch.float64).log()).log()
+
+
+def test_a_draw_is_exact_and_its_gradient_that_of_the_softmax(
+    generator: torch.Generator,
+) -> None:
+    scores = torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+    blocked = torch.rand(5, 7, generator=generator) < 0.4
+    noise, weights = gumbel(5, 7, generator=generator), torch.rand(5, 7, generator=generator)
+    drawn = drawn_through(scores, blocked, noise, TEMPERATURE)
+    assert set(drawn.detach().unique().tolist()) == {0.0, 1.0}
+    (drawn * weights).sum().backward()
+    for row in range(5):
+        free = np.flatnonzero(~blocked[row].numpy())
+        noisy = (scores + noise)[row].detach().numpy()[free]
+        assert drawn[row].argmax() == free[noisy.argmax()]
+        chances = np.exp(noisy / TEMPERATURE)
+        chances /= chances.sum()
+        own = weights[row].numpy()[free]
+        expected = np.zeros(7)
+        expected[free] = chances * (own - chances @ own) / TEMPERATURE
+        np.testing.assert_allclose(scores.grad[row].numpy(), expected, atol=1e-12)
+
+
+def test_columns_are_drawn_with_the_chances_of_the_scores(generator: torch.Generator) -> None:
+    scores, n = torch.tensor([[0.0, 1.0, -1.0, 5.0]], dtype=torch.float64), 40_000
+    blocked = torch.tensor([[False, False, False, True]])
+    noise = gumbel(n, 4, generator=generator)
+    drawn = drawn_through(scores.expand(n, -1), blocked.expand(n, -1), noise, 1.0).mean(dim=0)
+    chances = torch.softmax(scores[0, :3], dim=0)
+    torch.testing.assert_close(drawn[:3], chances, atol=0.01, rtol=0)
+    assert drawn[3] == 0
+
+
+def by_differences(judge: Judge, mask: Tensor) -> np.ndarray:
+    """Return how scores change with each entry of masks, by central differences.
+
+    Images are un-normalized in 32 bit, so that steps must not be too small.
+    """
+    found, step = np.zeros(mask.shape), 2e-3
+    for column in range(mask.shape[1]):
+        ends = []
+        for sign in (1, -1):
+            moved = mask.clone()
+            moved[:, column] += sign * step
+            ends.append(judge.look(moved)[2].numpy())
+        found[:, column] = (ends[0] - ends[1]) / (2 * step)
+    return found
+
+
+def expected_gradients(
+    judge: Judge, masks: Tensor, noisy: Tensor, counted: np.ndarray
+) -> np.ndarray:
+    """Return the gradients of summed scores with respect to the scores of each step.
+
+    Args:
+        judge: scores masks.
+        masks: of all moments, zeros and ones.
+        noisy: scores of columns with their noise, by slice and step.
+        counted: which moments after the start count, by slice.
+    """
+    slopes = [by_differences(judge, masks[:, moment]) for moment in range(1, HORIZON + 1)]
+    found = np.zeros(noisy.shape)
+    for row in range(N_SLICES):
+        for step in range(HORIZON):
+            later = sum(slopes[m][row] * counted[row, m] for m in range(step, HORIZON))
+            free = np.flatnonzero(masks[row, step].numpy() == 0)
+            chances = np.exp(noisy[row, step].numpy()[free] / TEMPERATURE)
+            chances /= chances.sum()
+            own = later[free]
+            found[row, step, free] = chances * (own - chances @ own) / TEMPERATURE
+    return found
+
+
+def test_a_density_learns_by_the_slope_of_scores_with_masks(
+    batch: SliceBatch, generator: torch.Generator
+) -> None:
+    policy = LearnedDensity(n_cols=N_COLS).double()
+    torch.nn.init.normal_(policy.logits, generator=generator)
+    start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
+    noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
+    masks = masks_drawn_blindly(policy, start, batch.selectable, noise, TEMPERATURE)
+    assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
+    judge, moment = Judge(batch, ZeroFilled(), "paper", "ssim"), torch.tensor([3, 1, 2])
+    judge.look(masks[torch.arange(N_SLICES), moment])[2].sum().backward()
+    counted = np.eye(HORIZON)[moment.numpy() - 1]
+    noisy = policy.logits.detach() + noise
+    expected = expected_gradients(judge, masks.detach(), noisy, counted).sum(axis=(0, 1))
+    assert np.abs(expected).max() > 0.03
+    np.testing.assert_allclose(policy.logits.grad.numpy(), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "blind"])
+def test_a_policy_that_looks_is_judged_by_all_images_that_follow(
+    protocol: str, batch: SliceBatch, generator: torch.Generator
+) -> None:
+    policy, start = Looks(), center_mask(N_COLS, 2).expand(N_SLICES, -1)
+    noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
+    judge = Judge(batch, ZeroFilled(), protocol, "ssim")  # type: ignore[arg-type]
+    scores, masks = scores_on_the_way(policy, judge, start, noise, TEMPERATURE)
+    assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
+    scores.sum().backward()
+    fixed = masks.detach()
+    with torch.no_grad():
+        seen = [judge.look(fixed[:, step])[1].image.square().mean(dim=1) for step in range(HORIZON)]
+    features = torch.stack(seen, dim=1)
+    noisy = features * policy.weight.detach() + noise
+    by_score = expected_gradients(judge, fixed, noisy, np.ones((N_SLICES, HORIZON)))
+    expected = (by_score * features.numpy()).sum(axis=(0, 1))
+    assert np.abs(expected).max() > 0.03
+    np.testing.assert_allclose(policy.weight.grad.numpy(), expected, atol=1e-4)
+
+
+def test_while_it_learns_nothing_unmeasured_changes_a_draw(
+    batch: SliceBatch, generator: torch.Generator
+) -> None:
+    start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
+    noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
+
+    def masks(kspace: Tensor) -> Tensor:
+        seen = SliceBatch(kspace, *batch.tensors()[1:])
+        judge = Judge(seen, ZeroFilled(), "paper", "ssim")
+        with torch.no_grad():
+            return scores_on_the_way(Looks(), judge, start, noise, TEMPERATURE)[1]
+
+    chosen = masks(batch.kspace)
+    hidden = chosen[:, -1][:, None, None, :].expand(batch.kspace.shape) == 0
+    for other in (torch.full_like(batch.kspace, 9.0), -torch.zeros_like(batch.kspace)):
+        assert torch.equal(masks(torch.where(hidden, other, batch.kspace)), chosen)
+
+
+def test_step_sizes_rise_and_fall_over_a_samplers_own_steps() -> None:
+    training = joint_config("loupe", n_updates=30, sampler_every=4, random_share=0.2).training
+    due = [number for number in range(30) if training.is_due(number)]  # type: ignore[attr-defined]
+    assert due == [7, 11, 15, 19, 23, 27]
+    assert training.n_sampler_updates == len(due)  # type: ignore[attr-defined]
