@@ -151,8 +151,13 @@ class Simulator:
         grown = State.joined(found).rows(slot)
         return replace(grown, n_left=n_left, step=state.step + int(n_new.max()))
 
-    def branch(self, state: State, columns: Int[Tensor, "state candidate"]) -> Branches:
-        """Measure each candidate column of every state; equal masks of a slice are tried once."""
+    def branch(self, state: State, columns: Int[Tensor, "state candidate *group"]) -> Branches:
+        """Measure each candidate column of every state; equal masks of a slice are tried once.
+
+        A candidate may be a group of columns, which are measured before one reconstruction.
+        """
+        if columns.ndim == 3:
+            return self._branch_groups(state, columns)
         slot, pairs, n_distinct = list_candidates(columns, state, self._n_per_slice(state))
         if columns.device.type == "cpu":
             # Elsewhere the number stays on the device: kernels that know it skip the rest.
@@ -243,6 +248,23 @@ class Simulator:
             step,
             measured.maps,
         )
+
+    def _branch_groups(
+        self, state: State, columns: Int[Tensor, "state candidate member"]
+    ) -> Branches:
+        n_candidates, n_members = columns.shape[1:]
+        before = state.mask[:, None].expand(-1, n_candidates, -1)
+        masks = before.scatter(-1, columns, True).flatten(0, 1)
+        owners = state.owner.repeat_interleave(n_candidates)
+        n_measured = masks.shape[1] - state.n_left + n_members
+        found = [
+            self.start_from(mask, owner=own, n_measured=n_measured, step=state.step + n_members)
+            for mask, own in zip(
+                masks.split(self.n_at_once), owners.split(self.n_at_once), strict=True
+            )
+        ]
+        slot = torch.arange(len(masks), device=masks.device).view(columns.shape[:2])
+        return Branches(State.joined(found), slot)
 
     def _children(self, state: State, pairs: Pairs) -> Iterator[State]:
         """Yield the states after measuring the pairs' columns, a part at a time."""

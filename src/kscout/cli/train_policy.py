@@ -50,6 +50,10 @@ def train_policy(
         typer.Option(help="Columns to start from instead: 0,3,60-70, or a file as for evaluate."),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Columns to acquire.")] = None,
+    columns_per_step: Annotated[
+        int | None,
+        typer.Option(help="Columns chosen before each reconstruction; greedy, ngreedy. (paper: 1)"),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; changes the preset.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
@@ -105,6 +109,7 @@ def train_policy(
         "training.method": method,
         **_start(initial, n_initial, data),
         "acquisition.horizon": steps,
+        "acquisition.columns_per_step": columns_per_step,
         "training.gamma": gamma[0] if gamma else None,
         "training.seed": seed,
         "training.n_epochs": epochs,

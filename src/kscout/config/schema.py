@@ -50,11 +50,14 @@ class AcquisitionSetting:
     n_initial: Annotated[int, AtLeast(1)] = 16
     """Central columns measured at the start (paper: 16, 4, 32, 8)."""
     horizon: Annotated[int, AtLeast(1)] = 16
-    """Columns acquired one by one after the start (paper: 16, 28, 16, 28)."""
+    """Columns acquired after the start (paper: 16, 28, 16, 28)."""
     size: int | None = None
     """Pixels along each side that the setting is meant for; not given: any (paper: 128, 256)."""
     initial: str | None = None
     """Columns to start from in place of central ones, `n_initial` of them, like "0,3,60-70"."""
+    columns_per_step: Annotated[int | None, AtLeast(1)] = None
+    """Columns chosen before each reconstruction, of which `horizon` is a multiple; not given: 1
+    (paper: 1)."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -68,11 +71,26 @@ class AcquisitionSetting:
                 f"n_initial {self.n_initial} + horizon {self.horizon} exceeds the {self.size} "
                 f"columns; lower horizon to {self.size - self.n_initial} or less"
             )
+        if self.horizon % self.group:
+            raise ConfigError(
+                f"{self.horizon} columns cannot be acquired {self.group} at a time in a training; "
+                "make --steps a multiple of --columns-per-step"
+            )
 
     @property
     def start(self) -> int | tuple[int, ...]:
         """The number of central columns, or the columns themselves."""
         return self.n_initial if self.initial is None else parse_columns(self.initial)
+
+    @property
+    def group(self) -> int:
+        """Columns chosen before each reconstruction."""
+        return self.columns_per_step or 1
+
+    @property
+    def n_steps(self) -> int:
+        """Looks at the image, each followed by a choice."""
+        return self.horizon // self.group
 
     @property
     def budget(self) -> int:

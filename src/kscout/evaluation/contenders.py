@@ -195,7 +195,7 @@ def _config_in(path: Path) -> dict[str, Any] | None:
         return None
     sections = {
         "training": ("method", "gamma", "seed"),
-        "acquisition": ("n_initial", "horizon", "initial"),
+        "acquisition": ("n_initial", "horizon", "initial", "columns_per_step"),
     }
     found: dict[str, Any] = {
         section: {key: extra[key] for key in keys if key in extra}
@@ -229,7 +229,11 @@ def _settings(contender: Contender) -> dict[str, Any] | None:
 
 
 def conditions_note(
-    contender: Contender, sizes: Sizes, protocol: str, start: str | None = None
+    contender: Contender,
+    sizes: Sizes,
+    protocol: str,
+    start: str | None = None,
+    columns_per_step: int = 1,
 ) -> str | None:
     """Return what to say where a policy was trained for another acquisition or protocol.
 
@@ -238,20 +242,27 @@ def conditions_note(
         sizes: of the acquisition here.
         protocol: likewise.
         start: columns that it starts from here, None for central ones.
+        columns_per_step: that it chooses here before each reconstruction.
     """
     config = contender.config or {}
     setting, training = config.get("acquisition", {}), config.get("training", {})
     columns = (setting.get("n_initial"), setting.get("horizon"))
     own = setting.get("initial")
     listed = None if own is None else columns_text(parse_columns(own))
-    trained = (*columns, listed, training.get("protocol", protocol))
-    here = (sizes.n_initial, sizes.horizon, start, protocol)
+    group = setting.get("columns_per_step") or 1
+    trained = (*columns, listed, training.get("protocol", protocol), group)
+    here = (sizes.n_initial, sizes.horizon, start, protocol, columns_per_step)
     if None in columns or trained == here:
         return None
-    words = [f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}" for one in (trained, here)]
+    is_other_pace = group != columns_per_step
+    words = [
+        f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}{{}}"
+        f"{f', {one[4]} at a time,' if is_other_pace else ''} under"
+        for one in (trained, here)
+    ]
     return (
-        f"policy {contender.name!r} was trained for {words[0]} columns under protocol "
-        f"{trained[3]} and runs here with {words[1]} under {here[3]}"
+        f"policy {contender.name!r} was trained for {words[0].format(' columns')} protocol "
+        f"{trained[3]} and runs here with {words[1].format('')} {here[3]}"
     )
 
 

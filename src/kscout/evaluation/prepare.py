@@ -258,7 +258,8 @@ def prepare(
     contenders = [one for draft in drafts for one in draft]
     starts = [columns_text(one) for one in plan.initial]
     start = "own columns" if len(starts) > 1 else next(iter(starts), None)
-    notes += [conditions_note(one, sizes, plan.protocol, start) for one in contenders]
+    conditions = (sizes, plan.protocol, start, plan.columns_per_step)
+    notes += [conditions_note(one, *conditions) for one in contenders]
     here = {"reconstructor": fingerprint(loaded)}
     if isinstance(source, Store):
         here["store"] = source.fingerprint

@@ -85,6 +85,7 @@ def train_policies(
     """
     _check_alike(configs)
     estimator = ESTIMATORS.resolve(configs[0].training.method)
+    _check_groups(configs[0], estimator)
     with process_group(device, faults=Path(outs[0]) / FAULTS) as place, ExitStack() as stack:
         frozen = load(reconstructor)
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
@@ -163,6 +164,7 @@ def final_scores(
                 ),
                 n_initial=setting.start,
                 horizon=setting.horizon,
+                columns_per_step=setting.group,
                 uniforms=share(uniforms),
             )
             scores = (found.ssim if found.score is None else found.score, found.ssim)
@@ -184,6 +186,7 @@ def _save(
         "n_initial": setting.n_initial,
         **({} if setting.initial is None else {"initial": setting.initial}),
         "horizon": setting.horizon,
+        **({} if setting.group == 1 else {"columns_per_step": setting.group}),
         **inputs,
     }
     save(path, policy, extra=extra)
@@ -216,6 +219,18 @@ def check_setting(
     ):
         if note is not None and is_main():
             logging.getLogger(__name__).warning(note)
+
+
+def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
+    """Refuse several columns per step to an estimator that judges columns one by one."""
+    if config.acquisition.group == 1 or estimator.takes_groups:
+        return
+    others = [name for name in ESTIMATORS.entries if ESTIMATORS.resolve(name).takes_groups]
+    raise ConfigError(
+        f"{config.training.method} judges columns one by one and cannot learn to choose "
+        f"{config.acquisition.group} at a time; train with --method {' or '.join(others)}, or "
+        "leave out --columns-per-step, which `evaluate` takes for every policy"
+    )
 
 
 def _check_memory(configs: Sequence[PolicyConfig], slices: SliceSet) -> None:

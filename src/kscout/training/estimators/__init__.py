@@ -30,6 +30,8 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
 
     settings: ClassVar[type[PolicyTraining]] = PolicyTraining
     """The section `[training]` of its runs; its defaults are the estimator's preset."""
+    takes_groups: ClassVar[bool] = False
+    """Whether it can learn where a step takes several columns (`acquisition.columns_per_step`)."""
 
     def __init__(
         self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor

@@ -106,7 +106,7 @@ class GradientEstimator(Estimator, ABC):
     def n_reconstructions(self) -> int:
         """Candidates scored in one epoch, repeated draws counted each time."""
         config = self.trainees[0].config
-        per_slice = 1 + config.acquisition.horizon * self.n_tried(config)
+        per_slice = 1 + config.acquisition.n_steps * self.n_tried(config)
         return len(self.trainees) * len(self.slices) * per_slice
 
     @final
@@ -207,9 +207,11 @@ class GradientEstimator(Estimator, ABC):
         ]
         inputs = [*batch.tensors(), *per_slice, *per_batch]
         backward = partial(self._backward, group, len(per_slice))
-        # A metric from outside may wait for the device, which no graph can.
-        is_plain = not self.is_pure or is_outside(self.trainees[0].config.training.metric)
-        is_plain |= self.reconstructor.waits_for_device
+        config = self.trainees[0].config
+        # A metric from outside may wait for the device, which no graph can; groups of columns have
+        # no kernel whose work a graph would hold.
+        is_plain = not self.is_pure or is_outside(config.training.metric)
+        is_plain |= self.reconstructor.waits_for_device or config.acquisition.group > 1
         if is_plain or self.device.type != "cuda":
             return EagerGradients(backward, self.parameters(group))(inputs)
         size = batch.kspace.shape
@@ -244,8 +246,26 @@ def n_draws(config: PolicyConfig) -> int:
     return config.training.n_trajectories
 
 
+def action_draws(
+    config: PolicyConfig, n_slices: int, generator: GeneratorFor
+) -> Float[Tensor, "slice step q *member"]:
+    """Draw the numbers that decide every column; where a step takes several, one for each."""
+    setting = config.acquisition
+    members = () if setting.group == 1 else (setting.group,)
+    shape = (n_slices, setting.n_steps, n_draws(config), *members)
+    return torch.rand(*shape, generator=generator("actions"))
+
+
 def _keyed(seed: int, epoch: int, purpose: str) -> torch.Generator:
     return keyed_generator(purpose, seed, epoch)
 
 
-__all__ = ["Batch", "Drawn", "Draws", "GeneratorFor", "GradientEstimator", "n_draws"]
+__all__ = [
+    "Batch",
+    "Drawn",
+    "Draws",
+    "GeneratorFor",
+    "GradientEstimator",
+    "action_draws",
+    "n_draws",
+]

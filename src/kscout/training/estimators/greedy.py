@@ -19,6 +19,7 @@ from kscout.training.estimators.gradient import (
     Draws,
     GeneratorFor,
     GradientEstimator,
+    action_draws,
     n_draws,
 )
 from kscout.training.estimators.recording import Estimate, Recording
@@ -30,14 +31,16 @@ def greedy_gradients(
     simulator: Simulator,
     *,
     n_initial: Initial,
-    uniforms: Float[Tensor, "slice step q"],
+    uniforms: Float[Tensor, "slice step q *member"],
     followed: Int[Tensor, "step policy"],
-    replay: Int[Tensor, "step slice q"] | None = None,
+    replay: Int[Tensor, "step slice q *member"] | None = None,
 ) -> Estimate:
     """Add the gradients of the greedy loss, summed over steps, to the policies' own.
 
     At each step, q columns a_i are drawn from one state s, and one of them is acquired:
-    `loss = -1 / (q - 1) sum_i log pi(a_i | s) (r_i - mean_j r_j)`, as a mean over slices.
+    `loss = -1 / (q - 1) sum_i log pi(a_i | s) (r_i - mean_j r_j)`, as a mean over slices. Where a
+    step takes several columns, a_i is a group drawn without replacement, r_i the gain of all of
+    them together, and log pi(a_i | s) as in `group_log_probabilities`.
 
     Args:
         policies: one, or several in lockstep.
@@ -48,7 +51,7 @@ def greedy_gradients(
             as in the authors' code.
         replay: columns to take instead of drawing.
     """
-    n_slices, horizon, q = uniforms.shape
+    n_slices, n_steps, q = uniforms.shape[:3]
     n_own = n_slices // len(policies)
 
     def weigh(rewards: Float[Tensor, "*step slice q"]) -> Float[Tensor, "*step slice q"]:
@@ -59,13 +62,13 @@ def greedy_gradients(
         simulator,
         weigh,
         is_by_step=True,
-        n_states=n_slices * horizon,
+        n_states=n_slices * n_steps,
     )
     # Made for all steps at once: small tensors cost a GPU as much as large ones.
     draws = uniforms.transpose(0, 1).contiguous()
     choices = followed.repeat_interleave(n_own, dim=1)
     state = simulator.start(n_initial)
-    for step in range(horizon):
+    for step in range(n_steps):
         given = None if replay is None else replay[step]
         columns = recording.choose(state, draws[step], given)
         branches = simulator.branch(state, columns)
@@ -80,14 +83,14 @@ class Greedy(GradientEstimator):
 
     settings = GreedyTraining
     is_pure = True
+    takes_groups = True
 
     def draw(
         self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
     ) -> Draws:
-        q, horizon = n_draws(config), config.acquisition.horizon
-        uniforms = torch.rand(n_slices, horizon, q, generator=generator("actions"))
-        followed = torch.randint(q, (n_batches, horizon), generator=generator("followed"))
-        return Draws([uniforms], [followed])
+        q, n_steps = n_draws(config), config.acquisition.n_steps
+        followed = torch.randint(q, (n_batches, n_steps), generator=generator("followed"))
+        return Draws([action_draws(config, n_slices, generator)], [followed])
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         (uniforms,), (followed,) = batch.per_slice, batch.per_batch

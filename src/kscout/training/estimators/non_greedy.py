@@ -20,7 +20,7 @@ from kscout.training.estimators.gradient import (
     Draws,
     GeneratorFor,
     GradientEstimator,
-    n_draws,
+    action_draws,
 )
 from kscout.training.estimators.recording import KEPT_BYTES, Estimate, Recording
 from kscout.training.policy_gradient import returns_to_go
@@ -34,15 +34,16 @@ def non_greedy_gradients(
     simulator: Simulator,
     *,
     n_initial: Initial,
-    uniforms: Float[Tensor, "slice step q"],
+    uniforms: Float[Tensor, "slice step q *member"],
     gammas: Sequence[float],
-    replay: Int[Tensor, "step slice q"] | None = None,
+    replay: Int[Tensor, "step slice q *member"] | None = None,
 ) -> Estimate:
     """Add the gradients of the non-greedy loss to the policies' own.
 
     The q columns of the first step start q trajectories, each of which then draws one a step:
     `loss = -1 / (q - 1) sum_i sum_t log pi(a_it | s_it) R_it`, as a mean over slices, with
-    `R_it = sum_{t' >= t} gamma^(t' - t) (r_it' - mean_j r_jt')`.
+    `R_it = sum_{t' >= t} gamma^(t' - t) (r_it' - mean_j r_jt')`. Where a step takes several
+    columns, a_it is a group of them, as in `greedy_gradients`.
 
     Args:
         policies: one, or several in lockstep.
@@ -52,7 +53,7 @@ def non_greedy_gradients(
         gammas: discount of each policy.
         replay: columns to take instead of drawing.
     """
-    n_slices, horizon, q = uniforms.shape
+    n_slices, n_steps, q, *group = uniforms.shape
     n_own = n_slices // len(policies)
 
     def weigh(rewards: Float[Tensor, "step slice q"]) -> Float[Tensor, "step slice q"]:
@@ -64,15 +65,15 @@ def non_greedy_gradients(
         policies,
         simulator,
         weigh,
-        n_states=n_slices * (1 + q * (horizon - 1)),
+        n_states=n_slices * (1 + q * (n_steps - 1)),
         kept_bytes=_KEPT_BYTES,
     )
     draws = uniforms.transpose(0, 1).contiguous()
     state = simulator.start(n_initial)
-    for step in range(horizon):
+    for step in range(n_steps):
         # One state per slice draws q columns at the first step; later q states draw one each.
-        given = None if replay is None else replay[step].reshape(len(state), -1)
-        columns = recording.choose(state, draws[step].reshape(len(state), -1), given)
+        given = None if replay is None else replay[step].reshape(len(state), -1, *group)
+        columns = recording.choose(state, draws[step].reshape(len(state), -1, *group), given)
         before = state.score.view(n_slices, -1)
         state = simulator.branch(state, columns).every()
         recording.reward(state.score.view(n_slices, q) - before)
@@ -85,12 +86,12 @@ class NonGreedy(GradientEstimator):
 
     settings = NonGreedyTraining
     is_pure = True
+    takes_groups = True
 
     def draw(
         self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
     ) -> Draws:
-        q, horizon = n_draws(config), config.acquisition.horizon
-        return Draws([torch.rand(n_slices, horizon, q, generator=generator("actions"))])
+        return Draws([action_draws(config, n_slices, generator)])
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         (uniforms,) = batch.per_slice

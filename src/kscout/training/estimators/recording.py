@@ -11,10 +11,16 @@ from itertools import groupby
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.choose import Drawn, column_log_probabilities, draw_unmeasured
+from kscout.acquisition.choose import (
+    Drawn,
+    column_log_probabilities,
+    draw_groups,
+    draw_unmeasured,
+    group_log_probabilities,
+)
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.device import at_most_a_quarter
@@ -50,7 +56,7 @@ Weigh = Callable[[Float[Tensor, "*step slice q"]], Float[Tensor, "*step slice q"
 class Estimate:
     """What one batch gave beside the gradients; slices of several policies lie in a row."""
 
-    columns: Int[Tensor, "step slice q"]
+    columns: Int[Tensor, "step slice q *member"]
     log_probs: Float[Tensor, "step slice q"]
     rewards: Float[Tensor, "step slice q"]
     weights: Float[Tensor, "step slice q"]
@@ -110,10 +116,10 @@ class Recording:
     def choose(
         self,
         state: State,
-        uniforms: Float[Tensor, "state draw"],
-        replay: Int[Tensor, "state draw"] | None = None,
-    ) -> Int[Tensor, "state draw"]:
-        """Draw columns from the policies' scores.
+        uniforms: Float[Tensor, "state draw *member"],
+        replay: Int[Tensor, "state draw *member"] | None = None,
+    ) -> Int[Tensor, "state draw *member"]:
+        """Draw columns from the policies' scores, or groups of different columns.
 
         Args:
             state: where the acquisitions stand.
@@ -145,7 +151,9 @@ class Recording:
             for number in range(len(self.policies)):
                 self._add_gradients(number, weights)
         columns, log_probs = (
-            torch.stack([rows[name].view(rewards.shape[1:]) for rows in self.visited])
+            torch.stack(
+                [x.view(*rewards.shape[1:], *x.shape[2:]) for x in (r[name] for r in self.visited)]
+            )
             for name in ("columns", "log_probs")
         )
         final_score = state.score.view(len(self.policies), -1).mean(dim=-1)
@@ -155,16 +163,16 @@ class Recording:
     def _draw(
         self,
         state: State,
-        uniforms: Float[Tensor, "state draw"],
-        replay: Int[Tensor, "state draw"] | None,
+        uniforms: Float[Tensor, "state draw *member"],
+        replay: Int[Tensor, "state draw *member"] | None,
     ) -> Drawn:
         logits = self.logits.detach()
-        if replay is None:
+        if replay is None and uniforms.ndim == 2:
             selectable = self.simulator.batch.selectable
             return draw_unmeasured(logits, state.mask, selectable, state.owner, uniforms)
-        blocked = self.simulator.blocked(state)
-        log_probs = column_log_probabilities(logits.float(), blocked)
-        return Drawn(blocked, replay, log_probs.gather(-1, replay))
+        blocked, logits = self.simulator.blocked(state), logits.float()
+        columns = draw_groups(logits, blocked, uniforms) if replay is None else replay
+        return Drawn(blocked, columns, _log_probabilities(logits, blocked, columns))
 
     def _add_gradients(self, number: int, weights: Float[Tensor, "step slice q"]) -> None:
         """Compute a policy's log-probabilities again, with gradients, and add those of the loss.
@@ -175,7 +183,7 @@ class Recording:
         for alike in self._alike_steps():
             own = []
             for step in alike:
-                weight = weights[step].reshape(self.visited[step]["columns"].shape)
+                weight = weights[step].reshape(self.visited[step]["log_probs"].shape)
                 own.append(part_of({**self.visited[step], "weight": weight}, number, n_policies))
             for rows in joined(own, N_AT_ONCE[weights.device.type]):
                 scores = self.policies[number].recall(observation_of(rows), begin)
@@ -195,5 +203,16 @@ def _backward(
     scores: Float[Tensor, "state col"], rows: Rows, weights: Float[Tensor, "state draw"]
 ) -> None:
     """Add the gradients of the weighted log-probabilities' sum to the policies' own."""
-    log_probs = column_log_probabilities(scores.float(), rows["blocked"])
-    (log_probs.gather(-1, rows["columns"]) * weights).sum().backward()
+    log_probs = _log_probabilities(scores.float(), rows["blocked"], rows["columns"])
+    (log_probs * weights).sum().backward()
+
+
+def _log_probabilities(
+    scores: Float[Tensor, "state col"],
+    blocked: Bool[Tensor, "state col"],
+    columns: Int[Tensor, "state draw *member"],
+) -> Float[Tensor, "state draw"]:
+    """Return log-probabilities of columns, or of groups of columns."""
+    if columns.ndim == 3:
+        return group_log_probabilities(scores, blocked, columns)
+    return column_log_probabilities(scores, blocked).gather(-1, columns)
