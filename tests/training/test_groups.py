@@ -15,7 +15,7 @@ from kscout.acquisition.choose import draw_groups, group_log_probabilities
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.cli.train_policy import resolve_policy
-from kscout.config import PolicyConfig
+from kscout.config import JointConfig, PolicyConfig, read
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -211,6 +211,11 @@ def test_estimators_that_judge_single_columns_refuse_groups(
     with pytest.raises(ConfigError, match=rf"{method} judges .*--method greedy or ngreedy, or"):
         train("groups", method, horizon=4, columns_per_step=2)
     assert not (tmp_path / "groups").exists()
+
+
+def test_joint_training_refuses_groups() -> None:
+    with pytest.raises(ConfigError, match="train joint takes one column per step"):
+        read(JointConfig, {"acquisition": {"horizon": 4, "columns_per_step": 2}})
 
 
 def test_the_columns_of_a_training_divide_into_its_steps(train: Callable[..., Path]) -> None:

@@ -256,15 +256,16 @@ class Simulator:
         before = state.mask[:, None].expand(-1, n_candidates, -1)
         masks = before.scatter(-1, columns, True).flatten(0, 1)
         owners = state.owner.repeat_interleave(n_candidates)
-        n_measured = masks.shape[1] - state.n_left + n_members
-        found = [
-            self.start_from(mask, owner=own, n_measured=n_measured, step=state.step + n_members)
-            for mask, own in zip(
-                masks.split(self.n_at_once), owners.split(self.n_at_once), strict=True
-            )
-        ]
-        slot = torch.arange(len(masks), device=masks.device).view(columns.shape[:2])
-        return Branches(State.joined(found), slot)
+        slot = torch.arange(len(masks), device=masks.device)
+        counts = {
+            "n_measured": masks.shape[1] - state.n_left + n_members,
+            "step": state.step + n_members,
+        }
+        found = []
+        for part in slot.split(self.n_at_once):
+            maps = None if state.maps is None else state.maps[part // n_candidates]
+            found.append(self.start_from(masks[part], owner=owners[part], maps=maps, **counts))
+        return Branches(State.joined(found), slot.view(columns.shape[:2]))
 
     def _children(self, state: State, pairs: Pairs) -> Iterator[State]:
         """Yield the states after measuring the pairs' columns, a part at a time."""

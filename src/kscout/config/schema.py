@@ -146,6 +146,12 @@ class JointConfig:
     training: Annotated[JointTraining, Chosen(picked_joint)] = field(default_factory=FixedSampling)
     """How they are trained."""
 
+    def __post_init__(self) -> None:
+        if self.acquisition.group > 1:
+            raise ConfigError(
+                "train joint takes one column per step; leave out acquisition.columns_per_step"
+            )
+
     @classmethod
     def of(cls, method: str) -> "JointConfig":
         """Return the preset of a sampler, with the policy that it trains by default."""
