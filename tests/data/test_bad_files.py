@@ -293,10 +293,7 @@ def test_names_and_attributes_of_any_bytes_come_through(tmp_path: Path) -> None:
 
 
 FOREIGN: dict[str, tuple[bytes, str]] = {
-    "a.cfl": (b"\0" * 64, r"raw k-space of BART; .*reconstruct them, .*numpy\.save"),
     "a.dat": (b"\0" * 64, r"raw k-space of a Siemens scanner \(twix\)"),
-    "a.mat": (b"MATLAB 5.0", r"a file of MATLAB; save its images"),
-    "b.mat": (b"MATLAB 7.3".ljust(512) + b"\x89HDF\r\n\x1a\n", r"HDF5; let its name end in \.h5"),
     "a.NRRD": (b"NRRD0004", r"an image of 3D Slicer \(NRRD\); convert it to NIfTI"),
     "a.png": (b"\x89PNG", "a picture; put the slices"),
     "brain.img": (b"\0" * 344 + b"n+1\0", r"NIfTI; let its name end in \.nii"),
@@ -325,13 +322,17 @@ def test_dicom_is_known_by_its_content(tmp_path: Path, name: str) -> None:
 
 
 def test_magnitudes_of_kspace_are_not_advised(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", IMAGES.astype(np.complex64))
-    with pytest.raises(DataError, match="if they are k-space, transform it to images first"):
-        import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["kspace"] = np.zeros((2, 4, 9, 9), np.complex64)
-    with pytest.raises(DataError, match=r"imports images, not raw k-space: reconstruct them"):
-        import_folder(tmp_path / "a.h5", tmp_path / "store", ImportSettings())
+    source = write_source(tmp_path / "source")
+    np.save(source / "a.npy", IMAGES.astype(np.complex64))
+    with pytest.raises(DataError, match="if they are k-space, name its axes, as in --axes"):
+        import_folder(source, tmp_path / "store", ImportSettings())
+    for name, key in (("a.h5", "reconstruction_rss"), ("b.h5", "kspace")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file[key] = IMAGES
+    with pytest.raises(
+        DataError, match=r"b\.h5 has no .* import the k-space of all files with --raw"
+    ):
+        import_folder(tmp_path, tmp_path / "store", ImportSettings())
 
 
 def test_folders_linked_in_circles_are_looked_at_once(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_line_of_pictures_shows_image_kspace_and_every_coil(tmp_path: Path) ->
     facts = json.loads(call("info", coils.path, "--json"))
     assert (facts["kind"], facts["n_coils"]) == ("kspace", 3)
     assert facts["target"] == "root sum of squares of all coils"
-    assert "3 coils; target: root sum of squares" in call("info", coils.path)
+    assert "3 coils; simulated columns; target: root sum of squares" in call("info", coils.path)
 
 
 def test_more_pictures_than_slices_are_all_slices(store: Store, tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ class MadeStore:
     paper: bool | None = None
     source: str | list[str] | None = None
     download: bool | None = None
+    coils: int | None = None
+    phase: bool | None = None
+    snr: int | float | None = None
 
     def __post_init__(self) -> None:
         _refuse_both(self, "paper", "volumes", "slices")
@@ -77,6 +80,12 @@ class ImportedStore:
     test_from_train: bool | None = None
     key: str | None = None
     plane: Plane | None = None
+    raw: bool | None = None
+    crop: int | str | None = None
+    resize: int | str | None = None
+    axes: str | None = None
+    header: str | None = None
+    prospective: bool | None = None
     skip_bad: bool | None = None
 
     def __post_init__(self) -> None:

@@ -71,12 +71,31 @@ def import_(
     ] = None,
     key: Annotated[str | None, typer.Option(help="Name of the images in HDF5 or .npz.")] = None,
     plane: Annotated[Plane | None, typer.Option(help="Cut of NIfTI. (default: axial)")] = None,
+    raw: Annotated[
+        bool | None,
+        typer.Option("--raw", help="Import k-space, also where there are images of it."),
+    ] = None,
+    crop: Annotated[
+        str | None, typer.Option(metavar=_SIZE, help="k-space: pixels of its image to keep.")
+    ] = None,
+    resize: Annotated[
+        str | None, typer.Option(metavar=_SIZE, help="k-space: rows, columns about its center.")
+    ] = None,
+    axes: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="k-space: e.g. slice,coil,row,col.")
+    ] = None,
+    header: Annotated[
+        Path | None, typer.Option(help="k-space: header of ISMRMRD files without one.")
+    ] = None,
+    prospective: Annotated[
+        bool | None, typer.Option("--prospective", help="k-space: take undersampled files, too.")
+    ] = None,
     skip_bad: Annotated[
         bool | None, typer.Option("--skip-bad", help="Leave out and record what is unusable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import fastMRI HDF5, NIfTI, DICOM series or NumPy stacks; run again, it goes on.
+    """Import images of HDF5, NIfTI, DICOM or NumPy, or k-space; run again, it goes on.
 
     Example: kscout data import fastmri/knee --out knee-store --preset knee
     """
@@ -86,11 +105,14 @@ def import_(
     if splits is not None and held_out is not None:
         raise ConfigError("--splits names the volumes of every split; drop it or --held-out")
     options: dict[str, Any] = {"center_volume": center_volume}
-    for name, text in (("size", size), ("pad", pad)):
+    for name, text in (("size", size), ("pad", pad), ("crop", crop), ("resize", resize)):
         options[name] = None if text is None else ImportSettings.parse_size(text, f"--{name}")
     options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
-    options |= {"key": key, "plane": plane, "skip_bad": skip_bad}
+    options |= {"key": key, "plane": plane, "skip_bad": skip_bad, "raw": raw}
+    options |= {"header": header, "prospective": prospective}
+    if axes is not None:
+        options["axes"] = ImportSettings.parse_axes(axes)
     if resample is not None:
         options["resample"] = ImportSettings.parse_spacing(resample)
     chosen = {name: value for name, value in options.items() if value is not None}
@@ -271,7 +293,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
     checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
     console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
     if facts["kind"] == "kspace":
-        console.print(f"{facts['n_coils']} coils; target: {facts['target']}")
+        coils = f"{facts['n_coils']} coils; {facts['columns']} columns"
+        console.print(f"{coils}; target: {facts['target']}")
     console.print(f"fingerprint {facts['fingerprint']} ({checked})")
     columns = ("split", "matrix", "volumes", "slices", "pixels", "data_range", "MB", "sha256")
     table = Table(*columns)

@@ -45,7 +45,7 @@ class Written(NamedTuple):
     """Of the targets; NaN where one of them is."""
     crc32: int = 0
 
-    def grown(self, stored: np.ndarray, part: Part, peak: float) -> "Written":
+    def grown(self, stored: np.ndarray, part: Part, peaks: list[float]) -> "Written":
         """Return this with a part more."""
         if self.shape[1:] != stored.shape[1:]:
             raise DataError(
@@ -56,7 +56,7 @@ class Written(NamedTuple):
             shape=(self.shape[0] + len(stored), *self.shape[1:]),
             slices=self.slices + part.slices,
             n_blank=self.n_blank + part.n_blank,
-            peak=float(np.maximum(self.peak, peak)),
+            peak=float(np.max([self.peak, *peaks])),
             crc32=zlib.crc32(stored.data, self.crc32),
         )
 
@@ -99,10 +99,10 @@ class ArrayFiles:
             self._kind.check(part.stored)
             stored = np.ascontiguousarray(part.stored)
             written = written or self._begin(split, volume, stored.shape)
-            peak = float(slice_peaks(self._kind, torch.from_numpy(stored)).max())
+            peaks = slice_peaks(self._kind, torch.from_numpy(stored)).tolist()
             with room_for(written.file, stored.nbytes, keep=written.begin):
                 self._extend(written, stored)
-            written = written.grown(stored, part, peak)
+            written = written.grown(stored, part, peaks)
         if written is None:
             raise DataError(f"volume {volume!r} has no slice to store; leave it out")
         return written

@@ -15,12 +15,10 @@ _PICTURE = "a picture; put the slices of a volume into one array slice x row x c
 _PACKED = "an archive; unpack it"
 
 _BY_SUFFIX = {
-    ".cfl": _RAW.format("BART"),
     ".dat": _RAW.format("a Siemens scanner (twix)"),
     ".mrd": _RAW.format("ISMRMRD"),
     ".7": _RAW.format("a GE scanner (P-file)"),
     ".raw": _RAW.format("a scanner"),
-    ".mat": "a file of MATLAB; save its images with numpy.save as slice x row x column",
     ".nrrd": _IMAGES.format("3D Slicer (NRRD)"),
     ".nhdr": _IMAGES.format("3D Slicer (NRRD)"),
     ".mha": _IMAGES.format("ITK (MetaImage)"),

@@ -32,6 +32,8 @@ def describe(store: Store) -> dict[str, Any]:
         **summarize(store),
         "kind": store.kind.name,
         "target": store.kind.target,
+        "columns": manifest.columns,
+        "is_prospective": manifest.is_prospective,
         "n_coils": max(store.kind.shape(array.shape)[0] for array in manifest.arrays),
         "schema_version": manifest.schema_version,
         "arrays": [_describe_array(store, array) for array in manifest.arrays],
@@ -42,7 +44,7 @@ def describe(store: Store) -> dict[str, Any]:
 
 def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
     records = store.records(array.split, array.size)
-    low, high = _pixel_range(store.split(array.split, size=array.size, lazy=True))
+    low, high = _pixel_range(store.measured(array.split, size=array.size, lazy=True))
     return {
         "split": array.split,
         "rows": array.size[0],
@@ -74,10 +76,12 @@ def _describe_geometry(store: Store) -> list[dict[str, Any]]:
 def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> dict[str, Any]:
     """Return sizes and spacings in the file and in the store, what was cut, and a sentence."""
     before, after = geometry.spacing_mm, geometry.stored_mm
+    if geometry.kept is not None:
+        lost = [a - b for a, b in zip(geometry.size, geometry.kept, strict=True)]
+        return _described(count, geometry, size, lost, _told_cutting(geometry, size))
     resampled = resampled_size(geometry.size, before, after) if before and after else geometry.size
     cropped = [max(0, have - keep) for have, keep in zip(resampled, size, strict=True)]
-    volumes = "1 volume" if count == 1 else f"{count} volumes"
-    told = "{} of {}x{}".format(volumes, *geometry.size) + _at(before)
+    told = ""
     if before != after:
         told += ", resampled to {}x{}".format(*resampled) + _at(after)
     if any(cropped):
@@ -85,6 +89,14 @@ def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> d
         told += _lost(resampled, size, after) if after else ""
     elif size != resampled:
         told += ", padded to {}x{}".format(*size)
+    return _described(count, geometry, size, cropped, told)
+
+
+def _described(
+    count: int, geometry: Geometry, size: tuple[int, int], cropped: list[int], told: str
+) -> dict[str, Any]:
+    before, after = geometry.spacing_mm, geometry.stored_mm
+    volumes = "1 volume" if count == 1 else f"{count} volumes"
     return {
         "volumes": count,
         "file_size": list(geometry.size),
@@ -92,8 +104,19 @@ def _describe_change(count: int, geometry: Geometry, size: tuple[int, int]) -> d
         "stored_size": list(size),
         "stored_mm": after and list(after),
         "cropped": cropped,
-        "told": told,
+        "told": "{} of {}x{}".format(volumes, *geometry.size) + _at(before) + told,
     }
+
+
+def _told_cutting(geometry: Geometry, size: tuple[int, int]) -> str:
+    """Tell what was cut of k-space."""
+    told, kept = "", geometry.kept or geometry.size
+    if kept != geometry.size:
+        told += ", cut to {}x{}".format(*kept)
+        told += " (columns computed, not measured)" if geometry.is_computed else ""
+    if size != kept:
+        told += ", k-space resized to {}x{}".format(*size) + _at(geometry.stored_mm)
+    return told
 
 
 def _lost(size: tuple[int, int], kept: tuple[int, int], spacing_mm: Spacing) -> str:

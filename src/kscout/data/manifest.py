@@ -30,6 +30,16 @@ class Geometry:
     """Distance of neighboring rows, and of columns, in the file; None where it tells none."""
     stored_mm: tuple[float, float] | None = None
     """The same in the store."""
+    kept: tuple[Count, Count] | None = None
+    """Of k-space: rows and columns of its image that were kept, before the store's size was cut
+    about the center of k-space, or zero-padded."""
+    notes: tuple[str, ...] | None = None
+    """What was done to measured lines, or left out of them."""
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether k-space was cut along phase encoding: no scanner measured its columns."""
+        return self.kept is not None and self.kept[1] != self.size[1]
 
 
 @final
@@ -51,6 +61,8 @@ class VolumeRecord:
     """First and one past the last column inside the measured matrix."""
     geometry: Geometry | None = None
     """Of an imported volume; no part of the store's fingerprint, as it changes no pixel."""
+    measured: tuple[Count, ...] | None = None
+    """The columns that were measured, of a volume that lacks others; None where it lacks none."""
 
     def __post_init__(self) -> None:
         first, end = self.selectable
@@ -122,6 +134,18 @@ class Manifest:
         for record in self.volumes:
             counts[record.split] = counts.get(record.split, 0) + len(record.slices)
         return counts
+
+    @property
+    def is_prospective(self) -> bool:
+        """Whether columns are missing that no one can acquire: nothing can be trained or scored."""
+        return any(record.measured is not None for record in self.volumes)
+
+    @property
+    def columns(self) -> str:
+        """Where the columns of k-space come from: `measured`, `simulated` or `computed`."""
+        if self.kind == "image" or any(r.geometry and r.geometry.is_computed for r in self.volumes):
+            return "computed"
+        return "measured" if any(r.geometry for r in self.volumes) else "simulated"
 
     @property
     def fingerprint(self) -> str:

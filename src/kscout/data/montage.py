@@ -40,7 +40,7 @@ def save_montage(
         The volume and slice number of each picture, in reading order.
     """
     split = split or next(iter(store.manifest.splits))
-    whole = store.split(split, size=size, lazy=True)
+    whole = store.measured(split, size=size, lazy=True)
     spread = np.unique(
         np.linspace(0, len(whole) - 1, min(n_images, len(whole))).round().astype(np.int64)
     )

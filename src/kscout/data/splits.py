@@ -9,7 +9,7 @@ from typing import TypeVar, final
 from kscout.data.foreign import why_no_volumes
 from kscout.data.formats import printable
 from kscout.data.manifest import SPLITS
-from kscout.data.volumes import SUFFIXES, VolumeFile, find_volumes
+from kscout.data.volumes import RAW_SUFFIXES, SUFFIXES, VolumeFile, find_volumes
 from kscout.errors import DataError
 from kscout.files import read_bytes
 from kscout.names import IMPORT_PRESETS
@@ -60,7 +60,13 @@ class Assignment:
 
 
 def assign_splits(
-    source: Path, *, lists: Path | None, test_from_train: bool, held_out: float, seed: int
+    source: Path,
+    *,
+    lists: Path | None,
+    test_from_train: bool,
+    held_out: float,
+    seed: int,
+    raw: bool = False,
 ) -> Assignment:
     """Decide which volumes of a source belong to which split, reading none of them.
 
@@ -70,22 +76,26 @@ def assign_splits(
         test_from_train: pass over a folder of test volumes.
         held_out: share of the training volumes that is drawn for a split without a folder.
         seed: of that draw.
+        raw: the volumes are k-space; a single one is for test, as it is too little to train on.
     """
     if not source.exists():
         raise DataError(f"{source} does not exist; give the folder that holds the volumes")
-    if lists is not None and (named := _unique_volumes(source)):
+    if lists is not None and (named := _unique_volumes(source, raw)):
         return _split_by_lists(named, _read_lists(lists), lists)
     folders = _split_folders(source)
     if test_from_train:
         folders.pop("test", None)
     volumes = {
-        split: find_volumes(place) for split, place in (folders or {"train": source}).items()
+        split: find_volumes(place, raw=raw)
+        for split, place in (folders or {"train": source}).items()
     }
     for split, found in volumes.items():
         if not found:
             place = folders.get(split, source)
             advice = why_no_volumes(place) or (_EMPTY_FOLDER if folders else _NO_FOLDERS)
             raise DataError(printable(f"{place} holds no volumes that kscout reads; {advice}"))
+    if raw and not folders and len(volumes["train"]) == 1:
+        volumes = {"test": volumes["train"]}
     for split in ("test", "val"):
         if "train" in volumes and split not in volumes:
             volumes["train"], volumes[split] = _draw(volumes["train"], held_out, seed)
@@ -144,13 +154,13 @@ def _read_lists(folder: Path) -> dict[str, list[str]]:
     return lists
 
 
-def _unique_volumes(source: Path) -> list[VolumeFile]:
+def _unique_volumes(source: Path, raw: bool) -> list[VolumeFile]:
     """Return the volumes of a whole source, each by its own name whatever its folder.
 
     Text files name volumes without folders; where two folders hold one name, the first serves.
     """
     by_name: dict[str, VolumeFile] = {}
-    for volume in find_volumes(source):
+    for volume in find_volumes(source, raw=raw):
         name = printable(volume.path.name)
         by_name.setdefault(name, replace(volume, name=name))
     return list(by_name.values())
@@ -189,4 +199,5 @@ def sample_volumes(volumes: Sequence[T], rate: float) -> list[T]:
 
 
 def _stem(name: str) -> str:
-    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+    known = (*SUFFIXES, *RAW_SUFFIXES)
+    return next((name.removesuffix(suffix) for suffix in known if name.endswith(suffix)), name)

@@ -88,6 +88,23 @@ class Store:
             lazy: leave the slices on disk and read those of a batch when it is asked for, instead
                 of reading all now; None does so where they would take over half the free memory.
         """
+        if self.manifest.is_prospective:
+            raise DataError(
+                f"{self.path} holds undersampled k-space (imported with --prospective), of which "
+                "there is no truth to train on or to score; reconstruct it from Store.measured"
+            )
+        return self.measured(name, size=size, lazy=lazy)
+
+    def measured(
+        self, name: str, *, size: int | tuple[int, int] | None = None, lazy: bool | None = None
+    ) -> SliceSet:
+        """Open a split whose columns may be measured in part: `selectable` are those that were.
+
+        Args:
+            name: as `split` takes it, like the rest.
+            size: matrix size.
+            lazy: leave the slices on disk.
+        """
         array = self.array(name, size=size)
         records = self.records(name, array.size)
         lengths = [len(record.slices) for record in records]
@@ -95,6 +112,9 @@ class Store:
         bounds = np.repeat(np.array([r.selectable for r in records]), lengths, axis=0)
         columns = np.arange(array.shape[-1])
         selectable = (columns >= bounds[:, :1]) & (columns < bounds[:, 1:])
+        for place, record in zip(np.cumsum([0, *lengths]).tolist(), records, strict=False):
+            if record.measured is not None:
+                selectable[place : place + len(record.slices)] &= np.isin(columns, record.measured)
         return SliceSet(
             contents=read_contents(self.kind, check_array(self.path, array), lazy=lazy),
             data_range=torch.from_numpy(ranges),

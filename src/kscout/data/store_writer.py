@@ -91,6 +91,11 @@ class StoreWriter:
         return sorted({record.size for record in self._records.values()})
 
     @property
+    def records(self) -> list[VolumeRecord]:
+        """The volumes that are in the store so far."""
+        return list(self._records.values())
+
+    @property
     def peak(self) -> float:
         """The largest `data_range` of the volumes that are in the store so far."""
         return max((record.data_range for record in self._records.values()), default=0.0)
@@ -107,6 +112,7 @@ class StoreWriter:
         n_blank: int = 0,
         geometry: Geometry | None = None,
         selectable: tuple[int, int] | None = None,
+        measured: Sequence[int] | None = None,
     ) -> None:
         """Add the slices of one volume; they are on disk when this returns.
 
@@ -122,6 +128,7 @@ class StoreWriter:
                 counts those of all volumes.
             geometry: where their pixels lay, where that is known.
             selectable: first and one past the last column of the measured matrix; all by default.
+            measured: the columns that hold anything, where others between them do not.
         """
         if self.holds(split, volume):
             raise DataError(
@@ -147,6 +154,7 @@ class StoreWriter:
             acquisition=acquisition,
             selectable=selectable or (0, n_cols),
             geometry=geometry,
+            measured=None if measured is None else tuple(measured),
         )
         told = {"n_blank": written.n_blank, "shape": written.shape, "crc32": written.crc32}
         self._journal.write({"volume": asdict(record), **told})

@@ -2,23 +2,27 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from kscout.data.formats import Scan, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
+from kscout.data.formats.raw import RawScan
 from kscout.errors import DataError
-from kscout.names import FORMATS, Plane, import_target
+from kscout.names import FORMATS, RAW_FORMATS, Plane, import_target
 
-SUFFIXES = {
-    suffix: name
-    for name, entry in FORMATS.items()
-    if not entry.is_series
-    for suffix in entry.suffixes
-}
-"""Formats of which one file is a volume, by the end of its name."""
+SUFFIXES, RAW_SUFFIXES = (
+    {
+        suffix: name
+        for name, entry in formats.items()
+        if not entry.is_series
+        for suffix in entry.suffixes
+    }
+    for formats in (FORMATS, RAW_FORMATS)
+)
+"""Formats of which one file is a volume, of images and of k-space, by the end of its name."""
 
 
 @final
@@ -30,7 +34,7 @@ class VolumeFile:
     path: Path
     """The file; for a DICOM series its folder."""
     format: str
-    """Its name in `kscout.names.FORMATS`."""
+    """Its name in `kscout.names.FORMATS`, or in `RAW_FORMATS`."""
 
     @property
     def n_bytes(self) -> int:
@@ -38,15 +42,20 @@ class VolumeFile:
         return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def find_volumes(source: Path) -> list[VolumeFile]:
+def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
     """Return the volumes in a folder and the folders below, sorted by name; or the one file.
 
     A volume is called by its file's name, and by its path where two files share a name.
+
+    Args:
+        source: folder or file.
+        raw: look for k-space, not for images.
     """
+    format_of = _raw_format_of if raw else _format_of
     if not source.is_dir():
-        kind = _format_of(source)
+        kind = format_of(source)
         return [VolumeFile(printable(source.name), source, kind)] if kind else []
-    found = sorted(set(_walk(source)))
+    found = sorted(set(_walk(source, format_of)))
     counts = Counter(path.name for path, _ in found)
     volumes = [
         VolumeFile(
@@ -79,6 +88,34 @@ def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "a
         return scan._replace(acquisition=printable(scan.acquisition), spacing_mm=spacing)
 
 
+def read_raw(
+    volume: VolumeFile,
+    *,
+    key: str | None = None,
+    axes: tuple[str, ...] | None = None,
+    header: Path | None = None,
+) -> RawScan:
+    """Return the k-space of a volume, whose slices are read when they are asked for.
+
+    Args:
+        volume: what `find_volumes` found.
+        key: name of the k-space inside its file.
+        axes: names of its axes, where its format does not know them.
+        header: of an ISMRMRD file without one.
+    """
+    entry, path = RAW_FORMATS[volume.format], volume.path
+    given = {"key": key, "axes": axes, "header": header}
+    with reading(path, entry.summary):
+        if not path.is_file():
+            raise DataError(f"{path} is no regular file; remove it from the source")
+        read = import_target(entry.target, of="reader")
+        scan: RawScan = read(path, **{name: given[name] for name in entry.options})
+        spacing = scan.spacing_mm
+        if spacing is not None and not all(0 < step < math.inf for step in spacing):
+            spacing = None
+        return scan._replace(acquisition=printable(scan.acquisition), spacing_mm=spacing)
+
+
 def relative(path: Path, source: Path) -> str:
     """Return the path of a volume inside its source, or its name where it is the source."""
     return printable(path.relative_to(source).as_posix() if path != source else path.name)
@@ -92,7 +129,13 @@ def _format_of(path: Path) -> str | None:
     return "dicom" if known is None and is_dicom(path) else known
 
 
-def _walk(source: Path) -> Iterator[tuple[Path, str]]:
+def _raw_format_of(path: Path) -> str | None:
+    name = path.name.lower()
+    found = (kind for suffix, kind in RAW_SUFFIXES.items() if name.endswith(suffix))
+    return None if name.startswith(".") else next(found, None)
+
+
+def _walk(source: Path, format_of: Callable[[Path], str | None]) -> Iterator[tuple[Path, str]]:
     """Yield volumes and their formats; links that lead around in circles are followed once."""
     folders, seen = [source], set()
     while folders:
@@ -103,5 +146,5 @@ def _walk(source: Path) -> Iterator[tuple[Path, str]]:
         for path in folder.iterdir():
             if path.is_dir():
                 folders += [] if path.name.startswith(".") else [path]
-            elif kind := _format_of(path):
+            elif kind := format_of(path):
                 yield folder if kind == "dicom" else path, kind

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kscout.errors import unknown_name
-from kscout.names.data import FORMATS, IMPORT_PRESETS, PLANES, SOURCES, Plane
+from kscout.names.data import FORMATS, IMPORT_PRESETS, PLANES, RAW_FORMATS, SOURCES, Plane
 from kscout.names.entries import (
     Entry,
     EstimatorEntry,
@@ -264,6 +264,7 @@ __all__ = [
     "PLANES",
     "POLICIES",
     "PROTOCOLS",
+    "RAW_FORMATS",
     "RECONSTRUCTORS",
     "SAMPLERS",
     "SOURCES",

@@ -55,6 +55,28 @@ FORMATS: Mapping[str, FormatEntry] = {
     ),
 }
 
+RAW_FORMATS: Mapping[str, FormatEntry] = {
+    "fastmri": FormatEntry(
+        "kscout.data.formats.hdf5_kspace:read_hdf5_kspace",
+        "k-space in HDF5",
+        suffixes=(".h5", ".hdf5"),
+        options=("key", "axes"),
+    ),
+    "bart": FormatEntry(
+        "kscout.data.formats.bart:read_bart",
+        "BART's k-space",
+        suffixes=(".cfl",),
+        options=("axes",),
+    ),
+    "array": FormatEntry(
+        "kscout.data.formats.arrays:read_named",
+        "an array of k-space",
+        suffixes=(".npy", ".npz", ".mat"),
+        options=("key", "axes"),
+    ),
+}
+"""Formats of k-space, which `data import --raw` reads."""
+
 Plane = Literal["axial", "coronal", "sagittal"]
 """How a volume is cut into slices."""
 

@@ -77,8 +77,10 @@ class FormatEntry(Entry):
     suffixes: tuple[str, ...] = ()
     """File names that it is known by."""
     options: tuple[str, ...] = ()
-    """Options of an import that the reader takes: `key`, `plane`."""
+    """Options of an import that the reader takes: `key`, `plane`, `axes`, `header`."""
     needs: str = ""
-    """The package that the reader imports, of the extra `formats`."""
+    """The package that the reader imports."""
+    extra: str = "formats"
+    """The extra of kscout that brings it."""
     is_series: bool = False
     """Whether the files of one folder make one volume."""

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from kscout.errors import DataError, KScoutError
-from kscout.names import FORMATS
+from kscout.names import FORMATS, RAW_FORMATS
 
 Stack = Float32[np.ndarray, "slice row col"]
 """Images of one volume."""
@@ -26,6 +26,8 @@ LARGEST_EXPANSION = 100
 """How many times its file an array may be; images compress by far less, zeros by far more."""
 ALWAYS_UNPACKED = 64 * 2**20
 """Bytes that an array may have whatever its file."""
+LARGEST_SIDE = 4096
+"""Pixels that images may have on a side."""
 BYTES_PER_PIXEL = 16
 """What reading takes: a pixel as its library holds it, in 32 bit, and once more when it is cut."""
 LARGEST_DEFLATION = 1032
@@ -51,12 +53,13 @@ def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
         name: of the format.
         path: the file that is to be read.
     """
-    entry = FORMATS[name]
+    entry = FORMATS.get(name) or RAW_FORMATS[name]
     try:
         return importlib.import_module(entry.needs)
     except ImportError as error:
         raise DataError(
-            f"{path} is {entry.summary}, which needs {entry.needs}: pip install 'kscout[formats]'"
+            f"{path} is {entry.summary}, which needs {entry.needs}: pip install "
+            f"'kscout[{entry.extra}]'"
         ) from error
 
 

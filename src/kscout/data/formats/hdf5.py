@@ -4,13 +4,13 @@ import math
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from xml.etree import ElementTree
 
 import h5py
 import numpy as np
 
 from kscout.data import formats
 from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size
+from kscout.data.formats.ismrmrd_header import read_header
 from kscout.errors import DataError
 
 TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
@@ -27,7 +27,7 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
     with h5py.File(path, "r") as file:
         data, name = None, key or ""
         for name in (key,) if key else TARGET_KEYS:
-            if (data := _find(file, path, name)) is not None:
+            if (data := find_dataset(file, path, name)) is not None:
                 break
         if data is None:
             raise DataError(_no_target(file, path, key))
@@ -37,16 +37,20 @@ def read_hdf5(path: Path, key: str | None = None) -> Scan:
                 "images slice x row x column; name another data set with --key"
             )
         check_size(path, data.shape, data.dtype)
-        _check_chunks(data, path)
+        check_chunks(data, path)
         images = data[()].astype(np.float32, copy=False)
-        acquisition = file.attrs.get("acquisition", "")
+        acquisition = text_attribute(file, "acquisition")
         spacing_mm = _spacing(file, path) if name in TARGET_KEYS else None
-    if isinstance(acquisition, bytes):
-        acquisition = acquisition.decode("utf-8", "surrogateescape")
-    return Scan(images, str(acquisition), spacing_mm)
+    return Scan(images, acquisition, spacing_mm)
 
 
-def _find(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
+def text_attribute(file: h5py.File, name: str) -> str:
+    """Return an attribute of a file as text, whatever it is; empty where there is none."""
+    value = file.attrs.get(name, "")
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def find_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
     """Return a data set whose values lie in this very file; None where there is none."""
     place = file
     for part in name.strip("/").split("/"):
@@ -70,7 +74,7 @@ def _find(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
     return place
 
 
-def _check_chunks(data: h5py.Dataset, path: Path) -> None:
+def check_chunks(data: h5py.Dataset, path: Path) -> None:
     """Refuse chunks that unpack to more than a chunk holds: HDF5 would take the memory for it."""
     properties = data.id.get_create_plist()
     filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
@@ -92,15 +96,9 @@ def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:
     """Return the spacing of rows and columns by the file's ISMRMRD header."""
     # Nothing but the target is required: where the header cannot be read, there is none.
     with suppress(Exception):
-        if header := _find(file, path, "ismrmrd_header"):
-            root = ElementTree.fromstring(header[()])
-            space = "{*}encoding/{*}reconSpace"
-            rows, cols = (
-                float(root.findtext(f"{space}/{{*}}fieldOfView_mm/{{*}}{axis}") or "")
-                / float(root.findtext(f"{space}/{{*}}matrixSize/{{*}}{axis}") or "")
-                for axis in "xy"
-            )
-            return rows, cols
+        if header := find_dataset(file, path, "ismrmrd_header"):
+            space = read_header(header[()])[0].reconstructed
+            return space and space.spacing_mm
     return None
 
 
@@ -111,7 +109,14 @@ def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
     if key or not {"kspace", "dataset"} & set(keys):
         return message + "name the data set of images with --key"
     return message + (
-        "kscout imports images, not raw k-space: reconstruct them and store them as "
-        "reconstruction_rss, slice x row x column, or pass over fastMRI's public test set, which "
+        "import the k-space of all files with --raw, or pass over fastMRI's public test set, which "
         "has none, with --test-from-train"
     )
+
+
+def holds_kspace(path: Path) -> bool:
+    """Say whether a file has k-space, of fastMRI or ISMRMRD, and no target."""
+    # What cannot be read is told by whoever reads it.
+    with suppress(Exception), h5py.File(path, "r") as file:
+        return not set(TARGET_KEYS) & set(file) and bool({"kspace", "dataset"} & set(file))
+    return False

@@ -4,7 +4,7 @@ import io
 import math
 import zipfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def read_numpy(path: Path, key: str | None = None) -> Scan:
     # By content: an archive may be called .npy.
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            member = archive.getinfo(_only_member(path, key, archive.namelist()))
+            member = archive.getinfo(only_member(path, key, archive.namelist()))
             check_expansion(path, member.file_size, member.filename)
             with archive.open(member) as file:
                 stack = read_array(file, path, member.file_size, n_axes=(2, 3))
@@ -49,30 +49,39 @@ def read_array(
         n_bytes: that it has, header included.
         n_axes: how many axes it may have; empty for any.
     """
-    shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    shape, _, dtype = read_header(file, path, n_bytes)
     if dtype.kind == "c":
         raise DataError(
             f"{path} holds {dtype} of shape {shape}, and kscout imports magnitudes of images: "
-            "if these are images, save their absolute values; if they are k-space, transform it "
-            "to images first, because the magnitude of k-space is no image"
+            "if these are images, save their absolute values; if they are k-space, name its axes, "
+            "as in --axes slice,coil,row,col"
         )
     if dtype.kind not in "fiub" or (n_axes and len(shape) not in n_axes):
         raise DataError(
             f"{path} holds {dtype} of shape {shape} instead of real images slice x row x column; "
             "save it so"
         )
+    check_size(path, shape, dtype)
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def read_header(
+    file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, order and type of an array, after a look at whether its file can hold it."""
+    shape, is_fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
     declared, held = math.prod(shape) * dtype.itemsize, n_bytes - file.tell()
     if declared > held:
         raise DataError(
             f"{path} declares {dtype} of shape {shape}, which are {declared} bytes, and holds "
             f"{held}; it may be truncated: copy it again"
         )
-    check_size(path, shape, dtype)
-    file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False)
+    return shape, is_fortran, dtype
 
 
-def _only_member(path: Path, key: str | None, members: list[str]) -> str:
+def only_member(path: Path, key: str | None, members: list[str]) -> str:
+    """Return the array of an archive that is meant: the one named, or the only one."""
     keys = {member.removesuffix(".npy"): member for member in members}
     if key is None and len(keys) == 1:
         return members[0]

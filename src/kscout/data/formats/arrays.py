@@ -1,0 +1,118 @@
+"""k-space in arrays of NumPy, MATLAB and HDF5, whose axes a user names."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import scipy.io
+
+from kscout.data.formats import check_expansion, check_memory
+from kscout.data.formats.hdf5 import check_chunks, find_dataset
+from kscout.data.formats.numpy_array import only_member, read_header
+from kscout.data.formats.raw import RawScan, check_axes, check_declared, named_scan
+from kscout.errors import DataError
+
+
+def read_named(path: Path, key: str | None = None, axes: tuple[str, ...] | None = None) -> RawScan:
+    """Return the k-space of an array.
+
+    Args:
+        path: a `.npy`, `.npz`, `.mat` or HDF5 file.
+        key: name of the array, where the file holds several.
+        axes: names of the array's axes, in the order in which the program that saved it counts.
+    """
+    if axes is None:
+        raise DataError(
+            f"{path} does not tell the axes of its k-space; name them, as in --axes "
+            "slice,coil,row,col"
+        )
+    if h5py.is_hdf5(path):
+        return _read_hdf5(path, key, axes)
+    if path.suffix.lower() == ".mat":
+        return named_scan(path, _read_matlab(path, key, axes), axes)
+    return named_scan(path, _read_numpy(path, key, axes), axes)
+
+
+def hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> RawScan:  # noqa: ANN401
+    """Return the k-space of a data set, whose file is opened whenever slices are read.
+
+    Args:
+        path: the file.
+        name: of the data set.
+        axes: of its array.
+        known: more fields of the scan.
+    """
+    with h5py.File(path, "r") as file:
+        data = _dataset(file, path, name)
+        like = _Stored(path, name, data.shape, data.dtype)
+    return named_scan(path, like, axes, **known)
+
+
+class _Stored:
+    """A data set of a file that is opened for every look at it."""
+
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.path, self.name, self.shape, self.dtype = path, name, shape, dtype
+
+    def __getitem__(self, index: Any) -> np.ndarray:  # noqa: ANN401 - any index
+        with h5py.File(self.path, "r") as file:
+            return file[self.name][index]
+
+
+def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
+    data = find_dataset(file, path, name)
+    if data is None or data.shape is None:
+        found = ", ".join(sorted(file)) or "nothing"
+        raise DataError(f"{path} has no {name} (it has: {found}); name its k-space with --key")
+    check_declared(path, data.shape, data.dtype)
+    check_chunks(data, path)
+    return data
+
+
+def _read_hdf5(path: Path, key: str | None, axes: tuple[str, ...]) -> RawScan:
+    with h5py.File(path, "r") as file:
+        keys = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
+        keys = [name for name in keys if isinstance(file[name], h5py.Dataset)]
+    if key is None and len(keys) != 1:
+        raise DataError(f"{path} holds {', '.join(keys) or 'nothing'}; name its k-space with --key")
+    # MATLAB counts the first axis fastest, and HDF5 the last.
+    is_matlab = path.suffix.lower() == ".mat"
+    return hdf5_scan(path, key or keys[0], axes[::-1] if is_matlab else axes)
+
+
+def _read_matlab(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarray:
+    with path.open("rb") as file:
+        held = {name: (shape, kind) for name, shape, kind in scipy.io.whosmat(file)}
+    arrays = [name for name, (_, kind) in held.items() if kind in ("single", "double")]
+    name = key or (arrays[0] if len(arrays) == 1 else "")
+    if name not in arrays:
+        raise DataError(
+            f"{path} holds the arrays {', '.join(arrays) or 'none'}; name its k-space with --key"
+        )
+    shape, _ = held[name]
+    check_declared(path, shape, np.dtype(np.complex64))
+    check_memory(path, int(np.prod(shape)))
+    with path.open("rb") as file:
+        values = scipy.io.loadmat(file, variable_names=[name])[name]
+    # MATLAB has no trailing axes of length 1.
+    missing = len(axes) - values.ndim
+    return values.reshape(*values.shape, *[1] * max(missing, 0))
+
+
+def _read_numpy(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarray:
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            shape, _, dtype = read_header(file, path, path.stat().st_size)
+        check_axes(path, shape, dtype, axes)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(only_member(path, key, archive.namelist()))
+        check_expansion(path, member.file_size, member.filename)
+        with archive.open(member) as file:
+            shape, _, dtype = read_header(file, path, member.file_size)
+            check_axes(path, shape, dtype, axes)
+            check_memory(path, int(np.prod(shape)))
+            file.seek(0)
+            return np.lib.format.read_array(file, allow_pickle=False)

@@ -1,0 +1,76 @@
+"""BART's `.cfl` and `.hdr` pairs: complex numbers, the first axis fastest, and their dimensions."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from kscout.data.formats.raw import RawScan, named_scan
+from kscout.errors import DataError
+from kscout.files import read_bytes
+
+_NAMES = {0: "READ", 1: "PHS1", 2: "PHS2", 3: "COIL", 4: "MAPS", 6: "COEFF", 7: "COEFF2"}
+_AVERAGE, _N_DIMENSIONS = 14, 16
+_LARGEST_HEADER = 2**20
+
+
+def read_bart(path: Path, axes: tuple[str, ...] | None = None) -> RawScan:
+    """Return the k-space of a pair of files.
+
+    Args:
+        path: the `.cfl` file; the `.hdr` lies beside it.
+        axes: names of its dimensions, of which those of length 1 at the end may be left out; by
+            default READ is the row and PHS1 the column, or PHS1 and PHS2 where READ is 1.
+    """
+    shape = _dimensions(path)
+    declared, held = 8 * math.prod(shape), path.stat().st_size
+    if declared != held:
+        raise DataError(
+            f"{path} has {held} bytes, and its header tells of {declared} (dimensions "
+            f"{' '.join(map(str, shape))}); copy both files again"
+        )
+    if axes is None:
+        axes = _usual_axes(path, shape)
+    axes = (*axes, *("-" for _ in shape[len(axes) :]))
+    array = np.memmap(path, dtype="<c8", mode="r", shape=shape, order="F")
+    return named_scan(path, array, axes)
+
+
+def _dimensions(path: Path) -> tuple[int, ...]:
+    header = path.with_suffix(".hdr")
+    if not header.is_file() or header.stat().st_size > _LARGEST_HEADER:
+        raise DataError(
+            f"{path} has no {header.name} beside it, which tells its size; copy it, too"
+        )
+    lines = read_bytes(header).decode(errors="replace").splitlines()
+    sizes = [after for line, after in pairwise(lines) if "Dimensions" in line]
+    words = sizes[0].split() if sizes else []
+    if not words or not all(word.isdecimal() and 0 < len(word) < 10 for word in words):
+        raise DataError(f"{header} tells no dimensions; copy it again")
+    shape = [int(word) for word in words]
+    return tuple(shape + [1] * (_N_DIMENSIONS - len(shape)))
+
+
+def _usual_axes(path: Path, shape: Sequence[int]) -> tuple[str, ...]:
+    """Name the dimensions as BART orders them."""
+    if shape[0] == 1:
+        used = {1: "row", 2: "col", 3: "coil"}
+    else:
+        used = {0: "row", 1: "col", 3: "coil"}
+    if shape[0] > 1 and shape[2] > 1:
+        raise DataError(
+            f"{path} holds three-dimensional k-space of {shape[0]} x {shape[1]} x {shape[2]}; "
+            "transform it along the readout (bart fft -i 1) and name its axes, as in --axes "
+            "slice,row,col,coil"
+        )
+    wrong = [number for number in (4, 6, 7) if shape[number] > 1]
+    if wrong:
+        raise DataError(
+            f"{path} has {shape[wrong[0]]} along {_NAMES[wrong[0]]}, which k-space has not; give "
+            "k-space, or name its axes with --axes"
+        )
+    rest = {number: "slice" if shape[number] > 1 else "-" for number in range(len(shape))}
+    rest |= {_AVERAGE: "average" if shape[_AVERAGE] > 1 else "-"}
+    return tuple((rest | used).values())

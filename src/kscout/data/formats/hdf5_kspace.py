@@ -1,0 +1,63 @@
+"""k-space in HDF5: fastMRI's raw files (arXiv:1811.08839), and arrays whose axes a user names."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from kscout.data.formats.arrays import hdf5_scan, read_named
+from kscout.data.formats.hdf5 import find_dataset, text_attribute
+from kscout.data.formats.ismrmrd_header import Encoding, read_header
+from kscout.data.formats.raw import RawScan
+from kscout.errors import DataError
+
+_KSPACE = "kspace"
+_AXES = {4: ("slice", "coil", "row", "col"), 3: ("slice", "row", "col")}
+"""Of multi-coil and single-coil files, the readout along rows."""
+
+
+def read_hdf5_kspace(
+    path: Path, key: str | None = None, axes: tuple[str, ...] | None = None
+) -> RawScan:
+    """Return the k-space of a file.
+
+    Args:
+        path: the file.
+        key: the data set of the k-space, where it is not fastMRI's.
+        axes: names of its axes, where they are not fastMRI's.
+    """
+    if axes is not None:
+        return read_named(path, key, axes)
+    with h5py.File(path, "r") as file:
+        data = find_dataset(file, path, key or _KSPACE)
+        if data is None or data.shape is None or len(data.shape) not in _AXES:
+            found = f"of shape {data.shape}" if data is not None else "not there"
+            raise DataError(
+                f"{path} has no k-space of fastMRI ({key or _KSPACE} is {found}, beside "
+                f"{', '.join(sorted(file)) or 'nothing'}); name it with --key and --axes"
+            )
+        known: dict[str, Any] = {"acquisition": text_attribute(file, "acquisition")}
+        known["measured"] = _mask(file, path, data.shape[-1])
+        header = _header(file, path)
+        if header and header.encoded and header.encoded.matrix[0] == data.shape[-2]:
+            known |= {"n_readout": header.n_readout, "spacing_mm": header.encoded.spacing_mm}
+        n_axes = len(data.shape)
+    return hdf5_scan(path, key or _KSPACE, _AXES[n_axes], **known)
+
+
+def _header(file: h5py.File, path: Path) -> Encoding | None:
+    # Nothing but the k-space is required: where the header cannot be read, there is none.
+    with suppress(Exception):
+        if (found := find_dataset(file, path, "ismrmrd_header")) is not None:
+            return read_header(found[()])[0]
+    return None
+
+
+def _mask(file: h5py.File, path: Path, n_cols: int) -> np.ndarray | None:
+    """Return the columns that a file of fastMRI's test set says were measured."""
+    found = find_dataset(file, path, "mask")
+    if found is None or found.shape != (n_cols,) or found.dtype.kind not in "fiub":
+        return None
+    return np.asarray(found[()]) != 0

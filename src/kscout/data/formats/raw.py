@@ -1,0 +1,122 @@
+"""What readers of k-space return: a scan whose slices are read when they are asked for."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Complex64
+
+from kscout.data.formats import LARGEST_SIDE, check_expansion, check_memory
+from kscout.errors import DataError
+
+Slices = Complex64[np.ndarray, "slice coil row col"]
+
+LARGEST_SCAN = 2**20
+"""Slices, and coils, that a file may say to hold."""
+
+
+class RawScan(NamedTuple):
+    """The k-space of one volume, centered, its phase encoding along columns."""
+
+    shape: tuple[int, int, int, int]
+    """Slices, coils, rows and columns."""
+    read: Callable[[int, int], Slices]
+    """Reads the slices from a first one to before a last one."""
+    acquisition: str = ""
+    """What the file calls its contrast."""
+    spacing_mm: tuple[float, float] | None = None
+    """Distance of rows, and of columns, of the images that the whole k-space shows."""
+    n_readout: int | None = None
+    """Rows without the readout's oversampling, where the file tells it."""
+    selectable: tuple[int, int] | None = None
+    """First and one past the last column of the encoded matrix; None: those that hold anything."""
+    measured: Bool[np.ndarray, " col"] | None = None
+    """Columns that the file says were measured."""
+    notes: tuple[str, ...] = ()
+    """What was done to the measured lines, or left out of them."""
+
+
+def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> RawScan:  # noqa: ANN401
+    """Return the slices of an array by the names of its axes.
+
+    Args:
+        path: the file, for messages.
+        array: of complex numbers, or of pairs `real` and `imag`; indexed when slices are read.
+        axes: `slice` (several are counted together, the last fastest), `coil`, `row`, `col`,
+            `average` (of which the mean is taken) and `-` for axes of length 1.
+        known: more fields of the scan.
+    """
+    check_axes(path, array.shape, array.dtype, axes)
+    lengths = {
+        axis: array.shape[axes.index(axis)] for axis in ("coil", "row", "col") if axis in axes
+    }
+    outer = [length for axis, length in zip(axes, array.shape, strict=True) if axis == "slice"]
+    n_coils = lengths.get("coil", 1)
+    shape = (math.prod(outer), n_coils, lengths["row"], lengths["col"])
+    check_shape(path, shape)
+
+    def read(first: int, last: int) -> Slices:
+        found = np.empty((last - first, *shape[1:]), dtype=np.complex64)
+        for number in range(first, last):
+            found[number - first] = _slice(array, axes, np.unravel_index(number, outer or [1]))
+        return found
+
+    return RawScan(shape, read, **known)
+
+
+def check_axes(path: Path, shape: Sequence[int], dtype: np.dtype[Any], axes: Sequence[str]) -> None:
+    """Refuse an array whose axes do not go by the names given, or whose values are not complex."""
+    if len(axes) != len(shape):
+        raise DataError(
+            f"{path} holds an array of shape {tuple(shape)}, and {len(axes)} axes are named "
+            f"({','.join(axes)}); name every axis with --axes"
+        )
+    if dtype.kind != "c" and not {"real", "imag"} <= set(dtype.names or ()):
+        raise DataError(
+            f"{path} holds {dtype} of shape {tuple(shape)} instead of complex k-space; save it "
+            "complex, or import images without --axes"
+        )
+    wrong = [length for axis, length in zip(axes, shape, strict=True) if axis == "-" and length > 1]
+    if wrong:
+        raise DataError(
+            f"{path} has an axis of length {wrong[0]} that --axes calls -; name it slice or average"
+        )
+
+
+def check_shape(path: Path, shape: Sequence[int]) -> None:
+    """Refuse a scan of no slices, coils, rows or columns, or of more than a scanner measures."""
+    n_slices, n_coils, n_rows, n_cols = shape
+    is_huge = max(n_slices, n_coils) > LARGEST_SCAN or max(n_rows, n_cols) > LARGEST_SIDE
+    if min(shape) < 1 or is_huge:
+        raise DataError(
+            f"{path} has {n_slices} slices of {n_coils} coils, {n_rows} rows and {n_cols} columns, "
+            "which cannot be; name its axes with --axes, or save it again"
+        )
+    check_memory(path, n_coils * n_rows * n_cols)
+
+
+def check_declared(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Refuse an array of which its file cannot hold what it declares."""
+    n_bytes = math.prod(int(length) for length in shape) * dtype.itemsize
+    check_expansion(path, n_bytes, f"{dtype} of shape {tuple(shape)}")
+
+
+def _slice(array: Any, axes: Sequence[str], at: Sequence[Any]) -> np.ndarray:  # noqa: ANN401
+    """Read one slice, coil x row x col, of an array in any order."""
+    place = iter(at)
+    index = tuple(
+        int(next(place)) if axis == "slice" else 0 if axis == "-" else slice(None) for axis in axes
+    )
+    values = array[index]
+    if values.dtype.names:
+        values = values["real"] + 1j * values["imag"]
+    left = [axis for axis in axes if axis not in ("slice", "-")]
+    for axis in reversed(range(len(left))):
+        if left[axis] == "average":
+            values = values.mean(axis=axis)
+            del left[axis]
+    if "coil" not in left:
+        values, left = values[None], ["coil", *left]
+    return np.transpose(values, [left.index(axis) for axis in ("coil", "row", "col")])

@@ -1,0 +1,138 @@
+"""Importing images: cutting and resampling a volume before it is stored."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kscout.data.cutting import (
+    Cut,
+    Size,
+    check_pixels,
+    cut,
+    middle_slices,
+    sides,
+)
+from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, printable, reading
+from kscout.data.formats.hdf5 import TARGET_KEYS
+from kscout.data.import_settings import ImportSettings, told
+from kscout.data.manifest import Geometry
+from kscout.data.resampling import Resampled, Spacing, resample, resampled_size
+from kscout.data.store_writer import StoreWriter
+from kscout.data.volumes import VolumeFile, read_volume
+from kscout.errors import DataError
+
+_LOOKED_AT = 20
+"""Volumes that are read to advise on a size."""
+
+
+def store_images(
+    split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
+) -> str:
+    """Add the images of a volume to a store, and return its acquisition."""
+    scan = read_volume(volume, key=settings.key, plane=settings.plane)
+    if settings.acquisition not in (None, scan.acquisition):
+        return scan.acquisition
+    with reading(volume.path, "images"):
+        kept, numbers, geometry = prepare_images(scan, volume, settings)
+    shown = np.flatnonzero(kept.any(axis=(1, 2))).tolist()
+    writer.append(
+        split,
+        volume.name,
+        kept if len(shown) == len(kept) else kept[shown],
+        slices=[numbers[index] for index in shown],
+        source=origin,
+        acquisition=scan.acquisition,
+        n_blank=len(kept) - len(shown),
+        geometry=geometry,
+    )
+    return scan.acquisition
+
+
+def prepare_images(
+    scan: Scan, volume: VolumeFile, settings: ImportSettings
+) -> tuple[Cut, range, Geometry]:
+    """Cut a volume to what is kept of it: the images, their slice numbers, where they lay."""
+    path, images = volume.path, scan.images
+    numbers = kept_slices(len(images), path, settings)
+    images = images[numbers.start : numbers.stop]
+    geometry = Geometry(images.shape[1:], scan.spacing_mm, scan.spacing_mm)
+    given = (settings.size, settings.pad)
+    size, pad = (None if one is None else sides(one) for one in given)
+    if settings.resample:
+        images = _resampled(images, scan.spacing_mm, path, settings.resample)
+        geometry = replace(geometry, stored_mm=settings.resample)
+        pad = pad or size
+    kept = cut(images, path, size=size, pad=pad)
+    # fastMRI's targets are magnitudes by their making.
+    is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
+    check_pixels(kept, path, may_be_negative=is_target)
+    return kept, numbers, geometry
+
+
+def _resampled(
+    images: Stack, spacing_mm: Spacing | None, path: Path, wanted_mm: Spacing
+) -> Resampled:
+    if spacing_mm is None:
+        raise DataError(
+            f"{path} does not tell its pixel spacing, or several; import it without --resample"
+        )
+    rows, cols = resampled_size(images.shape[1:], spacing_mm, wanted_mm)
+    if max(rows, cols) > LARGEST_SIDE:
+        raise DataError(
+            f"{path} would have images of {rows}x{cols} by --resample, beyond {LARGEST_SIDE}; "
+            "raise --resample"
+        )
+    check_memory(path, len(images) * rows * cols)
+    return resample(images, spacing_mm, wanted_mm)
+
+
+def kept_slices(n_slices: int, path: Path, settings: ImportSettings) -> range:
+    """Return the numbers of the slices of a volume that are kept."""
+    numbers = middle_slices(n_slices) if settings.center_volume else range(n_slices)
+    if not numbers:
+        raise DataError(
+            f"{path} has {n_slices} slices, of which none would be kept; import it without "
+            "--center-volume"
+        )
+    return numbers
+
+
+def fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str:
+    """Advise on sizes that fit all volumes, as far as the first of them tell."""
+    found: list[Size] = []
+    for volume in volumes[:_LOOKED_AT]:
+        with suppress(DataError):
+            scan = read_volume(volume, key=settings.key, plane=settings.plane)
+            size = scan.images.shape[1:]
+            if settings.resample and scan.spacing_mm:
+                size = resampled_size(size, scan.spacing_mm, settings.resample)
+            found.append(size)
+    rows, cols = zip(*found, strict=True)
+    wanted = sides(settings.size or 0)
+    kept = told((min(rows), min(cols)))
+    padded = told((max(*rows, wanted[0]), max(*cols, wanted[1])))
+    return f"keep their middle with --size {kept}, surround them with zeros by --pad {padded}"
+
+
+def single_images(files: set[Path]) -> Iterator[str]:
+    """Tell which arrays hold one image, not a stack."""
+    single = sorted(
+        printable(path.name) for path in files if path.suffix == ".npy" and _is_single(path)
+    )
+    if len(single) == 1:
+        yield f"{single[0]} holds one image, not a stack: it became a volume of one slice"
+    elif single:
+        yield (
+            f"{len(single)} .npy files hold one image each, not a stack ({single[0]} first): each "
+            "became a volume of one slice"
+        )
+
+
+def _is_single(path: Path) -> bool:
+    # What cannot be read has been left out.
+    with suppress(DataError), reading(path, "an array"):
+        return path.is_file() and np.lib.format.open_memmap(path, mode="r").ndim == 2
+    return False

@@ -1,0 +1,159 @@
+"""Importing k-space: fully sampled slices of all coils, streamed in bounded memory."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool
+
+from kscout.data.array_files import Part
+from kscout.data.contents import CHUNK_BYTES
+from kscout.data.formats import reading
+from kscout.data.formats.hdf5 import holds_kspace
+from kscout.data.formats.raw import RawScan, Slices
+from kscout.data.import_settings import ImportSettings
+from kscout.data.importing_images import kept_slices
+from kscout.data.kspace_cutting import Cutting
+from kscout.data.store_writer import StoreWriter
+from kscout.data.volumes import VolumeFile, find_volumes, read_raw
+from kscout.errors import DataError
+
+Filled = Bool[np.ndarray, " col"]
+"""Columns that hold anything."""
+
+_LOOKED_AT = 20
+"""Volumes that are looked at to find out what a source holds."""
+_WHAT = "k-space"
+
+
+def is_kspace(source: Path, settings: ImportSettings) -> bool:
+    """Say whether an import is of k-space: as asked for, or where the files hold nothing else."""
+    if settings.names_kspace:
+        return True
+    images = find_volumes(source)
+    if not images:
+        return bool(find_volumes(source, raw=True))
+    looked = images[:_LOOKED_AT]
+    return settings.key is None and all(
+        volume.format == "hdf5" and holds_kspace(volume.path) for volume in looked
+    )
+
+
+def store_kspace(
+    split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
+) -> str:
+    """Add the k-space of a volume to a store, and return its acquisition."""
+    path = volume.path
+    scan = read_raw(volume, key=settings.key, axes=settings.axes, header=settings.header)
+    if settings.acquisition not in (None, scan.acquisition):
+        return scan.acquisition
+    numbers = kept_slices(scan.shape[0], path, settings)
+    filled = _filled_columns(scan, numbers, path)
+    cutting = Cutting.plan(scan, path, settings)
+    is_whole = _check_sampling(filled, cutting, path, settings)
+    columns = np.flatnonzero(cutting.columns(filled))
+    if not len(columns):
+        raise DataError(f"{path} has no column left that was measured; raise --resize")
+    writer.append(
+        split,
+        volume.name,
+        _parts(scan, numbers, filled, cutting, path),
+        source=origin,
+        acquisition=scan.acquisition,
+        geometry=cutting.geometry(scan),
+        selectable=(int(columns[0]), int(columns[-1]) + 1),
+        measured=None if is_whole else columns.tolist(),
+    )
+    return scan.acquisition
+
+
+def caveats(writer: StoreWriter) -> Iterator[str]:
+    """Tell what a reader of results must know about the k-space of a store."""
+    records = [record for record in writer.records if record.geometry is not None]
+    cut = [record for record in records if record.geometry and record.geometry.is_computed]
+    if cut:
+        yield (
+            f"the phase direction of {_volumes(len(cut))} was cut: the columns of this store are "
+            "computed, and no scanner measured them"
+        )
+    lacking = [record for record in records if record.measured is not None]
+    if lacking:
+        yield (
+            f"{_volumes(len(lacking))} lack columns (prospective): their k-space can be "
+            "reconstructed, and there is no truth to train on or to score"
+        )
+    notes = Counter(note for record in records for note in (record.geometry.notes or ()))  # type: ignore[union-attr]
+    for note, count in notes.items():
+        yield f"{_volumes(count)}: {note}"
+
+
+def _volumes(count: int) -> str:
+    return "1 volume" if count == 1 else f"{count} volumes"
+
+
+def _read(scan: RawScan, first: int, last: int, path: Path) -> Slices:
+    with reading(path, _WHAT):
+        values = scan.read(first, last)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=(1, 2, 3)))
+    if len(bad):
+        raise DataError(
+            f"{path} has NaN or infinite values in slice {first + int(bad[0])}; repair it"
+        )
+    return values if scan.measured is None else values * scan.measured
+
+
+def _filled(values: Slices) -> Bool[np.ndarray, "slice col"]:
+    return np.asarray(values.any(axis=(1, 2)))
+
+
+def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path) -> Filled:
+    """Look at the slices from the middle on, until one holds anything."""
+    half = len(numbers) // 2
+    for number in (*numbers[half:], *numbers[:half]):
+        (filled,) = _filled(_read(scan, number, number + 1, path))
+        if filled.any():
+            return filled
+    raise DataError(
+        f"{path} holds nothing but zeros in the {len(numbers)} slices that are kept; repair it"
+    )
+
+
+def _check_sampling(filled: Filled, cutting: Cutting, path: Path, settings: ImportSettings) -> bool:
+    """Say whether all columns were measured between the first and the last; refuse it unasked."""
+    places = np.flatnonzero(filled)
+    n_matrix = int(places[-1] - places[0]) + 1
+    if len(places) == n_matrix:
+        return True
+    if not settings.prospective:
+        raise DataError(
+            f"{path} is undersampled: {len(places)} of {n_matrix} columns were measured, and what "
+            "was not cannot be acquired; import it to be reconstructed alone with --prospective"
+        )
+    if cutting.is_computed:
+        raise DataError(
+            f"{path} is undersampled, and cutting its phase direction would mix columns that were "
+            f"measured with others; keep all {cutting.size[1]} columns"
+        )
+    return False
+
+
+def _parts(
+    scan: RawScan, numbers: range, filled: Filled, cutting: Cutting, path: Path
+) -> Iterator[Part]:
+    n_bytes = 8 * int(np.prod(scan.shape[1:]))
+    step = max(1, CHUNK_BYTES // n_bytes)
+    for first in range(numbers.start, numbers.stop, step):
+        last = min(first + step, numbers.stop)
+        values = _read(scan, first, last, path)
+        found = _filled(values)
+        shown = np.flatnonzero(found.any(axis=1))
+        for place in shown:
+            if not np.array_equal(found[place], filled):
+                raise DataError(
+                    f"{path} measured {int(found[place].sum())} columns of slice {first + place}, "
+                    f"and others, or {int(filled.sum())} columns, of another slice; split it up"
+                )
+        slices = tuple(first + int(place) for place in shown)
+        kept = cutting.apply(values if len(shown) == len(values) else values[shown])
+        yield Part(kept, slices, len(values) - len(shown))

@@ -1,0 +1,386 @@
+"""k-space in arrays becomes a store as it was measured, whatever the order of its axes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import torch
+
+from coil_data import coil_kspace
+from kscout.data import importing_kspace
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.info import describe
+from kscout.data.store import Store
+from kscout.errors import ConfigError, DataError
+from kscout.physics.fourier import ifft2c
+from kscout.physics.normalization import magnitude
+
+KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
+"""Three slices of four coils."""
+AXES = ("slice", "coil", "row", "col")
+
+
+def take(source: Path, name: str = "store", **settings: Any) -> Store:
+    return import_folder(source, source.parent / name, ImportSettings(**settings))
+
+
+def stored(store: Store, split: str = "test") -> np.ndarray:
+    slices = store.measured(split)
+    return slices.batch(torch.arange(len(slices))).kspace.numpy()
+
+
+def write_bart(path: Path, array: np.ndarray, **at: int) -> Path:
+    """Write an array whose axes lie at numbered dimensions of BART."""
+    names = {"read": 0, "phs1": 1, "phs2": 2, "coil": 3, "maps": 4, "te": 5, "slice": 13}
+    names |= {"avg": 14}
+    shape = [1] * 16
+    for axis, name in enumerate(at):
+        shape[names[name]] = array.shape[axis]
+    order = np.argsort([names[name] for name in at])
+    path.with_suffix(".hdr").write_text(f"# Dimensions\n{' '.join(map(str, shape))}\n# Creator\n")
+    path.write_bytes(array.transpose(order).astype("<c8").tobytes(order="F"))
+    return path
+
+
+def save_npy(folder: Path) -> tuple[Path, dict[str, Any]]:
+    np.save(folder / "a.npy", KSPACE.transpose(2, 0, 3, 1))
+    return folder / "a.npy", {"axes": ("row", "slice", "col", "coil")}
+
+
+def save_npz(folder: Path) -> tuple[Path, dict[str, Any]]:
+    np.savez_compressed(folder / "a.npz", other=np.zeros(3), data=KSPACE[:, :, None])
+    return folder / "a.npz", {"axes": ("slice", "coil", "-", "row", "col"), "key": "data"}
+
+
+def save_mat(folder: Path) -> tuple[Path, dict[str, Any]]:
+    scipy.io.savemat(folder / "a.mat", {"k": KSPACE.transpose(2, 3, 1, 0), "n": "text"})
+    return folder / "a.mat", {"axes": ("row", "col", "coil", "slice")}
+
+
+def save_mat73(folder: Path) -> tuple[Path, dict[str, Any]]:
+    pairs = np.empty(KSPACE.shape, [("real", "f8"), ("imag", "f8")])
+    pairs["real"], pairs["imag"] = KSPACE.real, KSPACE.imag
+    with h5py.File(folder / "a.mat", "w", userblock_size=512) as file:
+        file["k"] = pairs
+    return folder / "a.mat", {"axes": ("col", "row", "coil", "slice")}
+
+
+def save_hdf5(folder: Path) -> tuple[Path, dict[str, Any]]:
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["some/data"] = np.stack([KSPACE + 1, KSPACE - 1])
+    return folder / "a.h5", {"axes": ("average", *AXES), "key": "some/data"}
+
+
+def save_bart(folder: Path) -> tuple[Path, dict[str, Any]]:
+    return write_bart(folder / "a.cfl", KSPACE, slice=0, coil=0, read=0, phs1=0), {}
+
+
+def save_bart_without_readout(folder: Path) -> tuple[Path, dict[str, Any]]:
+    return write_bart(folder / "a.cfl", KSPACE, te=0, coil=0, phs1=0, phs2=0), {}
+
+
+def save_bart_averages(folder: Path) -> tuple[Path, dict[str, Any]]:
+    twice = np.stack([KSPACE + 1, KSPACE - 1])
+    return write_bart(folder / "a.cfl", twice, avg=0, slice=0, coil=0, read=0, phs1=0), {}
+
+
+def save_bart_renamed(folder: Path) -> tuple[Path, dict[str, Any]]:
+    path = write_bart(folder / "a.cfl", KSPACE, coil=0, read=0, phs1=0, phs2=0)
+    return path, {"axes": ("coil", "row", "col", "slice")}
+
+
+FORMATS: list[Callable[[Path], tuple[Path, dict[str, Any]]]] = [
+    *(save_npy, save_npz, save_mat, save_mat73, save_hdf5),
+    *(save_bart, save_bart_without_readout, save_bart_averages, save_bart_renamed),
+]
+
+
+@pytest.mark.parametrize("save", FORMATS)
+def test_every_format_brings_the_same_kspace(
+    save: Callable[[Path], tuple[Path, dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Every slice is a part of its own.
+    monkeypatch.setattr(importing_kspace, "CHUNK_BYTES", 1)
+    source, settings = save(tmp_path)
+    store = take(source, **settings)
+    # One file is too little to train on.
+    assert store.manifest.splits == {"test": 3}
+    np.testing.assert_allclose(stored(store), KSPACE, atol=1e-6)
+    assert store.split("test").selectable.all()
+    facts = describe(store)
+    assert (facts["kind"], facts["n_coils"], facts["columns"]) == ("kspace", 4, "measured")
+    assert facts["geometry"][0]["told"] == "1 volume of 18x20 pixels"
+
+
+def test_a_folder_is_split_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for name in "abcde":
+        write_bart(tmp_path / "source" / f"{name}.cfl", KSPACE[:1], slice=0, coil=0, read=0, phs1=0)
+    store = take(tmp_path / "source")
+    assert store.manifest.splits == {"train": 3, "val": 1, "test": 1}
+    assert take(tmp_path / "source").fingerprint == store.fingerprint
+    with pytest.raises(DataError, match="crop is None there and 16 here"):
+        take(tmp_path / "source", crop=16)
+
+
+def test_cutting_rows_keeps_measured_columns(tmp_path: Path) -> None:
+    source, settings = save_npy(tmp_path)
+    store = take(source, crop=(12, 20), **settings)
+    images = ifft2c(torch.from_numpy(KSPACE))[:, :, 3:15]
+    torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
+    # Along columns nothing was transformed: a column holds what the scanner measured in it.
+    rows = np.fft.fftshift(np.fft.ifft(np.fft.ifftshift(KSPACE, 2), axis=2, norm="ortho"), 2)
+    cut = np.fft.ifftshift(rows[:, :, 3:15], 2)
+    expected = np.fft.fftshift(np.fft.fft(cut, axis=2, norm="ortho"), 2)
+    np.testing.assert_allclose(stored(store), expected, atol=1e-5)
+    assert describe(store)["columns"] == "measured"
+    assert not any("no scanner" in warning for warning in store.manifest.warnings)
+
+
+def test_cutting_columns_is_told_everywhere(tmp_path: Path) -> None:
+    source, settings = save_npy(tmp_path)
+    store = take(source, size=(18, 12), **settings)
+    images = ifft2c(torch.from_numpy(KSPACE))[..., 4:16]
+    torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
+    facts = describe(store)
+    assert facts["columns"] == "computed"
+    assert facts["geometry"][0]["told"] == (
+        "1 volume of 18x20 pixels, cut to 18x12 (columns computed, not measured)"
+    )
+    assert any("no scanner measured them" in warning for warning in facts["warnings"])
+
+
+def test_resizing_keeps_the_center_of_kspace_and_the_brightness(tmp_path: Path) -> None:
+    source, settings = save_npy(tmp_path)
+    small, large = (take(source, str(size), resize=size, **settings) for size in (13, (21, 24)))
+    scale = np.sqrt(13 * 13 / (18 * 20))
+    expected = scale * KSPACE[:, :, 3:16, 4:17]
+    np.testing.assert_allclose(stored(small), expected, rtol=1e-5, atol=1e-6)
+    assert small.split("test").selectable.all() and describe(small)["columns"] == "measured"
+    wide = large.split("test")
+    assert wide.selectable[0].tolist() == [False] * 2 + [True] * 20 + [False] * 2
+    whole = ifft2c(torch.from_numpy(KSPACE)).abs().mean()
+    for store in (small, large):
+        found = ifft2c(torch.from_numpy(stored(store))).abs().mean()
+        assert found == pytest.approx(float(whole), rel=0.1)
+    assert describe(large)["geometry"][0]["told"].endswith("k-space resized to 21x24 pixels")
+
+
+def test_columns_outside_the_matrix_are_not_selectable(tmp_path: Path) -> None:
+    padded = np.pad(KSPACE, [(0, 0), (0, 0), (0, 0), (3, 2)])
+    padded[1] = 0
+    np.save(tmp_path / "a.npy", padded)
+    store = take(tmp_path / "a.npy", axes=AXES)
+    selectable = store.split("test").selectable
+    assert selectable.shape == (2, 25) and selectable[:, 3:23].all()
+    assert not selectable[:, :3].any() and not selectable[:, 23:].any()
+    assert store.split("test").slices == (0, 2)
+    assert "left out 1 slice that holds nothing but zeros" in store.manifest.warnings
+
+
+def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Path) -> None:
+    lacking = KSPACE.copy()
+    lacking[..., [2, 5, 6]] = 0
+    np.save(tmp_path / "a.npy", lacking)
+    with pytest.raises(DataError, match=r"undersampled: 17 of 20 columns .* --prospective"):
+        take(tmp_path / "a.npy", axes=AXES)
+    store = take(tmp_path / "a.npy", axes=AXES, prospective=True)
+    assert describe(store)["is_prospective"]
+    assert any("no truth to train on" in warning for warning in store.manifest.warnings)
+    with pytest.raises(DataError, match="no truth to train on or to score"):
+        store.split("test")
+    measured = Store.open(store.path).measured("test")
+    batch = measured.batch(torch.arange(3))
+    assert batch.selectable[0].nonzero().flatten().tolist() == [
+        column for column in range(20) if column not in (2, 5, 6)
+    ]
+    assert np.array_equal(batch.kspace.numpy(), lacking)
+    with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
+        take(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+
+
+def bad_slices(path: Path) -> str:
+    lacking = KSPACE.copy()
+    lacking[0, ..., 4] = 0
+    np.save(path, lacking)
+    return r"measured 19 columns of slice 0, and others, or 20 columns"
+
+
+def bad_lines(path: Path) -> str:
+    broken = KSPACE.copy()
+    broken[2, 1, 3] = np.nan
+    np.save(path, broken)
+    return "NaN or infinite values in slice 2; repair it"
+
+
+def bad_zeros(path: Path) -> str:
+    np.save(path, np.zeros_like(KSPACE))
+    return "nothing but zeros in the 3 slices"
+
+
+def bad_reals(path: Path) -> str:
+    np.save(path, KSPACE.real)
+    return r"float32 of shape \(3, 4, 18, 20\) instead of complex k-space"
+
+
+def bad_axes(path: Path) -> str:
+    np.save(path, KSPACE[0])
+    return r"shape \(4, 18, 20\), and 4 axes are named \(slice,coil,row,col\)"
+
+
+def bad_length(path: Path) -> str:
+    path.write_bytes(b"\x93NUMPY\1\0")
+    return "cannot be read as an array of k-space"
+
+
+@pytest.mark.parametrize(
+    "spoil", [bad_slices, bad_lines, bad_zeros, bad_reals, bad_axes, bad_length]
+)
+def test_bad_arrays_are_one_sentence_and_leave_nothing(
+    spoil: Callable[[Path], str], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    sentence = spoil(source / "bad.npy")
+    with pytest.raises(DataError, match=sentence):
+        take(source, axes=AXES)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    np.save(source / "good.npy", KSPACE[:, :2])
+    store = take(source, axes=AXES, skip_bad=True, held_out=0.0)
+    assert store.manifest.splits == {"train": 3}
+    assert [entry["source"] for entry in store.manifest.left_out] == ["bad.npy"]
+
+
+def test_coils_of_all_volumes_are_as_many(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for number, n_coils in enumerate((4, 3)):
+        np.save(tmp_path / "source" / f"{number}.npy", KSPACE[:, :n_coils])
+    with pytest.raises(DataError, match=r"of shape \(3, 18, 20\), others .* \(4, 18, 20\)"):
+        take(tmp_path / "source", axes=AXES, held_out=0.0)
+
+
+def test_bad_bart_files_are_told(tmp_path: Path) -> None:
+    path = write_bart(tmp_path / "a.cfl", KSPACE, slice=0, coil=0, read=0, phs1=0)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DataError, match="has 34552 bytes, and its header tells of 34560"):
+        take(path)
+    path.with_suffix(".hdr").write_text("# Dimensions\n99999999999 2\n")
+    with pytest.raises(DataError, match=r"a\.hdr tells no dimensions"):
+        take(path)
+    path.with_suffix(".hdr").unlink()
+    with pytest.raises(DataError, match=r"has no a\.hdr beside it"):
+        take(path)
+    write_bart(path, KSPACE, phs2=0, coil=0, read=0, phs1=0)
+    with pytest.raises(DataError, match="three-dimensional k-space of 18 x 20 x 3"):
+        take(path)
+    write_bart(path, KSPACE, maps=0, coil=0, read=0, phs1=0)
+    with pytest.raises(DataError, match="has 3 along MAPS, which k-space has not"):
+        take(path)
+
+
+def test_arrays_without_named_axes_are_told_what_to_name(tmp_path: Path) -> None:
+    source, _ = save_mat(tmp_path)
+    with pytest.raises(DataError, match="name them, as in --axes slice,coil,row,col"):
+        take(source)
+    np.save(tmp_path / "a.npy", KSPACE)
+    with pytest.raises(DataError, match="if they are k-space, name its axes, as in --axes"):
+        take(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("slice,row", "lacks row or col"),
+        ("row,col,row", "names 'row' twice"),
+        ("row,col,foo", "names 'foo'; name row"),
+    ],
+)
+def test_odd_axes_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ImportSettings.parse_axes(text)
+    assert ImportSettings.parse_axes("slice, -,row,col") == ("slice", "-", "row", "col")
+
+
+def test_options_of_images_are_not_those_of_kspace() -> None:
+    with pytest.raises(ConfigError, match="--pad is of images, and --raw of k-space"):
+        ImportSettings(raw=True, pad=9)
+    with pytest.raises(ConfigError, match="--size and --crop say the same"):
+        ImportSettings(size=9, crop=9)
+
+
+FASTMRI_HEADER = """<?xml version="1.0"?>
+<ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>
+<encodedSpace><matrixSize><x>18</x><y>20</y><z>1</z></matrixSize>
+<fieldOfView_mm><x>90</x><y>60</y><z>3</z></fieldOfView_mm></encodedSpace>
+<reconSpace><matrixSize><x>9</x><y>14</y><z>1</z></matrixSize>
+<fieldOfView_mm><x>45</x><y>42</y><z>3</z></fieldOfView_mm></reconSpace>
+<trajectory>cartesian</trajectory></encoding></ismrmrdHeader>"""
+
+
+def write_fastmri(path: Path, kspace: np.ndarray, **more: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        file["kspace"] = kspace
+        file.attrs["acquisition"] = "AXT2"
+        for name, value in more.items():
+            file[name] = value
+    return path
+
+
+def test_fastmris_raw_files_come_in_with_their_splits(tmp_path: Path) -> None:
+    for split, part in (("train", 0), ("val", 1), ("test", 2)):
+        write_fastmri(tmp_path / f"source/multicoil_{split}/{split}.h5", KSPACE[part : part + 1])
+    store = take(tmp_path / "source")
+    assert store.manifest.splits == {"train": 1, "val": 1, "test": 1}
+    assert store.manifest.volumes[0].acquisition == "AXT2"
+    np.testing.assert_array_equal(stored(store, "val"), KSPACE[1:2])
+
+
+def test_a_header_tells_oversampling_and_spacing(tmp_path: Path) -> None:
+    source = write_fastmri(tmp_path / "a.h5", KSPACE, ismrmrd_header=FASTMRI_HEADER)
+    store = take(source)
+    assert store.split("test").shape == (4, 9, 20)
+    images = magnitude(ifft2c(torch.from_numpy(KSPACE)))[:, 5:14]
+    torch.testing.assert_close(store.split("test").magnitudes(), images)
+    assert describe(store)["geometry"][0]["told"] == "1 volume of 18x20 at 5x3 mm, cut to 9x20"
+    whole = take(source, "whole", crop=(18, 20))
+    np.testing.assert_array_equal(stored(whole), KSPACE)
+    small = take(source, "small", resize=(9, 10))
+    assert small.manifest.volumes[0].geometry is not None
+    assert small.manifest.volumes[0].geometry.stored_mm == (5, 6)
+
+
+def test_single_coils_have_no_axis_of_coils(tmp_path: Path) -> None:
+    store = take(write_fastmri(tmp_path / "a.h5", KSPACE[:, 0]))
+    np.testing.assert_array_equal(stored(store), KSPACE[:, :1])
+
+
+def test_files_with_images_are_images_unless_asked(tmp_path: Path) -> None:
+    images = magnitude(ifft2c(torch.from_numpy(KSPACE))).numpy()
+    source = write_fastmri(tmp_path / "a.h5", KSPACE, reconstruction_rss=images)
+    assert take(source, "images").kind.name == "images"
+    raw = take(source, "raw", raw=True)
+    torch.testing.assert_close(raw.split("test").magnitudes(), torch.from_numpy(images))
+
+
+def test_the_mask_of_fastmris_test_set_is_read(tmp_path: Path) -> None:
+    mask = np.arange(20) % 3 != 0
+    source = write_fastmri(tmp_path / "a.h5", KSPACE * mask, mask=mask)
+    with pytest.raises(DataError, match="undersampled: 13 of 19 columns"):
+        take(source)
+    store = take(source, prospective=True)
+    assert store.measured("test").selectable[0].tolist() == mask.tolist()
+
+
+def test_hdf5_without_kspace_is_told(tmp_path: Path) -> None:
+    source = write_fastmri(tmp_path / "a.h5", KSPACE[0, 0])
+    with pytest.raises(DataError, match=r"kspace is of shape \(18, 20\), .*--key and --axes"):
+        take(source)
+    with pytest.raises(DataError, match=r"foo is not there, beside kspace"):
+        take(source, raw=True, key="foo")
