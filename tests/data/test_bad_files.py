@@ -326,13 +326,12 @@ def test_magnitudes_of_kspace_are_not_advised(tmp_path: Path) -> None:
     np.save(source / "a.npy", IMAGES.astype(np.complex64))
     with pytest.raises(DataError, match="if they are k-space, name its axes, as in --axes"):
         import_folder(source, tmp_path / "store", ImportSettings())
+    (tmp_path / "mixed").mkdir()
     for name, key in (("a.h5", "reconstruction_rss"), ("b.h5", "kspace")):
-        with h5py.File(tmp_path / name, "w") as file:
+        with h5py.File(tmp_path / "mixed" / name, "w") as file:
             file[key] = IMAGES
-    with pytest.raises(
-        DataError, match=r"b\.h5 has no .* import the k-space of all files with --raw"
-    ):
-        import_folder(tmp_path, tmp_path / "store", ImportSettings())
+    with pytest.raises(DataError, match=r"b\.h5 has no .* the k-space of all files with --raw"):
+        import_folder(tmp_path / "mixed", tmp_path / "store", ImportSettings())
 
 
 def test_folders_linked_in_circles_are_looked_at_once(tmp_path: Path) -> None:
