@@ -38,6 +38,7 @@ OWN: dict[str, dict[str, Any]] = {
         **{"n_epochs": 3, "n_episodes": 16, "n_searches": 32, "n_updates": 60},
         **{"noise_share": 0.1, "exploration": 0.3},
     },
+    "ddqn": {"n_epochs": 2, "n_episodes": 40, "n_updates": 25, "batch_size": 12, "n_target": 25},
 }
 """What else makes an estimator small."""
 MARGIN = 0.03

@@ -24,6 +24,7 @@ from kscout.training.policy import train_policy
 
 SMALL: dict[str, dict[str, Any]] = {
     "dense": {"n_best": 2, "n_random": 3, "n_prior_slices": 4},
+    "ddqn": {"n_episodes": 4, "n_updates": 2},
     "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
 }
 

@@ -43,6 +43,7 @@ from kscout.config.schema import (
 )
 from kscout.config.training import (
     AlphaZeroTraining,
+    DdqnTraining,
     DenseTraining,
     FrozenPrecision,
     GradientTraining,
@@ -63,6 +64,7 @@ __all__ = [
     "AlphaZeroTraining",
     "Component",
     "Config",
+    "DdqnTraining",
     "DenseSampling",
     "DenseTraining",
     "FixedSampling",

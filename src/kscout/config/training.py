@@ -273,6 +273,49 @@ class AlphaZeroTraining(PolicyTraining):
     """Rounds whose weights are kept beside the last and the best."""
 
 
+@final
+@dataclass(frozen=True)
+class DdqnTraining(PolicyTraining):
+    """How a policy learns by double deep Q-learning; an epoch is one round of acquisitions.
+
+    After arXiv 2007.10469, whose discount it has; what is not said to be theirs is ours.
+    """
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "ddqn"
+    """Name of the estimator."""
+    n_epochs: Annotated[int, AtLeast(1)] = 100
+    """Rounds."""
+    n_episodes: Annotated[int, AtLeast(1)] = 256
+    """Slices acquired in a round, or all of fewer."""
+    n_updates: Annotated[int, AtLeast(1)] = 128
+    """Optimizer steps after them."""
+    n_memory: Annotated[int, AtLeast(1)] = 20_000
+    """Newest steps that are learned from."""
+    discount: Annotated[float, Between(0, 1)] = 0.5
+    """Of what follows a column (arXiv 2007.10469: 0.5)."""
+    explore_first: Annotated[float, Between(0, 1)] = 1.0
+    """Chance of any column in the first round."""
+    explore_last: Annotated[float, Between(0, 1)] = 0.05
+    """The same from the middle of the training on; it falls evenly until then."""
+    n_target: Annotated[int, AtLeast(1)] = 256
+    """Optimizer steps after which the copy that judges next columns is made anew."""
+    scale: Annotated[float, Above(0)] = 100.0
+    """Factor of gains, which are thousandths of SSIM, so that scores are of the order of one."""
+    batch_size: Annotated[int, AtLeast(1)] = 64
+    """Steps per optimizer step, over all processes."""
+    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-4
+    """Adam's step size."""
+    decay_epochs: tuple[int, ...] = ()
+    """Rounds after which the step size is multiplied by `decay_factor`."""
+    keep_epochs: tuple[int, ...] = ()
+    """Rounds whose weights are kept beside the last and the best."""
+
+    def chance(self, epoch: int) -> float:
+        """Return the chance of any column in a round, counted from 1."""
+        done = min(1.0, 2 * (epoch - 1) / max(1, self.n_epochs - 1))
+        return self.explore_first + done * (self.explore_last - self.explore_first)
+
+
 def training_of(method: str) -> PolicyTraining:
     """Return the preset of an estimator: the defaults of its settings.
 

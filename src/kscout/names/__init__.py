@@ -145,6 +145,13 @@ ESTIMATORS = Table(
             label="alphazero",
             policy="alphazero",
         ),
+        "ddqn": EstimatorEntry(
+            "ddqn:Ddqn",
+            "double deep Q-learning (arXiv 2007.10469)",
+            settings="kscout.config.training:DdqnTraining",
+            title="DDQN",
+            label="ddqn",
+        ),
     },
 )
 

@@ -1,0 +1,83 @@
+"""Double Q-learning: what is aimed at, what is remembered, and that a training resumes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import blob_store, small_config, weights
+
+from kscout import policies
+from kscout.config import DdqnTraining, PolicyConfig
+from kscout.data.store import Store
+from kscout.training.estimators.ddqn import Transitions, double_target, explored
+from kscout.training.policy import train_policies, train_policy
+
+NETWORK = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+
+
+def config_of(**changes: object) -> PolicyConfig:
+    training = {
+        **{"method": "ddqn", "n_epochs": 3, "n_episodes": 5, "n_updates": 3, "n_target": 2},
+        **{"batch_size": 4, "n_memory": 20, "seed": 3, "learning_rate": 1e-2},
+    }
+    return small_config(NETWORK, {**training, **changes})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+def test_one_network_says_which_column_is_best_and_the_other_what_it_is_worth() -> None:
+    scores = torch.tensor([[9.0, 2.0, 5.0], [1.0, 2.0, 3.0], [1.0, 7.0, 3.0]])
+    copied = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, float("nan")]])
+    blocked = torch.tensor([[True, False, False], [False, False, False], [True, True, True]])
+    discount = torch.tensor([0.5, 0.5, 0.0])
+    found = double_target(torch.tensor([1.0, 2.0, 3.0]), scores, copied, blocked, discount)
+    torch.testing.assert_close(found, torch.tensor([1 + 0.5 * 0.3, 2 + 0.5 * 0.6, 3.0]))
+
+
+def test_any_column_is_taken_by_chance_and_the_best_otherwise() -> None:
+    scores = torch.tensor([[1.0, 4.0, 3.0, 2.0]]).expand(3, -1)
+    blocked = torch.tensor([[False, True, False, False]]).expand(3, -1)
+    uniforms = torch.tensor([[0.9, 0.99], [0.1, 0.99], [0.1, 0.0]])
+    assert explored(scores, blocked, uniforms, 0.5).tolist() == [2, 3, 0]
+    training = DdqnTraining(n_epochs=5, explore_first=0.9, explore_last=0.1)
+    chances = [training.chance(epoch) for epoch in range(1, 6)]
+    assert chances == pytest.approx([0.9, 0.5, 0.1, 0.1, 0.1])
+
+
+def test_memory_keeps_the_newest_steps() -> None:
+    def steps(first: int) -> Transitions:
+        numbers = torch.arange(first, first + 3)
+        mask = torch.zeros(3, 2, dtype=torch.bool)
+        return Transitions(numbers, mask, numbers, numbers, numbers.float())
+
+    kept = Transitions.empty(2).joined([steps(0), steps(3)], 4)
+    assert kept.index.tolist() == [2, 3, 4, 5]
+    assert kept.rows(torch.tensor([3, 0]), torch.device("cpu")).gain.tolist() == [5, 2]
+
+
+def test_an_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
+    config = config_of()
+    whole = train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
+
+    def stop(progress: object) -> None:
+        if progress.epoch == 3:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu", on_step=stop)
+    train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu")
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "a")
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not policies.load(tmp_path / "a").is_stochastic
+    assert all(record["loss"] >= 0 and record["train_ssim"] > 0 for record in whole.metrics)
+
+
+def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path: Path) -> None:
+    configs = [config_of(n_epochs=2, seed=seed) for seed in (3, 8)]
+    train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"], device="cpu")
+    train_policy(configs[1], store, "zero-filled", tmp_path / "alone", device="cpu")
+    together, alone = weights(tmp_path / "b"), weights(tmp_path / "alone")
+    assert all(torch.equal(together[key], alone[key]) for key in alone)
