@@ -14,7 +14,7 @@ from kscout.cli import app
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError, RunError
+from kscout.errors import ConfigError, DataError, RunError
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import save_component
@@ -297,6 +297,16 @@ def test_evaluate_replaces_other_results_only_when_told_to(store: Path, tmp_path
     assert (out / "results.csv").read_bytes() == first
     _evaluate(store, out, *other, "--overwrite")
     assert json.loads((out / "summary.json").read_text())["steps"] == 5
+
+
+@pytest.mark.parametrize(
+    "words", [("evaluate", "--policy", "random"), ("analyze", "policy", "random")]
+)
+def test_a_store_is_no_place_for_results(store: Path, words: tuple[str, ...]) -> None:
+    before = sorted(store.iterdir())
+    with pytest.raises(DataError, match="is a store of slices; name another --out"):
+        _call(*words, *_on_data(store, store), "--n-initial", 4, "--steps", 2)
+    assert sorted(store.iterdir()) == before
 
 
 def test_results_of_unknown_settings_are_kept(store: Path, tmp_path: Path) -> None:

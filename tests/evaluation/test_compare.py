@@ -106,6 +106,19 @@ def _columns_taken(out: Path) -> list[tuple[str, ...]]:
     return [tuple(row[key] for key in keys) for row in rows]
 
 
+def test_python_replaces_results_of_other_settings_only_when_told_to(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    given = (("center-out",), test_slices, ZeroFilled())
+    evaluate(*given, _setting(limit=3), out=tmp_path)
+    before = (tmp_path / "results.csv").read_bytes()
+    with pytest.raises(RunError, match=r"limit is 3 there and 2 .*overwrite=True"):
+        evaluate(*given, _setting(limit=2), out=tmp_path)
+    assert (tmp_path / "results.csv").read_bytes() == before
+    evaluate(*given, _setting(limit=2), out=tmp_path, overwrite=True)
+    assert (tmp_path / "results.csv").read_bytes() != before
+
+
 def test_a_subset_takes_the_draws_of_the_whole(test_slices: SliceSet, tmp_path: Path) -> None:
     evaluate(("random",), test_slices, ZeroFilled(), _setting(), out=tmp_path / "all")
     evaluate(("random",), test_slices, ZeroFilled(), _setting(limit=3), out=tmp_path / "some")

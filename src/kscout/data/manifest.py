@@ -156,6 +156,12 @@ class Manifest:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def refuse_store(out: Path) -> None:
+    """Refuse a store as the folder of results: what it holds is its own."""
+    if (out / MANIFEST).is_file():
+        raise DataError(f"{out} is a store of slices; name another --out")
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write a manifest into the folder of its store."""
     table = to_table(manifest)

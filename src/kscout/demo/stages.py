@@ -110,7 +110,10 @@ def evaluated(
     if not is_whole or read_record(kept) != inputs:
         kept.unlink(missing_ok=True)
         evaluate(
-            wanted, store.path, str(reconstructor), setting, out=out, on_step=_evaluating(tell)
+            *(wanted, store.path, str(reconstructor), setting),
+            out=out,
+            overwrite=True,
+            on_step=_evaluating(tell),
         )
         # Last, so that an evaluation cut short is not taken for a whole one.
         write_json(kept, inputs)

@@ -13,6 +13,7 @@ import torch
 from kscout.columns import columns_text
 from kscout.config import to_table
 from kscout.core import Reconstructor
+from kscout.data.manifest import refuse_store
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import describe_device
@@ -61,7 +62,7 @@ def evaluate(
     *,
     train: SliceSet | None = None,
     out: Path | str | None = None,
-    overwrite: bool = True,
+    overwrite: bool = False,
     on_step: OnStep | None = None,
 ) -> Evaluation:
     """Run policies over one split with one reconstruction, and compare them.
@@ -74,12 +75,15 @@ def evaluate(
         train: slices that `fixed` is fitted on; the store's training split where not given.
         out: folder to write `results.csv` and `summary.json` to; called again after a kill, it
             goes on with the policies that were not finished.
-        overwrite: replace what lies in `out` even if it was asked for otherwise.
+        overwrite: replace what lies in `out` even if it was asked for otherwise, which is refused
+            by default.
         on_step: called after each batch of slices, and after each fitted column.
     """
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
     out = None if out is None else Path(out)
+    if out is not None:
+        refuse_store(out)
     with nullcontext() if out is None else locked(out):
         return _evaluate(policies, data, reconstructor, setting, train, out, overwrite, on_step)
 

@@ -25,5 +25,6 @@ def check_same(out: Path, product: str, there: Table | None, here: Table) -> Non
     if there is not None:
         found = f"of other settings ({told(differences(there, here), 3)})"
     raise RunError(
-        f"{out} holds {product} {found}; name another --out, or replace them with --overwrite"
+        f"{out} holds {product} {found}; name another --out, or replace them with --overwrite "
+        "(in Python: overwrite=True)"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from kscout.config import to_table
+from kscout.data.manifest import refuse_store
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
@@ -47,6 +48,7 @@ def run_analysis(
         overwrite: replace a table of other settings.
         on_step: told how far the work has come.
     """
+    refuse_store(out)
     with locked(out):
         settings = _settings(analysis, given)
         suffixes = (".csv", ".json", _SETTINGS)
