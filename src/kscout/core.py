@@ -229,6 +229,8 @@ class Observation:
     """The same of its standard deviation: `image * std + mean` is in the scanner's units."""
     truth: Truth | None = None
     """None, except for policies that set `needs_target`."""
+    n_left: int | Int[Tensor, " batch"] | None = None
+    """How many columns may still be acquired, the next one included; None where nobody counts."""
 
 
 class Policy(nn.Module, ABC):
@@ -245,6 +247,8 @@ class Policy(nn.Module, ABC):
     needs_target: ClassVar[bool] = False
     """An oracle: shown as such in every table and figure."""
     needs_candidate_scores: ClassVar[bool] = False
+    serves_any_size: ClassVar[bool] = False
+    """Whether it scores the columns of other matrix sizes than its `n_cols`."""
     gain_units: Sequence[float] = ()
     """The gain in SSIM that a score of 1 predicts, by the number of columns acquired (the last for
     all that follow): what a stopping rule asks. Empty where scores predict no gain."""

@@ -1,14 +1,17 @@
 """The column network reads what was measured, at any size, and starts from given gains."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from kscout import policies
 from kscout.contracts import check_policy
 from kscout.core import Measurement, Observation
 from kscout.errors import ConfigError
 from kscout.policies.column import ColumnPolicy
+from kscout.weights import read_weights, save_weights
 
 SMALL = {"width": 12, "n_heads": 2, "n_layers": 1, "channels": [8, 8], "image_channels": [8]}
 N_ROWS, N_COLS, HORIZON = 20, 18, 3
@@ -76,8 +79,41 @@ def test_an_observation_without_a_measurement_is_refused() -> None:
 
 
 def test_the_shipped_size_is_below_four_million_parameters() -> None:
-    policy = ColumnPolicy(n_cols=128, horizon=16)
-    assert sum(p.numel() for p in policy.parameters()) == 1_617_745
+    policy = ColumnPolicy(n_cols=128, horizon=16, n_initial=16)
+    assert sum(p.numel() for p in policy.parameters()) == 1_464_145
+
+
+def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **SMALL)
+    frequency = (torch.arange(N_COLS) - N_COLS // 2) / N_COLS
+    policy.start_from(torch.stack([frequency + row for row in range(HORIZON)]))
+    seen = observation(n_cols=2 * N_COLS)
+    wanted = ((torch.arange(2 * N_COLS) - N_COLS) / (2 * N_COLS)).clamp(max=float(frequency[-1]))
+    for n_measured, row in ((2, 0), (4, 0), (6, 1), (8, 2), (20, 2)):
+        mask = torch.arange(2 * N_COLS).expand(2, -1) < n_measured
+        torch.testing.assert_close(policy(replace(seen, mask=mask)), (wanted + row).expand(2, -1))
+
+
+def test_what_may_still_be_acquired_counts() -> None:
+    torch.manual_seed(0)
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **SMALL).eval()
+    torch.nn.init.normal_(policy.head.weight)
+    few, many = (policy(replace(observation(), n_left=n)) for n in (1, 9))
+    assert not torch.allclose(few, many)
+    each = policy(replace(observation(), n_left=torch.tensor([1, 9])))
+    torch.testing.assert_close(each, torch.stack([few[0], many[1]]))
+    # Where nobody counts, it is what the training had left at that step.
+    torch.testing.assert_close(policy(observation()), policy(replace(observation(), n_left=2)))
+
+
+def test_files_of_networks_that_were_not_told_the_start_still_load(tmp_path: Path) -> None:
+    policy = trained()
+    policies.save(tmp_path / "new.safetensors", policy)
+    found = read_weights(tmp_path / "new.safetensors")
+    older = {name: value for name, value in found.arguments.items() if name != "n_initial"}
+    save_weights(tmp_path / "old.safetensors", replace(found, arguments=older))
+    loaded = policies.load(tmp_path / "old.safetensors")
+    assert torch.equal(loaded(observation()), policy(observation()))
 
 
 @pytest.mark.parametrize("change", [{"width": 13}, {"channels": [12]}, {"n_heads": 0}])

@@ -8,9 +8,11 @@ import torch
 from training_stores import blob_store, small_config, weights
 
 from kscout import policies
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import rollout
 from kscout.config import PolicyConfig
 from kscout.data.store import Store
-from kscout.errors import WeightsError
+from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.dense import columns_to_try, dense_loss
@@ -105,21 +107,6 @@ def test_units_that_are_no_numbers_are_refused(tmp_path: Path, units: object) ->
         policies.load(path)
 
 
-def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    config = config_of(n_epochs=3)
-    train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
-
-    def stop(progress: object) -> None:
-        if progress.epoch == 2 and progress.step == 2:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu", on_step=stop)
-    train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu")
-    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "a")
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-
-
 def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
     configs = [config_of(seed=seed) for seed in (3, 4)]
     outs = [tmp_path / "three", tmp_path / "four"]
@@ -137,6 +124,55 @@ def test_before_it_learns_the_column_network_takes_the_fixed_order(
     prior = policies.load(run.path).prior
     fixed = fit_fixed_order(store.split("train"), ZeroFilled(), n_initial=2, horizon=3)
     assert prior.shape == (3, 16)
-    # Mirrored columns are worth the same but for rounding, so that the best may be either.
-    chosen = prior[torch.arange(3), fixed.order]
-    torch.testing.assert_close(chosen, prior.amax(dim=-1), atol=1e-3, rtol=0)
+    for step, column in enumerate(fixed.order):
+        # Mirrored columns are worth the same but for rounding, so that the best may be either.
+        left = prior[step, sorted(set(range(16)) - {7, 8, *fixed.order[:step]})]
+        torch.testing.assert_close(prior[step, column], left.amax(), atol=1e-3, rtol=0)
+
+
+VARIED = {"completion": "fixed", "horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3}
+
+
+@pytest.mark.parametrize("changes", [{}, VARIED], ids=["plain", "varied"])
+def test_interrupted_training_ends_with_the_same_weights(
+    store: Store, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    config = config_of(**changes)
+    train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
+
+    def stop(progress: object) -> None:
+        if progress.epoch == 2 and progress.step == 2:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu", on_step=stop)
+    train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu")
+    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "a")
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    trained = policies.load(tmp_path / "a")
+    # From the smallest start to the largest budget: 1 to 4 + 5, or 2 to 2 + 3.
+    assert (trained.n_initial, len(trained.prior)) == ((1, 8) if changes else (2, 3))
+    # What a column is worth at the end is no gain that an acquisition may stop by.
+    assert len(trained.gain_units) == (0 if changes else 3)
+
+
+def test_a_network_of_32_columns_serves_48_no_worse_than_from_the_center_out(
+    tmp_path: Path,
+) -> None:
+    small, large = (
+        blob_store(tmp_path / str(n), n_rows=16, n_cols=n, n_train=16) for n in (32, 48)
+    )
+    config = config_of(batch_size=8, starts=[2, 4])
+    run = train_policy(config, small, "zero-filled", tmp_path / "run", device="cpu")
+    batch = large.split("val").batch(torch.arange(5))
+    simulator, ends = Simulator(batch, ZeroFilled()), []
+    center_out = policies.build("center-out", n_cols=48, n_initial=3, horizon=5)
+    for policy in (policies.load(run.path), center_out):
+        ends.append(rollout(policy, simulator, n_initial=3, horizon=5).ssim[:, 0, -1].mean())
+    assert ends[0] >= ends[1] - 1e-6
+
+
+def test_starts_and_budgets_beyond_the_columns_are_refused(store: Store, tmp_path: Path) -> None:
+    config = config_of(starts=[12], horizons=[9])
+    with pytest.raises(ConfigError, match="2 \\+ 19 columns were asked of 16"):
+        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")

@@ -184,9 +184,17 @@ class Simulator:
         every = torch.full(blocked.shape, -torch.inf, device=scores.device, dtype=scores.dtype)
         return every.scatter(-1, columns, scores)
 
-    def observe(self, policy: Policy, state: State) -> Observation:
-        """Return what the policy may see: what it asks for, and the truth for oracles only."""
-        seen = Observation(image=state.image, mask=state.mask, step=state.step)
+    def observe(
+        self, policy: Policy, state: State, *, n_left: int | Int[Tensor, " state"] | None = None
+    ) -> Observation:
+        """Return what the policy may see: what it asks for, and the truth for oracles only.
+
+        Args:
+            policy: that is to choose.
+            state: where the acquisitions stand.
+            n_left: columns that may still be acquired, where that is known.
+        """
+        seen = Observation(image=state.image, mask=state.mask, step=state.step, n_left=n_left)
         if policy.needs_measurement:
             seen = replace(seen, zero_filled=state.zero_filled, mean=state.mean, std=state.std)
         if not policy.needs_target:

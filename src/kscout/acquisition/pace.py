@@ -50,6 +50,12 @@ class Pace:
         """Return the most columns that a slice takes at a step."""
         return min(self.columns_per_step, self.longest - step * self.columns_per_step)
 
+    def left(self, n_acquired: int, owner: Int[Tensor, " state"]) -> int | Int[Tensor, " state"]:
+        """Return how many columns each state may still acquire, one number where all are alike."""
+        if isinstance(self.horizon, int):
+            return self.horizon - n_acquired
+        return (self.horizon[owner] - n_acquired).clamp(min=0)
+
     def n_wanted(
         self, step: int, owner: Int[Tensor, " state"], is_over: Bool[Tensor, " state"]
     ) -> Int[Tensor, " state"]:
@@ -60,10 +66,9 @@ class Pace:
             owner: the slice of each state.
             is_over: states that have stopped.
         """
-        horizon = torch.as_tensor(self.horizon, device=owner.device)
-        left = horizon.expand(owner.shape) if horizon.ndim == 0 else horizon[owner]
-        left = left - step * self.columns_per_step
-        return left.clamp(min=0, max=self.columns_per_step).masked_fill(is_over, 0)
+        left = torch.as_tensor(self.left(step * self.columns_per_step, owner), device=owner.device)
+        wanted = left.expand(owner.shape).clamp(min=0, max=self.columns_per_step)
+        return wanted.masked_fill(is_over, 0)
 
     def stops(
         self,

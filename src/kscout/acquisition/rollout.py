@@ -12,7 +12,7 @@ from kscout.acquisition.choose import check_chosen, choose_several, column_log_p
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import Pace, check_promises
 from kscout.acquisition.state import State
-from kscout.core import Policy
+from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr
 from kscout.physics.sampling import Initial, start_mask
@@ -103,7 +103,7 @@ def rollout(
     is_any_bad = torch.zeros((), dtype=torch.bool, device=simulator.batch.kspace.device)
     for step in range(pace.n_steps):
         at = slice(step * columns_per_step, step * columns_per_step + pace.n_at(step))
-        scores = paths.scores(policy)
+        scores = paths.scores(policy, at.start)
         blocked = simulator.blocked(paths.state)
         if replay is not None:
             chosen = replay[:, :, at].flatten(0, 1)
@@ -141,19 +141,24 @@ class _Paths:
         self.state = self.distinct.repeated(n_trajectories)
         self.is_over = torch.zeros_like(self.state.owner, dtype=torch.bool)
 
-    def scores(self, policy: Policy) -> Float[Tensor, "state col"]:
+    def scores(self, policy: Policy, n_acquired: int) -> Float[Tensor, "state col"]:
         """Return the policy's scores; zeros where an acquisition has ended."""
         if not self.pace.is_plain:
             scores = torch.zeros(self.state.mask.shape, device=self.is_over.device)
             left = (~self.is_over).nonzero()[:, 0]
             if len(left):
-                seen = self.simulator.observe(policy, self.state.rows(left))
-                scores[left] = policy(seen).to(scores.dtype)
+                scores[left] = policy(self._seen(policy, self.state.rows(left), n_acquired)).to(
+                    scores.dtype
+                )
             return scores
         # On CUDA distinct states are padded to the number of states: sharing would save nothing.
         if len(self.distinct) == len(self.state):
-            return policy(self.simulator.observe(policy, self.state))
-        return policy(self.simulator.observe(policy, self.distinct))[self.slot]
+            return policy(self._seen(policy, self.state, n_acquired))
+        return policy(self._seen(policy, self.distinct, n_acquired))[self.slot]
+
+    def _seen(self, policy: Policy, state: State, n_acquired: int) -> Observation:
+        n_left = self.pace.left(n_acquired, state.owner)
+        return self.simulator.observe(policy, state, n_left=n_left)
 
     def acquire(self, columns: Int[Tensor, "state draw"]) -> None:
         """Measure columns of every trajectory; `NOT_ACQUIRED` ones are left out."""

@@ -128,6 +128,15 @@ class PolicyTraining:
         """Acquisitions of one slice that are under way at a time."""
         return 1
 
+    def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
+        """Return the fewest columns that a slice starts from, and how many more it may come to.
+
+        Args:
+            n_initial: of the acquisition that is validated.
+            horizon: likewise.
+        """
+        return n_initial, horizon
+
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Return the memory in bytes that an epoch takes at the least, beside slices and network.
 
@@ -220,6 +229,23 @@ class DenseTraining(PolicyTraining):
     """Largest norm of the gradient of a batch."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which the mean gains of a fixed order are measured at the start."""
+    completion: Literal["none", "fixed"] = "none"
+    """What a label is: the gain of the next column (`none`), or what it is worth at the end of the
+    budget when the fixed order takes the rest (`fixed`), which looks further ahead."""
+    starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
+    """Central columns to start from, drawn for each slice; none: those of `acquisition`."""
+    horizons: tuple[Annotated[int, AtLeast(1)], ...] = ()
+    """Columns that the policy is told it may acquire, drawn likewise, and that `completion` fills
+    up to; none: that of `acquisition`, which is how many are acquired in any case."""
+    flips: bool = True
+    """Whether half of the slices, drawn anew in each epoch, are mirrored left to right."""
+    zoom: Annotated[float, Between(1, 4)] = 1.0
+    """Slices are magnified by a factor between this and its inverse, drawn likewise."""
+
+    def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
+        first = min((n_initial, *self.starts))
+        most = max((n_initial, *self.starts)) + max((horizon, *self.horizons))
+        return first, most - first
 
     @property
     def n_tried(self) -> int:

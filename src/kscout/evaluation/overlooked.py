@@ -131,7 +131,8 @@ def tally_policy(
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
         state, own = simulator.start(plan.start(slices)), uniforms.to(device)[batch.index, 0]
         for step in range(plan.horizon):
-            scores, blocked = policy(simulator.observe(policy, state)), simulator.blocked(state)
+            seen = simulator.observe(policy, state, n_left=plan.horizon - step)
+            scores, blocked = policy(seen), simulator.blocked(state)
             gains = simulator.score_every_column(state) - state.score[:, None]
             probabilities = column_log_probabilities(scores, blocked).exp()
             found = tally_states(gains, probabilities, rare)

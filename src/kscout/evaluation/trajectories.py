@@ -178,7 +178,7 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     check_promises(policy, plan.stop_below)
     n_cols = getattr(policy, "n_cols", None)
-    if n_cols is not None and n_cols != slices.n_cols:
+    if n_cols is not None and n_cols != slices.n_cols and not policy.serves_any_size:
         raise ConfigError(
             f"{type(policy).__name__} was made for {n_cols} columns, the slices have "
             f"{slices.n_cols}; give a policy and a data set of one size"

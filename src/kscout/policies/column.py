@@ -4,8 +4,8 @@ A token tells what was measured in its column, what the reconstruction expects t
 the two are apart; and the same against the conjugate mirror column, which for a real image is the
 truth of the unmeasured one. Convolutions along the rows turn each column of these maps into a
 token; the image adds a context that all tokens share; attention lets columns speak of each other.
-Columns are known by their frequency in cycles per field of view, so that one network serves any
-number of rows and columns.
+Columns are known by their frequency, in cycles per field of view and per pixel, and by how many may
+still be acquired, so that one network serves any number of rows and columns, any start and budget.
 """
 
 import itertools
@@ -49,11 +49,16 @@ class ColumnPolicy(Policy):
         channels: features of the convolutions along the rows, each of which halves their number.
         image_channels: features of the convolutions over the image, each of which halves it.
         n_bins: rows that remain for a token, whatever their number was.
-        n_cols: columns of the matrix whose mean gains it may start from.
+        n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
+            are read at the same frequencies, in cycles per pixel.
         horizon: steps of those gains.
+        n_initial: columns that were measured before the first of these steps. Gains are then looked
+            up by the number of measured columns, and the network is told how many may follow;
+            without it, by the step (networks of older files).
     """
 
     needs_measurement = True
+    serves_any_size = True
 
     prior: Float[Tensor, "step col"]
 
@@ -62,23 +67,25 @@ class ColumnPolicy(Policy):
         *,
         n_cols: int,
         horizon: int,
+        n_initial: int | None = None,
         width: int = 192,
         n_layers: int = 4,
         n_heads: int = 6,
-        channels: Sequence[int] = (32, 48, 64, 96),
+        channels: Sequence[int] = (16, 32, 48),
         image_channels: Sequence[int] = (16, 32, 48, 64, 96),
         n_bins: int = 8,
     ) -> None:
         super().__init__()
         _check_sizes(width, n_heads, [*channels, *image_channels])
-        self.n_cols, self.horizon = n_cols, horizon
+        self.n_cols, self.horizon, self.n_initial = n_cols, horizon, n_initial
         self.width, self.n_layers, self.n_heads, self.n_bins = width, n_layers, n_heads, n_bins
         self.channels, self.image_channels = list(channels), list(image_channels)
         self.along_rows = _convolutions([_N_SIGNALS, *channels], stride=(2, 1))
         self.over_image = _convolutions([2, *image_channels], stride=(2, 2))
         self.token = nn.Linear(channels[-1] * n_bins, width)
         self.context = nn.Linear(2 * image_channels[-1], width)
-        self.place = nn.Sequential(nn.Linear(_N_PLACE, width), nn.GELU(), nn.Linear(width, width))
+        n_place = _N_PLACE + (n_initial is not None)
+        self.place = nn.Sequential(nn.Linear(n_place, width), nn.GELU(), nn.Linear(width, width))
         self.blocks = nn.Sequential(*(_Attention(width, n_heads) for _ in range(n_layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1)
         nn.init.zeros_(self.head.weight)
@@ -105,11 +112,31 @@ class ColumnPolicy(Policy):
         if features.shape[2] != self.n_bins:
             features = F.adaptive_avg_pool2d(features, (self.n_bins, features.shape[3]))
         tokens = self.token(features.flatten(1, 2).transpose(1, 2))
-        tokens = tokens + self.place(_place(seen.mask, step)) + self.context(shared)[:, None]
+        tokens = tokens + self.place(self._place(seen, step)) + self.context(shared)[:, None]
         expected = self.head(self.norm(self.blocks(tokens)))[..., 0].float()
-        if self.prior.shape[1] != expected.shape[1]:
-            return expected
-        return expected + self.prior[step.clamp(max=len(self.prior) - 1)]
+        return expected + _at_frequencies(self.prior, expected.shape[1])[self._row(seen.mask, step)]
+
+    def _row(
+        self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
+    ) -> Int[Tensor, " batch"]:
+        """Return which row of the mean gains belongs to each image."""
+        if self.n_initial is not None:
+            measured = mask.sum(dim=1) * (self.n_cols / mask.shape[1])
+            step = measured.round().long() - self.n_initial
+        return step.clamp(min=0, max=len(self.prior) - 1)
+
+    def _place(
+        self, seen: Observation, step: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch col feature"]:
+        """Return what a column is, whatever was measured, and how many may still follow."""
+        place = _place(seen.mask, step)
+        if self.n_initial is None:
+            return place
+        left = (self.horizon - step).clamp(min=1)
+        if seen.n_left is not None:
+            left = torch.as_tensor(seen.n_left, device=step.device).expand(step.shape)
+        share = 8.0 * left / seen.mask.shape[1]
+        return torch.cat([place, share[:, None, None].expand(*place.shape[:2], 1)], dim=-1)
 
 
 @final
@@ -189,6 +216,19 @@ def _log(values: Tensor) -> Float[Tensor, "batch row col"]:
 def _frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
     """Return centered frequencies in cycles per field of view."""
     return (torch.arange(n, device=device) - n // 2).float()
+
+
+def _at_frequencies(
+    gains: Float[Tensor, "step col"], n_cols: int
+) -> Float[Tensor, "step other_col"]:
+    """Return gains at the columns of another matrix, by frequency in cycles per pixel."""
+    n_known = gains.shape[1]
+    if n_cols == n_known:
+        return gains
+    place = _frequencies(n_cols, gains.device) * (n_known / n_cols) + n_known // 2
+    place = place.clamp(min=0, max=n_known - 1)
+    below = place.floor().long().clamp(max=n_known - 2)
+    return torch.lerp(gains[:, below], gains[:, below + 1], place - below)
 
 
 def _step_of(seen: Observation) -> Int[Tensor, " batch"]:

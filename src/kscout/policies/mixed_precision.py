@@ -36,7 +36,8 @@ class MixedPrecision(Policy):
         uses_compiled = self.compiled is not None and n == self.n_compiled
         score = self.compiled if uses_compiled and self.compiled is not None else self._score
         with torch.autocast("cuda", torch.bfloat16):
-            return score(seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std)
+            given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std)
+            return score(*given, seen.n_left)
 
     def _score(
         self,
@@ -46,5 +47,6 @@ class MixedPrecision(Policy):
         zero_filled: Complex[Tensor, "batch coil row col"] | None,
         mean: Float[Tensor, " batch"] | None,
         std: Float[Tensor, " batch"] | None,
+        n_left: int | Int[Tensor, " batch"] | None,
     ) -> Float[Tensor, "batch col"]:
-        return self.policy(Observation(image, mask, step, zero_filled, mean, std))
+        return self.policy(Observation(image, mask, step, zero_filled, mean, std, n_left=n_left))

@@ -194,13 +194,14 @@ def _save(
 
 def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     """Build the policy to train, with its initial weights; refuse one that cannot be."""
+    n_initial, horizon = config.spanned
     policy = make_policy(
         config.policy,
         seed=config.training.seed,
         n_cols=slices.n_cols,
         n_rows=slices.shape[1],
-        n_initial=config.acquisition.n_initial,
-        horizon=config.acquisition.horizon,
+        n_initial=n_initial,
+        horizon=horizon,
     )
     _check_trainable(config.policy.name, policy)
     return policy
@@ -213,6 +214,7 @@ def check_setting(
     setting = config.acquisition
     for split in splits:
         check_budget(split.selectable, n_initial=setting.start, horizon=setting.horizon)
+        _check_span(config, split)
     for note in (
         reconstructor.protocol_note(config.training.protocol),
         _size_note(setting, splits[0].n_cols),
@@ -231,6 +233,13 @@ def _check_groups(config: PolicyConfig, estimator: type[Estimator]) -> None:
         f"{config.acquisition.group} at a time; train with --method {' or '.join(others)}, or "
         "leave out --columns-per-step, which `evaluate` takes for every policy"
     )
+
+
+def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
+    """Refuse starts and budgets of the training that some slice cannot meet."""
+    n_initial, horizon = config.spanned
+    if (n_initial, horizon) != (config.acquisition.n_initial, config.acquisition.horizon):
+        check_budget(split.selectable, n_initial=n_initial, horizon=horizon)
 
 
 def _check_memory(configs: Sequence[PolicyConfig], slices: SliceSet) -> None:

@@ -10,6 +10,9 @@ their gains y in the same units the loss is
 the first term a regression, the second minus the gain that the policy may expect of its draw. The
 acquisition goes on with the best column by score, at times with another one that was tried. A
 moving mean of the weights is what is validated and kept, and it takes the best column.
+
+Where `training.completion` says so, labels are not gains of the next column, but what it is worth
+at the end of the budget (`labels`).
 """
 
 from collections.abc import Sequence
@@ -21,12 +24,19 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State
 from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
-from kscout.core import Policy, Reconstructor
+from kscout.core import Policy, Reconstructor, SliceBatch
+from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.physics.sampling import center_mask, start_mask
 from kscout.policies.views import View
+from kscout.training.augmentation import mirrored, zoomed
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.estimators.labels import Completion, carried_on, mean_values
 from kscout.training.estimators.visited import (
     Rows,
     joined,
@@ -67,7 +77,13 @@ class Dense(GradientEstimator):
             AveragedModel(x.module, multi_avg_fn=get_ema_multi_avg_fn(_training(x.config).average))
             for x in trainees
         ]
-        self.units = torch.ones(trainees[0].config.acquisition.horizon, device=self.device)
+        if _training(trainees[0].config).zoom > 1 and slices.kind != IMAGES.name:
+            raise ConfigError(
+                f"training.zoom is for images, the store holds {slices.kind}; leave it out"
+            )
+        self.n_first, n_rows = trainees[0].config.spanned
+        self.units = torch.ones(n_rows, device=self.device)
+        self.completion: Completion | None = None
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Go on, or begin from the mean gains of a fixed order on some of the slices."""
@@ -75,17 +91,23 @@ class Dense(GradientEstimator):
         if state:
             self.units = state["units"].to(self.device)
             average.load_state_dict(state["average"])
+            if "order" in state:
+                self._complete_by(state["order"])
         elif number == 0:
             self.gains, self.units = self._mean_gains()
+        config = self.trainees[number].config
         # Gains of another metric say nothing of SSIM, which evaluations stop by.
-        is_ssim = self.trainees[number].config.training.metric == "ssim"
+        is_gain = config.training.metric == "ssim" and self.completion is None
+        units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
         for one in (policy, self.evaluated(number)):
-            one.gain_units = tuple(self.units.tolist()) if is_ssim else ()
+            one.gain_units = tuple(units) if is_gain else ()
             if isinstance(one, StartsFromGains) and not state:
                 one.start_from(self.gains / self.units[:, None])
 
     def state(self, number: int) -> dict[str, Any]:
-        return {"units": self.units.cpu(), "average": self.averages[number].state_dict()}
+        order = {} if self.completion is None else {"order": self.completion.ranked.tolist()}
+        average = self.averages[number].state_dict()
+        return {"units": self.units.cpu(), "average": average, **order}
 
     def evaluated(self, number: int) -> Policy:
         return cast(Policy, self.averages[number].module)
@@ -95,10 +117,21 @@ class Dense(GradientEstimator):
     ) -> Draws:
         shape = (n_slices, config.acquisition.horizon)
         tried = torch.rand(*shape, _training(config).n_random, generator=generator("tried"))
-        return Draws([tried, torch.rand(*shape, 2, generator=generator("followed"))])
+        followed = torch.rand(*shape, 2, generator=generator("followed"))
+        return Draws([tried, followed, torch.rand(n_slices, 4, generator=generator("varied"))])
 
     def n_tried(self, config: PolicyConfig) -> int:
-        return _training(config).n_best + _training(config).n_random
+        """Return those tried, and with a completion the end without them and the column taken."""
+        return _training(config).n_tried + 2 * (_training(config).completion != "none")
+
+    def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
+        """Return slices of which some are mirrored, magnified or reduced."""
+        training, uniforms = _training(self.trainees[0].config), per_slice[2]
+        if training.flips:
+            batch = mirrored(batch, uniforms[:, 0] < 0.5)
+        if training.zoom > 1:
+            batch = zoomed(batch, training.zoom ** (2 * uniforms[:, 1] - 1))
+        return batch
 
     def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
         """Rise over the first steps, then fall to zero."""
@@ -114,23 +147,25 @@ class Dense(GradientEstimator):
             average.update_parameters(trainee.module)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
-        draws, follow = (x.transpose(0, 1).contiguous() for x in batch.per_slice)
+        draws, follow = (x.transpose(0, 1).contiguous() for x in batch.per_slice[:2])
         training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
         simulator, n_policies = batch.simulator, len(batch.policies)
-        state = simulator.start(setting.start)
+        state, n_most = self._start(batch)
         steps: list[Rows] = []
         with torch.no_grad():
             for step in range(setting.horizon):
-                seen = observe(batch.policies, simulator, state)
+                n_left = (n_most - step).clamp(min=1)
+                seen = observe(batch.policies, simulator, state, n_left)
                 blocked = simulator.blocked(state)
                 scores = score(batch.policies, seen).float()
                 columns = columns_to_try(scores, blocked, draws[step], training.n_best)
                 is_valid = ~blocked.gather(-1, columns)
-                branches = simulator.branch(state, columns)
-                gains = (branches.score - state.score[:, None]) / self.units[step]
+                choice = _choice(follow[step], is_valid, training)
+                row = (state.mask.sum(dim=-1) - self.n_first).clamp(min=0, max=len(self.units) - 1)
+                worth, state = self._tried(simulator, state, columns, choice, n_left)
+                gains = worth / self.units[row][:, None]
                 # Columns that stand in where too few are left to try do not count.
                 steps.append(rows_of(seen, columns=columns, gains=gains, is_valid=is_valid))
-                state = branches.follow(_choice(follow[step], is_valid, training))
         for number, view in enumerate(batch.policies):
             own = [part_of(rows, number, n_policies) for rows in steps]
             _add_gradients(view, own, training.gain_weight)
@@ -138,23 +173,65 @@ class Dense(GradientEstimator):
             torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), training.clip)
         return state.score.view(n_policies, -1).mean(dim=-1)
 
+    def _start(self, batch: Batch) -> tuple[State, Int[Tensor, " slice"]]:
+        """Return where acquisitions start, and how many columns each may acquire."""
+        training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
+        simulator, uniforms = batch.simulator, batch.per_slice[2]
+        horizons = torch.full((len(uniforms),), setting.horizon, device=uniforms.device)
+        for at, horizon in enumerate(training.horizons):
+            is_drawn = (uniforms[:, 2] * len(training.horizons)).long() == at
+            horizons = torch.where(is_drawn, horizon, horizons)
+        if not training.starts:
+            return simulator.start(setting.start), horizons
+        masks = torch.stack(
+            [center_mask(simulator.batch.n_cols, n, uniforms.device) for n in training.starts]
+        )
+        return simulator.start(masks[(uniforms[:, 3] * len(masks)).long()]), horizons
+
+    def _tried(
+        self,
+        simulator: Simulator,
+        state: State,
+        columns: Int[Tensor, "state candidate"],
+        choice: Int[Tensor, " state"],
+        n_left: Int[Tensor, " state"],
+    ) -> tuple[Float[Tensor, "state candidate"], State]:
+        """Return what each column is worth, and the states after the chosen ones."""
+        if self.completion is None:
+            branches = simulator.branch(state, columns)
+            return branches.score - state.score[:, None], branches.follow(choice)
+        chosen = columns.gather(-1, choice[:, None])[:, 0]
+        worth = self.completion.values(simulator, state, columns, n_left)
+        return worth, simulator.acquire(state, chosen)
+
     def _mean_gains(self) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"]]:
-        """Return mean gains along a fixed order, and their deviation over columns."""
-        config = self.trainees[0].config
+        """Return mean labels along a fixed order, and their deviation over columns."""
+        config, (n_first, horizon) = self.trainees[0].config, self.trainees[0].config.spanned
+        training, n_cols = _training(config), self.slices.n_cols
+        start = n_first if training.starts else config.acquisition.start
         found = fit_fixed_order(
             self.slices,
             self.reconstructor,
-            n_initial=config.acquisition.start,
-            horizon=config.acquisition.horizon,
-            n_slices_per_step=_training(config).n_prior_slices,
-            protocol=config.training.protocol,
-            metric=config.training.metric,
+            n_initial=start,
+            horizon=horizon,
+            n_slices_per_step=training.n_prior_slices,
+            protocol=training.protocol,
+            metric=training.metric,
             device=self.device,
         )
         gains = found.gains.to(self.device)
-        lowest = gains.nan_to_num(torch.inf).amin(dim=1, keepdim=True)
+        if training.completion != "none":
+            mask = start_mask(start, (1, n_cols), self.device)[0]
+            how = {"protocol": training.protocol, "metric": training.metric}
+            some = self.slices.sample(training.n_prior_slices)
+            completion = self._complete_by(found.order)
+            gains = mean_values(completion, some, self.reconstructor, mask, horizon, **how)
         units = torch.stack([row[~row.isnan()].std(correction=0) for row in gains])
-        return torch.where(gains.isnan(), lowest, gains), units.clamp(min=1e-8)
+        return carried_on(gains), units.clamp(min=1e-8)
+
+    def _complete_by(self, order: list[int]) -> Completion:
+        self.completion = Completion.of(order, self.slices.n_cols, self.device)
+        return self.completion
 
 
 def dense_loss(

@@ -90,6 +90,10 @@ class GradientEstimator(Estimator, ABC):
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         """Add the loss's gradients to the policies' own; return mean final SSIM of each policy."""
 
+    def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
+        """Return the slices that are acquired, by numbers drawn per slice: those that were read."""
+        return batch
+
     def n_tried(self, config: PolicyConfig) -> int:
         """Return how many columns are tried per slice and step."""
         return n_draws(config)
@@ -231,7 +235,7 @@ class GradientEstimator(Estimator, ABC):
             view.refresh()
         training = configs[0].training
         simulator = Simulator(
-            SliceBatch(*data),
+            self.varied(SliceBatch(*data), per_slice),
             self.reconstructor,
             protocol=training.protocol,
             metric=training.metric,

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
@@ -21,9 +21,14 @@ Rows = dict[str, Tensor]
 _SEEN = tuple(field.name for field in fields(Observation))
 
 
-def observe(policies: Sequence[View], simulator: Simulator, state: State) -> Observation:
+def observe(
+    policies: Sequence[View],
+    simulator: Simulator,
+    state: State,
+    n_left: Int[Tensor, " state"] | None = None,
+) -> Observation:
     """Return what policies see, with a step for each state, as several steps will be joined."""
-    seen = simulator.observe(policies[0].chooser, state)
+    seen = simulator.observe(policies[0].chooser, state, n_left=n_left)
     return replace(seen, step=count_on(state.mask.device, state.step).expand(len(state)))
 
 

@@ -1,0 +1,133 @@
+"""What a column is worth at the end: its score when a fixed order takes the columns that are left.
+
+The gain of the next column alone misleads where a column pays off later. With k columns left to
+acquire and F_k(M) the first k columns of a fixed order that a mask M lacks, column a is worth
+
+    v(a) = score(M + a + F_{k-1}(M + a)) - score(M + F_k(M)),
+
+one reconstruction, as its gain is. A policy that takes the column of the highest value ends no
+worse than the fixed order, slice by slice: the order's own next columns are worth 0.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.state import State
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.physics.sampling import acquire
+
+
+@final
+@dataclass(frozen=True)
+class Completion:
+    """A fixed order that takes what is left."""
+
+    ranked: Int[Tensor, " col"]
+    """All columns, those of the order first."""
+
+    @classmethod
+    def of(cls, order: list[int], n_cols: int, device: torch.device) -> "Completion":
+        """Return the completion by an order; columns that it lacks come last, lowest first."""
+        rest = sorted(set(range(n_cols)) - set(order))
+        return cls(torch.tensor([*order, *rest], device=device))
+
+    def masks(
+        self,
+        mask: Bool[Tensor, "*lead col"],
+        n_left: Int[Tensor, "*lead"],
+        selectable: Bool[Tensor, "*lead col"],
+    ) -> Bool[Tensor, "*lead col"]:
+        """Return masks with so many further columns of the order."""
+        is_free = (selectable & ~mask)[..., self.ranked]
+        is_taken = is_free & (is_free.cumsum(dim=-1) <= n_left[..., None])
+        return mask | torch.zeros_like(mask).index_copy(-1, self.ranked, is_taken)
+
+    def values(
+        self,
+        simulator: Simulator,
+        state: State,
+        columns: Int[Tensor, "state candidate"],
+        n_left: Int[Tensor, " state"],
+    ) -> Float[Tensor, "state candidate"]:
+        """Return v of candidate columns, which are not measured yet."""
+        selectable = simulator.batch.selectable[state.owner][:, None]
+        after = acquire(state.mask[:, None].expand(-1, columns.shape[1], -1), columns)
+        selectable_after = selectable.expand(after.shape)
+        ends = [
+            self.masks(state.mask[:, None], n_left[:, None], selectable),
+            self.masks(after, (n_left[:, None] - 1).expand(columns.shape), selectable_after),
+        ]
+        scores = _scores(simulator, torch.cat(ends, dim=1), state.owner)
+        return scores[:, 1:] - scores[:, :1]
+
+
+def _scores(
+    simulator: Simulator, masks: Bool[Tensor, "state end col"], owner: Int[Tensor, " state"]
+) -> Float[Tensor, "state end"]:
+    """Reconstruct and score each mask, as many at once as fit."""
+    flat, owners = masks.flatten(0, 1), owner.repeat_interleave(masks.shape[1])
+    parts = zip(flat.split(simulator.n_at_once), owners.split(simulator.n_at_once), strict=True)
+    found = [simulator.start_from(mask, owner=own).score for mask, own in parts]
+    return torch.cat(found).view(masks.shape[:2])
+
+
+@torch.no_grad()
+def mean_values(
+    completion: Completion,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    start: Bool[Tensor, " col"],
+    horizon: int,
+    **how: str,
+) -> Float[Tensor, "step col"]:
+    """Return mean values along the order; not a number where a column is measured already.
+
+    Args:
+        completion: by the order.
+        slices: over which the mean is taken.
+        reconstructor: frozen.
+        start: columns measured before the first step.
+        horizon: steps, of which the last has one column left.
+        how: protocol and metric of the simulator.
+    """
+    values = torch.full((horizon, slices.n_cols), torch.nan, device=start.device)
+    for step, mask in enumerate(_prefixes(completion, start, horizon)):
+        columns, total = (~mask).nonzero()[:, 0], torch.zeros(int((~mask).sum()))
+        total = total.to(start.device)
+        for batch in slices.batches(16):
+            simulator = Simulator(batch.to(start.device), reconstructor, **how)  # type: ignore[arg-type]
+            state = simulator.start_from(mask.expand(len(batch), -1))
+            left = torch.full((len(batch),), horizon - step, device=start.device)
+            wanted = columns.expand(len(batch), -1)
+            total += completion.values(simulator, state, wanted, left).sum(dim=0)
+        values[step, columns] = total / len(slices)
+    return values
+
+
+def _prefixes(
+    completion: Completion, start: Bool[Tensor, " col"], horizon: int
+) -> Iterator[Bool[Tensor, " col"]]:
+    """Yield the masks along the order, before each of its columns."""
+    for step in range(horizon):
+        taken = torch.zeros_like(start)
+        taken[completion.ranked[:step]] = True
+        yield start | taken
+
+
+def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
+    """Fill in what a column is worth where the order has measured it, and a policy may not have.
+
+    It is worth what it was before. Columns that were measured from the start are worth as much as
+    any, for a policy that starts from fewer.
+    """
+    filled = [torch.where(gains[0].isnan(), gains[0].nan_to_num(-torch.inf).amax(), gains[0])]
+    for row in gains[1:]:
+        filled.append(torch.where(row.isnan(), filled[-1], row))
+    return torch.stack(filled)
