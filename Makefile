@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 EXTRAS := formats,gym,cluster,tensorboard,dev
 JOBS ?= 2
+# Tests start many processes: each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test fast lint bench clean
 

@@ -1,26 +1,41 @@
-"""Shapes and types in signatures are checked while fast tests run, each process on one thread."""
+"""Shapes in signatures are checked while fast tests run, each process on one thread."""
 
 import importlib.util
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jaxtyping
 import pytest
 
+if TYPE_CHECKING:
+    import torch
+
+    from golden_numbers import Golden
+
 # Here and in all that tests start: workers that share cores would wait for each other's threads.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def modules_with_shapes() -> list[str]:
+    """Return the modules whose signatures name shapes; mypy checks the types of all others.
+
+    A checked call takes several times as long as a small function itself.
+    """
+    spec = importlib.util.find_spec("kscout")
+    assert spec is not None and spec.origin is not None
+    root = Path(spec.origin).parent
+    paths = [path for path in root.rglob("*.py") if "jaxtyping" in path.read_text("utf-8")]
+    parts = [path.relative_to(root.parent).with_suffix("").parts for path in paths]
+    return [".".join(one).removesuffix(".__init__") for one in parts]
+
 
 if importlib.util.find_spec("beartype") is not None:
-    from jaxtyping import install_import_hook
+    jaxtyping.install_import_hook(modules_with_shapes(), "beartype.beartype")
 
-    install_import_hook("kscout", "beartype.beartype")
-
-import torch
-
-from golden_numbers import Golden
+# The process that only hands out tests loads neither torch nor anything that needs it.
 from kscout.names import table
-
-torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,12 +48,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("cuda") is not None and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+    if item.get_closest_marker("cuda") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
 
 
 @pytest.fixture(scope="session")
-def golden() -> Golden:
+def golden() -> "Golden":
+    from golden_numbers import Golden
+
     return Golden()
 
 
@@ -49,7 +69,9 @@ def named_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def generator() -> torch.Generator:
+def generator() -> "torch.Generator":
+    import torch
+
     return torch.Generator().manual_seed(0)
 
 
