@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def make_scores(n_volumes: int = 8, n_seeds: int = 2, steps: int = STEPS) -> lis
 
 
 def make_summary(steps: int = STEPS, **changes: Any) -> Summary:
+    return replace(_summarized(steps), **changes)
+
+
+@cache
+def _summarized(steps: int) -> Summary:
     conditions = Conditions(
         protocol="paper",
         store="made-up knees",
@@ -54,8 +60,7 @@ def make_summary(steps: int = STEPS, **changes: Any) -> Summary:
         steps=steps,
         reconstructor="unet",
     )
-    found = summarize(make_scores(steps=steps), conditions, oracles=("na-oracle", "oracle"))
-    return replace(found, **changes)
+    return summarize(make_scores(steps=steps), conditions, oracles=("na-oracle", "oracle"))
 
 
 def write_evaluation(folder: Path, *, steps: int = STEPS, **changes: Any) -> Path:
