@@ -10,3 +10,9 @@ import pytest
 def compile_in_one_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     own = tmp_path_factory.getbasetemp()
     emulated.folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kernels"
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    if not emulated.can_compile():
+        pytest.skip("no C++ compiler")

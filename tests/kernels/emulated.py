@@ -17,10 +17,11 @@ from torch import Tensor
 from kscout.kernels import read_source
 
 _HEADER = Path(__file__).with_name("emulator.h")
-_COMPILER = ["g++", "-std=c++20", "-O1", "-fPIC", "-w"]
+_COMPILER = ["g++", "-std=c++20", "-Og", "-fPIC", "-w"]
 
 
-def _can_compile() -> bool:
+@cache
+def can_compile() -> bool:
     """Say whether there is a C++ compiler, and one that is new enough to know 16-bit floats."""
     if shutil.which("g++") is None:
         return False
@@ -28,30 +29,17 @@ def _can_compile() -> bool:
     return subprocess.run(check, capture_output=True, check=False).returncode == 0
 
 
-HAS_COMPILER = _can_compile()
 folder = Path()
 """Where kernels are compiled; tests that run at the same time share what they find there."""
 
 
-def _compile(made: Path, source: Path, *options: str) -> None:
+def _compile(made: Path, source: Path) -> None:
     """Compile a file whole: another process may make the same one, or read it already."""
     aside = made.with_name(f"{os.getpid()}-{made.name}")
-    command = [*_COMPILER, *options, str(source), "-o", str(aside)]
+    command = [*_COMPILER, "-shared", str(source), "-o", str(aside)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
     aside.replace(made)
-
-
-def _prelude() -> str:
-    """Return the name of a header with all that comes before a kernel, compiled once."""
-    header = folder / "prelude.h"
-    if not header.with_suffix(".h.gch").exists():
-        folder.mkdir(exist_ok=True)
-        aside = header.with_name(f"{os.getpid()}-{header.name}")
-        aside.write_text(f'#include <tuple>\n#include "{_HEADER}"\n', encoding="utf-8")
-        aside.replace(header)
-        _compile(header.with_suffix(".h.gch"), header, "-x", "c++-header")
-    return header.name
 
 
 @cache
@@ -59,23 +47,26 @@ def _build(file: str, name: str, arguments: tuple[int, ...]) -> ctypes.CDLL:
     source = read_source(file).replace(read_source("device.cuh"), "")
     source = re.sub(r"^#pragma unroll.*$", "", source, flags=re.MULTILINE)
     kernel = f"{name}<{','.join(map(str, arguments))}>" if arguments else name
-    text = f"""#include "{_prelude()}"
+    text = f"""#include "{_HEADER}"
 {source}
+template <class... P, size_t... I>
+static void call(void (*kernel)(P...), void** given, std::index_sequence<I...>) {{
+  kernel(*(P*)given[I]...);
+}}
 template <class... P>
-static void call(void (*kernel)(P...), void** given, dim3 grid, int n_threads) {{
-  int i = 0;
-  std::tuple<P...> values{{*(P*)given[i++]...}};
-  emulator::launch(grid, n_threads, [=] {{ std::apply(kernel, values); }});
+static void each(void (*kernel)(P...), void** given) {{
+  call(kernel, given, std::index_sequence_for<P...>());
 }}
 extern "C" void run(void** given, int x, int y, int z, int n_threads) {{
-  call({kernel}, given, {{x, y, z}}, n_threads);
+  emulator::launch({{x, y, z}}, n_threads, [=] {{ each({kernel}, given); }});
 }}
 """
     made = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.so"
     if not made.exists():
+        folder.mkdir(exist_ok=True)
         cpp = folder / f"{os.getpid()}-kernel.cpp"
         cpp.write_text(text, encoding="utf-8")
-        _compile(made, cpp, "-shared")
+        _compile(made, cpp)
     return ctypes.CDLL(str(made))
 
 

@@ -1,15 +1,22 @@
 // Runs CUDA kernels as plain C++: each thread of a block is a fiber, blocks run one after another.
 //
 // A fiber runs until it waits for its block or its warp; when all that live wait, they go on. This
-// stands in place of device.cuh.
+// stands in place of device.cuh. Headers of C alone: those of C++ take longer than a kernel does.
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
 #include <ucontext.h>
 
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <vector>
+#include <utility>
+
+// Of <math.h> and <stdlib.h>, which are headers of C++, too.
+extern "C" {
+float sqrtf(float), expf(float), logf(float);
+float fmaxf(float, float), fminf(float, float), fmaf(float, float, float);
+double sqrt(double), exp(double), fmax(double, double);
+void* malloc(size_t);
+[[noreturn]] void abort();
+}
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -41,43 +48,59 @@ static dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace emulator {
 enum Waits { NOTHING, WARP, BLOCK, DONE };
 alignas(16) static unsigned char memory[256 * 1024];
-struct Fiber { ucontext_t context; Waits waits; std::vector<char> stack; };
-static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+constexpr size_t STACK = 256 * 1024;
+struct Fiber {
+  ucontext_t start;  // how it begins; from then on it goes on where it jumped away
+  jmp_buf place;
+  bool has_begun;
+  Waits waits;
+  u32 n_exchanges;
+  void* stack;
+};
+static Fiber fibers[1024];
+static jmp_buf scheduler;
 static int current;
-static std::function<void()> body;
-static unsigned char slots[64][32][16];
+static void (*body)(const void*);
+static const void* given;
+static unsigned char slots[2][32][32][32];
 
-static void entry() {
-  body();
-  fibers[current].waits = DONE;
-  swapcontext(&fibers[current].context, &scheduler);
+// Unlike swapcontext these jumps ask nothing of the system.
+static void wait(Waits what) {
+  Fiber& own = fibers[current];
+  own.waits = what;
+  if (!_setjmp(own.place)) _longjmp(scheduler, 1);
 }
 
-static void wait(Waits what) {
-  int own = current;
-  fibers[own].waits = what;
-  swapcontext(&fibers[own].context, &scheduler);
+static void entry() {
+  body(given);
+  wait(DONE);
+}
+
+static void go_on(Fiber& fiber) {
+  if (_setjmp(scheduler)) return;
+  if (fiber.has_begun) _longjmp(fiber.place, 1);
+  fiber.has_begun = true;
+  setcontext(&fiber.start);
 }
 
 static void run_block(int n_threads) {
-  fibers.resize(n_threads);
+  if (n_threads > 1024) fprintf(stderr, "too many threads\n"), abort();
   for (int i = 0; i < n_threads; ++i) {
     Fiber& fiber = fibers[i];
-    fiber.stack.resize(256 * 1024);
-    fiber.waits = NOTHING;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, entry, 0);
+    if (!fiber.stack) fiber.stack = malloc(STACK);
+    fiber.waits = NOTHING, fiber.has_begun = false, fiber.n_exchanges = 0;
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = fiber.stack;
+    fiber.start.uc_stack.ss_size = STACK;
+    fiber.start.uc_link = nullptr;
+    makecontext(&fiber.start, entry, 0);
   }
   for (;;) {
     bool ran = false, alive = false, all_block = true;
     for (int i = 0; i < n_threads; ++i) {
       if (fibers[i].waits != NOTHING) continue;
       current = i, threadIdx = {i, 0, 0}, ran = true;
-      swapcontext(&scheduler, &fibers[i].context);
+      go_on(fibers[i]);
     }
     for (int w = 0; w * 32 < n_threads; ++w) {
       bool ready = true;
@@ -92,39 +115,39 @@ static void run_block(int n_threads) {
     }
     if (!alive) return;
     if (all_block)
-      for (Fiber& fiber : fibers) {
-        if (fiber.waits == BLOCK) fiber.waits = NOTHING, ran = true;
-      }
-    if (!ran) std::fprintf(stderr, "deadlock\n"), std::abort();
+      for (int i = 0; i < n_threads; ++i)
+        if (fibers[i].waits == BLOCK) fibers[i].waits = NOTHING, ran = true;
+    if (!ran) fprintf(stderr, "deadlock\n"), abort();
   }
 }
 
 template <class F>
 static void launch(dim3 grid, int n_threads, F kernel) {
   gridDim = grid, blockDim = {n_threads, 1, 1};
-  body = kernel;
+  body = [](const void* it) { (*(const F*)it)(); }, given = &kernel;
   for (int z = 0; z < grid.z; ++z)
     for (int y = 0; y < grid.y; ++y)
       for (int x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
-        std::memset(memory, 0xff, sizeof memory);  // NaN: what was not written shows
+        memset(memory, 0xff, sizeof memory);  // NaN: what was not written shows
         run_block(n_threads);
       }
 }
 
-// Give every lane a value of its warp's other lanes.
+// Give every lane a value of its warp's other lanes. Two sets of slots take turns: nobody writes into
+// one again before all have met at the other, and so have read it.
 template <class T>
 static void exchange(T value, T (&all)[32]) {
-  int warp = current / 32, lane = current % 32;
-  std::memcpy(slots[warp][lane], &value, sizeof value);
+  auto& own = slots[fibers[current].n_exchanges++ % 2][current / 32];
+  static_assert(sizeof value <= sizeof own[0]);
+  memcpy(own[current % 32], &value, sizeof value);
   wait(WARP);
-  for (int i = 0; i < 32; ++i) std::memcpy(&all[i], slots[warp][i], sizeof value);
-  wait(WARP);
+  for (int i = 0; i < 32; ++i) memcpy(&all[i], own[i], sizeof value);
 }
 
-static float half(u16 bits) { f16 h; std::memcpy(&h, &bits, 2); return (float)h; }
-static u16 bits(float x) { f16 h = (f16)x; u16 b; std::memcpy(&b, &h, 2); return b; }
-static u16 bits(double x) { f16 h = (f16)x; u16 b; std::memcpy(&b, &h, 2); return b; }
+static float half(u16 bits) { f16 h; memcpy(&h, &bits, 2); return (float)h; }
+static u16 bits(float x) { f16 h = (f16)x; u16 b; memcpy(&b, &h, 2); return b; }
+static u16 bits(double x) { f16 h = (f16)x; u16 b; memcpy(&b, &h, 2); return b; }
 template <class F>
 static u32 pairwise(F f) { return bits(f(0)) | (u32)bits(f(16)) << 16; }
 }  // namespace emulator
@@ -189,8 +212,8 @@ static inline void load_any(u32 (&r)[4], u32 address, bool transposed) {
     for (int i = 0; i < 2; ++i) {
       int row = lane / 4, col = lane % 4 * 2 + i;
       if (transposed) std::swap(row, col);
-      if (all[m * 8 + row] % 16) std::fprintf(stderr, "unaligned row\n"), std::abort();
-      std::memcpy(&v[i], emulator::memory + all[m * 8 + row] + col * 2, 2);
+      if (all[m * 8 + row] % 16) fprintf(stderr, "unaligned row\n"), abort();
+      memcpy(&v[i], emulator::memory + all[m * 8 + row] + col * 2, 2);
     }
     r[m] = v[0] | (u32)v[1] << 16;
   }
@@ -199,17 +222,15 @@ static inline void load_matrices(u32 (&r)[4], u32 address) { load_any(r, address
 static inline void load_transposed(u32 (&r)[4], u32 address) { load_any(r, address, true); }
 
 static inline void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  struct A { u32 v[4]; } own_a = {{a[0], a[1], a[2], a[3]}}, all_a[32];
-  uint2 own_b = {b0, b1}, all_b[32];
-  emulator::exchange(own_a, all_a);
-  emulator::exchange(own_b, all_b);
+  struct Lane { u32 a[4]; uint2 b; } all[32];
+  emulator::exchange(Lane{{a[0], a[1], a[2], a[3]}, {b0, b1}}, all);
   int lane = threadIdx.x % 32;
   for (int i = 0; i < 4; ++i) {
     int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
     float sum = 0.f;
     for (int k = 0; k < 16; ++k) {
-      u32 x = all_a[row % 8 * 4 + k % 8 / 2].v[k / 8 * 2 + row / 8];
-      uint2 pair = all_b[col * 4 + k % 8 / 2];
+      u32 x = all[row % 8 * 4 + k % 8 / 2].a[k / 8 * 2 + row / 8];
+      uint2 pair = all[col * 4 + k % 8 / 2].b;
       u32 y = k / 8 ? pair.y : pair.x;
       sum += emulator::half(x >> k % 2 * 16) * emulator::half(y >> k % 2 * 16);
     }
@@ -217,7 +238,7 @@ static inline void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   }
 }
 
-static inline void copy_ahead(u32 to, const void* from) { std::memcpy(emulator::memory + to, from, 16); }
+static inline void copy_ahead(u32 to, const void* from) { memcpy(emulator::memory + to, from, 16); }
 static inline void end_copies() {}
 template <int N>
 static void wait_for_copies() {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import HAS_COMPILER, emulate
+from emulated import emulate
 
 from kscout import metrics
 from kscout.acquisition.choose import draw_unmeasured
@@ -16,7 +16,7 @@ from kscout.physics import candidates
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from emulated import HAS_COMPILER, emulate, nan
+from emulated import emulate, nan
 from torch import Tensor
 from torch.nn import functional as F
 
 from kscout.kernels.convolution_backward import FILE, LAYERS, THIN, backward_order
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 
 N_IMAGES = 2
 

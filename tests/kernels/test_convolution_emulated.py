@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from emulated import HAS_COMPILER, emulate, nan
+from emulated import emulate, nan
 from torch import Tensor
 from torch.nn import functional as F
 
 from kscout.kernels.convolution import FILE, Division, packed_order
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 
 MODES = {"same": 0, "up": 1, "pooled": 2}
 

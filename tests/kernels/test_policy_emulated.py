@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import HAS_COMPILER, Emulated
+from emulated import Emulated
 from torch import Tensor
 
 from fused_policies import scores_from
@@ -15,7 +15,7 @@ from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_network import UNetNetwork
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 
 SIZE = 16
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from emulated import HAS_COMPILER, Emulated
+from emulated import Emulated
 
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_network import UNetNetwork
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 
 
 def test_fused_unet_equals_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
