@@ -78,7 +78,16 @@ def generator() -> "torch.Generator":
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Switch the checks of types off, as they are for users, whose mistakes must be told."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unchecked_if_all_slow(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make what slow tests share without checks, too."""
+    jaxtyping.config.update("jaxtyping_disable", _is_slow(request.node))
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 
@@ -86,5 +95,9 @@ def unchecked() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def unchecked_if_slow(request: pytest.FixtureRequest) -> None:
     """Spend a fifth less on slow tests: fast ones check the types of the same functions."""
-    if request.node.get_closest_marker("slow") is not None:
+    if _is_slow(request.node):
         request.getfixturevalue("unchecked")
+
+
+def _is_slow(node: pytest.Item | pytest.Collector) -> bool:
+    return node.get_closest_marker("slow") is not None

@@ -1,13 +1,16 @@
-"""The installed command line, driven as a user does: from nothing to a report."""
+"""The command line, driven as a user does: from nothing to a report."""
 
 import csv
 import json
-import os
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from kscout.cli import app
 
 # One worker makes what all of these tests look at.
 pytestmark = pytest.mark.slow
@@ -18,16 +21,10 @@ N_INITIAL, N_STEPS = 6, 3
 
 
 def kscout(*words: str | Path, where: Path) -> str:
-    """Run the installed command in a folder; return what it printed."""
-    done = subprocess.run(
-        [KSCOUT, *map(str, words)],
-        cwd=where,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    """Run a command in a folder, without waiting for a new process; return what it printed."""
+    with chdir(where):
+        done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fuzz.forks import load_modules, run_task
+from kscout.campaign import task
 from kscout.cli import app
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -110,11 +112,13 @@ def test_every_command_takes_them(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_campaign_takes_them(folder: Path) -> None:
+def test_a_campaign_takes_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_modules()
+    monkeypatch.setattr(task, "_run_command", run_task)
     if not (folder / "store").exists():
         kscout("data", "import", "volumes", "--out", "store", "--size", "16")
     (folder / "own.toml").write_text(CAMPAIGN, encoding="utf-8")
-    kscout("campaign", "run", "own.toml", "--device", "cpu")
+    kscout("campaign", "run", "own.toml", "--device", "cpu", "--workers", "0")
     status = json.loads(kscout("campaign", "status", "own.toml", "--json"))
     assert status["total"]["done"] == status["total"]["runs"] == 5
     page = (folder / "campaigns" / "own" / "report.html").read_text(encoding="utf-8")

@@ -1,16 +1,14 @@
 """`kscout campaign`: before anything has run, one tiny campaign for real, and nothing twice."""
 
 import json
-import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fuzz.forks import command, in_child, load_modules
+from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 from kscout.campaign.grid import read_grid
 from kscout.campaign.plan import make_plan
@@ -36,6 +34,11 @@ path = "store"
 [horizons.short]
 n_initial = 4
 steps = 2
+[policy]
+name = "conv"
+n_channels = 2
+n_blocks = 2
+n_hidden = 9
 [training]
 n_epochs = 2
 batch_size = 3
@@ -81,7 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_campaign(tmp_path_factory.mktemp("whole"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(task, "_run_command", run_in_fork)
+        patch.setattr(task, "_run_command", run_task)
         load_modules()
         for name in ANALYSES.entries:
             ANALYSES.resolve(name)
@@ -90,16 +93,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert (outcome["done"], outcome["failed"], outcome["blocked"]) == (N_RUNS, [], [])
         assert outcome["report"] == "campaigns/tiny/report.html"
     return folder
-
-
-def run_in_fork(one: task.Task, locks: Sequence[int]) -> int:
-    """Run the command of a task as it is, without waiting for a new process to import torch."""
-
-    def work() -> int:
-        os.environ.update(one.environment)
-        return command(one.command)
-
-    return in_child(work, one.cwd, one.folders[0] / "fork.log").code
 
 
 def invoke(*words: str) -> str:

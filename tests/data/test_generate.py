@@ -63,6 +63,24 @@ def test_totals_cut_the_last_volume_short(tmp_path: Path) -> None:
     assert [len(record.slices) for record in store.manifest.volumes] == [3, 1, 2]
 
 
+def test_few_images_are_drawn_without_starting_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def no_volumes(*_: object, workers: int, **__: object) -> list[object]:
+        asked.append(workers)
+        return []
+
+    monkeypatch.setattr("kscout.data.generate.make_volumes", no_volumes)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for workers in (0, 3):
+        with pytest.raises(DataError):
+            make(tmp_path / "store", 2, 100, 10_000, workers=workers)
+    # 6, 300 and 30,000 slices of 64 x 64 pixels.
+    assert asked == [1, 2, 4, 3, 3, 3]
+
+
 @pytest.mark.parametrize("kind", ["knee", "brain"])
 def test_paper_settings_add_up_to_the_papers_slices(kind: str) -> None:
     settings = paper_settings(kind)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from kscout.campaign.task import Task
+
 TRACEBACK = 99
 """Exit code of work that ended in an exception."""
 INVALID = 98
@@ -26,6 +28,7 @@ _MODULES = [
     *("kscout.evaluation.analyses", "kscout.report.build", "kscout.data.generate", "kscout.cli"),
     *("kscout.data.importing", "kscout.data.montage", "kscout.campaign.state"),
     *("kscout.cli.campaign_display", "kscout.data.makers.knee"),
+    *(f"matplotlib.backends.backend_{name}" for name in ("agg", "pdf", "svg")),
 ]
 
 
@@ -141,6 +144,20 @@ def _live(work: Callable[[], int], folder: Path, log: Path, n_bytes: int) -> Non
             except (OSError, ValueError):
                 code = TRACEBACK
         os._exit(code)
+
+
+def run_task(task: Task, locks: Sequence[int]) -> int:
+    """Run the command of a campaign's task as it is, in a child that need not import torch.
+
+    Tests put this in place of `kscout.campaign.task._run_command`.
+    """
+    log = task.folders[0] / "fork.log"
+
+    def work() -> int:
+        os.environ.update(task.environment)
+        return command(task.command)
+
+    return in_child(work, task.cwd, log).code
 
 
 def command(words: Sequence[str]) -> int:

@@ -25,6 +25,8 @@ from kscout.names import SOURCES
 
 _MOST_VOLUMES = 1_000_000
 _ALWAYS_WORKERS = 64
+_PIXELS_PER_WORKER = 2**19
+"""Half of these are drawn while a worker starts."""
 """Processes that may be asked for, however few cores there are."""
 
 
@@ -56,7 +58,7 @@ class MakeSettings:
     snr: float | None = None
     """Of that k-space; None draws it per volume, as images have it."""
     workers: int = field(default=0, compare=False)
-    """Processes, 0 for one per core; the images do not depend on it."""
+    """Processes, 0 for one per core, fewer for few images; the images do not depend on it."""
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
@@ -161,13 +163,16 @@ def _make_split(
     number = SPLITS.index(split)
     if not settings.volumes[number]:
         return
+    size = settings.size or SOURCES[settings.kind].size
+    n_pixels = settings.volumes[number] * settings.slices * size**2
+    most = min(os.cpu_count() or 1, max(1, n_pixels // _PIXELS_PER_WORKER))
     drawn = make_volumes(
         settings.kind,
         n_volumes=settings.volumes[number],
         n_slices=settings.slices,
-        size=settings.size or SOURCES[settings.kind].size,
+        size=size,
         seed=len(SPLITS) * settings.seed + number,
-        workers=settings.workers or os.cpu_count() or 1,
+        workers=settings.workers or most,
         variant=settings.variant,
         heads=heads,
         receiver=settings.receiver,
