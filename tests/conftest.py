@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import jaxtyping
 import pytest
 
+# The process that only hands out tests need not load torch.
 if TYPE_CHECKING:
     import torch
 
@@ -33,9 +34,6 @@ def modules_with_shapes() -> list[str]:
 
 if importlib.util.find_spec("beartype") is not None:
     jaxtyping.install_import_hook(modules_with_shapes(), "beartype.beartype")
-
-# The process that only hands out tests loads neither torch nor anything that needs it.
-from kscout.names import table
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,7 +63,7 @@ def golden() -> "Golden":
 @pytest.fixture(autouse=True)
 def named_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test trust a module that another one named."""
-    monkeypatch.setattr(table, "_used", set())
+    monkeypatch.setattr("kscout.names.table._used", set())
 
 
 @pytest.fixture
