@@ -16,7 +16,7 @@ SMALL = {
     "varnet": {"n_cascades": 2, "n_channels": 2, "sensitivity_channels": 2},
 }
 
-WIDE = ("sense",)
+WIDE = ("sense", "sense-tv", "zero-filled-weighted")
 """Sensitivities need eight central columns, which the checks start from at 64."""
 
 

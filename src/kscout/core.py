@@ -221,8 +221,9 @@ class Observation:
     step: int | Int[Tensor, " batch"] = 0
     """How many columns were acquired since the start, one number for all or one per image."""
     zero_filled: Complex[Tensor, "batch coil row col"] | None = None
-    """Inverse transform of the measured k-space, which `fft2c` gives back; None, as are `mean` and
-    `std`, except for policies that set `needs_measurement`."""
+    """Inverse transform of the measured k-space, which `fft2c` gives back; coils are combined into
+    one image without its phase (`kscout.physics.coils.combined`). None, as are `mean` and `std`,
+    except for policies that set `needs_measurement`."""
     mean: Float[Tensor, " batch"] | None = None
     """The reconstructor's estimate of the image's mean, from the measurement."""
     std: Float[Tensor, " batch"] | None = None

@@ -105,6 +105,7 @@ class _Scanner:
                 "a multiple of columns_per_step"
             )
         self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
+        self.slices.check_protocol(protocol)
         if not len(self.slices) or horizon < 1:
             raise ConfigError(
                 f"an episode needs a slice and a step, found {len(self.slices)} slices and "

@@ -141,6 +141,17 @@ def test_one_coil_keeps_the_phase_of_the_object_alone() -> None:
     assert combined.imag[inside].abs().mean() < 0.1 * combined.real[inside].mean()
 
 
+def test_combined_observations_are_nearly_real_and_hold_the_image() -> None:
+    kspace, _, image = several_coils()
+    mask = center_mask(N_COLS, 9).expand(2, -1)
+    full = coils.combined(ifft2c(kspace), mask)
+    assert full.shape == (2, 1, 40, 33)
+    inside = image > 0
+    seen = full[:, 0][inside]
+    torch.testing.assert_close(seen.abs(), image[inside], atol=0.1, rtol=0)
+    assert seen.imag.abs().mean() < 0.1 * seen.real.mean()
+
+
 UNSEEN = {"others": -37.0, "minus zero": -0.0, "not a number": torch.nan, "infinite": torch.inf}
 
 
@@ -157,6 +168,7 @@ def test_nothing_unmeasured_leaks(unseen: float) -> None:
         (seen.normalized, also.normalized),
         (coils.calibrated(kspace, mask), coils.calibrated(other, mask)),
         (coils.rough_sensitivities(kspace, mask), coils.rough_sensitivities(other, mask)),
+        (coils.combined(seen.zero_filled, mask), coils.combined(also.zero_filled, mask)),
         (
             coils.compress(kspace, n_coils=2, n_center=12)[..., mask[0]],
             coils.compress(other, n_coils=2, n_center=12)[..., mask[0]],

@@ -25,7 +25,7 @@ def same_state(one: nn.Module, other: nn.Module) -> bool:
 
 
 def test_the_table_has_what_the_documentation_names() -> None:
-    untrained = {"zero-filled", "total-variation", "sense"}
+    untrained = {"zero-filled", "zero-filled-weighted", "total-variation", "sense", "sense-tv"}
     assert set(RECONSTRUCTORS) == untrained | {"unet", "fastmri-unet", "varnet"}
     learned = {name for name, kind in RECONSTRUCTORS.items() if is_learnable(kind())}
     assert learned == {"unet", "fastmri-unet", "varnet"}
@@ -149,7 +149,7 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
     for source, sentence in [
         (
             tmp_path / "nowhere",
-            r"neither a file nor a run folder.*sense, total-variation, zero-filled",
+            r"neither a file nor a run folder.*sense, sense-tv, total-variation, zero-filled, zero",
         ),
         (tmp_path / "empty", r"holds no weights\.safetensors"),
         (

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 from unrolled import Unrolled
 
@@ -12,10 +11,11 @@ from kscout.acquisition.rollout import rollout
 from kscout.config import Component, ReconstructorConfig, ReconstructorTraining
 from kscout.contracts import check_reconstructor
 from kscout.core import Measurement, SliceBatch
-from kscout.data import Kind, StoreWriter, kinds
+from kscout.data import StoreWriter
+from kscout.data.kinds import KSPACE
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
-from kscout.physics.fourier import fft2c, ifft2c
+from kscout.physics.fourier import fft2c
 from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import center_mask
 from kscout.policies import POLICIES
@@ -25,14 +25,6 @@ from kscout.training.reconstructor import train_reconstructor, training_loss
 
 N_SLICES, N_COILS, N_ROWS, N_COLS, N_INITIAL = 3, 2, 14, 11, 3
 TRAINING = ReconstructorTraining(protocol="blind")
-KSPACE = Kind(
-    name="kspace",
-    word="kspace",
-    axes=("slice", "coil", "row", "col"),
-    dtype="complex64",
-    to_kspace=lambda kspace: kspace,
-    to_images=lambda kspace: magnitude(ifft2c(kspace)),
-)
 
 
 def coil_batch(generator: torch.Generator) -> SliceBatch:
@@ -92,9 +84,8 @@ def test_the_simulator_reconstructs_from_what_was_measured(generator: torch.Gene
 
 
 def test_a_store_of_coils_is_trained_on_and_evaluated(
-    generator: torch.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    generator: torch.Generator, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, "kspace": KSPACE})
     with StoreWriter(tmp_path / "store", {"made by": "tests"}, kind=KSPACE) as writer:
         for split in ("train", "val"):
             writer.append(split, split, coil_batch(generator).kspace.numpy())

@@ -33,6 +33,7 @@ from kscout.device import at_most_a_quarter
 from kscout.metrics import MetricScorer, SsimScorer, ssim
 from kscout.names import METRICS, check_protocol
 from kscout.physics.candidates import Pairs, measure_columns
+from kscout.physics.coils import combined
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
 from kscout.physics.normalization import denormalize
 from kscout.physics.sampling import Initial, start_mask
@@ -196,7 +197,8 @@ class Simulator:
         """
         seen = Observation(image=state.image, mask=state.mask, step=state.step, n_left=n_left)
         if policy.needs_measurement:
-            seen = replace(seen, zero_filled=state.zero_filled, mean=state.mean, std=state.std)
+            zero_filled = combined(state.zero_filled, state.mask)
+            seen = replace(seen, zero_filled=zero_filled, mean=state.mean, std=state.std)
         if not policy.needs_target:
             return seen
         error = fft2c(self.images(state)) - fft2c(self.batch.target)[state.owner]

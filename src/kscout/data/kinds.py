@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
-from kscout.errors import DataError
+from kscout.errors import ConfigError, DataError
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude
 
@@ -42,6 +42,15 @@ class Kind:
         """Return (n_coils, n_rows, n_cols) of the slices of an array of the given shape."""
         n_coils = stored[self.axes.index("coil")] if "coil" in self.axes else 1
         return n_coils, stored[-2], stored[-1]
+
+    def check_protocol(self, protocol: str) -> None:
+        """Refuse the units of a target that no scanner has before it has measured everything."""
+        if self.name == "kspace" and protocol == "paper":
+            raise ConfigError(
+                "protocol paper un-normalizes images with the mean and deviation of the fully "
+                "sampled target, which measured k-space of coils does not tell; use protocol blind "
+                "(--protocol blind)"
+            )
 
     def check(self, stored: np.ndarray) -> None:
         """Refuse an array that does not lie as this kind does."""

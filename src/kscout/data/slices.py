@@ -175,6 +175,10 @@ class SliceSet:
             index=self.position[index],
         )
 
+    def check_protocol(self, protocol: str) -> None:
+        """Refuse a protocol that slices of this kind cannot be scored by."""
+        self.contents.kind.check_protocol(protocol)
+
     def magnitudes(
         self, index: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch row col"]:

@@ -81,6 +81,7 @@ def measure_run(
         on_step: called before and after each pass.
     """
     setting = setting or NoiseSetting()
+    slices.check_protocol(setting.protocol)
     config = read_run(run).config
     reconstructor = reconstructor.to(slices.device).eval()
     base = {

@@ -222,6 +222,7 @@ def prepare(
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
     loaded = _loaded(reconstructor)
     whole = _slices(source, setting)
+    whole.check_protocol(setting.plan.protocol)
     slices = whole.sample(setting.limit).to(device)
     plan = own_plan(
         *(setting.plan, slices),

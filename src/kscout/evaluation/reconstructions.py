@@ -56,6 +56,7 @@ def compare_reconstructions(
         batch_size: slices at once.
         on_step: told after each method.
     """
+    slices.check_protocol(protocol)
     loaded = {name: _opened(one).to(slices.device).eval() for name, one in methods.items()}
     rows, pictures = [], []
     for acceleration in accelerations:

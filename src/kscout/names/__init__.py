@@ -87,11 +87,17 @@ RECONSTRUCTORS = Table(
         "zero-filled": ReconstructorEntry(
             "zero_filled:ZeroFilled", "inverse transform of what was measured", is_learnable=False
         ),
+        "zero-filled-weighted": ReconstructorEntry(
+            "zero_filled:WeightedZeroFilled", "the same, by sensitivities", is_learnable=False
+        ),
         "total-variation": ReconstructorEntry(
             "total_variation:TotalVariation", "compressed sensing", is_learnable=False
         ),
         "sense": ReconstructorEntry(
             "sense:Sense", "least squares over all coils, with sensitivities", is_learnable=False
+        ),
+        "sense-tv": ReconstructorEntry(
+            "sense_tv:SenseTotalVariation", "compressed sensing over all coils", is_learnable=False
         ),
         "unet": ReconstructorEntry("unet:UNet", "the paper's U-Net"),
         "fastmri-unet": ReconstructorEntry("fastmri_unet:FastMRIUNet", "fastMRI's U-Net of today"),

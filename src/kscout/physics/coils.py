@@ -145,6 +145,19 @@ def rough_sensitivities(
     return unit_norm(ifft2c(keep(kspace, center) * window[:, None]))
 
 
+def combined(
+    zero_filled: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
+) -> Complex[Tensor, "batch 1 row col"]:
+    """Return one nearly real image of all coils: weighted by `rough_sensitivities`.
+
+    An image of one coil stays as it is.
+    """
+    if zero_filled.shape[1] == 1:
+        return zero_filled
+    maps = rough_sensitivities(fft2c(zero_filled), mask)
+    return combine(zero_filled, maps)[:, None]
+
+
 def n_central(mask: Bool[Tensor, "*lead col"]) -> Int[Tensor, "*lead"]:
     """Return how many central columns of each mask are measured without a gap."""
     centers = _centers(mask.shape[-1], mask.device)
@@ -228,9 +241,11 @@ def _patch_projection(
     """Return the projection on the space that the patches of a block span."""
     patches = block.unfold(-2, kernel[0], 1).unfold(-2, kernel[1], 1)
     patches = patches.movedim(-5, -3).flatten(-3).flatten(-3, -2)
+    # In double precision: products of samples span the square of the range of samples.
+    patches = patches.to(torch.complex128)
     values, vectors = torch.linalg.eigh(patches.mT @ patches.conj())
     is_signal = values > CUTOFF**2 * values[..., -1:]
-    return (vectors * is_signal.unsqueeze(-2)) @ vectors.mH
+    return ((vectors * is_signal.unsqueeze(-2)) @ vectors.mH).to(block.dtype)
 
 
 def _pixel_projection(

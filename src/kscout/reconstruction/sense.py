@@ -5,6 +5,7 @@ solves (A^H A + regularization) x = A^H y. As whole columns are measured, transf
 cancel in A^H A: one along the columns is left.
 """
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -51,36 +52,38 @@ def solve(
     check_settings(regularization, n_iterations)
     right = encode_adjoint(kspace, mask, maps)
     return conjugate_gradients(
-        right, mask, maps, regularization=regularization, n_iterations=n_iterations
+        lambda image: normal(image, mask, maps) + regularization * image,
+        right,
+        n_iterations=n_iterations,
+        tolerance=TOLERANCE,
     )
 
 
 def conjugate_gradients(
+    apply: Callable[[Tensor], Tensor],
     right: Complex[Tensor, "*lead row col"],
-    mask: Bool[Tensor, "*#lead col"],
-    maps: Complex[Tensor, "*lead coil row col"],
     *,
-    regularization: float,
+    start: Complex[Tensor, "*lead row col"] | None = None,
     n_iterations: int,
-    tolerance: float = TOLERANCE,
+    tolerance: float = 0.0,
 ) -> Complex[Tensor, "*lead row col"]:
-    """Solve (A^H A + regularization) x = right for all images at once, each at its own pace.
+    """Solve apply(x) = right for all images at once, each at its own pace.
 
     Args:
+        apply: a positive definite operator on images.
         right: the right-hand side.
-        mask: measured columns.
-        maps: sensitivities.
-        regularization: above zero.
+        start: where to begin; zero where not given.
         n_iterations: at most so many.
         tolerance: of the residual; 0 takes all iterations and never waits for the device.
     """
-    found, residual = torch.zeros_like(right), right
+    found = torch.zeros_like(right) if start is None else start
+    residual = right if start is None else right - apply(start)
     direction, energy = residual, _energy(residual)
-    goal = tolerance**2 * energy
+    goal = tolerance**2 * _energy(right)
     for _ in range(n_iterations):
         if tolerance and bool((energy <= goal).all()):
             break
-        applied = normal(direction, mask, maps) + regularization * direction
+        applied = apply(direction)
         curvature = (direction.conj() * applied).real.sum(dim=(-2, -1), keepdim=True)
         # An image that is solved stays: both energies are then zero, or noise of the same size.
         step = energy / curvature.clamp(min=_TINY)
@@ -136,11 +139,8 @@ class Sense(Reconstructor):
         unit = unit_of(measured)
         # A fixed number of iterations: what happens to an image does not depend on its batch.
         image = conjugate_gradients(
+            lambda x: normal(x, measured.mask, maps) + self.regularization * x,
             combine(measured.zero_filled / unit, maps),
-            measured.mask,
-            maps,
-            regularization=self.regularization,
             n_iterations=self.n_iterations,
-            tolerance=0.0,
         )
         return Reconstruction.of(image.abs() * unit[:, 0])

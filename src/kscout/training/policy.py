@@ -213,6 +213,7 @@ def check_setting(
     """Refuse a budget that some slice cannot meet; warn where settings were made for other data."""
     setting = config.acquisition
     for split in splits:
+        split.check_protocol(config.training.protocol)
         check_budget(split.selectable, n_initial=setting.start, horizon=setting.horizon)
         _check_span(config, split)
     for note in (

@@ -75,6 +75,7 @@ def train_reconstructor(
             config.reconstructor, seed=training.seed, protocol=training.protocol
         ).to(place)
         check_trainable(model, training.protocol)
+        store.kind.check_protocol(training.protocol)
         shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
         n_images = min(training.batch_size, _VALIDATION_BATCH)
         check_memory(
