@@ -37,11 +37,6 @@ class State:
     def __len__(self) -> int:
         return self.mask.shape[0]
 
-    @property
-    def per_state(self) -> tuple[str, ...]:
-        """The tensors that hold one entry per state."""
-        return _PER_STATE if self.maps is None else (*_PER_STATE, "maps")
-
     def rows(self, selection: Int[Tensor, " n"]) -> "State":
         """Return the chosen states, in that order; one may be chosen several times."""
         return _follow(self, selection[:, None])
@@ -59,7 +54,8 @@ class State:
         """Join states that have acquired the same number of columns."""
         if len(parts) == 1:
             return parts[0]
-        names = parts[0].per_state
+        has_maps = parts[0].maps is not None
+        names = (*_PER_STATE, "maps") if has_maps else _PER_STATE
         joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         return replace(parts[0], **joined)  # type: ignore[arg-type]
 
@@ -140,12 +136,13 @@ def _follow(
     state: State, slot: Int[Tensor, "new choice"], choice: Int[Tensor, " new"] | None = None
 ) -> State:
     """Return the state that each row of `slot` names at `choice`, by default its only one."""
-    names = state.per_state
-    values = [getattr(state, name) for name in names]
-    kinds = frozenset(x.dtype for x in values)
-    if serving("follow", Request(slot.device, kinds)) == "cuda":
-        taken = follow(slot, choice, values)
-    else:
+    values = [getattr(state, name) for name in _PER_STATE]
+    kinds, maps = frozenset(x.dtype for x in values), state.maps
+    is_served = serving("follow", Request(slot.device, kinds)) == "cuda"
+    taken = follow(slot, choice, values) if is_served else []
+    if maps is not None or not is_served:
         selection = slot[:, 0] if choice is None else slot.gather(-1, choice[:, None])[:, 0]
-        taken = [x[selection] for x in values]
-    return replace(state, **dict(zip(names, taken, strict=True)))  # type: ignore[arg-type]
+        taken = taken or [x[selection] for x in values]
+        maps = None if maps is None else maps[selection]
+    found = dict(zip(_PER_STATE, taken, strict=True))
+    return replace(state, maps=maps, **found)  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""On CUDA coils give the images of a CPU, and an unrolled network learns inside a graph."""
+
+import pytest
+import torch
+
+from coil_data import coil_kspace
+from kscout.acquisition.episode import Simulator
+from kscout.config import ReconstructorTraining
+from kscout.core import Reconstructor, SliceBatch
+from kscout.data.slices import SliceSet
+from kscout.physics.sampling import center_mask
+from kscout.policies import POLICIES
+from kscout.reconstruction import RECONSTRUCTORS
+from kscout.reconstruction.varnet import VarNet
+from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.reconstructor import training_loss
+
+pytestmark = pytest.mark.cuda
+
+
+def slices() -> SliceSet:
+    return SliceSet.from_kspace(coil_kspace(3, 4, 36, 34, noise=0.01), ["a", "a", "b"])
+
+
+def made(name: str) -> Reconstructor:
+    torch.manual_seed(0)
+    return VarNet(n_cascades=2, n_channels=4) if name == "varnet" else RECONSTRUCTORS[name]()
+
+
+@pytest.mark.parametrize(
+    "name", ["zero-filled", "zero-filled-weighted", "sense", "sense-tv", "varnet"]
+)
+def test_acquisitions_of_coils_equal_those_on_a_cpu(name: str) -> None:
+    columns = torch.tensor([[0, 3, 3], [30, 3, 30], [2, 2, 2]])
+    states, scores = [], []
+    for device in ("cpu", "cuda"):
+        model = made(name).frozen(precision="auto", n_rows=36, n_cols=34, device=device)
+        batch = slices().to(device).batch(torch.arange(3, device=device))
+        simulator = Simulator(batch, model, protocol="blind")
+        start = simulator.start(10)
+        followed = simulator.branch(start, columns.to(device)).follow(
+            torch.tensor([1, 2, 0], device=device)
+        )
+        states.append([start, followed, simulator.acquire(followed, columns[:, 1].to(device) + 1)])
+        torch.manual_seed(0)
+        column = POLICIES["column"](n_cols=34, horizon=2).to(device)
+        seen = simulator.observe(column, followed)
+        assert seen.zero_filled is not None
+        scores.append(seen.zero_filled.cpu())
+    for on_cpu, on_cuda in zip(*states, strict=True):
+        assert torch.equal(on_cuda.mask.cpu(), on_cpu.mask)
+        # TF32 convolutions and other sums round differently.
+        torch.testing.assert_close(on_cuda.image.cpu(), on_cpu.image, atol=2e-2, rtol=0)
+        torch.testing.assert_close(on_cuda.score.cpu(), on_cpu.score, atol=2e-3, rtol=0)
+    torch.testing.assert_close(*scores, atol=1e-3, rtol=1e-3)
+
+
+def test_a_graph_gives_an_unrolled_network_the_gradients_of_eager_code() -> None:
+    model = made("varnet").cuda().train()
+    batch = slices().to("cuda").batch(torch.arange(3, device="cuda"))
+    training = ReconstructorTraining(protocol="blind")
+
+    def backward(inputs: list[torch.Tensor]) -> torch.Tensor:
+        mask, *tensors = inputs
+        loss = training_loss(model, SliceBatch(*tensors), mask, training)
+        loss.backward()
+        return loss
+
+    parameters = list(model.parameters())
+    first = center_mask(34, 8, "cuda").expand(3, -1).contiguous()
+    graphed = GraphedGradients(backward, parameters, [first, *batch.tensors()])
+    mask = first | (torch.arange(34, device="cuda") % 4 == 0)
+    graphed([mask, *batch.tensors()])
+    found = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    EagerGradients(backward, parameters)([mask, *batch.tensors()])
+    expected = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-3 * float(two.abs().max() + 1e-6), rtol=1e-2)
