@@ -229,6 +229,8 @@ class DenseTraining(PolicyTraining):
     """Largest norm of the gradient of a batch."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which the mean gains of a fixed order are measured at the start."""
+    from_order: bool = True
+    """Whether a policy that can, such as `column`, starts from these gains; an ablation."""
     completion: Literal["none", "fixed"] = "none"
     """What a label is: the gain of the next column (`none`), or what it is worth at the end of the
     budget when the fixed order takes the rest (`fixed`), which looks further ahead."""

@@ -49,6 +49,7 @@ class ColumnPolicy(Policy):
         channels: features of the convolutions along the rows, each of which halves their number.
         image_channels: features of the convolutions over the image, each of which halves it.
         n_bins: rows that remain for a token, whatever their number was.
+        sees_mirrored: whether it looks at the mirror image of what was measured; an ablation.
         n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
             are read at the same frequencies, in cycles per pixel.
         horizon: steps of those gains.
@@ -74,12 +75,14 @@ class ColumnPolicy(Policy):
         channels: Sequence[int] = (16, 32, 48),
         image_channels: Sequence[int] = (16, 32, 48, 64, 96),
         n_bins: int = 8,
+        sees_mirrored: bool = True,
     ) -> None:
         super().__init__()
         _check_sizes(width, n_heads, [*channels, *image_channels])
         self.n_cols, self.horizon, self.n_initial = n_cols, horizon, n_initial
         self.width, self.n_layers, self.n_heads, self.n_bins = width, n_layers, n_heads, n_bins
         self.channels, self.image_channels = list(channels), list(image_channels)
+        self.sees_mirrored = sees_mirrored
         self.along_rows = _convolutions([_N_SIGNALS, *channels], stride=(2, 1))
         self.over_image = _convolutions([2, *image_channels], stride=(2, 2))
         self.token = nn.Linear(channels[-1] * n_bins, width)
@@ -108,7 +111,7 @@ class ColumnPolicy(Policy):
         images = torch.stack([seen.image, zero_filled], dim=1)
         context = self.over_image(images)
         shared = torch.cat([context.mean(dim=(2, 3)), context.amax(dim=(2, 3))], dim=1)
-        features = self.along_rows(_signals(seen, mean, std))
+        features = self.along_rows(_signals(seen, mean, std, self.sees_mirrored))
         if features.shape[2] != self.n_bins:
             features = F.adaptive_avg_pool2d(features, (self.n_bins, features.shape[3]))
         tokens = self.token(features.flatten(1, 2).transpose(1, 2))
@@ -129,7 +132,7 @@ class ColumnPolicy(Policy):
         self, seen: Observation, step: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch col feature"]:
         """Return what a column is, whatever was measured, and how many may still follow."""
-        place = _place(seen.mask, step)
+        place = _place(seen.mask, step, self.sees_mirrored)
         if self.n_initial is None:
             return place
         left = (self.horizon - step).clamp(min=1)
@@ -171,7 +174,9 @@ def _convolutions(widths: Sequence[int], *, stride: tuple[int, int]) -> nn.Seque
     return nn.Sequential(*layers)
 
 
-def _signals(seen: Observation, mean: Tensor, std: Tensor) -> Float[Tensor, "batch 9 row col"]:
+def _signals(
+    seen: Observation, mean: Tensor, std: Tensor, sees_mirrored: bool
+) -> Float[Tensor, "batch 9 row col"]:
     """Return maps over k-space: logarithms of magnitudes and of differences, masks, frequencies.
 
     The reconstruction and what was measured are both in units of the measurement's statistics.
@@ -184,7 +189,7 @@ def _signals(seen: Observation, mean: Tensor, std: Tensor) -> Float[Tensor, "bat
     # Multiplied after the transform, so that not even the sign of a zero tells of other columns.
     kspace = fft2c((seen.zero_filled - mean[:, None]) / std[:, None])
     kspace = kspace * seen.mask[:, None, None, :]
-    is_mirrored = seen.mask[:, opposite(n_cols, seen.mask.device)]
+    is_mirrored = seen.mask[:, opposite(n_cols, seen.mask.device)] & sees_mirrored
     mirrored = kspace[..., opposite(n_rows, kspace.device), :]
     mirrored = mirrored[..., opposite(n_cols, kspace.device)].conj()
     masks = [x[:, None, :].expand(-1, n_rows, -1).float() for x in (seen.mask, is_mirrored)]
@@ -238,7 +243,7 @@ def _step_of(seen: Observation) -> Int[Tensor, " batch"]:
 
 
 def _place(
-    mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
+    mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"], sees_mirrored: bool
 ) -> Float[Tensor, "batch col feature"]:
     """Return what a column is, whatever was measured: frequency, neighborhood, progress."""
     n_cols = mask.shape[1]
@@ -262,7 +267,7 @@ def _place(
     progress = [known.mean(dim=1), step / 16]
     changing = [
         known,
-        known[:, opposite(n_cols, mask.device)],
+        known[:, opposite(n_cols, mask.device)] * sees_mirrored,
         *around,
         *(x[:, None].expand(-1, n_cols).float() for x in progress),
     ]

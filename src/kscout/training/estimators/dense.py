@@ -101,7 +101,7 @@ class Dense(GradientEstimator):
         units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if is_gain else ()
-            if isinstance(one, StartsFromGains) and not state:
+            if isinstance(one, StartsFromGains) and _training(config).from_order and not state:
                 one.start_from(self.gains / self.units[:, None])
 
     def state(self, number: int) -> dict[str, Any]:
