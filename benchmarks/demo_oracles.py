@@ -42,6 +42,7 @@ def whole_test(
         record["method"]: record
         for record in leaderboard
         if (record["store"], record["horizon"]) == (TEST_SET["store"], budget.name)
+        and record["reconstruction"] == "frozen"
     }
     found = {name: records.get(name) for name in ("random", "center-out")}
     found |= {

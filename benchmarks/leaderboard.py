@@ -1,5 +1,9 @@
 """Enter an evaluation into benchmarks/leaderboard.json, one record per store, horizon and method.
 
+A record's `reconstruction` says whether the policies of its table share one network (`frozen`), or
+each learned together with its own (`joint`, entered by joint.py). The two are never ranked in one
+table: methods of the same name may stand in both.
+
 All records of a store and horizon come from one evaluation, so that their scores may stand side by
 side: entering another one replaces them all. With --join its methods join those that are there, if
 it scored the fixed order, and any oracle, exactly as they were: on the same images, by the same
@@ -19,7 +23,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Literal, final
 
 from kscout.config import read, to_table
 from kscout.errors import ConfigError
@@ -49,10 +53,14 @@ class LeaderboardRow:
     """Of the difference; None for the fixed order itself."""
     command: str
     """What evaluates the method again."""
+    reconstruction: Literal["frozen", "joint"] = "frozen"
+    """Whether all methods of the table share a network, or each learned together with its own. In
+    the latter case differences are to the fixed order that was refitted with its own network."""
 
     @property
-    def place(self) -> tuple[str, str]:
-        return self.store, self.horizon
+    def place(self) -> tuple[str, str, str]:
+        """The table that the row is ranked in."""
+        return self.store, self.horizon, self.reconstruction
 
 
 def read_leaderboard(path: Path = LEADERBOARD) -> list[LeaderboardRow]:
@@ -60,6 +68,11 @@ def read_leaderboard(path: Path = LEADERBOARD) -> list[LeaderboardRow]:
     if not path.is_file():
         return []
     return [read(LeaderboardRow, row) for row in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def frozen_rows(path: Path = LEADERBOARD) -> list[LeaderboardRow]:
+    """Return the rows whose methods share a network."""
+    return [row for row in read_leaderboard(path) if row.reconstruction == "frozen"]
 
 
 def write_leaderboard(rows: Sequence[LeaderboardRow], path: Path = LEADERBOARD) -> None:

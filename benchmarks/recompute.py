@@ -28,7 +28,7 @@ from typing import final
 import numpy as np
 import torch
 from jaxtyping import Float
-from leaderboard import LeaderboardRow, read_leaderboard
+from leaderboard import LeaderboardRow, frozen_rows
 from scipy import stats
 
 from kscout.data.generate import MakeSettings, make_store
@@ -212,7 +212,7 @@ def main() -> int:
     data = {name: Path(path) for name, path in (text.split("=", 1) for text in wanted.data)}
     found = []
     for finding in findings(
-        [row for row in read_leaderboard() if not wanted.shipped or row.method in SHIPPED],
+        [row for row in frozen_rows() if not wanted.shipped or row.method in SHIPPED],
         wanted.n_slices,
         wanted.work,
         data=data,

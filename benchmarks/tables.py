@@ -5,7 +5,8 @@
 
 `tables.toml` lays them out. A cell is text in which `{ssim H/M}` stands for the final SSIM of a
 method M under a horizon H, `{minus H/M}` for its difference to the fixed order with the 95 %
-interval, `{paper S/M}` for what the paper prints, and `{gap S}` for its oracle minus its NA oracle.
+interval (`joint:H/M` for a method that has a network of its own), `{paper S/M}` for what the paper
+prints, and `{gap S}` for its oracle minus its NA oracle.
 Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
 as they were written down) and the paper's numbers.
 """
@@ -42,6 +43,26 @@ def spread(mean: float, std: float | None) -> str:
     return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
 
 
+def ref_of(row: LeaderboardRow) -> str:
+    """Return what a cell calls a record: `knee-base/greedy`, or `joint:knee-base/dense`."""
+    kind = "" if row.reconstruction == "frozen" else f"{row.reconstruction}:"
+    return f"{kind}{row.horizon}/{row.method}"
+
+
+def check_alike(name: str, cells: list[str]) -> None:
+    """Refuse a table that ranks methods of one network with those that have networks of their own.
+
+    Args:
+        name: of the table.
+        cells: all of it.
+    """
+    refs = [ref for _, ref in re.findall(r"\{(ssim|minus) ([^}]+)\}", " ".join(cells))]
+    if len({ref.startswith("joint:") for ref in refs}) > 1:
+        raise DataError(
+            f"table {name} ranks joint and frozen reconstructions together; make two of it"
+        )
+
+
 def filled(cell: str, records: dict[str, LeaderboardRow]) -> str:
     """Return a cell with its numbers."""
 
@@ -67,11 +88,11 @@ def filled(cell: str, records: dict[str, LeaderboardRow]) -> str:
 
 def tables() -> dict[str, dict[str, str]]:
     """Return the text of every table by file and name."""
-    rows = [*read_leaderboard(), *read_leaderboard(OTHERS)]
-    records = {f"{row.horizon}/{row.method}": row for row in rows}
+    records = {ref_of(row): row for row in [*read_leaderboard(), *read_leaderboard(OTHERS)]}
     found: dict[str, dict[str, str]] = {}
     for table in tomllib.loads(LAYOUT.read_text(encoding="utf-8"))["tables"]:
         head = table["head"]
+        check_alike(table["name"], [cell for row in table["rows"] for cell in row])
         lines = [[filled(cell, records) for cell in row] for row in table["rows"]]
         first, *others = ["".join(f"| {cell}".rstrip() + " " for cell in x) for x in (head, *lines)]
         rows = [first, "|---" * len(head), *others]

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kscout.errors import DataError
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SAMPLE = json.loads((BENCHMARKS / "recomputed.json").read_text(encoding="utf-8"))
 
@@ -32,16 +34,23 @@ def test_tables_of_documents_are_written_from_records(scripts: Any) -> None:
 
 def test_a_number_that_drifts_changes_its_document(scripts: Any) -> None:
     tables: ModuleType = scripts("tables")
-    (row,) = [
-        one
-        for one in tables.read_leaderboard()
-        if (one.horizon, one.method) == ("knee-base", "greedy")
-    ]
+    (row,) = [one for one in tables.read_leaderboard() if tables.ref_of(one) == "knee-base/greedy"]
     records = {"knee-base/greedy": replace(row, ssim_mean=0.1234)}
     assert tables.filled("a {ssim knee-base/greedy} b", records) == "a .1234 ± .0002 b"
     assert tables.filled("{minus knee-base/greedy}", records) == "+.0002 (-.0001 to .0005)"
     before = f"x\n{tables.marker('t')}\n\nold\n\n{tables.END}\ny"
     assert tables.written(before, {"t": "new\n"}) == before.replace("old", "new")
+
+
+def test_no_table_ranks_joint_and_frozen_reconstructions_together(scripts: Any) -> None:
+    tables: ModuleType = scripts("tables")
+    frozen, joint = "{ssim knee-base/fixed}", "{ssim joint:knee-base/fixed}"
+    tables.check_alike("t", [frozen, "{minus knee-base/random}", "{paper knee-base/random}"])
+    tables.check_alike("t", [joint, "{minus joint:knee-base/dense}"])
+    with pytest.raises(DataError, match="table t ranks joint and frozen"):
+        tables.check_alike("t", [frozen, joint])
+    row = tables.read_leaderboard()[0]
+    assert tables.ref_of(replace(row, reconstruction="joint")).startswith("joint:")
 
 
 def test_tolerances_are_of_samples_of_volumes(scripts: Any) -> None:
@@ -62,7 +71,7 @@ def test_files_of_the_zoo_score_what_is_published(scripts: Any, tmp_path: Path) 
     recompute: ModuleType = scripts("recompute")
     rows = [
         row
-        for row in recompute.read_leaderboard()
+        for row in recompute.frozen_rows()
         if row.method in recompute.SHIPPED and row.store == recompute.KNEES
     ]
     found = list(

@@ -59,7 +59,7 @@ class Joint(Course[Pair, JointConfig]):
 
     def _gradients(self) -> EagerGradients | GraphedGradients:
         parameters = list(self.model.parameters())
-        if self.slices.device.type != "cuda":
+        if self.slices.device.type != "cuda" or self.model.waits_for_device:
             return EagerGradients(self._backward, parameters)
         first = torch.zeros(self.training.batch_size, dtype=torch.int64)
         example = self.slices.batch(first)

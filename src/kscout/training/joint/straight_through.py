@@ -4,7 +4,8 @@ In a step a column is drawn, y = onehot(argmax(s + g)) with scores s and Gumbel 
 column has the chance that the policy gives it. Gradients are those of softmax((s + g) / t) in its
 place. Masks add up to an exact budget, images depend on masks through `F^-1 M y`, and the loss is
 minus the metric: a column is judged by what it did to all images after it. Scores depend on images
-of before, too, but what a policy saw is taken as given.
+of before, too, but what a policy saw is taken as given. A reconstruction that masks k-space itself
+passes gradients to the columns that were drawn alone.
 
 `Loupe` learns one density for all slices (after arXiv 1901.01960), `StraightThrough` a policy that
 looks (after arXiv 2105.06460 and 2203.16392).

@@ -1,0 +1,216 @@
+"""Does adapting still pay when the reconstruction learns too? One arm and seed is one record.
+
+    python benchmarks/joint.py --arm dense --seed 0 --data stores/knee        # train, evaluate
+    python benchmarks/joint.py --arm dense --seed 0 --horizon knee-8x --minutes 8
+    python benchmarks/joint.py --table                # pair the records; what was not run is listed
+    python benchmarks/joint.py --enter                # enter them into leaderboard.json
+
+All arms start from the same network and take the same updates of the same size from the same
+slices; --set changes that, and records of other settings are not compared. A run that --minutes
+stopped goes on when the same is typed again. Oracles are asked on --oracle-slices of the test
+slices, on the arm's own network.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from joint_records import (
+    ARMS,
+    HORIZONS,
+    RECORDS,
+    Bounds,
+    JointRecord,
+    leaderboard_rows,
+    read_records,
+    table,
+    volumes_of,
+)
+from leaderboard import entered, read_leaderboard, write_leaderboard
+from tables import ROOT, written
+
+from kscout import reconstruction
+from kscout.cli.progress import training_progress
+from kscout.cli.train_joint import resolve_joint
+from kscout.config import JointConfig, to_table
+from kscout.data.store import Store
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, Scores, evaluate
+from kscout.files import write_json, write_text
+from kscout.runs import Progress, RunRecord
+from kscout.training.joint.train import train_joint
+
+PAGE, TABLE = "docs/joint.md", "joint"
+DRAWN = ("random",)
+"""Arms whose columns are drawn at test; the others take their best."""
+N_TRAJECTORIES = 4
+
+
+def run_arm(wanted: argparse.Namespace) -> JointRecord:
+    """Train one arm with one seed, evaluate it, and return what came out."""
+    horizon, arm = HORIZONS[wanted.horizon], wanted.arm
+    start = None if wanted.start == "nothing" else wanted.start or horizon.start
+    flags = {
+        "training.method": arm,
+        "training.seed": wanted.seed,
+        "training.n_updates": wanted.updates,
+        "training.protocol": wanted.protocol,
+        "reconstructor.n_channels": wanted.channels,
+        "acquisition.n_initial": horizon.n_initial,
+        "acquisition.horizon": horizon.steps,
+    }
+    config = resolve_joint("knee-base", None, wanted.set, flags)
+    out = wanted.runs / wanted.horizon / arm / f"seed-{wanted.seed}"
+    begun = time.monotonic()
+    with training_progress() as tell:
+
+        def on_step(progress: Progress) -> None:
+            tell(progress)
+            if wanted.minutes and time.monotonic() - begun > 60 * wanted.minutes:
+                raise TimeoutError(f"{wanted.minutes} minutes are over; type the same to go on")
+
+        store = Store.open(wanted.data)
+        run = train_joint(config, store, out, start=start, device=wanted.device, on_step=on_step)
+    words = [f"kscout train joint --data {wanted.data} --out {out} --method {arm}"]
+    words += [] if start is None else [f"--reconstructor {start}"]
+    options = {"channels": wanted.channels, "updates": wanted.updates, "seed": wanted.seed}
+    options |= {"n-initial": horizon.n_initial, "steps": horizon.steps}
+    options |= {"protocol": wanted.protocol}
+    words += [f"--{name} {value}" for name, value in options.items() if value is not None]
+    words += [f"--set {assignment}" for assignment in wanted.set]
+    return record_of(wanted, config, run, " ".join(words))
+
+
+def record_of(
+    wanted: argparse.Namespace, config: JointConfig, run: RunRecord, command: str
+) -> JointRecord:
+    """Evaluate a finished run on the test slices."""
+    setting, training = config.acquisition, config.training
+    n_trajectories = N_TRAJECTORIES if wanted.arm in DRAWN else 1
+    plan = AcquisitionPlan(
+        setting.n_initial,
+        setting.horizon,
+        n_trajectories=n_trajectories,
+        is_argmax=wanted.arm not in DRAWN,
+        protocol=training.protocol,
+        batch_size=wanted.batch_size,
+    )
+    common = {"split": "test", "device": wanted.device, "n_examples": 0}
+    (own,) = _scores([], wanted.data, run.path, EvaluationSetting(plan, **common))
+    bounds = None
+    if wanted.oracle_slices:
+        few = EvaluationSetting(plan, limit=wanted.oracle_slices, **common)
+        found = _scores(["fixed", "na-oracle", "oracle"], wanted.data, run.path, few)
+        means = [float(one.metric("ssim")[:, -1].mean()) for one in found]
+        bounds = Bounds(len(found[0].slices), *means)
+    curves = [own.metric(name).mean(axis=0) for name in ("ssim", "psnr")]
+    last, told = run.metrics[-1], to_table(config)
+    sampler = {
+        key: value
+        for key, value in told["training"].items()
+        if key.startswith(("sampler", "n_best", "n_tried", "n_prior", "n_fit", "temperature"))
+    }
+    apart = {"method", "seed", *sampler}
+    settings = {
+        "reconstructor": told["reconstructor"],
+        "training": {k: v for k, v in told["training"].items() if k not in apart},
+        "start": run.provenance.inputs.get("start", "nothing"),
+    }
+    weights = run.path / "weights.safetensors"
+    how = f"--trajectories {n_trajectories}" if wanted.arm in DRAWN else "--argmax"
+    evaluates = (
+        f"kscout evaluate --data {wanted.data} --reconstructor {run.path} --split test "
+        f"--n-initial {setting.n_initial} --steps {setting.horizon} --policy "
+        f"{wanted.arm}={run.path} {how} --seed 0 --protocol {training.protocol} "
+        f"--out results/joint/{wanted.horizon}/{wanted.arm}"
+    )
+    return JointRecord(
+        arm=wanted.arm,
+        seed=training.seed,
+        horizon=wanted.horizon,
+        n_updates=last["n_updates"],
+        n_sampler_updates=last["n_sampler_updates"],
+        n_slices_seen=last["n_slices"],
+        n_parameters=_n_parameters(weights),
+        sampler_share=float(np.mean([one["sampler_share"] for one in run.metrics])),
+        train_s=float(sum(one["time_s"] for one in run.metrics)),
+        ssim=float(curves[0][-1]),
+        psnr=float(curves[1][-1]),
+        curve=tuple(curves[0].tolist()),
+        psnr_curve=tuple(curves[1].tolist()),
+        area=float(curves[0].mean()),
+        volumes=volumes_of(own),
+        commands=(command, evaluates),
+        settings=settings,
+        device=run.provenance.device,
+        commit=run.provenance.commit,
+        bounds=bounds,
+        sampler=sampler,
+    )
+
+
+def _scores(
+    names: Sequence[str], data: Path, run: Path, setting: EvaluationSetting
+) -> list[Scores]:
+    """Return the scores of an arm, and of what else may choose columns for its network."""
+    found = evaluate([f"arm={run}", *names], data, run, setting).scores
+    by_name = {one.policy: one for one in found}
+    return [by_name[name] for name in ("arm", *names)]
+
+
+def _n_parameters(weights: Path) -> int:
+    return sum(one.numel() for one in reconstruction.load(weights).parameters())
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--arm", choices=ARMS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--horizon", choices=HORIZONS, default="knee-base")
+    parser.add_argument("--data", type=Path, default=Path("stores/knee"))
+    parser.add_argument("--start", help="a network, or 'nothing' [that of the horizon]")
+    parser.add_argument("--channels", type=int, help="with --start nothing")
+    parser.add_argument("--updates", type=int, default=6000)
+    parser.add_argument("--protocol", default="paper")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--minutes", type=float, help="stop the training after so many")
+    parser.add_argument("--oracle-slices", type=int, default=256)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--runs", type=Path, default=Path("runs/joint"))
+    parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--enter", action="store_true")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run an arm, or write what the records say."""
+    wanted = parsed(words)
+    if wanted.arm:
+        try:
+            record = run_arm(wanted)
+        except TimeoutError as error:
+            print(error)
+            return 1
+        kind = "" if wanted.channels is None else f"-{wanted.channels}"
+        name = f"{wanted.horizon}-{wanted.arm}{kind}-{wanted.seed}.json"
+        write_json(wanted.records / name, to_table(record))
+        print(f"{name}: SSIM {record.ssim:.4f}, area {record.area:.4f}, {record.train_s:.0f} s")
+    records = read_records(wanted.records)
+    if wanted.enter:
+        write_leaderboard(entered(read_leaderboard(), leaderboard_rows(records)))
+    if wanted.table:
+        page = ROOT / PAGE
+        write_text(page, written(page.read_text(encoding="utf-8"), {TABLE: table(records)}))
+        print(table(records))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""Records of joint trainings, what they say of each other, and their rows on the leaderboard.
+
+`joint.py` makes them, one per arm and seed.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from leaderboard import LeaderboardRow
+from tables import number, spread
+
+from kscout.config import read
+from kscout.errors import ConfigError
+from kscout.evaluation import Scores
+from kscout.evaluation.statistics import bootstrap_interval, std_over_seeds
+from kscout.evaluation.summarize import gap_closed
+
+RECORDS = Path(__file__).with_name("joint_results")
+ARMS = ("fixed", "dense", "random", "loupe", "straight-through")
+REFERENCE = "fixed"
+
+
+@final
+@dataclass(frozen=True)
+class Horizon:
+    """Where arms are compared."""
+
+    store: str
+    """Its name on the leaderboard."""
+    start: str
+    """The network that all arms start from."""
+    n_initial: int
+    steps: int
+
+
+HORIZONS = {
+    "knee-base": Horizon("knee-paper-size", "knee-unet", 16, 16),
+    "knee-8x": Horizon("knee-paper-size", "knee-unet", 8, 8),
+    "knee-long": Horizon("knee-paper-size", "knee-unet", 4, 28),
+    "heads-base": Horizon("heads", "heads-unet", 16, 16),
+}
+SEEDS = (0, 1, 2)
+PLAN = [
+    *((h, arm) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
+    *((h, arm) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
+    *((h, arm) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
+]
+"""What is run with every seed, the most telling first."""
+
+
+@final
+@dataclass(frozen=True)
+class Volume:
+    """Final scores of a volume of the test set."""
+
+    n_slices: int
+    ssim: float
+    psnr: float
+
+
+@final
+@dataclass(frozen=True)
+class Bounds:
+    """SSIM of the arm and of oracles on its own network, over some of the test slices."""
+
+    n_slices: int
+    arm: float
+    fixed: float
+    na_oracle: float
+    oracle: float
+
+
+@final
+@dataclass(frozen=True)
+class JointRecord:
+    """What one arm reached with one seed."""
+
+    arm: str
+    seed: int
+    horizon: str
+    n_updates: int
+    n_sampler_updates: int
+    n_slices_seen: int
+    n_parameters: int
+    sampler_share: float
+    train_s: float
+    ssim: float
+    psnr: float
+    curve: tuple[float, ...]
+    """SSIM by moment, the start first."""
+    psnr_curve: tuple[float, ...]
+    area: float
+    """Mean of the curve over moments."""
+    volumes: dict[str, Volume]
+    commands: tuple[str, str]
+    """What trains and what evaluates."""
+    settings: dict[str, Any]
+    """Those of the run, without method, policy and seed: only records that agree are compared."""
+    device: str
+    commit: str | None = None
+    bounds: Bounds | None = None
+    sampler: dict[str, Any] = field(default_factory=dict)
+    """Settings of the sampler's own."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Records of one key are compared."""
+        return self.horizon, json.dumps(self.settings, sort_keys=True)
+
+
+def volumes_of(scores: Scores) -> dict[str, Volume]:
+    """Return the mean final scores of every volume."""
+    found, names = {}, np.array(scores.volumes)
+    for name in dict.fromkeys(scores.volumes):
+        values = scores.values[names == name, -1]
+        found[name] = Volume(len(values), float(values[:, 0].mean()), float(values[:, 1].mean()))
+    return found
+
+
+def read_records(folder: Path = RECORDS) -> list[JointRecord]:
+    """Return all records, in the order of the plan."""
+    files = sorted(folder.glob("*.json"))
+    found = [read(JointRecord, json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    order = [*HORIZONS]
+    return sorted(found, key=lambda x: (order.index(x.horizon), ARMS.index(x.arm), x.seed))
+
+
+@final
+@dataclass(frozen=True)
+class Paired:
+    """One arm against the refitted fixed order, over the seeds that both have."""
+
+    seeds: tuple[int, ...]
+    difference: float
+    interval: tuple[float, float] | None
+
+
+def paired(arm: Sequence[JointRecord], fixed: Sequence[JointRecord]) -> Paired | None:
+    """Return the mean difference in final SSIM, paired by seed and volume; None without a pair."""
+    seeds = sorted({one.seed for one in arm} & {one.seed for one in fixed})
+    if not seeds:
+        return None
+    differences = []
+    for seed in seeds:
+        (one,), (other,) = ([x for x in part if x.seed == seed] for part in (arm, fixed))
+        if {k: v.n_slices for k, v in one.volumes.items()} != {
+            k: v.n_slices for k, v in other.volumes.items()
+        }:
+            raise ConfigError(f"{one.arm} and {other.arm} were scored on other volumes")
+        differences.append([one.volumes[k].ssim - other.volumes[k].ssim for k in other.volumes])
+    volumes = fixed[0].volumes
+    # Slices of a volume stand for it as often as there are of them.
+    counts = [one.n_slices for one in volumes.values()]
+    values = np.repeat(np.mean(differences, axis=0), counts)
+    names = [name for name, n in zip(volumes, counts, strict=True) for _ in range(n)]
+    return Paired(tuple(seeds), float(values.mean()), bootstrap_interval(values, names))
+
+
+def groups_of(records: Sequence[JointRecord]) -> list[dict[str, list[JointRecord]]]:
+    """Return the records of each comparison by arm; what is not compared stands apart."""
+    found: dict[tuple[str, str], dict[str, list[JointRecord]]] = {}
+    for one in records:
+        found.setdefault(one.key, {}).setdefault(one.arm, []).append(one)
+    return list(found.values())
+
+
+def table(records: Sequence[JointRecord]) -> str:
+    """Return the table of all comparisons, and what was not run."""
+    head = (
+        *("horizon", "network", "updates", "arm", "seeds", "SSIM", "area", "PSNR"),
+        *("minus `fixed`, 95 % interval", "oracle on its network", "time, sampler's share"),
+    )
+    lines = [head, ("---",) * len(head)]
+    for group in groups_of(records):
+        lines += [_line(arm, group) for arm in group.values()]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{text}\nNot run: {', '.join(not_run(records)) or 'nothing of the plan'}.\n"
+
+
+def not_run(records: Sequence[JointRecord]) -> list[str]:
+    """Return what of the plan has no record, in words."""
+    done = {(one.horizon, one.arm, one.seed) for one in records}
+    found = []
+    for horizon, arm in PLAN:
+        seeds = [str(seed) for seed in SEEDS if (horizon, arm, seed) not in done]
+        if seeds:
+            found.append(f"{horizon} `{arm}` ({', '.join(seeds)})")
+    return found
+
+
+def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tuple[str, ...]:
+    first = arm[0]
+    found = None if first.arm == REFERENCE else paired(arm, group.get(REFERENCE, []))
+    minus = "-"
+    if found is not None:
+        low, high = map(number, found.interval or (np.nan, np.nan))
+        minus = f"{number(found.difference, is_signed=True)} ({low} to {high})"
+    bounds = [one.bounds for one in arm if one.bounds is not None]
+    oracle = "-" if not bounds else number(float(np.mean([x.oracle for x in bounds])))
+    ssim = [one.ssim for one in arm]
+    minutes = np.mean([one.train_s for one in arm]) / 60
+    share = np.mean([one.sampler_share for one in arm])
+    return (
+        first.horizon,
+        f"{first.n_parameters / 1e6:.1f} million",
+        f"{first.n_updates:,}",
+        f"`{first.arm}`",
+        ", ".join(str(one.seed) for one in arm),
+        spread(float(np.mean(ssim)), std_over_seeds(ssim)),
+        number(float(np.mean([one.area for one in arm]))),
+        f"{np.mean([one.psnr for one in arm]):.2f}",
+        minus,
+        oracle,
+        f"{minutes:.1f} min, {100 * share:.0f} %",
+    )
+
+
+def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
+    """Return a row for each arm of the first comparison of each horizon, best first."""
+    rows: dict[str, list[LeaderboardRow]] = {}
+    for group in groups_of(records):
+        horizon = next(iter(group.values()))[0].horizon
+        if horizon in rows or REFERENCE not in group:
+            continue
+        rows[horizon] = []
+        for arm in group.values():
+            found = paired(arm, group[REFERENCE])
+            if found is None:
+                continue
+            # Arm and reference are of the same seeds: means then differ by the difference.
+            own = [one for one in arm if one.seed in found.seeds]
+            rows[horizon].append(_row(own, found))
+    return [row for part in rows.values() for row in sorted(part, key=lambda x: -x.ssim_mean)]
+
+
+def _row(arm: Sequence[JointRecord], found: Paired) -> LeaderboardRow:
+    first, ssim = arm[0], [one.ssim for one in arm]
+    bounds = [one.bounds for one in arm if one.bounds is not None]
+    means = [
+        float(np.mean([getattr(x, k) for x in bounds])) for k in ("arm", "na_oracle", "oracle")
+    ]
+    is_reference = first.arm == REFERENCE
+    return LeaderboardRow(
+        store=HORIZONS[first.horizon].store,
+        horizon=first.horizon,
+        method=first.arm,
+        n_seeds=len(arm),
+        ssim_mean=float(np.mean(ssim)),
+        ssim_std=std_over_seeds(ssim),
+        gap_closed=gap_closed(*means) if bounds else None,
+        difference_to_fixed=0.0 if is_reference else found.difference,
+        interval=None if is_reference else found.interval,
+        command=first.commands[1],
+        reconstruction="joint",
+    )

@@ -1,0 +1,146 @@
+"""Records of joint trainings are made by one command each, and paired by seed and volume."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError
+from kscout.evaluation.statistics import bootstrap_interval
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Any]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def records(scripts: Any) -> ModuleType:
+    return scripts("joint_records")
+
+
+def record(records: ModuleType, arm: str, seed: int, ssim: list[float], **changes: Any) -> Any:
+    """Return a record with these scores of three volumes of one, two and three slices."""
+    volumes = {
+        name: records.Volume(n, value, 30.0)
+        for name, n, value in zip("abc", (1, 2, 3), ssim, strict=True)
+    }
+    mean = float(np.average(ssim, weights=[1, 2, 3]))
+    bounds = records.Bounds(2, 0.8, 0.79, 0.7, 0.9)
+    own: dict[str, Any] = {
+        **{"arm": arm, "seed": seed, "horizon": "knee-base", "n_updates": 6000},
+        **{"n_sampler_updates": 3, "n_slices_seen": 5, "n_parameters": 837635},
+        **{"sampler_share": 0.25, "train_s": 90.0, "ssim": mean, "psnr": 30.0},
+        **{"curve": (0.5, mean), "psnr_curve": (20.0, 30.0), "area": (0.5 + mean) / 2},
+        **{"volumes": volumes, "commands": ("train", "evaluate"), "settings": {"a": 1}},
+        **{"device": "cpu", "bounds": bounds},
+    }
+    return records.JointRecord(**{**own, **changes})
+
+
+def test_arms_are_paired_by_seed_and_volume(records: ModuleType) -> None:
+    fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    dense = [
+        record(records, "dense", 0, [0.71, 0.82, 0.63]),
+        record(records, "dense", 1, [0.73, 0.80, 0.61]),
+        record(records, "dense", 2, [0.0, 0.0, 0.0]),
+    ]
+    found = records.paired(dense, fixed)
+    by_volume = np.array([0.02, 0.01, 0.02])
+    assert found.seeds == (0, 1)
+    assert found.difference == pytest.approx((0.02 + 2 * 0.01 + 3 * 0.02) / 6)
+    slices, names = by_volume[[0, 1, 1, 2, 2, 2]], list("abbccc")
+    assert found.interval == pytest.approx(bootstrap_interval(slices, names))
+    assert records.paired(dense[2:], fixed) is None
+    other = replace(fixed[0], volumes={"a": records.Volume(9, 0.7, 30.0)})
+    with pytest.raises(ConfigError, match="scored on other volumes"):
+        records.paired(dense, [other])
+
+
+def test_rows_of_the_leaderboard_are_of_the_seeds_that_both_have(records: ModuleType) -> None:
+    fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    dense = [record(records, "dense", seed, [0.72, 0.8, 0.6]) for seed in (1, 2)]
+    apart = record(records, "dense", 0, [0.9, 0.9, 0.9], settings={"a": 2})
+    rows = records.leaderboard_rows([*fixed, *dense, apart])
+    assert [(row.method, row.n_seeds, row.reconstruction) for row in rows] == [
+        ("dense", 1, "joint"),
+        ("fixed", 2, "joint"),
+    ]
+    assert rows[0].difference_to_fixed == pytest.approx(rows[0].ssim_mean - rows[1].ssim_mean)
+    assert rows[0].gap_closed == pytest.approx((0.8 - 0.7) / (0.9 - 0.7))
+    assert (rows[1].difference_to_fixed, rows[1].interval) == (0.0, None)
+
+
+def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
+    fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
+    dense = record(records, "dense", 0, [0.71, 0.82, 0.63])
+    text = records.table([fixed, dense])
+    assert "| `dense` | 0 | .7067 | .6033 | 30.00 | +.0233 (.0100 to .0300) | .9000 |" in text
+    missing = text.partition("Not run: ")[2]
+    assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
+
+
+def test_the_page_has_the_table_of_the_records(scripts: Any, records: ModuleType) -> None:
+    script, tables = scripts("joint"), scripts("tables")
+    text = (tables.ROOT / script.PAGE).read_text(encoding="utf-8")
+    table = records.table(records.read_records())
+    assert tables.written(text, {script.TABLE: table}) == text, "run benchmarks/joint.py --table"
+
+
+def test_a_command_makes_a_record(
+    scripts: Any, records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(records.HORIZONS["knee-8x"], n_initial=2, steps=2)
+    monkeypatch.setitem(records.HORIZONS, "knee-8x", short)
+    random = np.random.default_rng(0)
+    with StoreWriter(tmp_path / "store", {"made by": "tests"}) as writer:
+        for split, names in (("train", "a"), ("val", "b"), ("test", "cd")):
+            for name in names:
+                writer.append(split, name, random.random((2, 8, 12), dtype=np.float32))
+        writer.finish()
+    common = [
+        *("--data", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")),
+        *("--records", str(tmp_path), "--horizon", "knee-8x", "--start", "nothing"),
+        *("--channels", "2", "--updates", "2", "--oracle-slices", "1", "--device", "cpu"),
+        *("--set", "reconstructor.n_pools=2", "--set", "training.n_epochs=1"),
+        *("--set", "training.batch_size=2"),
+    ]
+    joint = scripts("joint")
+    for arm in ("fixed", "random"):
+        assert joint.main(["--arm", arm, "--seed", "3", *common]) == 0
+    fixed, drawn = records.read_records(tmp_path)
+    assert (fixed.arm, drawn.arm, fixed.seed, fixed.n_updates) == ("fixed", "random", 3, 2)
+    assert fixed.key == drawn.key
+    assert fixed.n_slices_seen == drawn.n_slices_seen == 4
+    assert len(fixed.curve) == 3 and fixed.curve[-1] == fixed.ssim
+    assert fixed.area == pytest.approx(np.mean(fixed.curve))
+    assert {name: one.n_slices for name, one in fixed.volumes.items()} == {"c": 2, "d": 2}
+    by_slice = [one.ssim for one in fixed.volumes.values()]
+    assert fixed.ssim == pytest.approx(np.mean(by_slice))
+    assert fixed.bounds.n_slices == 1
+    assert "--argmax" in fixed.commands[1] and "--trajectories 4" in drawn.commands[1]
+    assert records.paired([drawn], [fixed]).seeds == (3,)
+
+
+def test_a_run_that_is_stopped_leaves_no_record(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joint = scripts("joint")
+
+    def stopped(*_: object) -> None:
+        raise TimeoutError("8 minutes are over")
+
+    monkeypatch.setattr(joint, "run_arm", stopped)
+    assert joint.main(["--arm", "dense", "--records", str(tmp_path)]) == 1
+    assert not list(tmp_path.iterdir())
