@@ -16,7 +16,6 @@ _PACKED = "an archive; unpack it"
 
 _BY_SUFFIX = {
     ".dat": _RAW.format("a Siemens scanner (twix)"),
-    ".mrd": _RAW.format("ISMRMRD"),
     ".7": _RAW.format("a GE scanner (P-file)"),
     ".raw": _RAW.format("a scanner"),
     ".nrrd": _IMAGES.format("3D Slicer (NRRD)"),

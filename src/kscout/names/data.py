@@ -59,8 +59,8 @@ RAW_FORMATS: Mapping[str, FormatEntry] = {
     "fastmri": FormatEntry(
         "kscout.data.formats.hdf5_kspace:read_hdf5_kspace",
         "k-space in HDF5",
-        suffixes=(".h5", ".hdf5"),
-        options=("key", "axes"),
+        suffixes=(".h5", ".hdf5", ".mrd"),
+        options=("key", "axes", "header"),
     ),
     "bart": FormatEntry(
         "kscout.data.formats.bart:read_bart",

@@ -97,7 +97,7 @@ def _spacing(file: h5py.File, path: Path) -> tuple[float, float] | None:
     # Nothing but the target is required: where the header cannot be read, there is none.
     with suppress(Exception):
         if header := find_dataset(file, path, "ismrmrd_header"):
-            space = read_header(header[()])[0].reconstructed
+            space = read_header(header[()]).encodings[0].reconstructed
             return space and space.spacing_mm
     return None
 

@@ -1,4 +1,4 @@
-"""k-space in HDF5: fastMRI's raw files (arXiv:1811.08839), and arrays whose axes a user names."""
+"""k-space in HDF5: fastMRI's raw files (arXiv:1811.08839), MRD, and arrays with named axes."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 from kscout.data.formats.arrays import hdf5_scan, read_named
 from kscout.data.formats.hdf5 import find_dataset, text_attribute
 from kscout.data.formats.ismrmrd_header import Encoding, read_header
+from kscout.data.formats.mrd import find_measurement, read_mrd
 from kscout.data.formats.raw import RawScan
 from kscout.errors import DataError
 
@@ -19,18 +20,24 @@ _AXES = {4: ("slice", "coil", "row", "col"), 3: ("slice", "row", "col")}
 
 
 def read_hdf5_kspace(
-    path: Path, key: str | None = None, axes: tuple[str, ...] | None = None
+    path: Path,
+    key: str | None = None,
+    axes: tuple[str, ...] | None = None,
+    header: Path | None = None,
 ) -> RawScan:
     """Return the k-space of a file.
 
     Args:
         path: the file.
-        key: the data set of the k-space, where it is not fastMRI's.
+        key: the data set of the k-space, where it is not fastMRI's, or the group of a measurement.
         axes: names of its axes, where they are not fastMRI's.
+        header: of an MRD file without one.
     """
     if axes is not None:
         return read_named(path, key, axes)
     with h5py.File(path, "r") as file:
+        if (group := find_measurement(file, key)) is not None:
+            return read_mrd(path, group, header)
         data = find_dataset(file, path, key or _KSPACE)
         if data is None or data.shape is None or len(data.shape) not in _AXES:
             found = f"of shape {data.shape}" if data is not None else "not there"
@@ -40,18 +47,18 @@ def read_hdf5_kspace(
             )
         known: dict[str, Any] = {"acquisition": text_attribute(file, "acquisition")}
         known["measured"] = _mask(file, path, data.shape[-1])
-        header = _header(file, path)
-        if header and header.encoded and header.encoded.matrix[0] == data.shape[-2]:
-            known |= {"n_readout": header.n_readout, "spacing_mm": header.encoded.spacing_mm}
+        encoding = _encoding(file, path)
+        if encoding and encoding.encoded and encoding.encoded.matrix[0] == data.shape[-2]:
+            known |= {"n_readout": encoding.n_readout, "spacing_mm": encoding.encoded.spacing_mm}
         n_axes = len(data.shape)
     return hdf5_scan(path, key or _KSPACE, _AXES[n_axes], **known)
 
 
-def _header(file: h5py.File, path: Path) -> Encoding | None:
+def _encoding(file: h5py.File, path: Path) -> Encoding | None:
     # Nothing but the k-space is required: where the header cannot be read, there is none.
     with suppress(Exception):
         if (found := find_dataset(file, path, "ismrmrd_header")) is not None:
-            return read_header(found[()])[0]
+            return read_header(found[()]).encodings[0]
     return None
 
 

@@ -44,14 +44,23 @@ class Encoding(NamedTuple):
         return n_rows if not 0 < kept < whole else max(1, round(n_rows * kept / whole))
 
 
-def read_header(text: str | bytes) -> list[Encoding]:
-    """Return the encodings of a header; raises whatever is wrong with it."""
+class Header(NamedTuple):
+    """What kscout reads of a header."""
+
+    encodings: list[Encoding]
+    protocol: str
+    """The name of the measurement; empty where it has none."""
+
+
+def read_header(text: str | bytes) -> Header:
+    """Read a header; raises whatever is wrong with it."""
     if len(text) > _LARGEST:
         raise ValueError(f"its header has {len(text)} characters")
     if b"<!DOCTYPE" in (text if isinstance(text, bytes) else text.encode()):
         raise ValueError("its header declares a document type")
     root = ElementTree.fromstring(text)
-    return [_encoding(part) for part in root.findall("{*}encoding")]
+    protocol = root.findtext("{*}measurementInformation/{*}protocolName") or ""
+    return Header([_encoding(part) for part in root.findall("{*}encoding")], protocol.strip())
 
 
 def _encoding(part: ElementTree.Element) -> Encoding:

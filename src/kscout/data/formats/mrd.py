@@ -1,0 +1,177 @@
+"""MRD (ISMRMRD) files: a header in XML, and lines with their counters and flags, in HDF5."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from kscout.data.formats.ismrmrd_header import Encoding, Header, read_header
+from kscout.data.formats.raw import RawScan
+from kscout.data.formats.readouts import Readouts, sort_out, whiten
+from kscout.errors import DataError
+
+_NOISE, _CALIBRATION, _CALIBRATION_TOO, _REVERSED = (1 << (bit - 1) for bit in (19, 20, 21, 22))
+_LEFT_OUT = {
+    "phase-correction": 1 << 23,
+    "navigator": 1 << 22,
+    "feedback": (1 << 25) | (1 << 27),
+    "dummy": 1 << 26,
+    "surface-coil correction": 1 << 28,
+    "phase-stabilization": (1 << 29) | (1 << 30),
+    "calibration": _CALIBRATION,
+}
+_COUNTERS = ("contrast", "phase", "repetition", "set", "slice")
+"""Those that tell slices apart, the last fastest."""
+_AT_ONCE = 1024
+"""Lines that are read together, at most."""
+
+
+def find_measurement(file: h5py.File, key: str | None = None) -> str | None:
+    """Return the group of a file that holds lines and counters; None where there is none."""
+    for name in (key,) if key else sorted(file, key=lambda name: name != "dataset"):
+        link = file.get(name, getlink=True)
+        group = file[name] if isinstance(link, h5py.HardLink) else None
+        if not isinstance(group, h5py.Group):
+            continue
+        inner = group.get("data", getlink=True)
+        data = group["data"] if isinstance(inner, h5py.HardLink) else None
+        if isinstance(data, h5py.Dataset) and set(data.dtype.names or ()) >= {"head", "data"}:
+            return name
+    return None
+
+
+def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
+    """Return the Cartesian k-space of a measurement.
+
+    Args:
+        path: the file.
+        group: of the measurement.
+        header: a file with its header, XML or HDF5, where it has none of its own.
+    """
+    with h5py.File(path, "r") as file:
+        described = read_header(_header_text(file, path, group, header))
+        heads = file[group]["data"].fields("head")[()].ravel()
+    flags = heads["flags"].astype(np.uint64)
+    is_noise = (flags & np.uint64(_NOISE)) != 0
+    serves_both = (flags & np.uint64(_CALIBRATION_TOO)) != 0
+    flags[serves_both] &= ~np.uint64(_CALIBRATION)
+    is_image, note = sort_out(flags[~is_noise], _LEFT_OUT)
+    numbers = np.flatnonzero(~is_noise)[is_image]
+    encoding, numbers, others = _choose_encoding(path, described, heads, numbers)
+    n_coils = int(heads["active_channels"][numbers[0]])
+    notes = [text for text in (note, others) if text]
+    whitening = None
+    if is_noise.any():
+        places = np.flatnonzero(is_noise)
+        whitening = whiten(path, _lines(path, group, places), n_coils)
+        notes.append(f"coils made white by {len(places)} lines of noise")
+    if encoding.encoded is None:
+        raise DataError(f"{path} has a header without an encoded space; complete it")
+    n_rows, n_cols = encoding.encoded.matrix
+    return _readouts(heads, numbers, encoding, n_cols).scan(
+        path,
+        lambda chosen: _lines(path, group, chosen),
+        size=(n_coils, n_rows, n_cols),
+        whitening=whitening,
+        acquisition=described.protocol,
+        spacing_mm=encoding.encoded.spacing_mm,
+        n_readout=encoding.n_readout,
+        notes=tuple(notes),
+    )
+
+
+def _header_text(file: h5py.File, path: Path, group: str, header: Path | None) -> bytes:
+    if header is None and "xml" in file[group]:
+        return _xml(file, group)
+    place = header or path.with_suffix(".xml")
+    if not place.is_file():
+        raise DataError(f"{path} has no header, and {place} is not there; name it with --header")
+    if not h5py.is_hdf5(place):
+        return place.read_bytes()
+    with h5py.File(place, "r") as other:
+        named = [name for name in other if isinstance(other.get(name), h5py.Group)]
+        found = [name for name in named if "xml" in other[name]]
+        if not found:
+            raise DataError(f"{place} has no header; name another file with --header")
+        return _xml(other, found[0])
+
+
+def _xml(file: h5py.File, group: str) -> bytes:
+    value = np.ravel(file[group]["xml"][()])[0]
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _choose_encoding(
+    path: Path, header: Header, heads: np.ndarray, numbers: np.ndarray
+) -> tuple[Encoding, np.ndarray, str]:
+    """Return the first encoding that has lines, those lines, and a sentence on the others."""
+    if not len(numbers):
+        raise DataError(f"{path} has no line that makes an image; copy it again")
+    space = heads["encoding_space_ref"][numbers]
+    chosen = int(space.min())
+    if chosen >= len(header.encodings):
+        raise DataError(
+            f"{path} has lines of encoding {chosen}, and its header {len(header.encodings)} "
+            "encodings; give the right one with --header"
+        )
+    encoding = header.encodings[chosen]
+    if encoding.trajectory == "epi":
+        raise DataError(
+            f"{path} is an echo-planar measurement, whose lines need a phase correction that "
+            "kscout does not do; correct and sort them first"
+        )
+    if encoding.trajectory != "cartesian":
+        raise DataError(
+            f"{path} was measured along a trajectory that is {encoding.trajectory}; kscout "
+            "acquires Cartesian columns: grid it first, or leave it out"
+        )
+    mine = numbers[space == chosen]
+    if encoding.n_depth > 1 or heads["idx"]["kspace_encode_step_2"][mine].any():
+        raise DataError(
+            f"{path} encodes two phase directions (three-dimensional); transform it along one of "
+            "them, and import its slices as an array with --axes"
+        )
+    n_others = len(numbers) - len(mine)
+    return encoding, mine, f"left out {n_others} lines of other encodings" if n_others else ""
+
+
+def _readouts(heads: np.ndarray, numbers: np.ndarray, encoding: Encoding, n_cols: int) -> Readouts:
+    mine = heads[numbers]
+    before, after, samples, center = (
+        mine[name].astype(np.int64)
+        for name in ("discard_pre", "discard_post", "number_of_samples", "center_sample")
+    )
+    # Some converters do not fill the center in.
+    center = np.where(center == 0, samples // 2, center)
+    reverses = (mine["flags"].astype(np.uint64) & np.uint64(_REVERSED)) != 0
+    n_samples = samples - before - after
+    middle = n_cols // 2 if encoding.center is None else encoding.center
+    return Readouts(
+        number=numbers,
+        place=np.stack([mine["idx"][name] for name in _COUNTERS], axis=1).astype(np.int64),
+        column=mine["idx"]["kspace_encode_step_1"].astype(np.int64) - middle + n_cols // 2,
+        n_samples=n_samples,
+        # Of a line that is turned around, so that those of whole lines stay where they are.
+        center=np.where(reverses, n_samples - center + before, center - before),
+        is_reversed=reverses,
+    )
+
+
+def _lines(path: Path, group: str, numbers: np.ndarray) -> list[np.ndarray]:
+    """Read lines, coil x sample, without what their heads discard; neighbors are read together."""
+    found: list[np.ndarray] = []
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    with h5py.File(path, "r") as file:
+        data = file[group]["data"]
+        for run in np.split(numbers, breaks):
+            for part in np.split(run, range(_AT_ONCE, len(run), _AT_ONCE)):
+                found += [_values(row) for row in data[int(part[0]) : int(part[-1]) + 1]]
+    return found
+
+
+def _values(row: np.void) -> np.ndarray:
+    head = row["head"]
+    values = np.asarray(row["data"], dtype="<f4").view(np.complex64)
+    values = values.reshape(int(head["active_channels"]), int(head["number_of_samples"]))
+    end = values.shape[1] - int(head["discard_post"])
+    return values[:, int(head["discard_pre"]) : end]

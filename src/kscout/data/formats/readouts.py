@@ -1,0 +1,145 @@
+"""Measured lines become slices: placed by their counters, averaged, reversed, whitened."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Bool, Complex64, Int, Shaped
+
+from kscout.data.formats.raw import RawScan, Slices, check_shape
+from kscout.errors import DataError
+
+Line = Complex64[np.ndarray, "coil sample"]
+ReadLines = Callable[[np.ndarray], list[np.ndarray]]
+"""Reads the lines of given numbers, in rising order: each coil x sample."""
+
+_NOISE_SAMPLES = 2**18
+"""Samples of noise that are looked at, at most."""
+
+
+@final
+@dataclass(frozen=True)
+class Readouts:
+    """The lines of a measurement that make its images, one entry each."""
+
+    number: Int[np.ndarray, " line"]
+    """Where it lies in the file."""
+    place: Int[np.ndarray, "line counter"]
+    """Counters that tell slices apart, such as contrast, repetition and slice."""
+    column: Int[np.ndarray, " line"]
+    n_samples: Int[np.ndarray, " line"]
+    center: Int[np.ndarray, " line"]
+    """The sample that is the center of k-space."""
+    is_reversed: Bool[np.ndarray, " line"]
+
+    def scan(
+        self,
+        path: Path,
+        read_lines: ReadLines,
+        *,
+        size: tuple[int, int, int],
+        whitening: Complex64[np.ndarray, "coil coil"] | None = None,
+        **known: Any,  # noqa: ANN401 - more fields of the scan
+    ) -> RawScan:
+        """Return the slices that the lines make.
+
+        Args:
+            path: the file, for messages.
+            read_lines: reads some of them.
+            size: coils, rows and columns.
+            whitening: multiplies coils, so that their noise is white.
+            known: more fields of the scan.
+        """
+        n_coils, n_rows, n_cols = size
+        places, owner = np.unique(self.place, axis=0, return_inverse=True)
+        shape = (len(places), n_coils, n_rows, n_cols)
+        check_shape(path, shape)
+        self._check(path, n_rows, n_cols)
+        order = np.argsort(owner.ravel(), kind="stable")
+        ends = np.searchsorted(owner.ravel()[order], np.arange(len(places) + 1))
+
+        def read(first: int, last: int) -> Slices:
+            found = np.zeros((last - first, *shape[1:]), dtype=np.complex64)
+            for number in range(first, last):
+                mine = np.sort(order[ends[number] : ends[number + 1]])
+                self._fill(found[number - first], mine, read_lines, path)
+            if whitening is not None:
+                found = np.einsum("ij,sjrc->sirc", whitening, found).astype(np.complex64)
+            return found
+
+        return RawScan(shape, read, **known)
+
+    def _check(self, path: Path, n_rows: int, n_cols: int) -> None:
+        bad = np.flatnonzero((self.column < 0) | (self.column >= n_cols))
+        if len(bad):
+            raise DataError(
+                f"{path} has line {int(self.number[bad[0]])} at column {int(self.column[bad[0]])} "
+                f"of an encoded matrix of {n_cols}; correct the header's encoding limits"
+            )
+        first = n_rows // 2 - self.center
+        bad = np.flatnonzero((first < 0) | (first + self.n_samples > n_rows))
+        if len(bad):
+            raise DataError(
+                f"{path} has line {int(self.number[bad[0]])} of {int(self.n_samples[bad[0]])} "
+                f"samples, its center {int(self.center[bad[0]])}, in a matrix of {n_rows} rows; "
+                "correct the header's matrix size"
+            )
+
+    def _fill(self, found: np.ndarray, mine: np.ndarray, read_lines: ReadLines, path: Path) -> None:
+        """Put lines into a slice, and take the mean of those of one column."""
+        n_rows, count = found.shape[-2], np.zeros(found.shape[-1], dtype=np.int64)
+        for line, values in zip(mine, read_lines(self.number[mine]), strict=True):
+            if values.shape != (len(found), self.n_samples[line]):
+                raise DataError(
+                    f"{path} has line {int(self.number[line])} of {values.shape} coils and samples "
+                    f"among lines of {len(found)} coils; split it up"
+                )
+            if self.is_reversed[line]:
+                values = values[:, ::-1]
+            first = n_rows // 2 - int(self.center[line])
+            column = int(self.column[line])
+            found[:, first : first + values.shape[1], column] += values
+            count[column] += 1
+        found /= np.maximum(count, 1).astype(np.float32)
+
+
+def whiten(path: Path, lines: list[np.ndarray], n_coils: int) -> Complex64[np.ndarray, "coil coil"]:
+    """Return what makes noise white, from lines that hold nothing else; the mean level stays.
+
+    Args:
+        path: the file, for messages.
+        lines: of noise.
+        n_coils: that every one must have.
+    """
+    if any(len(line) != n_coils for line in lines):
+        raise DataError(f"{path} has noise of other coils than its {n_coils}; split it up")
+    noise = np.concatenate(lines, axis=1)[:, :_NOISE_SAMPLES].astype(np.complex128)
+    covariance = noise @ noise.conj().T / max(noise.shape[1], 1)
+    level = covariance.trace().real / n_coils
+    weakest = np.linalg.eigvalsh(covariance)[0]
+    if noise.shape[1] < 2 * n_coils or not weakest > 1e-6 * level:
+        raise DataError(
+            f"{path} has a noise scan of {noise.shape[1]} samples that tells not all of its "
+            f"{n_coils} coils apart; remove the noise scan, or the coils that hear nothing"
+        )
+    return np.linalg.inv(np.linalg.cholesky(covariance / level)).astype(np.complex64)
+
+
+def sort_out(
+    flags: Shaped[np.ndarray, " line"], left_out: Mapping[str, int]
+) -> tuple[Bool[np.ndarray, " line"], str]:
+    """Return the lines that make images, and a sentence on the others.
+
+    Args:
+        flags: of every line, bits.
+        left_out: bits of lines of other purposes, by what a sentence calls them.
+    """
+    is_image = np.ones(len(flags), dtype=bool)
+    counts = []
+    for word, bits in left_out.items():
+        found = is_image & ((flags & np.uint64(bits)) != 0)
+        is_image &= ~found
+        counts += [f"{int(found.sum())} {word}"] if found.any() else []
+    return is_image, f"left out {', '.join(counts)} lines" if counts else ""
