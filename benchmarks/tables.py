@@ -6,7 +6,8 @@
 `tables.toml` lays them out. A cell is text in which `{ssim H/M}` stands for the final SSIM of a
 method M under a horizon H, `{minus H/M}` for its difference to the fixed order with the 95 %
 interval (`joint:H/M` for a method that has a network of its own), `{paper S/M}` for what the paper
-prints, and `{gap S}` for its oracle minus its NA oracle.
+prints, `{gap S}` for its oracle minus its NA oracle, and `{size NAME}` for the size of a file of the
+zoo.
 Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
 as they were written down) and the paper's numbers.
 """
@@ -21,6 +22,7 @@ from leaderboard import LEADERBOARD, LeaderboardRow, read_leaderboard
 from kscout.errors import DataError
 from kscout.evaluation.paper_numbers import SSIM
 from kscout.files import write_text
+from kscout.zoo import zoo_file
 
 ROOT = Path(__file__).parents[1]
 LAYOUT = Path(__file__).with_name("tables.toml")
@@ -36,6 +38,11 @@ def marker(name: str) -> str:
 def number(value: float, *, is_signed: bool = False) -> str:
     """Return four digits, without the zero before the point."""
     return f"{value:{'+' if is_signed else ''}.4f}".replace("0.", ".", 1)
+
+
+def size(n_bytes: int) -> str:
+    """Return bytes, or megabytes to two digits."""
+    return f"{n_bytes} bytes" if n_bytes < 1e5 else f"{n_bytes / 1e6:.2g} MB"
 
 
 def spread(mean: float, std: float | None) -> str:
@@ -73,6 +80,8 @@ def filled(cell: str, records: dict[str, LeaderboardRow]) -> str:
             return spread(*SSIM[horizon][method])
         if what == "gap":
             return number(SSIM[ref]["oracle"][0] - SSIM[ref]["na-oracle"][0], is_signed=True)
+        if what == "size":
+            return size(zoo_file(ref).stat().st_size)
         if ref not in records:
             raise DataError(f"tables.toml names {ref}, of which there is no record")
         row = records[ref]
@@ -83,7 +92,7 @@ def filled(cell: str, records: dict[str, LeaderboardRow]) -> str:
         low, high = map(number, row.interval)
         return f"{number(row.difference_to_fixed, is_signed=True)} ({low} to {high})"
 
-    return re.sub(r"\{(ssim|minus|paper|gap) ([^}]+)\}", found, cell)
+    return re.sub(r"\{(ssim|minus|paper|gap|size) ([^}]+)\}", found, cell)
 
 
 def tables() -> dict[str, dict[str, str]]:

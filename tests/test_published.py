@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kscout.errors import DataError
+from kscout.zoo import ZOO
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SAMPLE = json.loads((BENCHMARKS / "recomputed.json").read_text(encoding="utf-8"))
@@ -30,6 +31,11 @@ def test_tables_of_documents_are_written_from_records(scripts: Any) -> None:
     for file, own in tables.tables().items():
         text = (tables.ROOT / file).read_text(encoding="utf-8")
         assert tables.written(text, own) == text, f"run `python benchmarks/tables.py`: {file}"
+
+
+def test_the_zoo_is_listed_whole(scripts: Any) -> None:
+    listed = scripts("tables").tables()["docs/zoo.md"]["zoo"]
+    assert [line.split("`")[1] for line in listed.splitlines()[2:]] == list(ZOO)
 
 
 def test_a_number_that_drifts_changes_its_document(scripts: Any) -> None:

@@ -43,7 +43,12 @@ def zoo_path(source: str | Path) -> Path | None:
     """
     if not isinstance(source, str) or source not in ZOO or Path(source).exists():
         return None
-    return _FOLDER / f"{source}.safetensors"
+    return zoo_file(source)
+
+
+def zoo_file(name: str) -> Path:
+    """Return the weights of an entry."""
+    return _FOLDER / f"{name}.safetensors"
 
 
 def zoo_names(kind: str) -> list[str]:
@@ -58,4 +63,4 @@ def zoo_card(name: str) -> str:
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
-__all__ = ["ZOO", "as_shipped", "zoo_card", "zoo_names", "zoo_path"]
+__all__ = ["ZOO", "as_shipped", "zoo_card", "zoo_file", "zoo_names", "zoo_path"]
