@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kscout.cli import app
 from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
-from kscout.demo.commands import as_shell, commands_of, untrained_script
+from kscout.demo.commands import commands_of, untrained_script
 from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
@@ -19,6 +19,7 @@ from kscout.demo.stages import INPUTS, leads_of, typical_slice
 from kscout.evaluation.results import read_scores
 from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.tables import Measured
+from kscout.report.commands import as_shell
 from kscout.report.page import tables_of
 
 # One worker makes what all of these tests look at.

@@ -1,15 +1,20 @@
 """From folders to one page that needs nothing else, or to tables and figures."""
 
+import json
 import re
+import shlex
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from kscout.cli import app
 from kscout.errors import DataError
 from kscout.evaluation.prepare import EvaluationSetting
 from kscout.evaluation.recording import _MOST_PIXELS, QUANTILES
-from kscout.figures.blocks import Prose, Section
+from kscout.figures.blocks import Prose, Section, Widget
 from kscout.player import save_acquisition
 from kscout.report.build import PICTURE_BYTES, build_report, write_report
 from kscout.report.evaluations import facts_html, policy_table
@@ -33,7 +38,28 @@ def titles(folder: Path) -> list[str]:
 def test_a_section_appears_only_where_there_is_data(results: Path) -> None:
     scores = ["Difference to fixed", "Scores", "SSIM by step", "SSIM and PSNR"]
     assert titles(results) == ["One acquisition, step by step", *scores, "Training"]
-    assert titles(results / "greedy-seed0") == ["Training"]
+    assert titles(results / "greedy-seed0") == ["Training", "To see more"]
+
+
+def test_runs_alone_tell_which_command_makes_pictures_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in range(2):
+        run = write_run(tmp_path / "runs" / f"greedy-seed{seed}", seed=seed)
+        told = run / "provenance.json"
+        command = "kscout train policy --data 'my store' --reconstructor=runs/unet --steps 9"
+        told.write_text(json.dumps({**json.loads(told.read_text()), "command": command}))
+    *_, last = build_report(["runs"]).sections
+    (code,) = [block.html for block in last.blocks if isinstance(block, Widget)]
+    words = shlex.split(unescape(re.sub("<[^>]*>", "", code)).replace("\\\n", " "))
+    assert words == shlex.split(
+        "kscout evaluate --data 'my store' --reconstructor runs/unet --n-initial 3 --steps 9 "
+        "--policy random --policy fixed --policy runs/greedy-seed0 --policy runs/greedy-seed1 "
+        "--out results kscout report results --out report.html"
+    )
+    assert get_command(app).commands["evaluate"].make_context("evaluate", words[2:-5])
+    assert "0.6530 after epoch 7" in build_report(["runs/greedy-seed0"]).front.summary[0]
 
 
 def test_folders_may_be_given_as_text(results: Path) -> None:

@@ -1,9 +1,5 @@
 """The demo as commands: what a user types to redo each step by hand."""
 
-import re
-import shlex
-import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 from kscout.config import to_table
@@ -20,7 +16,6 @@ from kscout.evaluation.compare import EvaluationSetting, request_of
 from kscout.names import ESTIMATORS
 from kscout.runs import CONFIG
 
-_LINE_LENGTH = 84
 EVALUATE = "Evaluate all policies"
 
 
@@ -62,15 +57,6 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
             [SHOWN_BASELINE], store, "zero-filled", zoo.evaluation(one), plain
         )
     return found
-
-
-def as_shell(words: Sequence[str]) -> str:
-    """Return a command as a shell takes it, in lines that fit a page; an option keeps its value."""
-    parts = re.split(" (?=--)", shlex.join(words))
-    # Spaces inside a part are hidden from the wrapping.
-    whole = " ".join(part.replace(" ", "\0") for part in parts)
-    lines = textwrap.wrap(whole, _LINE_LENGTH, break_long_words=False, break_on_hyphens=False)
-    return " \\\n    ".join(lines).replace("\0", " ")
 
 
 def untrained_script(settings: DemoSettings, folder: DemoFolder) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kscout.data.store import Store
-from kscout.demo.commands import EVALUATE, as_shell, commands_of, untrained_script
+from kscout.demo.commands import EVALUATE, commands_of, untrained_script
 from kscout.demo.paper_size import paper_size_section, tell_scores
 from kscout.demo.settings import (
     CLAIMED,
@@ -24,14 +24,11 @@ from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.pictures import draw_montage
 from kscout.report.build import build_report, write_report
+from kscout.report.commands import as_shell, code_html
 from kscout.report.folders import search
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
 _N_SHOWN = 8
-_CODE_STYLE = (
-    "overflow-x:auto;background:var(--panel);padding:.8rem 1rem;border-radius:8px;"
-    "font-size:.82rem;line-height:1.5;margin:0 0 1rem"
-)
 
 
 def write_demo_page(
@@ -126,7 +123,4 @@ def commands_section(settings: DemoSettings, folder: DemoFolder) -> Section:
 
 
 def _code(title: str, text: str) -> str:
-    return (
-        f'<p style="margin:0 0 .3rem"><b>{escape(title)}</b></p>'
-        f'<pre tabindex="0" style="{_CODE_STYLE}"><code>{escape(text)}</code></pre>'
-    )
+    return f'<p style="margin:0 0 .3rem"><b>{escape(title)}</b></p>{code_html(text)}'

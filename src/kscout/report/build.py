@@ -14,6 +14,7 @@ from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.files import locked, write_text
 from kscout.names import ANALYSES
 from kscout.player import acquisition_player
+from kscout.report.commands import how_to_see
 from kscout.report.evaluations import curves_of, overview_table, result_parts
 from kscout.report.folders import Found, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
@@ -53,6 +54,7 @@ def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> 
     # Colors may be too few for all policies, but not for those that are shown side by side.
     styles = styles_of(sorted(curves, key=lambda curve: curve.name not in first))
     sections = [*_evaluation_sections(found, styles), *analysis_sections(found, styles)]
+    sections.append(_next_section(found))
     return Report(
         front=_front(found, title),
         sections=tuple(section for section in sections if section.blocks),
@@ -114,6 +116,12 @@ def _evaluation_sections(found: Found, styles: dict[str, LineStyle]) -> list[Sec
     return [*sections, Section(PLAYER_TITLE, tuple(loose))]
 
 
+def _next_section(found: Found) -> Section:
+    """Return how to come to pictures, where runs were trained and nothing else."""
+    has_more = found.evaluations or found.acquisitions or found.tables
+    return Section("To see more", () if has_more else how_to_see(found.runs))
+
+
 def _players(found: Found, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:
     """Return the slices that were recorded in each folder; together they stay within bounds."""
     colors = {
@@ -149,8 +157,14 @@ def _front(found: Found, title: str | None) -> Front:
             facts={"Evaluations": str(len(evaluations)), "Protocol": protocols},
         )
     n_runs = len(found.runs)
-    words = f"{n_runs} training run{'s' if n_runs != 1 else ''}, not yet compared on test data."
-    return Front(title or "Training runs", (words,), facts={"Runs": str(n_runs)})
+    if n_runs != 1 or not found.runs[0].metrics:
+        words = f"{n_runs} training run{'s' if n_runs != 1 else ''}, not yet compared on test data."
+        return Front(title or "Training runs", (words,))
+    run, last = found.runs[0], found.runs[0].metrics[-1]
+    words = f"**{run.path.name}**, not yet compared on test data"
+    if isinstance(score := last.get("val_ssim"), int | float):
+        words += f", reaches validation SSIM {score:.4f} after epoch {last.get('epoch')}"
+    return Front(title or "One training run", (f"{words}.",))
 
 
 def write_report(

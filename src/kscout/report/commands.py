@@ -1,0 +1,95 @@
+"""Commands on a page: how they are written, and which one comes next."""
+
+import re
+import shlex
+import textwrap
+from collections.abc import Sequence
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+
+from kscout.figures.blocks import Block, Prose, Widget
+from kscout.runs import RunRecord
+
+_LINE_LENGTH = 84
+_CODE_STYLE = (
+    "overflow-x:auto;background:var(--panel);padding:.8rem 1rem;border-radius:8px;"
+    "font-size:.82rem;line-height:1.5;margin:0 0 1rem"
+)
+_OUT = "results"
+_MOST_RUNS = 5
+"""Runs that one command names."""
+
+
+def as_shell(words: Sequence[str]) -> str:
+    """Return a command as a shell takes it, in lines that fit a page; an option keeps its value."""
+    parts = re.split(" (?=--)", shlex.join(words))
+    # Spaces inside a part are hidden from the wrapping.
+    whole = " ".join(part.replace(" ", "\0") for part in parts)
+    lines = textwrap.wrap(whole, _LINE_LENGTH, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines).replace("\0", " ")
+
+
+def code_html(text: str) -> str:
+    """Return lines to copy."""
+    return f'<pre tabindex="0" style="{_CODE_STYLE}"><code>{escape(text)}</code></pre>'
+
+
+def how_to_see(runs: Sequence[RunRecord]) -> tuple[Block, ...]:
+    """Tell which command makes pictures of runs that were trained and nothing else."""
+    policies = [run for run in runs if "acquisition" in run.config]
+    if not runs:
+        return ()
+    if not policies:
+        told = "No image was kept while training. These commands reconstruct slices side by side and show them:"
+        words = ["kscout", "analyze", "reconstructions", "zero-filled", *_paths(runs)]
+        words += ["--data", _given(runs[0], "--data", "STORE"), "--acceleration", "4"]
+        words += ["--out", _OUT]
+    else:
+        told = (
+            "No acquisition was recorded while training. These commands compare policies on test "
+            "data, record some and show them:"
+        )
+        words = _evaluation(policies)
+    shown = ["kscout", "report", _OUT, "--out", "report.html"]
+    lines = f"{as_shell(words)}\n{as_shell(shown)}"
+    return Prose(told), Widget(code_html(lines))
+
+
+def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
+    first = runs[0]
+    setting = first.config["acquisition"]
+    alike = [run for run in runs if run.config["acquisition"] == setting][:_MOST_RUNS]
+    is_joint = first.kind == "joint"
+    network = _paths([first])[0] if is_joint else _given(first, "--reconstructor", "RECONSTRUCTOR")
+    options = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
+    own = setting.get("initial")
+    options |= {"n-initial": setting.get("n_initial")} if own is None else {"initial": own}
+    options |= {"steps": setting.get("horizon")}
+    options |= {"columns-per-step": setting.get("columns_per_step")}
+    words = ["kscout", "evaluate"]
+    for name, value in options.items():
+        words += [] if value is None else [f"--{name}", str(value)]
+    for policy in ("random", "fixed", *_paths(alike)):
+        words += ["--policy", policy]
+    return [*words, "--out", _OUT]
+
+
+def _paths(runs: Sequence[RunRecord]) -> list[str]:
+    """Return where runs lie, as one would type it here."""
+    here = Path.cwd()
+    return [
+        str(run.path.relative_to(here) if run.path.is_relative_to(here) else run.path)
+        for run in runs
+    ]
+
+
+def _given(run: RunRecord, option: str, otherwise: str) -> str:
+    """Return what a run's own command was given, as far as it can be read."""
+    try:
+        words = shlex.split(run.provenance.command)
+    except ValueError:
+        return otherwise
+    joined = [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    apart = [after for word, after in pairwise(words) if word == option]
+    return next(iter([*joined, *apart]), otherwise)
