@@ -41,7 +41,7 @@ def how_to_see(runs: Sequence[RunRecord]) -> tuple[Block, ...]:
     if not runs:
         return ()
     if not policies:
-        told = "No image was kept while training. These commands reconstruct slices side by side and show them:"
+        told = "No image was kept while training. These commands show reconstructions side by side:"
         words = ["kscout", "analyze", "reconstructions", "zero-filled", *_paths(runs)]
         words += ["--data", _given(runs[0], "--data", "STORE"), "--acceleration", "4"]
         words += ["--out", _OUT]
