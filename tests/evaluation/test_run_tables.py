@@ -111,6 +111,7 @@ def test_run_without_epochs_has_no_curve(tmp_path: Path) -> None:
 def test_cost_follows_from_metrics(tmp_path: Path) -> None:
     # Two policies in lockstep: each waited two seconds per epoch for what both did.
     logged = {"n_reconstructions": 300, "peak_memory_bytes": 3 * 2**19, "n_lockstep": 2}
+    logged["n_decisions"] = 10
     one = _run(tmp_path / "a-seed0", 0, [_line(1, 0, 0, **logged), _line(2, 0, 0, **logged)])
     two = _run(tmp_path / "a-seed1", 1, [_line(1, 0, 0, **logged)], is_done=False)
     (row,) = _cost(one, two)
@@ -119,6 +120,8 @@ def test_cost_follows_from_metrics(tmp_path: Path) -> None:
     assert row.time_per_epoch_s == pytest.approx(2.0)
     assert row.reconstructions_per_s == pytest.approx(150)
     assert row.own_time_s == pytest.approx(1.5)
+    assert row.reconstructions == pytest.approx((2 * 150 + 150) / 2)
+    assert row.per_decision == pytest.approx(15)
     assert row.peak_memory_mib == 1.5
 
 
@@ -126,6 +129,7 @@ def test_cost_counts_reconstructions_from_settings_where_not_logged(tmp_path: Pa
     (row,) = _cost(_run(tmp_path / "a", 0, [_line(1, 0, 0, n_slices=10)]))
     # Ten slices, each once at the start and eight times in each of five steps, in two seconds.
     assert row.reconstructions_per_s == pytest.approx(10 * 41 / 2)
+    assert row.reconstructions is None and row.per_decision is None
     assert row.peak_memory_mib is None
 
 

@@ -163,14 +163,17 @@ def _policies(file: File, seeds: Sequence[int]) -> Iterator[PolicyConfig]:
         )
     varies = _check_varied(varied)
     common = {key: value for key, value in file.training.items() if key not in ESTIMATORS}
+    if "seeds" in common:
+        raise ConfigError("[training] sets seeds, which the grid sets; move them to [grid]")
     for method in methods:
         own = {**common, **_of_method(file.training, method)}
+        own_seeds = _own_seeds(own.pop("seeds", None), method) or seeds
         if taken := [key for key in own if key in ("method", "seed", "protocol", *varies)]:
             raise ConfigError(f"[training] sets {taken[0]}, which the grid sets; move it there")
         base = to_table(PolicyConfig.of(method))
         names = [name for name in ESTIMATORS[method].varies if f"{name}s" in varied]
         for values in product(*(varied[f"{name}s"] for name in names)):
-            for seed in seeds:
+            for seed in own_seeds:
                 of_grid = {**dict(zip(names, values, strict=True)), "seed": seed}
                 training = {**own, **of_grid, "protocol": file.protocol}
                 yield read(PolicyConfig, merge(base, {"policy": file.policy, "training": training}))
@@ -181,6 +184,15 @@ def _of_method(training: Table, method: str) -> Table:
     if not isinstance(own, dict):
         raise ConfigError(f"{where} is {own!r}; expected a section [{where}]")
     return own
+
+
+def _own_seeds(given: object, method: str) -> list[int]:
+    """Return the seeds of one method alone, none where it has those of the grid."""
+    if given is None:
+        return []
+    if not isinstance(given, list) or not given or any(type(one) is not int for one in given):
+        raise ConfigError(f"training.{method}.seeds is {given!r}; expected a list of whole numbers")
+    return list(dict.fromkeys(given))
 
 
 def _check_varied(varied: Mapping[str, Any]) -> list[str]:

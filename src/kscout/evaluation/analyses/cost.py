@@ -35,6 +35,10 @@ class CostRow:
     time_per_epoch_s: float | None
     peak_memory_mib: float | None
     reconstructions_per_s: float | None
+    reconstructions: float | None = None
+    """Of one training, mean over seeds; None where its runs did not log their decisions."""
+    per_decision: float | None = None
+    """Reconstructions for each column that was chosen in training."""
 
 
 @final
@@ -69,6 +73,7 @@ class Cost(Analysis[CostRow]):
             ),
             Column("per epoch (s)", digits=2),
             *(Column("peak memory (MiB)", digits=0), Column("reconstructions per s", digits=0)),
+            *(Column("reconstructions", digits=0), Column("per decision", digits=1)),
             Column("device"),
         )
         lines = tuple(
@@ -78,6 +83,7 @@ class Cost(Analysis[CostRow]):
                     str(row.n_lockstep),
                     *map(measured, (row.time_s, row.own_time_s, row.time_per_epoch_s)),
                     *map(measured, (row.peak_memory_mib, row.reconstructions_per_s)),
+                    *map(measured, (row.reconstructions, row.per_decision)),
                     row.device,
                 )
             )
@@ -86,6 +92,8 @@ class Cost(Analysis[CostRow]):
         note = (
             "Time is the mean over seeds of all epochs, validation included; runs that train in "
             "lockstep wait for each other, and the share of each is its time over their number. "
+            "Reconstructions are those of one training, and for each column that it chose; a "
+            "trained policy needs one a decision, to see the image. "
             f"{paper_times()}"
         )
         return [Table("What training took", columns, lines, note, "training")]
@@ -124,6 +132,12 @@ def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
     memory = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
     counts = [_n_reconstructions(record) for record in records]
     known = [count for count in counts if count is not None]
+    own_counts = [
+        sum(line["n_reconstructions"] / line.get("n_lockstep", 1) for line in record.metrics)
+        for record in records
+        if all("n_decisions" in line for line in record.metrics)
+    ]
+    n_decisions = sum(line.get("n_decisions", 0) for line in lines)
     total_s = float(sum(times))
     is_known = bool(total_s) and len(known) == len(counts)
     return CostRow(
@@ -139,6 +153,8 @@ def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
         time_per_epoch_s=total_s / len(lines) if lines else None,
         peak_memory_mib=max(memory) / 2**20 if memory else None,
         reconstructions_per_s=sum(known) / total_s if is_known else None,
+        reconstructions=fmean(own_counts) if own_counts else None,
+        per_decision=sum(own_counts) / n_decisions if n_decisions else None,
     )
 
 

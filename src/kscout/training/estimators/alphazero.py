@@ -133,6 +133,7 @@ class AlphaZero(Estimator):
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
         """Run a round of every policy: episodes, then optimizer steps on what is remembered."""
         n_epochs, n_done, results = self.trainees[0].config.training.n_epochs, 0, []
+        n_reconstructions = 0
 
         def tell() -> None:
             nonlocal n_done
@@ -158,9 +159,11 @@ class AlphaZero(Estimator):
                 f"tree_{word}": float(found.best_score.mean()),
                 "loss": float(torch.stack(losses).mean()),
             }
-            facts = {"n_reconstructions": found.n_reconstructions}
-            results.append(EpochResult(scores, facts))
-        return results
+            results.append(scores)
+            n_reconstructions += found.n_reconstructions
+        n_decisions = self.sizes.n_episodes * self.trainees[0].config.acquisition.horizon
+        facts = {"n_reconstructions": n_reconstructions, "n_decisions": n_decisions}
+        return [EpochResult(scores, facts) for scores in results]
 
     def _episodes(
         self, number: int, epoch: int, order: Int[Tensor, " episode"], tell: Callable[[], None]

@@ -125,8 +125,11 @@ class Ddqn(Estimator):
                 tell()
             word = metric_word(training.metric)
             scores = {f"train_{word}": score, "loss": float(torch.stack(losses).mean())}
-            n_taken = self.n_episodes * (1 + trainee.config.acquisition.horizon)
-            facts = {"n_reconstructions": n_taken + 2 * replayed.numel()}
+            n_decisions = self.n_episodes * trainee.config.acquisition.horizon
+            n_own = self.n_episodes + n_decisions + 2 * replayed.numel()
+            # As for all estimators: the decisions of one policy, what all in lockstep took.
+            n_all = len(self.trainees) * n_own
+            facts = {"n_reconstructions": n_all, "n_decisions": n_decisions}
             results.append(EpochResult(scores, facts))
         return results
 

@@ -139,7 +139,8 @@ class GradientEstimator(Estimator, ABC):
             self.step_taken()
             on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
         means = (sum_over_processes(total) / len(self.slices)).tolist()
-        facts = {"n_reconstructions": self.n_reconstructions}
+        n_decisions = len(self.slices) * self.trainees[0].config.acquisition.horizon
+        facts = {"n_reconstructions": self.n_reconstructions, "n_decisions": n_decisions}
         name = f"train_{metric_word(training.metric)}"
         return [EpochResult({name: mean}, facts) for mean in means]
 
