@@ -19,6 +19,7 @@ from kscout.names import (
     IMPORT_PRESETS,
     PLANES,
     POLICIES,
+    RAW_FORMATS,
     RECONSTRUCTORS,
     SOURCES,
     Entry,
@@ -62,14 +63,16 @@ def test_every_name_stands_for_a_class_that_is_found_again(table: Table) -> None
         assert table.name_of(table.resolve(name)) == name
 
 
-@pytest.mark.parametrize("table", [SOURCES, FORMATS], ids=["sources", "formats"])
+@pytest.mark.parametrize(
+    "table", [SOURCES, FORMATS, RAW_FORMATS], ids=["sources", "formats", "raw formats"]
+)
 def test_every_source_and_format_has_its_function(table: Mapping[str, Entry]) -> None:
     for entry in table.values():
         assert callable(import_target(entry.target, of="function"))
 
 
 def test_a_reader_takes_the_options_that_its_entry_names() -> None:
-    for entry in FORMATS.values():
+    for entry in (*FORMATS.values(), *RAW_FORMATS.values()):
         parameters = inspect.signature(import_target(entry.target, of="reader")).parameters
         assert tuple(parameters)[1:] == entry.options
         assert not entry.needs or importlib.util.find_spec(entry.needs) is not None

@@ -293,7 +293,6 @@ def test_names_and_attributes_of_any_bytes_come_through(tmp_path: Path) -> None:
 
 
 FOREIGN: dict[str, tuple[bytes, str]] = {
-    "a.dat": (b"\0" * 64, r"raw k-space of a Siemens scanner \(twix\)"),
     "a.NRRD": (b"NRRD0004", r"an image of 3D Slicer \(NRRD\); convert it to NIfTI"),
     "a.png": (b"\x89PNG", "a picture; put the slices"),
     "brain.img": (b"\0" * 344 + b"n+1\0", r"NIfTI; let its name end in \.nii"),

@@ -15,7 +15,6 @@ _PICTURE = "a picture; put the slices of a volume into one array slice x row x c
 _PACKED = "an archive; unpack it"
 
 _BY_SUFFIX = {
-    ".dat": _RAW.format("a Siemens scanner (twix)"),
     ".7": _RAW.format("a GE scanner (P-file)"),
     ".raw": _RAW.format("a scanner"),
     ".nrrd": _IMAGES.format("3D Slicer (NRRD)"),

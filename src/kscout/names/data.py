@@ -68,6 +68,11 @@ RAW_FORMATS: Mapping[str, FormatEntry] = {
         suffixes=(".cfl",),
         options=("axes",),
     ),
+    "twix": FormatEntry(
+        "kscout.data.formats.twix:read_twix",
+        "raw data of a Siemens scanner",
+        suffixes=(".dat",),
+    ),
     "array": FormatEntry(
         "kscout.data.formats.arrays:read_named",
         "an array of k-space",

@@ -1,0 +1,201 @@
+"""Siemens raw data (twix, `.dat`) of software VD and later: lines with their counters and flags.
+
+A file holds measurements, the last of which makes the images; those before it adjust noise and the
+like. A measurement is a text, the protocol, and blocks: a head of 192 bytes, then for every coil a
+head of 32 bytes and its samples.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple, final
+
+import numpy as np
+
+from kscout.data.formats.raw import RawScan
+from kscout.data.formats.readouts import Readouts, sort_out, whiten
+from kscout.errors import DataError
+
+_COUNTERS = ("line", "average", "slice", "partition", "echo", "phase", "repetition", "set")
+_PLACES = ("before", "after", "center", "center_line")
+"""Samples that are discarded at both ends, and the centers of k-space."""
+_HEAD = np.dtype(
+    {
+        "names": ["length", "flags", "n_samples", "n_coils", *_COUNTERS, *_PLACES],
+        "formats": ["<u4", "<u8", "<u2", "<u2", *["<u2"] * len(_COUNTERS), *["<u2"] * 4],
+        "offsets": [0, 40, 48, 50, *range(52, 52 + 2 * len(_COUNTERS), 2), 80, 82, 84, 96],
+        "itemsize": 192,
+    }
+)
+_COIL_BYTES = 32
+_MOST_MEASUREMENTS, _ENTRY_BYTES = 64, 152
+_LARGEST_PROTOCOL = 2**26
+
+_END, _SYNCHRONOUS = 1 << 0, 1 << 5
+_PHASE_CORRECTION, _CALIBRATION, _CALIBRATION_TOO = 1 << 21, 1 << 22, 1 << 23
+_REVERSED, _NOISE = 1 << 24, 1 << 25
+_LEFT_OUT = {
+    "noise": _NOISE,
+    "phase-correction": _PHASE_CORRECTION,
+    "feedback": (1 << 1) | (1 << 2),
+    "phase-stabilization": (1 << 14) | (1 << 15),
+    "calibration": _CALIBRATION,
+}
+
+
+@final
+class _Measurement(NamedTuple):
+    protocol: str
+    heads: np.ndarray
+    """Of all blocks that hold lines."""
+    places: np.ndarray
+    """Where they begin in the file."""
+
+    def value(self, name: str) -> float | None:
+        """Return a number of the protocol."""
+        number = r"\s*=\s*(-?[\d.]+(?:[eE][-+]?\d+)?)"
+        found = re.search(rf"^{re.escape(name)}{number}", self.protocol, re.M)
+        return float(found[1]) if found else None
+
+
+def read_twix(path: Path) -> RawScan:
+    """Return the Cartesian k-space of the last measurement of a file."""
+    content = np.memmap(path, dtype=np.uint8, mode="r")
+    measurements = [_measurement(path, content, begin) for begin in _offsets(path, content)]
+    last = measurements[-1]
+    flags = last.heads["flags"].copy()
+    flags[(flags & np.uint64(_CALIBRATION_TOO)) != 0] &= ~np.uint64(_CALIBRATION)
+    is_image, note = sort_out(flags, _LEFT_OUT)
+    numbers = np.flatnonzero(is_image)
+    _check_lines(path, last, numbers)
+    heads = last.heads[numbers]
+    readouts, size = _readouts(heads, numbers, last)
+    n_coils = int(heads["n_coils"][0])
+    noise = [line for one in measurements for line in _noise(content, one, n_coils)]
+    notes = [note] if note else []
+    if noise:
+        notes.append(f"coils made white by {len(noise)} lines of noise")
+    base = last.value("sKSpace.lBaseResolution")
+    name = re.search(r'^tProtocolName\s*=\s*"*([^"\n]*)', last.protocol, re.M)
+    return readouts.scan(
+        path,
+        lambda chosen: [_values(content, last, number) for number in chosen.tolist()],
+        size=(n_coils, *size),
+        whitening=whiten(path, noise, n_coils) if noise else None,
+        acquisition=name[1] if name else "",
+        spacing_mm=_spacing(last, size, base),
+        n_readout=int(base) if base and 0 < base < size[0] else None,
+        notes=tuple(notes),
+    )
+
+
+def _offsets(path: Path, content: np.ndarray) -> list[int]:
+    """Return where the measurements of a file begin."""
+    if len(content) < 10240:
+        raise DataError(f"{path} has {len(content)} bytes, too few for raw data; copy it again")
+    first, count = (int(number) for number in content[:8].view("<u4"))
+    if first >= 10000 or not 1 <= count <= _MOST_MEASUREMENTS:
+        raise DataError(
+            f"{path} is no raw data of Siemens' software VD or later, as it begins with {first} "
+            f"and {count}; convert it to MRD first"
+        )
+    return [
+        int(content[place : place + 8].view("<u8")[0])
+        for place in range(16, 16 + count * _ENTRY_BYTES, _ENTRY_BYTES)
+    ]
+
+
+def _measurement(path: Path, content: np.ndarray, begin: int) -> _Measurement:
+    damaged = DataError(f"{path} ends within a measurement, or is damaged; copy it again")
+    if begin + 4 > len(content):
+        raise damaged
+    length = int.from_bytes(content[begin : begin + 4].tobytes(), "little")
+    if length > _LARGEST_PROTOCOL or begin + length > len(content):
+        raise damaged
+    text = content[begin : begin + length].tobytes().decode("latin-1")
+    places, place = [], begin + length
+    while place + _HEAD.itemsize <= len(content):
+        (head,) = np.frombuffer(content, _HEAD, 1, place)
+        flags, n_bytes = int(head["flags"]), _block_bytes(head)
+        if flags & _END:
+            break
+        if n_bytes < _HEAD.itemsize or place + n_bytes > len(content):
+            raise damaged
+        if not flags & _SYNCHRONOUS and head["n_samples"]:
+            places.append(place)
+        place += n_bytes
+    heads = np.array([np.frombuffer(content, _HEAD, 1, one)[0] for one in places], dtype=_HEAD)
+    return _Measurement(text, heads, np.array(places, dtype=np.int64))
+
+
+def _block_bytes(head: np.void) -> int:
+    if int(head["flags"]) & (_END | _SYNCHRONOUS):
+        return int(head["length"]) & 0x1FFFFFF
+    return _HEAD.itemsize + int(head["n_coils"]) * (_COIL_BYTES + 8 * int(head["n_samples"]))
+
+
+def _check_lines(path: Path, last: _Measurement, numbers: np.ndarray) -> None:
+    if not len(numbers):
+        raise DataError(f"{path} has no line that makes an image; copy it again")
+    flags = np.bitwise_or.reduce(last.heads["flags"])
+    if flags & np.uint64(_PHASE_CORRECTION) and flags & np.uint64(_REVERSED):
+        raise DataError(
+            f"{path} is an echo-planar measurement, whose lines need a phase correction that "
+            "kscout does not do; correct and sort them first"
+        )
+    if (last.value("sKSpace.ucTrajectory") or 1) > 1:
+        raise DataError(
+            f"{path} was measured along a trajectory that is not Cartesian; grid it first, or "
+            "leave it out"
+        )
+    if last.heads["partition"][numbers].any():
+        raise DataError(
+            f"{path} encodes two phase directions (three-dimensional); transform it along one of "
+            "them, and import its slices as an array with --axes"
+        )
+
+
+def _readouts(
+    heads: np.ndarray, numbers: np.ndarray, last: _Measurement
+) -> tuple[Readouts, tuple[int, int]]:
+    """Return the lines, and the rows and columns of the matrix that they fill."""
+    fields = ("before", "after", "n_samples", "center", "line", "center_line")
+    before, after, samples, center, line, middle = (heads[name].astype(np.int64) for name in fields)
+    reverses = (heads["flags"] & np.uint64(_REVERSED)) != 0
+    n_samples = samples - before - after
+    center = np.where(reverses, n_samples - center + before, center - before)
+    n_rows = int(2 * np.maximum(center, n_samples - center).max())
+    n_lines = int(2 * np.maximum(middle, line - middle + 1).max())
+    told = last.value("sKSpace.lPhaseEncodingLines")
+    # An encoded matrix of odd length, or of more columns than were measured.
+    n_cols = int(told) if told and n_lines - 1 <= told <= 2 * n_lines else n_lines
+    counters = ("echo", "phase", "repetition", "set", "slice")
+    place = np.stack([heads[name] for name in counters], axis=1).astype(np.int64)
+    column = line - middle + n_cols // 2
+    return Readouts(numbers, place, column, n_samples, center, reverses), (n_rows, n_cols)
+
+
+def _spacing(
+    last: _Measurement, size: tuple[int, int], base: float | None
+) -> tuple[float, float] | None:
+    rows = last.value("sSliceArray.asSlice[0].dReadoutFOV")
+    cols = last.value("sSliceArray.asSlice[0].dPhaseFOV")
+    if not rows or not cols or not base:
+        return None
+    more = 1 + (last.value("sKSpace.dPhaseOversamplingForDialog") or 0)
+    return rows / base, cols * more / size[1]
+
+
+def _noise(content: np.ndarray, one: _Measurement, n_coils: int) -> list[np.ndarray]:
+    """Return the lines of noise of a measurement that has the same coils."""
+    is_noise = (one.heads["flags"] & np.uint64(_NOISE)) != 0
+    is_noise &= one.heads["n_coils"] == n_coils
+    return [_values(content, one, number) for number in np.flatnonzero(is_noise).tolist()]
+
+
+def _values(content: np.ndarray, one: _Measurement, number: int) -> np.ndarray:
+    """Return a line, coil x sample, without what its head discards."""
+    head, place = one.heads[number], int(one.places[number]) + _HEAD.itemsize
+    n_coils, n_samples = int(head["n_coils"]), int(head["n_samples"])
+    block = content[place : place + n_coils * (_COIL_BYTES + 8 * n_samples)]
+    samples = block.reshape(n_coils, -1)[:, _COIL_BYTES:].copy().view("<c8")
+    return samples[:, int(head["before"]) : n_samples - int(head["after"])]
