@@ -6,8 +6,7 @@
 `tables.toml` lays them out. A cell is text in which `{ssim H/M}` stands for the final SSIM of a
 method M under a horizon H, `{minus H/M}` for its difference to the fixed order with the 95 %
 interval (`joint:H/M` for a method that has a network of its own), `{paper S/M}` for what the paper
-prints, `{gap S}` for its oracle minus its NA oracle, and `{size NAME}` for the size of a file of the
-zoo.
+prints, `{gap S}` for its oracle minus its NA oracle, and `{size NAME}` for the size of a file.
 Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
 as they were written down) and the paper's numbers.
 """
