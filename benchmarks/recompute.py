@@ -175,7 +175,7 @@ def findings(
     """Yield what samples say of all records; see `recomputed`."""
     made: dict[str, SliceSet] = {}
     for place in dict.fromkeys(row.place for row in rows):
-        store, horizon = place
+        store, horizon, _ = place
         own = [row for row in rows if row.place == place]
         if store in data:
             made[store] = Store.open(data[store]).split("test").sample(n_slices)
