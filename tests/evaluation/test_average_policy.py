@@ -8,8 +8,8 @@ import pytest
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
 from kscout.evaluation.average_policy import (
-    average_policy_of_results,
-    best_seed,
+    average_policies_of_results,
+    best_seeds,
     sampled_by_step,
 )
 from kscout.evaluation.compare import EvaluationSetting, evaluate
@@ -55,11 +55,26 @@ def test_table_gives_the_same_as_the_run(test_slices: SliceSet, tmp_path: Path) 
     summary = evaluate(("random",), test_slices, ZeroFilled(), setting, out=tmp_path).found
     plan = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=1, seed=9)
     expected = average_policy(Random(), test_slices, ZeroFilled(), plan)
-    found = average_policy_of_results(tmp_path, "random", summary, seed=9)
+    found = average_policies_of_results(tmp_path, ["random"], summary, seed=9)["random"]
     np.testing.assert_array_equal(found.sampled, expected.sampled)
-    best = average_policy_of_results(tmp_path, "random", summary)
-    seed = best_seed(tmp_path, "random")
-    other = average_policy_of_results(tmp_path, "random", summary, seed=seed)
+    best = average_policies_of_results(tmp_path, ["random"], summary)["random"]
+    seed = best_seeds(tmp_path, ["random"])["random"]
+    other = average_policies_of_results(tmp_path, ["random"], summary, seed=seed)["random"]
     np.testing.assert_array_equal(best.sampled, other.sampled)
     with pytest.raises(DataError, match="no policy 'greedy'"):
-        average_policy_of_results(tmp_path, "greedy", summary)
+        average_policies_of_results(tmp_path, ["greedy"], summary)
+    with pytest.raises(DataError, match="'random' with seed 5"):
+        average_policies_of_results(tmp_path, ["random"], summary, seed=5)
+
+
+def test_several_policies_are_averaged_each_with_its_best_seed(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    setting = EvaluationSetting(plan=PLAN, seeds=(4, 9))
+    names = ["random", "center-out"]
+    summary = evaluate(names, test_slices, ZeroFilled(), setting, out=tmp_path).found
+    found = average_policies_of_results(tmp_path, names[::-1], summary)
+    assert list(found) == names[::-1]
+    for name in names:
+        alone = average_policies_of_results(tmp_path, [name], summary)[name]
+        np.testing.assert_array_equal(found[name].sampled, alone.sampled)

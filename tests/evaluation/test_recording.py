@@ -44,11 +44,11 @@ def test_every_policy_is_kept_as_it_was_scored(folder: Path, kept: list[Acquisit
             own = [
                 row
                 for row in rows
-                if (row["policy"], row["volume"], row["slice"]) == (policy.name, volume, number)
-                and (row["trajectory"], row["seed"]) == ("0", "4")
+                if (row.policy, row.volume, row.slice) == (policy.name, volume, number)
+                and (row.trajectory, row.seed) == ("0", "4")
             ]
-            assert [str(column) for column in policy.columns] == [row["column"] for row in own[1:]]
-            scores = [float(own[step]["ssim"]) for step in acquisition.steps]
+            assert [str(column) for column in policy.columns] == [row.column for row in own[1:]]
+            scores = [float(own[step].ssim) for step in acquisition.steps]
             assert policy.ssim == pytest.approx(scores, abs=1e-5)
             assert policy.is_oracle is (policy.name == "oracle")
 
@@ -108,11 +108,11 @@ def test_steps_of_several_columns_and_starts_of_ones_own_are_kept(
         own = [
             row
             for row in read_rows(tmp_path)
-            if (row["policy"], row["volume"], row["slice"]) == (policy.name, volume, number)
-            and row["trajectory"] == "0"
+            if (row.policy, row.volume, row.slice) == (policy.name, volume, number)
+            and row.trajectory == "0"
         ]
-        assert " ".join(map(str, policy.columns)) == " ".join(row["column"] for row in own[1:])
-        assert policy.ssim == pytest.approx([float(row["ssim"]) for row in own], abs=1e-5)
+        assert " ".join(map(str, policy.columns)) == " ".join(row.column for row in own[1:])
+        assert policy.ssim == pytest.approx([float(row.ssim) for row in own], abs=1e-5)
 
 
 def test_a_policy_that_stops_keeps_its_last_image(test_slices: SliceSet, tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_a_policy_that_stops_keeps_its_last_image(test_slices: SliceSet, tmp_pat
     evaluate(("oracle",), test_slices, ZeroFilled(), EvaluationSetting(plan), out=tmp_path)
     kept = [load_acquisition(path) for path in sorted(tmp_path.glob("acquisition-*.npz"))]
     assert all(len(one.policies[0].columns) <= 4 for one in kept)
-    rows = [row for row in read_rows(tmp_path) if row["step"] == "4"]
-    last = {(row["volume"], row["slice"]): float(row["ssim"]) for row in rows}
+    rows = [row for row in read_rows(tmp_path) if row.step == "4"]
+    last = {(row.volume, row.slice): float(row.ssim) for row in rows}
     for one in kept:
         volume, number = one.title.split(":")[0].split(", slice ")
         assert one.policies[0].ssim[-1] == pytest.approx(last[volume, number], abs=1e-5)

@@ -35,8 +35,8 @@ class EvaluateOptions(EvaluationRequest):
 
     size: int | None = None
     """Columns, where a split holds several sizes."""
-    batch_size: int = 16
-    """Slices at once; changes no result."""
+    batch_size: int | None = None
+    """Slices at once; what suits the device where not given. Changes no result."""
     device: str = "auto"
     """auto, cpu or cuda."""
     masks: bool = False

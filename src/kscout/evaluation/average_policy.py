@@ -1,11 +1,12 @@
 """The average policy of an evaluation, from its long table; nothing here needs torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int
+from jaxtyping import Bool, Float32, Int, Int16
 
 from kscout.errors import DataError
 from kscout.evaluation.orders import read_orders
@@ -41,22 +42,27 @@ def sampled_by_step(
     return ((taken.cumsum(axis=0) + start.sum(axis=0)) / n_acquisitions).astype(np.float32)
 
 
-def average_policy_of_results(
-    path: Path, policy: str, summary: Summary, *, seed: int | None = None
-) -> AveragePolicy:
-    """Average what a policy measured in an evaluation: the first trajectory of each slice.
+def average_policies_of_results(
+    path: Path, policies: Sequence[str], summary: Summary, *, seed: int | None = None
+) -> dict[str, AveragePolicy]:
+    """Average what policies measured in an evaluation: the first trajectory of each slice.
 
     Args:
         path: `results.csv`, or its folder.
-        policy: the policy's name in it.
+        policies: their names in it.
         summary: of the same evaluation.
-        seed: which seed; the one with the best final SSIM where not given.
+        seed: which seed; for each policy the one with the best final SSIM where not given.
     """
-    wanted = best_seed(path, policy) if seed is None else seed
-    found = read_orders(path, summary, is_wanted=lambda name, own: (name, own) == (policy, wanted))
-    if not found:
-        raise DataError(f"{path} has no rows of policy {policy!r} with seed {wanted}")
-    order = found[0].order[:, 0]
+    wanted = best_seeds(path, policies) if seed is None else dict.fromkeys(policies, seed)
+    read = read_orders(path, summary, is_wanted=lambda name, own: wanted.get(name) == own)
+    found = {one.policy: _average(one.order[:, 0]) for one in read}
+    for name in policies:
+        if name not in found:
+            raise DataError(f"{path} has no rows of policy {name!r} with seed {wanted[name]}")
+    return {name: found[name] for name in policies}
+
+
+def _average(order: Int16[np.ndarray, "slice col"]) -> AveragePolicy:
     n_steps = max(int(order.max()), 0)
     columns = np.full((len(order), n_steps), -1)
     which, place = np.nonzero(order > 0)
@@ -64,9 +70,13 @@ def average_policy_of_results(
     return AveragePolicy(sampled_by_step(columns, order == 0))
 
 
-def best_seed(path: Path, policy: str) -> int:
-    """Return the seed of a policy whose final mean SSIM is highest; ties go to the first."""
-    found = [scores for scores in read_scores(path) if scores.policy == policy]
-    if not found:
-        raise DataError(f"{path} has no policy {policy!r}")
-    return max(found, key=lambda scores: scores.metric("ssim")[:, -1].mean()).seed
+def best_seeds(path: Path, policies: Sequence[str]) -> dict[str, int]:
+    """Return the seed of each policy whose final mean SSIM is highest; ties go to the first."""
+    final: dict[str, dict[int, float]] = {name: {} for name in policies}
+    for scores in read_scores(path):
+        if scores.policy in final:
+            final[scores.policy][scores.seed] = scores.metric("ssim")[:, -1].mean()
+    for name, by_seed in final.items():
+        if not by_seed:
+            raise DataError(f"{path} has no policy {name!r}")
+    return {name: max(by_seed, key=lambda seed: by_seed[seed]) for name, by_seed in final.items()}

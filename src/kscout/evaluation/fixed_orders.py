@@ -59,7 +59,7 @@ def fitted_order(
         reconstructor,
         n_initial=plan.start(slices),
         horizon=plan.horizon,
-        batch_size=plan.batch_size,
+        batch_size=plan.n_at_once(slices),
         n_slices_per_step=n_slices_per_step,
         seed=plan.seed,
         protocol=plan.protocol,

@@ -86,12 +86,12 @@ def read_orders(
     found: dict[tuple[str, int], _Acquired] = {}
     try:
         for row in read_rows(path):
-            key = row["policy"], int(row["seed"])
+            key = row.policy, int(row.seed)
             if is_wanted is not None and not is_wanted(*key):
                 continue
-            paths = found.setdefault(key, {}).setdefault((row["volume"], int(row["slice"])), {})
-            own = paths.setdefault(int(row["trajectory"]), [])
-            own.extend(int(column) for column in row["column"].split())
+            paths = found.setdefault(key, {}).setdefault((row.volume, int(row.slice)), {})
+            own = paths.setdefault(int(row.trajectory), [])
+            own.extend(int(column) for column in row.column.split())
         return [_orders(*key, acquired, summary) for key, acquired in found.items()]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(f"{path} holds a row that is not a result ({error})") from error

@@ -127,7 +127,7 @@ def tally_policy(
     policy = in_precision(policy.to(device).eval(), reconstructor.precision)
     uniforms = action_uniforms(int(slices.position.max()) + 1, 1, plan.horizon, plan.seed)
     total = None
-    for batch in slices.batches(plan.batch_size):
+    for batch in slices.batches(plan.n_at_once(slices)):
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
         state, own = simulator.start(plan.start(slices)), uniforms.to(device)[batch.index, 0]
         for step in range(plan.horizon):

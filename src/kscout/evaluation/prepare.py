@@ -77,7 +77,9 @@ class EvaluationSetting:
         return tuple(int(seed) for seed in self.seeds or (self.plan.seed,))
 
 
-def setting_of(request: EvaluationRequest, *, batch_size: int, device: str) -> EvaluationSetting:
+def setting_of(
+    request: EvaluationRequest, *, batch_size: int | None, device: str
+) -> EvaluationSetting:
     """Return how an evaluation that was asked for runs."""
     for one, other in (("n_initial", "initial"), ("steps", "budget")):
         if (getattr(request, one) is None) == (getattr(request, other) is None):
@@ -312,7 +314,7 @@ def _drafts(
 def _check_memory(contenders: Sequence[Contender], slices: SliceSet, plan: AcquisitionPlan) -> None:
     """Refuse draws and acquisitions that no memory holds."""
     if any(one.policy.is_stochastic and not plan.is_argmax for one in contenders):
-        n_states = min(plan.batch_size, len(slices)) * plan.n_trajectories
+        n_states = min(plan.n_at_once(slices), len(slices)) * plan.n_trajectories
         draws = 4 * len(slices) * plan.n_trajectories * plan.horizon
         check_memory(
             draws + 16 * n_states * math.prod(slices.shape),

@@ -96,11 +96,11 @@ def _columns_of(
         for place in places
     }
     for row in read_rows(out):
-        if row["trajectory"] != "0" or int(row["seed"]) != first[row["policy"]]:
+        if row.trajectory != "0" or int(row.seed) != first[row.policy]:
             continue
-        own = found.get((row["volume"], int(row["slice"])))
+        own = found.get((row.volume, int(row.slice)))
         if own is not None:
-            own[row["policy"]].append([int(column) for column in row["column"].split()])
+            own[row.policy].append([int(column) for column in row.column.split()])
     return list(found.values())
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Float, Float64, Int
@@ -15,18 +15,24 @@ from kscout.errors import DataError
 from kscout.files import plain_file, written_whole
 
 RESULTS = "results.csv"
-COLUMNS = (
-    "policy",
-    "seed",
-    "volume",
-    "slice",
-    "trajectory",
-    "step",
-    "column",
-    "ssim",
-    "psnr",
-    "nmse",
-)
+
+
+class ResultRow(NamedTuple):
+    """One line of the table, as text."""
+
+    policy: str
+    seed: str
+    volume: str
+    slice: str
+    trajectory: str
+    step: str
+    column: str
+    ssim: str
+    psnr: str
+    nmse: str
+
+
+COLUMNS = ResultRow._fields
 METRICS = ("ssim", "psnr", "nmse")
 _MOST_BYTES = 2**34
 
@@ -110,11 +116,11 @@ def read_scores(path: Path) -> list[Scores]:
     found: dict[tuple[str, int], dict[tuple[str, int], Sums]] = {}
     for row in read_rows(path):
         try:
-            slices = found.setdefault((row["policy"], int(row["seed"])), {})
-            steps = slices.setdefault((row["volume"], int(row["slice"])), {})
-            sums = steps.setdefault(int(row["step"]), [0.0] * (len(METRICS) + 2))
-            n_columns = float(len(row["column"].split()))
-            for i, value in enumerate((*(float(row[name]) for name in METRICS), n_columns, 1.0)):
+            slices = found.setdefault((row.policy, int(row.seed)), {})
+            steps = slices.setdefault((row.volume, int(row.slice)), {})
+            sums = steps.setdefault(int(row.step), [0.0] * (len(METRICS) + 2))
+            values = float(row.ssim), float(row.psnr), float(row.nmse)
+            for i, value in enumerate((*values, float(len(row.column.split())), 1.0)):
                 sums[i] += value
         except (TypeError, ValueError) as error:
             raise DataError(f"{path} holds a row that is not a result ({error})") from error
@@ -142,19 +148,20 @@ def _scores(policy: str, seed: int, slices: dict[tuple[str, int], Sums], path: P
     return Scores(policy, seed, volumes, numbers, values, int(n_trajectories), n_acquired)
 
 
-def read_rows(path: Path) -> Iterable[dict[str, str]]:
-    """Yield the rows of `results.csv` as text by column."""
+def read_rows(path: Path) -> Iterable[ResultRow]:
+    """Yield the rows of `results.csv`."""
     file = path / RESULTS if path.is_dir() else path
     if not file.is_file():
         raise DataError(f"{file} does not exist; `kscout evaluate --out DIR` writes it")
     with plain_file(file, _MOST_BYTES) as handle:
-        rows = csv.DictReader(TextIOWrapper(handle, encoding="utf-8", newline=""))
+        rows = csv.reader(TextIOWrapper(handle, encoding="utf-8", newline=""))
         try:
-            if tuple(rows.fieldnames or ()) != COLUMNS:
+            found = next(rows, [])
+            if tuple(found) != COLUMNS:
                 raise DataError(
-                    f"{file} has the columns {', '.join(rows.fieldnames or ()) or 'none'}; "
+                    f"{file} has the columns {', '.join(found) or 'none'}; "
                     f"expected {', '.join(COLUMNS)}"
                 )
-            yield from rows
-        except (UnicodeDecodeError, csv.Error) as error:
+            yield from map(ResultRow._make, rows)
+        except (UnicodeDecodeError, TypeError, csv.Error) as error:
             raise DataError(f"{file} is damaged ({error}); evaluate anew") from error

@@ -1,6 +1,7 @@
 """Run a policy over a whole data set, batch by batch, with draws that no batch size changes."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,8 +43,8 @@ class AcquisitionPlan:
     is_argmax: bool = False
     """Take the most probable column instead of drawing: one acquisition per slice."""
     protocol: Protocol = "paper"
-    batch_size: int = 16
-    """Slices at once; does not change results."""
+    batch_size: int | None = None
+    """Slices at once; what suits the device where not given. Does not change results."""
     initial: Starts = ()
     """Columns measured at the start in place of central ones: one entry for all, or one per slice.
     """
@@ -57,9 +58,16 @@ class AcquisitionPlan:
     def __post_init__(self) -> None:
         check_pace(self.columns_per_step, self.stop_below)
         for name in ("n_trajectories", "batch_size"):
-            if getattr(self, name) < 1:
+            if (getattr(self, name) or 1) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         check_protocol(self.protocol)
+
+    def n_at_once(self, slices: SliceSet) -> int:
+        """Return how many of these slices are acquired at once."""
+        if self.batch_size is not None:
+            return self.batch_size
+        n_pixels = math.prod(slices.shape[-2:]) * self.n_trajectories
+        return max(16, 2**25 // n_pixels) if slices.device.type == "cuda" else 16
 
     @property
     def is_uneven(self) -> bool:
@@ -150,7 +158,7 @@ def trajectories(
         else None
     )
     start, columns, done = plan.start(slices), plan.columns(slices), 0
-    for batch in slices.batches(plan.batch_size):
+    for batch in slices.batches(plan.n_at_once(slices)):
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
         rows = slice(done, done + len(batch))
         done = rows.stop

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
+from kscout import __version__
 from kscout.config import to_table
 from kscout.errors import DataError
 from kscout.evaluation.acquisitions import ACQUISITIONS, Acquisition, load_acquisition
@@ -28,6 +29,8 @@ _ORIGIN = (
     "is_argmax",
     "draw_seeds",
 )
+
+_DRAWN_WITH = ("numpy", "matplotlib")
 
 Facts = dict[str, str]
 
@@ -121,8 +124,8 @@ def _load(path: Path) -> Any:  # noqa: ANN401 - any JSON value
 def _provenance(
     evaluations: Sequence[EvaluationFolder], runs: Sequence[tuple[str, RunRecord]]
 ) -> dict[str, Facts]:
-    packages = ("kscout", "numpy", "matplotlib")
-    facts = {"This page": {"made with": ", ".join(f"{name} {version(name)}" for name in packages)}}
+    packages = [f"kscout {__version__}", *(f"{one} {version(one)}" for one in _DRAWN_WITH)]
+    facts = {"This page": {"made with": ", ".join(packages)}}
     for one in evaluations:
         told = {key: getattr(one.summary, key) for key in _ORIGIN}
         facts[f"Evaluation: {one.label}"] = _flat({**told, **(_json(one.path / PROVENANCE) or {})})

@@ -145,7 +145,7 @@ class SliceSetting:
     trajectories: int = 1
     seed: tuple[int, ...] = (0,)
     protocol: Protocol = "paper"
-    batch_size: int = 16
+    batch_size: int | None = None
     limit: int | None = None
     """Use this many slices only, spread evenly over the split."""
     device: str = "auto"

@@ -65,8 +65,8 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     """Per slice (paper: 8)."""
     limit: int | None = None
     """Only so many slices, spread over the split."""
-    batch_size: int = 16
-    """Slices at once."""
+    batch_size: int | None = None
+    """Slices at once; what suits the device where not given."""
 
     def compute(
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None

@@ -68,8 +68,8 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
     """A column with less than this probability is overlooked."""
     limit: int | None = 64
     """Only so many slices, spread over the split."""
-    batch_size: int = 16
-    """Slices at once."""
+    batch_size: int | None = None
+    """Slices at once; what suits the device where not given."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rare < 1:

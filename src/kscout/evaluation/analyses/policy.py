@@ -18,7 +18,7 @@ from kscout.evaluation.analyses.analysis import (
     Split,
     grouped,
 )
-from kscout.evaluation.average_policy import AveragePolicy, average_policy_of_results
+from kscout.evaluation.average_policy import AveragePolicy, average_policies_of_results
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.results import RESULTS
 from kscout.evaluation.summary import EvaluationFolder, read_summary
@@ -80,7 +80,7 @@ class Policy(Analysis[PolicyRow]):
     limit: int | None = None
     """Only so many slices, spread over the split."""
     batch_size: int | None = None
-    """Slices at once; 16 where not given."""
+    """Slices at once; what suits the device where not given."""
     device: str | None = None
     """auto (where not given), cpu or cuda."""
     precision: FrozenPrecision | None = None
@@ -118,10 +118,7 @@ class Policy(Analysis[PolicyRow]):
         assert self.results is not None
         summary = read_summary(self.results)
         seed = self.seed[0] if self.seed else None
-        return {
-            name: average_policy_of_results(self.results, name, summary, seed=seed)
-            for name in names
-        }
+        return average_policies_of_results(self.results, names, summary, seed=seed)
 
     def _of_slices(self, given: Sequence[str]) -> dict[str, AveragePolicy]:
         from kscout.evaluation.prepare import open_policies
@@ -186,14 +183,9 @@ def _pictures(rows: Sequence[PolicyRow]) -> dict[str, Float[np.ndarray, "step co
 
 
 def _pictures_of(one: EvaluationFolder) -> dict[str, Float[np.ndarray, "step col"]]:
-    found = one.summary
-    return {
-        entry.policy: average_policy_of_results(one.path, entry.policy, found).sampled.astype(
-            np.float64
-        )
-        for entry in found.ranked
-        if entry.is_trained
-    }
+    names = [entry.policy for entry in one.summary.ranked if entry.is_trained]
+    found = average_policies_of_results(one.path, names, one.summary) if names else {}
+    return {name: average.sampled.astype(np.float64) for name, average in found.items()}
 
 
 def _blocks(pictures: Mapping[str, Float[np.ndarray, "step col"]]) -> list[Block]:
