@@ -178,9 +178,24 @@ def test_svg_is_the_same_twice_and_inline_svg_takes_the_pages_colors() -> None:
     assert "var(--series-1)" in inline and "var(--ink)" in inline
     assert INK not in inline and not any(color in inline for color in SERIES)
     ids = re.findall(r'\bid="([^"]+)"', inline)
-    assert ids and all(one.startswith("one-") for one in ids)
     referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', inline))
-    assert referred <= set(ids)
+    assert ids and referred == set(ids)
+    other = to_inline_svg(figure, name="two", label="")
+    assert not referred & set(re.findall(r'\bid="([^"]+)"', other))
+
+
+def test_inline_svg_is_short_and_draws_the_same() -> None:
+    figure = draw_ssim_by_step(CURVES)
+    whole, inline = to_svg(figure, name="x"), to_inline_svg(figure, name="x", label="")
+    assert len(inline) < 0.75 * len(whole)
+    for kind in ("path", "use", "text", "clipPath"):
+        assert len(re.findall(f"<{kind}\\b", inline)) == len(re.findall(f"<{kind}\\b", whole))
+    texts = [re.findall(r"<text[^>]*>([^<]*)<", one) for one in (inline, whole)]
+    assert texts[0] == texts[1]
+    places = [
+        [float(x) for x in re.findall(r'<use[^>]* x="([^"]+)"', one)] for one in (inline, whole)
+    ]
+    assert places[0] and places[0] == pytest.approx(places[1], abs=0.006)
 
 
 def test_large_pictures_are_small_on_a_page_and_masks_stay_exact() -> None:

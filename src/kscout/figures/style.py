@@ -7,6 +7,7 @@ serves light and dark.
 import base64
 import io
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from kscout.files import write_text, written_whole
 
 _VARIABLES = {INK: "var(--ink)", QUIET: "var(--quiet)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 _VARIABLES |= {color: f"var(--series-{index})" for index, color in enumerate(SERIES, start=1)}
-_LARGE_PICTURE = 12_000
+_LARGE_PICTURE = 3_000
 """Bytes of a picture inside a figure above which a page encodes it anew."""
 _RC = {
     "font.family": "sans-serif",
@@ -92,14 +93,39 @@ def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
     text = re.sub(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", _smaller_picture, text)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = _shortened(text)
+    own = f"{zlib.crc32(name.encode()):08x}"
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{own}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{own}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{own}-\1)", text)
     text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
     text = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font-size: \1", text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, variable)
     return text.replace("<svg", f'<svg role="img" aria-label="{_attribute(label)}"', 1)
+
+
+def _shortened(text: str) -> str:
+    """Leave out what a page does not need: names nobody refers to, blanks, digits beyond .01 pt."""
+    named = set(re.findall(r'href="#([^"]+)"', text)) | set(re.findall(r"url\(#([^)]+)\)", text))
+    text = re.sub(r' id="([^"]+)"', lambda one: one[0] if one[1] in named else "", text)
+    text = re.sub(r' (?:d|x|y|width|height|transform)="[^"]*"', _rounded, text)
+    text = re.sub(r">\s+<", "><", text)
+    return re.sub(r"<g([^>]*)>((?:<use [^>]*/>)+)</g>", _styled_once, text)
+
+
+def _styled_once(group: re.Match[str]) -> str:
+    """Let the markers of a curve take from their group the style that they share."""
+    styles = set(re.findall(r' style="[^"]*"', group[2]))
+    if len(styles) != 1 or "style=" in group[1]:
+        return group[0]
+    (style,) = styles
+    return f"<g{group[1]}{style}>{group[2].replace(style, '')}</g>"
+
+
+def _rounded(attribute: re.Match[str]) -> str:
+    numbers = re.sub(r"-?\d+\.\d+", lambda one: f"{float(one[0]):.2f}", attribute[0])
+    return re.sub(r"\s*\n", "", numbers)
 
 
 def _smaller_picture(found: re.Match[str]) -> str:
