@@ -102,24 +102,29 @@ def rows_of(
     _check_whole(summary)
     found = []
     for entry in summary.policies:
-        method, ssim = entry.policy, entry.final["ssim"]
-        compared = summary.comparison(method)
-        places = (data, reconstructor, f"results/{horizon}/{method}")
-        found.append(
-            LeaderboardRow(
-                store=store,
-                horizon=horizon,
-                method=method,
-                n_seeds=entry.n_seeds,
-                ssim_mean=ssim.mean,
-                ssim_std=ssim.std,
-                gap_closed=entry.gap_closed,
-                difference_to_fixed=compared.difference if compared else 0.0,
-                interval=compared.interval if compared else None,
-                command=_command(summary, places, _policies(entry, sources.get(method, ()))),
-            )
-        )
+        places = (data, reconstructor, f"results/{horizon}/{entry.policy}")
+        command = _command(summary, places, _policies(entry, sources.get(entry.policy, ())))
+        found.append(row_of(summary, entry, store=store, horizon=horizon, command=command))
     return sorted(found, key=lambda row: -row.ssim_mean)
+
+
+def row_of(
+    summary: Summary, entry: PolicySummary, *, store: str, horizon: str, command: str
+) -> LeaderboardRow:
+    """Return the row of one method of an evaluation."""
+    ssim, compared = entry.final["ssim"], summary.comparison(entry.policy)
+    return LeaderboardRow(
+        store=store,
+        horizon=horizon,
+        method=entry.policy,
+        n_seeds=entry.n_seeds,
+        ssim_mean=ssim.mean,
+        ssim_std=ssim.std,
+        gap_closed=entry.gap_closed,
+        difference_to_fixed=compared.difference if compared else 0.0,
+        interval=compared.interval if compared else None,
+        command=command,
+    )
 
 
 def _check_whole(summary: Summary) -> None:

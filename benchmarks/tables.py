@@ -8,7 +8,8 @@ method M under a horizon H, `{minus H/M}` for its difference to the fixed order 
 interval (`joint:H/M` for a method that has a network of its own), `{paper S/M}` for what the paper
 prints, `{gap S}` for its oracle minus its NA oracle, and `{size NAME}` for the size of a file.
 Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
-as they were written down) and the paper's numbers.
+as they were written down), half_size.json (campaigns at half the paper's size) and the paper's
+numbers.
 """
 
 import re
@@ -25,7 +26,7 @@ from kscout.zoo import zoo_file
 
 ROOT = Path(__file__).parents[1]
 LAYOUT = Path(__file__).with_name("tables.toml")
-OTHERS = LEADERBOARD.with_name("other_results.json")
+OTHERS = [LEADERBOARD.with_name(name) for name in ("other_results.json", "half_size.json")]
 END = "<!-- end of table -->"
 
 
@@ -96,7 +97,8 @@ def filled(cell: str, records: dict[str, LeaderboardRow]) -> str:
 
 def tables() -> dict[str, dict[str, str]]:
     """Return the text of every table by file and name."""
-    records = {ref_of(row): row for row in [*read_leaderboard(), *read_leaderboard(OTHERS)]}
+    rows = [row for path in (LEADERBOARD, *OTHERS) for row in read_leaderboard(path)]
+    records = {ref_of(row): row for row in rows}
     found: dict[str, dict[str, str]] = {}
     for table in tomllib.loads(LAYOUT.read_text(encoding="utf-8"))["tables"]:
         head = table["head"]
