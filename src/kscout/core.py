@@ -233,6 +233,12 @@ class Observation:
     n_left: int | Int[Tensor, " batch"] | None = None
     """How many columns may still be acquired, the next one included; None where nobody counts."""
 
+    def for_each(self, count: int | Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+        """Return a count such as `step` as one number per image, filled in on their device."""
+        if isinstance(count, Tensor):
+            return count
+        return torch.full((len(self.mask),), count, device=self.mask.device)
+
 
 class Policy(nn.Module, ABC):
     """Scores columns; never masks, samples, counts budget or sees the target.

@@ -105,7 +105,7 @@ class ColumnPolicy(Policy):
                 "a column network reads measured k-space, and the observation has none; give it "
                 "zero_filled, mean and std, as the simulator does"
             )
-        step = _step_of(seen)
+        step = seen.for_each(seen.step)
         mean, std = seen.mean[:, None, None], seen.std[:, None, None] + _LEAST_STD
         zero_filled = (magnitude(seen.zero_filled) - mean) / std
         images = torch.stack([seen.image, zero_filled], dim=1)
@@ -137,7 +137,7 @@ class ColumnPolicy(Policy):
             return place
         left = (self.horizon - step).clamp(min=1)
         if seen.n_left is not None:
-            left = torch.as_tensor(seen.n_left, device=step.device).expand(step.shape)
+            left = seen.for_each(seen.n_left)
         share = 8.0 * left / seen.mask.shape[1]
         return torch.cat([place, share[:, None, None].expand(*place.shape[:2], 1)], dim=-1)
 
@@ -234,12 +234,6 @@ def _at_frequencies(
     place = place.clamp(min=0, max=n_known - 1)
     below = place.floor().long().clamp(max=n_known - 2)
     return torch.lerp(gains[:, below], gains[:, below + 1], place - below)
-
-
-def _step_of(seen: Observation) -> Int[Tensor, " batch"]:
-    if isinstance(seen.step, Tensor):
-        return seen.step
-    return torch.full((len(seen.mask),), seen.step, device=seen.mask.device)
 
 
 def _place(

@@ -27,17 +27,17 @@ class MixedPrecision(Policy):
         self.n_compiled = 0
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        n, step = len(seen.image), seen.step
-        if isinstance(step, int):
-            # One kind of argument: a number would be compiled in.
-            step = torch.full((n,), step, device=seen.image.device)
+        n = len(seen.image)
+        # Counts are tensors: a number would be compiled in.
+        step = seen.for_each(seen.step)
+        n_left = None if seen.n_left is None else seen.for_each(seen.n_left)
         if torch.is_grad_enabled() and self.n_compiled == 0:
             self.n_compiled = n
         uses_compiled = self.compiled is not None and n == self.n_compiled
         score = self.compiled if uses_compiled and self.compiled is not None else self._score
         with torch.autocast("cuda", torch.bfloat16):
             given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std)
-            return score(*given, seen.n_left)
+            return score(*given, n_left)
 
     def _score(
         self,
@@ -47,6 +47,6 @@ class MixedPrecision(Policy):
         zero_filled: Complex[Tensor, "batch coil row col"] | None,
         mean: Float[Tensor, " batch"] | None,
         std: Float[Tensor, " batch"] | None,
-        n_left: int | Int[Tensor, " batch"] | None,
+        n_left: Int[Tensor, " batch"] | None,
     ) -> Float[Tensor, "batch col"]:
         return self.policy(Observation(image, mask, step, zero_filled, mean, std, n_left=n_left))
