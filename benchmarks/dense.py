@@ -35,6 +35,7 @@ from kscout.training.policy import train_policies
 ARMS: dict[str, list[str]] = {
     "column": [],
     "large": ["policy.width=320", "policy.n_heads=8", "policy.channels=[32,64,96]"],
+    "paired": ["policy.paired=true"],
     "conv": ["policy.name='conv'"],
     "unmirrored": ["policy.sees_mirrored=false"],
     "random-labels": ["training.n_best=1", "training.n_random=23"],

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from kscout import policies
 from kscout.contracts import check_policy
 from kscout.core import Measurement, Observation
 from kscout.errors import ConfigError
-from kscout.policies.column import ColumnPolicy
+from kscout.policies.column import ColumnPolicy, _paired, _unpaired
 from kscout.weights import read_weights, save_weights
 
 SMALL = {"width": 12, "n_heads": 2, "n_layers": 1, "channels": [8, 8], "image_channels": [8]}
@@ -80,7 +81,19 @@ def test_an_observation_without_a_measurement_is_refused() -> None:
 
 def test_the_shipped_size_is_below_four_million_parameters() -> None:
     policy = ColumnPolicy(n_cols=128, horizon=16, n_initial=16)
-    assert sum(p.numel() for p in policy.parameters()) == 1_464_145
+    assert sum(p.numel() for p in policy.parameters()) == 1_071_569
+
+
+@pytest.mark.parametrize("n_cols", [16, 17])
+def test_paired_columns_know_both_sides(n_cols: int) -> None:
+    """A network that copies a feature of each column gives it back to that column."""
+    columns = torch.arange(2.0 * n_cols).view(2, n_cols, 1)
+    pairs = _paired(columns)
+    assert pairs.shape == (2, n_cols // 2 + 1, 2)
+    assert torch.equal(_unpaired(pairs, n_cols), columns[..., 0])
+    policy = ColumnPolicy(n_cols=n_cols, horizon=HORIZON, n_initial=2, paired=True, **SMALL)
+    torch.nn.init.normal_(policy.head.weight)
+    check_policy(policy, n_rows=N_ROWS, n_cols=n_cols)
 
 
 def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
@@ -120,3 +133,21 @@ def test_files_of_networks_that_were_not_told_the_start_still_load(tmp_path: Pat
 def test_sizes_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, **{**SMALL, **change})
+
+
+def test_its_page_tells_its_size() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "dense.md").read_text(encoding="utf-8")
+    sizes = {"n_cols": 128, "horizon": 16, "n_initial": 16}
+    large = {"width": 320, "n_heads": 8, "channels": [32, 64, 96]}
+    seen = observation(1, 128, 128)
+    one = Observation(*(x[:1] for x in (seen.image, seen.mask)), 1, n_left=16)
+    one = replace(one, zero_filled=seen.zero_filled[:1], mean=seen.mean[:1], std=seen.std[:1])
+    for arguments, told in (({}, "0.37"), ({"paired": True}, "0.27"), (large, "1.4")):
+        policy = ColumnPolicy(**sizes, **arguments).eval()
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            policy(one)
+        digits = len(told.partition(".")[2])
+        assert f"{counter.get_total_flops() / 1e9:.{digits}f}" == told
+        assert f"{told} GFLOP" in text
+        n_parameters = sum(p.numel() for p in policy.parameters())
+        assert arguments == {"paired": True} or f"{n_parameters:,} parameters" in text

@@ -32,6 +32,8 @@ def test_every_arm_has_settings_and_at_most_four_million_parameters(dense: Modul
     for arm in dense.ARMS:
         config = dense.config_of(arm, "knee-base")
         assert arm == "conv" or dense.n_parameters(config, 128, 128) <= 4_000_000
+    page = (BENCHMARKS.parent / "docs" / "dense.md").read_text(encoding="utf-8")
+    assert all(f"`{arm}`" in page for arm in dense.ARMS)
     assert len({repr(dense.config_of(arm, "knee-base")) for arm in dense.ARMS}) == len(dense.ARMS)
 
 

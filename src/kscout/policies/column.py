@@ -49,6 +49,7 @@ class ColumnPolicy(Policy):
         channels: features of the convolutions along the rows, each of which halves their number.
         image_channels: features of the convolutions over the image, each of which halves it.
         n_bins: rows that remain for a token, whatever their number was.
+        paired: whether two columns at opposite frequencies share a token, which halves the work.
         sees_mirrored: whether it looks at the mirror image of what was measured; an ablation.
         n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
             are read at the same frequencies, in cycles per pixel.
@@ -69,12 +70,13 @@ class ColumnPolicy(Policy):
         n_cols: int,
         horizon: int,
         n_initial: int | None = None,
-        width: int = 192,
+        width: int = 160,
         n_layers: int = 4,
-        n_heads: int = 6,
+        n_heads: int = 5,
         channels: Sequence[int] = (16, 32, 48),
         image_channels: Sequence[int] = (16, 32, 48, 64, 96),
         n_bins: int = 8,
+        paired: bool = False,
         sees_mirrored: bool = True,
     ) -> None:
         super().__init__()
@@ -82,15 +84,16 @@ class ColumnPolicy(Policy):
         self.n_cols, self.horizon, self.n_initial = n_cols, horizon, n_initial
         self.width, self.n_layers, self.n_heads, self.n_bins = width, n_layers, n_heads, n_bins
         self.channels, self.image_channels = list(channels), list(image_channels)
-        self.sees_mirrored = sees_mirrored
+        self.paired, self.sees_mirrored = paired, sees_mirrored
+        n_sides = 1 + paired
         self.along_rows = _convolutions([_N_SIGNALS, *channels], stride=(2, 1))
         self.over_image = _convolutions([2, *image_channels], stride=(2, 2))
-        self.token = nn.Linear(channels[-1] * n_bins, width)
+        self.token = nn.Linear(n_sides * channels[-1] * n_bins, width)
         self.context = nn.Linear(2 * image_channels[-1], width)
-        n_place = _N_PLACE + (n_initial is not None)
+        n_place = n_sides * (_N_PLACE + (n_initial is not None))
         self.place = nn.Sequential(nn.Linear(n_place, width), nn.GELU(), nn.Linear(width, width))
         self.blocks = nn.Sequential(*(_Attention(width, n_heads) for _ in range(n_layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, n_sides)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.register_buffer("prior", torch.zeros(horizon, n_cols))
@@ -114,9 +117,12 @@ class ColumnPolicy(Policy):
         features = self.along_rows(_signals(seen, mean, std, self.sees_mirrored))
         if features.shape[2] != self.n_bins:
             features = F.adaptive_avg_pool2d(features, (self.n_bins, features.shape[3]))
-        tokens = self.token(features.flatten(1, 2).transpose(1, 2))
-        tokens = tokens + self.place(self._place(seen, step)) + self.context(shared)[:, None]
-        expected = self.head(self.norm(self.blocks(tokens)))[..., 0].float()
+        features, place = features.flatten(1, 2).transpose(1, 2), self._place(seen, step)
+        if self.paired:
+            features, place = _paired(features), _paired(place)
+        tokens = self.token(features) + self.place(place) + self.context(shared)[:, None]
+        expected = self.head(self.norm(self.blocks(tokens))).float()
+        expected = _unpaired(expected, seen.mask.shape[1]) if self.paired else expected[..., 0]
         return expected + _at_frequencies(self.prior, expected.shape[1])[self._row(seen.mask, step)]
 
     def _row(
@@ -221,6 +227,22 @@ def _log(values: Tensor) -> Float[Tensor, "batch row col"]:
 def _frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
     """Return centered frequencies in cycles per field of view."""
     return (torch.arange(n, device=device) - n // 2).float()
+
+
+def _paired(columns: Float[Tensor, "batch col feature"]) -> Float[Tensor, "batch pair both"]:
+    """Join what is known of opposite columns; pairs come by frequency, DC first."""
+    n_cols, device = columns.shape[1], columns.device
+    first = (torch.arange(n_cols // 2 + 1, device=device) + n_cols // 2) % n_cols
+    second = opposite(n_cols, device)[first]
+    return torch.cat([columns[:, first], columns[:, second]], dim=-1)
+
+
+def _unpaired(pairs: Float[Tensor, "batch pair 2"], n_cols: int) -> Float[Tensor, "batch col"]:
+    """Return the score of each column from those of pairs."""
+    frequency = torch.arange(n_cols, device=pairs.device) - n_cols // 2
+    # The lowest of an even number has no opposite: it is the first of its pair.
+    is_second = (frequency < 0) & (2 * frequency > -n_cols)
+    return pairs[:, frequency.abs(), is_second.long()]
 
 
 def _at_frequencies(
