@@ -1,5 +1,6 @@
 """Figures are pure, labeled, repeatable and follow the page's colors."""
 
+import io
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -31,7 +32,7 @@ from kscout.figures.pictures import (
 )
 from kscout.figures.png import montage
 from kscout.figures.series import INK, SERIES, Curve, assign_styles
-from kscout.figures.style import save_figure, to_inline_svg, to_svg
+from kscout.figures.style import house_style, save_figure, to_inline_svg, to_svg
 
 X = np.arange(7, dtype=np.float64)
 CURVES = [
@@ -213,3 +214,9 @@ def test_figures_are_saved_in_three_forms(tmp_path: Path) -> None:
     paths = save_figure(figure, tmp_path / "figures", "gammas")
     begins = {path.suffix: path.read_bytes()[:5] for path in paths}
     assert begins == {".png": b"\x89PNG\r", ".pdf": b"%PDF-", ".svg": b"<?xml"}
+    dates = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+    for path in paths:
+        again, metadata = io.BytesIO(), dates.get(path.suffix)
+        with house_style(), mpl.rc_context({"svg.hashsalt": "gammas"}):
+            FIGURES["gammas"]().savefig(again, format=path.suffix[1:], metadata=metadata)
+        assert again.getvalue() == path.read_bytes(), path.name

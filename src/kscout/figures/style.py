@@ -8,8 +8,9 @@ import base64
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import matplotlib as mpl
@@ -22,6 +23,7 @@ from kscout.files import write_text, written_whole
 
 _VARIABLES = {INK: "var(--ink)", QUIET: "var(--quiet)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 _VARIABLES |= {color: f"var(--series-{index})" for index, color in enumerate(SERIES, start=1)}
+_BACKENDS = {"png": "agg", "pdf": "pdf", "svg": "svg"}
 _LARGE_PICTURE = 3_000
 """Bytes of a picture inside a figure above which a page encodes it anew."""
 _RC = {
@@ -81,8 +83,29 @@ def to_svg(figure: Figure, *, name: str = "figure", background: str = "white") -
     """Return the figure as SVG text, the same text for the same figure."""
     buffer = io.BytesIO()
     with house_style(), mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor=background)
+        _write(figure, buffer, "svg", {"Date": None}, background)
     return buffer.getvalue().decode()
+
+
+def _write(
+    figure: Figure,
+    file: Path | io.BytesIO,
+    kind: str,
+    metadata: Mapping[str, None],
+    background: str,
+) -> None:
+    """Write what `Figure.savefig` writes, which draws a figure twice."""
+    dpi, color, canvas = figure.dpi, figure.get_facecolor(), figure.canvas
+    # Late: that of PDF loads a library for fonts.
+    backend = import_module(f"matplotlib.backends.backend_{_BACKENDS[kind]}")
+    try:
+        figure.set_facecolor(background)
+        figure.set_dpi(mpl.rcParams["savefig.dpi"])
+        getattr(backend.FigureCanvas(figure), f"print_{kind}")(file, metadata=metadata)
+    finally:
+        figure.set_facecolor(color)
+        figure.set_dpi(dpi)
+        figure.set_canvas(canvas)
 
 
 def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
@@ -149,7 +172,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     with house_style():
         for path, metadata in zip(paths, ({}, {"CreationDate": None}), strict=True):
             with written_whole(path) as aside:
-                figure.savefig(aside, format=path.suffix[1:], metadata=metadata, facecolor="white")
+                _write(figure, aside, path.suffix[1:], metadata, "white")
     svg = folder / f"{name}.svg"
     write_text(svg, to_svg(figure, name=name))
     return [*paths, svg]
