@@ -22,6 +22,17 @@ from kscout.weights import save_component
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save empty pictures, where a test does not look at them."""
+
+    def touch(figure: object, folder: Path, name: str) -> list[Path]:
+        (folder / f"{name}.png").touch()
+        return [folder / f"{name}.png"]
+
+    monkeypatch.setattr("kscout.figures.style.save_figure", touch)
+
+
 def _call(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception is not None:
@@ -124,6 +135,7 @@ def test_analyses_of_results(store: Path, tmp_path: Path, runs: list[Path]) -> N
     assert len(_outputs(out, "average_policy")) == 2 * 4 * 13
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_rankings_of_folders_of_one_name_are_told_apart(store: Path, tmp_path: Path) -> None:
     folders = [tmp_path / name / "results" for name in "ab"]
     for folder, policy in zip(folders, ("random", "center-out"), strict=True):
@@ -190,6 +202,7 @@ def test_the_ceiling_lies_between_a_fixed_order_and_the_oracle(store: Path, tmp_
         _call(*command, *budget, "--split", "train")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["policy", "entropy", "overlooked", "examples"])
 def test_analyses_reconstruct_in_32_bit_unless_they_are_told_otherwise(
     store: Path, tmp_path: Path, runs: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
@@ -223,6 +236,7 @@ def test_snr_is_measured_once(store: Path, tmp_path: Path, runs: list[Path]) -> 
     assert record.read_text() == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ratios_are_those_of_the_seed_with_the_best_validation(
     store: Path, tmp_path: Path, runs: list[Path]
 ) -> None:
@@ -236,11 +250,11 @@ def test_ratios_are_those_of_the_seed_with_the_best_validation(
     command = ("analyze", "snr", *runs, *_on_data(store, out), "--trajectories", 2)
     command = (*command, "--batch-size", 2, "--passes", 2, "--epoch", 1)
     _call(*command)
-    (row,) = _outputs(out, "snr")
+    (row,) = _outputs(out, "snr", pictures=False)
     assert (row["policy"], row["seed"], row["n_seeds"]) == ("ngreedy", "1", "2")
     assert (row["n_initial"], row["steps"]) == ("3", "4")
     _call(*command, "--all-seeds", "--overwrite")
-    assert [row["seed"] for row in _outputs(out, "snr")] == ["0", "1"]
+    assert [row["seed"] for row in _outputs(out, "snr", pictures=False)] == ["0", "1"]
 
 
 def test_unknown_formula_is_refused_before_the_first_pass(
@@ -252,13 +266,17 @@ def test_unknown_formula_is_refused_before_the_first_pass(
     assert not out.exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ratios_of_two_horizons_are_told_apart(
     store: Path, tmp_path: Path, runs: list[Path]
 ) -> None:
     out, other = tmp_path / "analyses", _run(tmp_path / "long" / "ngreedy-seed0", 0, horizon=6)
     command = ("analyze", "snr", runs[0], other, *_on_data(store, out), "--trajectories", 2)
     _call(*command, "--batch-size", 2, "--passes", 2, "--epoch", 1)
-    assert [row["policy"] for row in _outputs(out, "snr")] == ["ngreedy, 3+4", "ngreedy, 3+6"]
+    assert [row["policy"] for row in _outputs(out, "snr", pictures=False)] == [
+        "ngreedy, 3+4",
+        "ngreedy, 3+6",
+    ]
     assert len(list(out.glob("snr-*.jsonl"))) == 2
 
 
@@ -315,6 +333,7 @@ def test_results_of_unknown_settings_are_kept(store: Path, tmp_path: Path) -> No
         _evaluate(store, tmp_path, *_policies("random"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_analyses_replace_other_tables_only_when_told_to(tmp_path: Path, runs: list[Path]) -> None:
     out = tmp_path / "analyses"
     _call("analyze", "curves", *runs, "--out", out)

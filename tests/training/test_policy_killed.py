@@ -9,7 +9,7 @@ from victims import run_trainings
 
 from kscout.runs import read_run
 
-N_EPOCHS = 16
+N_EPOCHS = 10
 # Both seeds write a checkpoint after each epoch, of about 1800 events.
 MOMENTS = ("event 400", "write 2", "event 2100", "write 1", "event 4400", "write 4")
 

@@ -10,7 +10,7 @@ from victims import run_trainings
 
 from kscout.runs import read_run
 
-N_EPOCHS = 40
+N_EPOCHS = 25
 N_KILLS = 10
 
 

@@ -1,18 +1,16 @@
-"""Trainings that are killed at moments that no clock decides.
+"""Trainings that are killed at moments that no clock decides."""
 
-As a script it reads commands from standard input and runs one after the other, each in a process of
-its own that is forked from one that has torch loaded.
-"""
-
-import importlib
-import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+
+from training_stores import run_command
+
+from fuzz.forks import in_child, load_modules
 
 
 def run_trainings(trainings: Sequence[tuple[Sequence[str], str]]) -> list[int]:
@@ -23,35 +21,19 @@ def run_trainings(trainings: Sequence[tuple[Sequence[str], str]]) -> list[int]:
             of the second checkpoint; `event 700`, at the 700th call or return in the code of
             trainings; or nowhere.
     """
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps(list(trainings)),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    load_modules()
 
+    def training(words: Sequence[str], dies: str) -> int:
+        die(dies)
+        run_command(list(words))
+        return 0
 
-def main() -> None:
-    """Run what standard input asks for, and print the exit codes."""
-    # The first optimizer of a process imports torch._dynamo, which takes seconds.
-    trainings = ("reconstructor", "policy", "joint.train")
-    for module in ("torch._dynamo", *(f"kscout.training.{name}" for name in trainings)):
-        importlib.import_module(module)
-    from training_stores import run_command
-
-    codes = []
-    for words, dies in json.load(sys.stdin):
-        child = os.fork()
-        if child == 0:
-            die(dies)
-            run_command(words)
-            os._exit(0)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    sys.stdout.write(json.dumps(codes))
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        return [
+            in_child(lambda words=words, dies=dies: training(words, dies), Path.cwd(), log).code
+            for words, dies in trainings
+        ]
 
 
 def die(where: str) -> None:
@@ -94,7 +76,3 @@ def die_at_event(number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.setprofile(count)
-
-
-if __name__ == "__main__":
-    main()
