@@ -19,7 +19,14 @@ def command(store: Path, out: Path) -> list[str]:
         *("policy", "--data", str(store), "--reconstructor", "zero-filled", "--out", str(out)),
         *("--n-initial", "2", "--steps", "3", "--epochs", str(N_EPOCHS), "--batch-size", "8"),
         *("--trajectories", "3", "--device", "cpu", "--convolution", "native", "--seeds", "2"),
-        *("--set", "policy.n_channels=2", "--set", "policy.n_blocks=2"),
+        *(
+            "--set",
+            "policy.n_channels=2",
+            "--set",
+            "policy.n_blocks=2",
+            "--set",
+            "policy.n_hidden=9",
+        ),
         *("--set", "training.learning_rate=0.01"),
     ]
 

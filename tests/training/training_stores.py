@@ -53,13 +53,12 @@ def store_without_val(path: Path) -> Store:
 def run_command(arguments: list[str]) -> None:
     """Run `kscout train` in this process, on one thread and silently: a target to be killed."""
     import os
-    import sys
+    from contextlib import redirect_stderr, redirect_stdout
 
     import torch
 
     from kscout.cli.train import app
 
     torch.set_num_threads(1)
-    with open(os.devnull, "w") as silence:  # noqa: PTH123 - a device, not a path of ours
-        sys.stdout = sys.stderr = silence
+    with Path(os.devnull).open("w") as silence, redirect_stdout(silence), redirect_stderr(silence):
         app(arguments, standalone_mode=False)
