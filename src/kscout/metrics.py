@@ -25,6 +25,9 @@ from kscout.kernels.native import native_library
 from kscout.kernels.registry import Request, serving
 from kscout.kernels.threads import call, count, over_parts, scratch
 
+PSNR_CEILING = 10
+"""Where the convention `paper` clamps reconstructions for PSNR."""
+
 Convention = Literal["paper", "fastmri"]
 CONVENTIONS: tuple[Convention, ...] = ("paper", "fastmri")
 _K1, _K2 = 0.01, 0.03
@@ -222,7 +225,7 @@ def psnr(
     _check_convention(convention)
     value = _per_image(data_range, image)
     if convention == "paper":
-        error = ((image.clamp(0, 10) - target) / value).square().mean(dim=(-2, -1)) + 1e-8
+        error = ((image.clamp(0, PSNR_CEILING) - target) / value).square().mean(dim=(-2, -1)) + 1e-8
     else:
         error = ((image - target) / value).square().mean(dim=(-2, -1))
     return -10 * error.log10()

@@ -327,6 +327,22 @@ def test_rectangles_are_kept_whole_cut_and_padded(tmp_path: Path) -> None:
         assert import_folder(source, tmp_path / name, settings).fingerprint == store.fingerprint
 
 
+def test_pixels_are_divided_as_the_warning_of_large_ones_advises(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    for file in source.glob("*/*.h5"):
+        write_volume(file, IMAGES * np.float32(1059 / IMAGES.max()))
+    plain = import_folder(source, tmp_path / "plain", ImportSettings())
+    assert "import with --divide 1000, the same" in plain.manifest.warnings[0]
+    divided = import_folder(source, tmp_path / "divided", ImportSettings(divide=1000))
+    assert not divided.manifest.warnings
+    found, whole = (store.split("test").magnitudes() for store in (divided, plain))
+    assert np.allclose(found * 1000, whole) and found.max() == pytest.approx(1.059)
+    assert "divide" not in plain.manifest.recipe["settings"]
+    for number in (0, -1, float("nan")):
+        with pytest.raises(ConfigError, match=r"--divide .* is not a number above 0"):
+            ImportSettings(divide=number)
+
+
 def test_images_of_several_sizes_are_told_with_sizes_that_fit_all(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     write_volume(source / "singlecoil_val" / "file1.h5", IMAGES[:, :9, :])

@@ -16,6 +16,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.prepare import prepare
 from kscout.evaluation.progress import Step
 from kscout.evaluation.results import read_scores
 from kscout.evaluation.run_names import run_label
@@ -117,6 +118,14 @@ def test_python_replaces_results_of_other_settings_only_when_told_to(
     assert (tmp_path / "results.csv").read_bytes() == before
     evaluate(*given, _setting(limit=2), out=tmp_path, overwrite=True)
     assert (tmp_path / "results.csv").read_bytes() != before
+
+
+def test_a_psnr_that_is_clamped_is_told(test_slices: SliceSet) -> None:
+    images = test_slices.magnitudes()
+    for scale, notes in ((1, []), (1000, ["PSNR is meaningless here: pixels reach"])):
+        slices = SliceSet.from_images(images * scale, test_slices.volumes)
+        found = prepare(("random",), slices, ZeroFilled(), _setting()).notes
+        assert [note[:38] for note in found] == notes
 
 
 def test_a_subset_takes_the_draws_of_the_whole(test_slices: SliceSet, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Training where a step takes several columns: gradients, runs, and estimators that cannot."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
 from typing import final
@@ -21,7 +22,8 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting
-from kscout.evaluation.prepare import prepare
+from kscout.evaluation.prepare import prepare, setting_of
+from kscout.evaluation.summary import EvaluationRequest
 from kscout.names import ESTIMATORS
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import RECONSTRUCTORS
@@ -190,6 +192,14 @@ def test_a_run_learns_groups_and_tells_of_them(
         ).notes
         for group in (2, 1)
     ]
+    asked = EvaluationRequest(data="", reconstructor="", policies=("random", f"x={run}"))
+    for request, expected in (
+        (asked, (2, 4, 2)),
+        (replace(asked, steps=3), (2, 3, 1)),
+        (replace(asked, n_initial=3, columns_per_step=4), (3, 4, 4)),
+    ):
+        plan = setting_of(request, batch_size=None, device="cpu").plan
+        assert (plan.n_initial, plan.horizon, plan.columns_per_step) == expected
     assert notes[0] == []
     assert notes[1] == [
         "policy 'groups' was trained for 2 + 4 columns, 2 at a time, under protocol paper and "

@@ -71,6 +71,7 @@ class ImportedStore:
     size: int | str | None = None
     pad: int | str | None = None
     resample: str | int | float | None = None
+    divide: int | float | None = None
     center_volume: bool | None = None
     sample_rate: int | float | None = None
     acquisition: str | None = None

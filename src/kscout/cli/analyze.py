@@ -4,7 +4,7 @@ Each writes CSV, JSON and, where there is something to draw, figures to a folder
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -85,19 +85,29 @@ def _run(
     lines = [to_table(row, nulls=True) for row in kind.told(rows)]
     console = answer_console()
     if lines:
-        table = Table(box=SIMPLE_HEAD)
-        for key in lines[0]:
-            table.add_column(key.replace("_", " "), overflow="fold")
-        for line in lines:
-            table.add_row(*(_cell(value) for value in line.values()))
-        console.print(table)
-    text = f"wrote {out}/{kind.file}.csv and .json, {len(rows)} rows"
+        console.print(_table(lines))
+    text = f"wrote {out}/{kind.file}.csv and .json, {len(rows)} row{'' if len(rows) == 1 else 's'}"
     if 0 < len(lines) < len(rows):
         text += f", of which {len(lines)} are shown"
     console.print(text, soft_wrap=True)
 
 
+def _table(lines: Sequence[Mapping[str, Any]]) -> Table:
+    """Return what rows tell; columns that tell nothing are left out, and names are not broken."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    told = [key for key in lines[0] if any(line[key] is not None for line in lines)]
+    for number, key in enumerate(told):
+        words = key.split("_")
+        width = max(map(len, words)) if number == 0 else None
+        table.add_column("\n".join(words), overflow="fold", no_wrap=number == 0, min_width=width)
+    for line in lines:
+        table.add_row(*(_cell(line[key]) for key in told))
+    return table
+
+
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) >= 1 else f"{value:.4f}"
+    return str(value)

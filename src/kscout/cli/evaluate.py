@@ -86,9 +86,8 @@ evaluate = command_of(
 def summary_table(summary: Summary) -> Table:
     """Return the final scores, best first, oracles marked and apart."""
     title = (
-        f"{summary.store} {summary.split}: {summary.n_slices} slices of {summary.n_volumes} "
-        f"volumes, {summary.n_initial} + {summary.steps} of {summary.n_cols} columns"
-        f"{_pace(summary)}, protocol {summary.protocol}"
+        f"{summary.store} {summary.split}: {summary.scored_on}, {summary.n_initial} + "
+        f"{summary.steps} of {summary.n_cols} columns{_pace(summary)}, protocol {summary.protocol}"
     )
     table = Table(
         title=title,

@@ -1,5 +1,6 @@
 """How volumes become slices of a store: what an import is asked for."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -21,6 +22,8 @@ class ImportSettings:
     """Images smaller than this are surrounded with zeros first; paper: 384 for brains."""
     resample: tuple[float, float] | None = None
     """Spacing of rows and columns, in mm, that images are brought to before they are cut."""
+    divide: float | None = None
+    """Number that all pixels, or all of k-space, are divided by; None leaves them as they are."""
     center_volume: bool = False
     """Keep only the middle half of each volume's slices; paper: knees."""
     sample_rate: float = 1.0
@@ -71,6 +74,8 @@ class ImportSettings:
             raise ConfigError(
                 f"--resample {'x'.join(map(str, self.resample))} is no spacing; give 0.01 to 100 mm"
             )
+        if self.divide is not None and not 0 < self.divide < math.inf:
+            raise ConfigError(f"--divide {self.divide} is not a number above 0")
         if not 0 < self.sample_rate <= 1:
             raise ConfigError(f"--sample-rate {self.sample_rate} is not above 0 and up to 1")
         if not 0 <= self.held_out < 1:

@@ -20,6 +20,7 @@ from kscout.data.store import WAYS_TO_SPLIT, Store
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.data.volumes import VolumeFile, relative
 from kscout.errors import DataError
+from kscout.metrics import PSNR_CEILING
 
 __all__ = ["ImportSettings", "OnVolume", "import_folder"]
 
@@ -27,9 +28,6 @@ logger = logging.getLogger(__name__)
 
 OnVolume = Callable[[int, int, str], None]
 """Called after each volume with the number done, the number in all, and the volume's name."""
-
-_PSNR_CEILING = 10
-"""Where the metrics' convention `paper` clamps reconstructions for PSNR."""
 
 
 def import_folder(
@@ -109,18 +107,19 @@ def _warnings(
     if n_blank := writer.n_blank:
         holding = "1 slice that holds" if n_blank == 1 else f"{n_blank} slices that hold"
         yield f"left out {holding} nothing but zeros"
-    if writer.peak > _PSNR_CEILING:
+    if writer.peak > PSNR_CEILING:
         yield (
             f"the largest data_range is {writer.peak:.4g}, and PSNR by the convention paper clamps "
-            f"reconstructions to [0, {_PSNR_CEILING}], which makes it meaningless here: divide the "
-            f"{'k-space' if settings.raw else 'images'} by one number for all before importing, or "
-            "read SSIM"
+            f"reconstructions to [0, {PSNR_CEILING}], which makes it meaningless here: import with "
+            f"--divide {_rounded(writer.peak * (settings.divide or 1))}, the same for all data "
+            "that are compared, or read SSIM"
         )
     empty = [split for split in SPLITS if not writer.volumes(split)]
     if empty and "train" not in empty:
         yield (
             f"no volume is in {' or '.join(empty)}: training needs train and val, and unseen "
-            f"volumes to evaluate on are in test; {WAYS_TO_SPLIT}"
+            f"volumes to evaluate on are in test; {WAYS_TO_SPLIT}. To evaluate trained policies on "
+            "what is there: --split train"
         )
 
 
@@ -146,6 +145,10 @@ def _import_one(
         return ""
 
 
+def _rounded(value: float) -> str:
+    return f"{float(f'{value:.1g}'):g}"
+
+
 def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> dict[str, Any]:
     """Return how to make the store again, and a hash of the names and sizes of its files."""
     files = [
@@ -159,8 +162,9 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         for name, path in (("splits", settings.splits), ("header", settings.header))
     }
     # As in stores of 0.1, which go on.
-    if settings.resample is None:
-        del values["resample"]
+    for name in ("resample", "divide"):
+        if values[name] is None:
+            del values[name]
     if not settings.raw:
         for name in ("raw", "crop", "resize", "axes", "header", "prospective"):
             del values[name]

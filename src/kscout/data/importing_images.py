@@ -69,7 +69,7 @@ def prepare_images(
     # fastMRI's targets are magnitudes by their making.
     is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
     check_pixels(kept, path, may_be_negative=is_target)
-    return kept, numbers, geometry
+    return kept if settings.divide is None else kept / settings.divide, numbers, geometry
 
 
 def _resampled(

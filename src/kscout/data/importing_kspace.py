@@ -55,10 +55,12 @@ def store_kspace(
     columns = np.flatnonzero(cutting.columns(filled))
     if not len(columns):
         raise DataError(f"{path} has no column left that was measured; raise --resize")
+    divide = settings.divide or 1.0
+    parts = _parts(scan, numbers, filled, cutting, path)
     writer.append(
         split,
         volume.name,
-        _parts(scan, numbers, filled, cutting, path),
+        (part._replace(stored=part.stored / divide) for part in parts) if divide != 1 else parts,
         source=origin,
         acquisition=scan.acquisition,
         geometry=cutting.geometry(scan),

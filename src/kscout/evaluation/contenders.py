@@ -127,16 +127,19 @@ def _built(name: str, sizes: Sizes, seed: int) -> Policy:
     return make_policy(Component(name), seed=seed, **asdict(sizes))
 
 
-def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int, str | None]]:
+def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int, str | None, int]]:
     """Return what the runs among these were trained for; loads no weights.
 
-    It is the number of columns at the start, the horizon, and the columns of the start where they
-    are not central.
+    It is the number of columns at the start, the horizon, the columns of the start where they are
+    not central, and the number of columns per step.
     """
     names = [one for one in wanted if one.rpartition("=")[2] not in POLICIES]
     configs = [_config_of(_located(one)[1]) for one in names]
     sections = [config["acquisition"] for config in configs if config and "acquisition" in config]
-    return {(one["n_initial"], one["horizon"], one.get("initial")) for one in sections}
+    return {
+        (one["n_initial"], one["horizon"], one.get("initial"), one.get("columns_per_step") or 1)
+        for one in sections
+    }
 
 
 def _loaded(wanted: str | Path, draw_seed: int) -> Contender:

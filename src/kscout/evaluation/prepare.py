@@ -31,6 +31,7 @@ from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.summarize import choose_reference
 from kscout.evaluation.summary import EvaluationRequest
 from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, own_plan, trajectories
+from kscout.metrics import PSNR_CEILING
 from kscout.names import POLICIES
 from kscout.weights import fingerprint
 
@@ -80,11 +81,18 @@ class EvaluationSetting:
 def setting_of(
     request: EvaluationRequest, *, batch_size: int | None, device: str
 ) -> EvaluationSetting:
-    """Return how an evaluation that was asked for runs."""
+    """Return how an evaluation that was asked for runs; where nothing says its columns, as in runs.
+
+    Args:
+        request: what was asked for.
+        batch_size: slices at once.
+        device: `auto`, `cpu` or `cuda`.
+    """
     for one, other in (("n_initial", "initial"), ("steps", "budget")):
-        if (getattr(request, one) is None) == (getattr(request, other) is None):
+        if None not in (getattr(request, one), getattr(request, other)):
             flags = f"--{one.replace('_', '-')} or --{other}"
             raise ConfigError(f"an evaluation takes either {flags}; give one of them")
+    request = _with_columns(request)
     plan = AcquisitionPlan(
         n_initial=request.n_initial or 0,
         horizon=request.steps or 0,
@@ -108,6 +116,22 @@ def setting_of(
         initial=request.initial,
         budget=request.budget,
     )
+
+
+def _with_columns(request: EvaluationRequest) -> EvaluationRequest:
+    """Return a request that says all of its columns; runs tell what it does not."""
+    has_start = request.n_initial is not None or request.initial is not None
+    has_end = request.steps is not None or request.budget is not None
+    if has_start and has_end:
+        return request
+    n_initial, horizon, initial, group = _told_by_runs(request.policies)
+    if not has_start and not has_end and request.columns_per_step == 1:
+        request = replace(request, columns_per_step=group)
+    if not has_start:
+        request = replace(
+            request, initial=initial, n_initial=n_initial if initial is None else None
+        )
+    return request if has_end else replace(request, steps=horizon)
 
 
 @final
@@ -186,6 +210,23 @@ def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int, str
     n_initial, horizon = setting.n_initial, setting.steps
     if n_initial is not None and horizon is not None:
         return n_initial, horizon, None
+    own = _told_by_runs(wanted)
+    horizon = own[1] if horizon is None else horizon
+    return (own[0], horizon, own[2]) if n_initial is None else (n_initial, horizon, None)
+
+
+def _psnr_note(slices: SliceSet) -> str | None:
+    peak = float(slices.data_range.max())
+    if peak <= PSNR_CEILING:
+        return None
+    return (
+        f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
+        f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
+    )
+
+
+def _told_by_runs(wanted: Sequence[str]) -> tuple[int, int, str | None, int]:
+    """Return the one acquisition that all runs among policies were trained for."""
     budgets = budgets_of(wanted)
     if len(budgets) != 1:
         found = "no run tells" if not budgets else "the runs were trained for several"
@@ -193,8 +234,7 @@ def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int, str
             f"{found} how many columns to start from and to acquire; give --n-initial and --steps"
         )
     (own,) = budgets
-    horizon = own[1] if horizon is None else horizon
-    return (own[0], horizon, own[2]) if n_initial is None else (n_initial, horizon, None)
+    return own
 
 
 def prepare(
@@ -233,7 +273,7 @@ def prepare(
         budget=setting.budget,
     )
     setting = replace(setting, plan=plan)
-    notes = [loaded.protocol_note(plan.protocol)]
+    notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
     _, n_rows, n_cols = slices.shape
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)

@@ -131,7 +131,7 @@ def _limits(n_volumes: int, n_comparisons: int) -> str | None:
     bound = f", its least p-value being {least:.4g}," if least < 1 else ""
     return (
         f"too few volumes: with {n_volumes}, {tests} cannot reach p = {1 - CONFIDENCE:.2g}{bound} "
-        "whatever the scores are; read the intervals"
+        f"whatever the scores are{'; read the intervals' if n_volumes > 1 else ''}"
     )
 
 

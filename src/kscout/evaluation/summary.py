@@ -155,12 +155,12 @@ class EvaluationRequest:
     """auto, fp32 or fp16."""
     policies: tuple[str, ...]
     n_initial: int | None = None
-    """Central columns measured at the start."""
+    """Central columns measured at the start. (default: the runs')"""
     initial: str | None = None
     """Columns to start from instead: a list like 0,3,60-70, or a file (.txt, .json, .npy, .npz)
     with one list or mask for all slices or one for each."""
     steps: int | None = None
-    """Columns to acquire."""
+    """Columns to acquire. (default: the runs')"""
     budget: str | None = None
     """Columns measured in the end, start included, instead of --steps: a number, or a file (.txt,
     .json, .npy) with one per slice."""
@@ -232,6 +232,12 @@ class Summary(Conditions):
     """The policy that others are compared with."""
     comparisons: tuple[Comparison, ...]
     headroom: Headroom
+
+    @property
+    def scored_on(self) -> str:
+        """Slices and volumes in words."""
+        counts = {"slice": self.n_slices, "volume": self.n_volumes}
+        return " of ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in counts.items())
 
     @property
     def moments(self) -> tuple[int, ...]:

@@ -130,7 +130,7 @@ def facts(summary: Summary) -> dict[str, str]:
     return {
         "Protocol": summary.protocol,
         "Data": f"{summary.store}, {summary.split} split",
-        "Scored on": f"{summary.n_slices} slices of {summary.n_volumes} volumes",
+        "Scored on": summary.scored_on,
         **{name: f"{n} of {n_cols} columns ({n_cols / n:.3g}×)" for name, n in ends.items()},
         **_pace(summary),
         "Reconstruction": PurePath(summary.reconstructor).name,
