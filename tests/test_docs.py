@@ -197,6 +197,7 @@ PUBLIC = {
     *("kscout", "kscout.acquisition", "kscout.core", "kscout.data", "kscout.evaluation"),
     *("kscout.metrics", "kscout.names", "kscout.physics", "kscout.policies"),
     *("kscout.reconstruction", "kscout.training", "kscout.gym_env"),
+    *("kscout.physics.coils", "kscout.reconstruction.sense"),
 }
 IMPORT = re.compile(r"^from (kscout[\w.]*) import (.+)$", flags=re.MULTILINE)
 

@@ -298,3 +298,20 @@ def _phase(value: Complex[Tensor, "*axes"]) -> Complex[Tensor, "*axes"]:
     """Return exp(i angle), 1 where there is none."""
     size = value.abs()
     return torch.where(size > _TINY, value / size.clamp(min=_TINY), 1)
+
+
+__all__ = [
+    "calibrated",
+    "central_mask",
+    "combine",
+    "combined",
+    "compress",
+    "encode",
+    "encode_adjoint",
+    "expand",
+    "keep",
+    "n_central",
+    "rough_sensitivities",
+    "sensitivities",
+    "unit_norm",
+]

@@ -144,3 +144,6 @@ class Sense(Reconstructor):
             n_iterations=self.n_iterations,
         )
         return Reconstruction.of(image.abs() * unit[:, 0])
+
+
+__all__ = ["Sense", "check_settings", "conjugate_gradients", "normal", "solve", "unit_of"]

@@ -29,6 +29,7 @@ from kscout.core import (
     SliceBatch,
 )
 from kscout.names import METRICS
+from kscout.physics.coils import combined
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
@@ -135,7 +136,11 @@ def masks_drawn_blindly(
 
 def _seen(policy: Policy, measured: Measurement, found: Reconstruction, step: int) -> Observation:
     more = (
-        (measured.zero_filled.detach(), found.mean.detach(), found.std.detach())
+        (
+            combined(measured.zero_filled.detach(), measured.mask),
+            found.mean.detach(),
+            found.std.detach(),
+        )
         if policy.needs_measurement
         else (None, None, None)
     )
