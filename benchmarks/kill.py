@@ -29,7 +29,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from fuzz.cases import ARTIFACTS, EASY, ENTROPY, EVALUATE, IMPORT, MAKE, TRAIN, UNET
+from fuzz.cases import ARTIFACTS, EASY, ENTROPY, EVALUATE, IMPORT, MAKE, NETWORK, TRAIN, UNET
 from fuzz.forks import command, in_child, prepare, start
 from fuzz.judge import Snapshot, snapshot
 from fuzz.volumes import stack
@@ -39,6 +39,13 @@ COMMANDS: dict[str, list[str]] = {
     "data import": IMPORT,
     "train reconstructor": [*UNET, "--epochs", "3"],
     "train policy": [*TRAIN, "--epochs", "3", "--seeds", "2"],
+    "train joint": [
+        *("train", "joint", "--data", "store", "--out", "joined", "--method", "dense", "--policy"),
+        *("conv", *NETWORK, "--n-initial", "2", "--steps", "3", "--updates", "6", "--epochs", "3"),
+        *("--batch-size", "4", "--device", "cpu", "--set", "reconstructor.n_channels=2"),
+        *("--set", "reconstructor.n_pools=1", "--set", "training.sampler_every=2"),
+        *("--set", "training.sampler_batch=3", "--set", "training.convolution=onednn"),
+    ],
     "evaluate": [*EVALUATE, "--policy", "random", "--policy", "fixed", "--policy", "greedy"],
     "analyze": ENTROPY,
     "report": ["report", "results", "-o", "page.html", "--figures", "drawn"],
@@ -50,7 +57,7 @@ it starts, whose changes it cannot count."""
 
 TIMED = {
     *("date", "time_s", "seconds", "started", "started_s", "peak_memory_bytes"),
-    *("n_lockstep", "n_reconstructions"),
+    *("n_lockstep", "n_reconstructions", "sampler_share"),
 }
 """Keys of JSON files that tell when and how something was done: times, memory, and whether seeds
 that a kill separated went on together."""

@@ -219,6 +219,20 @@ def test_training_starts_from_a_trained_network_of_any_kind(
     assert not (tmp_path / "third").exists()
 
 
+def test_a_sampler_from_outside_chooses_columns(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = Path(__file__).parents[1] / "outside"
+    monkeypatch.syspath_prepend(outside)
+    code = (outside / "outwards.py").read_text(encoding="utf-8")
+    assert code in (outside.parents[1] / "docs" / "joint.md").read_text(encoding="utf-8")
+    config = replace(JointConfig.of("outwards:Outwards"), reconstructor=bad().reconstructor)
+    own = replace(config.training, n_updates=2, n_epochs=1, batch_size=2, n_refill=2)
+    config = replace(config, acquisition=bad().acquisition, training=own)
+    run = train_joint(config, store, tmp_path / "run", device="cpu")
+    assert type(policies.load(run.path)).__name__ == "CenterOut"
+
+
 def bad(method: str = "random", **changes: Any) -> JointConfig:
     return joint_config(method, **changes)
 
@@ -233,6 +247,8 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
         (lambda: replace(bad("loupe"), policy=bad("dense").policy), "a policy of its own"),
         (lambda: bad(horizon=15), "no column left to acquire"),
         (lambda: bad(batch_size=10**12), "needs .* GiB of memory"),
+        (lambda: bad(n_pool=10**12), "needs .* GiB of memory"),
+        (lambda: bad("dense", n_tried_at_random=10**12), "needs .* GiB of memory"),
     ],
 )
 def test_what_cannot_be_trained_is_told_and_leaves_nothing(

@@ -1,7 +1,8 @@
 """Training of reconstructors and policies: repeatable, resumable, on one process or several.
 
 An estimator is a way to train a policy; a new one derives from `GradientEstimator`, or from
-`Estimator` where an epoch is more than one optimizer step per batch.
+`Estimator` where an epoch is more than one optimizer step per batch. A `Sampler` chooses the
+columns of a reconstruction that learns together with it.
 
 Public names load on first use.
 """
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
         DenseTraining,
         GradientTraining,
         GreedyTraining,
+        JointConfig,
+        JointTraining,
         NonGreedyTraining,
         PolicyConfig,
         PolicyTraining,
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from kscout.training.estimators.gradient import Batch, Draws, GradientEstimator, n_draws
     from kscout.training.estimators.recording import Estimate, Recording
     from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
+    from kscout.training.joint.sampler import Sampler
+    from kscout.training.joint.train import train_joint
     from kscout.training.policy import train_policies, train_policy
     from kscout.training.policy_gradient import (
         advantages,
@@ -49,6 +54,8 @@ _PLACES = {
     "GradientEstimator": "kscout.training.estimators.gradient",
     "GradientTraining": "kscout.config",
     "GreedyTraining": "kscout.config",
+    "JointConfig": "kscout.config",
+    "JointTraining": "kscout.config",
     "NonGreedyTraining": "kscout.config",
     "PolicyConfig": "kscout.config",
     "PolicyTrainee": "kscout.training.estimators",
@@ -56,12 +63,14 @@ _PLACES = {
     "ReconstructorConfig": "kscout.config",
     "ReconstructorTraining": "kscout.config",
     "Recording": "kscout.training.estimators.recording",
+    "Sampler": "kscout.training.joint.sampler",
     "advantages": "kscout.training.policy_gradient",
     "fit_fixed_order": "kscout.training.fixed_order",
     "greedy_loss": "kscout.training.policy_gradient",
     "n_draws": "kscout.training.estimators.gradient",
     "non_greedy_loss": "kscout.training.policy_gradient",
     "returns_to_go": "kscout.training.policy_gradient",
+    "train_joint": "kscout.training.joint.train",
     "train_policies": "kscout.training.policy",
     "train_policy": "kscout.training.policy",
     "train_reconstructor": "kscout.training.reconstructor",
@@ -82,6 +91,8 @@ __all__ = [
     "GradientEstimator",
     "GradientTraining",
     "GreedyTraining",
+    "JointConfig",
+    "JointTraining",
     "NonGreedyTraining",
     "PolicyConfig",
     "PolicyTrainee",
@@ -89,12 +100,14 @@ __all__ = [
     "ReconstructorConfig",
     "ReconstructorTraining",
     "Recording",
+    "Sampler",
     "advantages",
     "fit_fixed_order",
     "greedy_loss",
     "n_draws",
     "non_greedy_loss",
     "returns_to_go",
+    "train_joint",
     "train_policies",
     "train_policy",
     "train_reconstructor",

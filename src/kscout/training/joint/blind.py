@@ -10,6 +10,9 @@ from kscout.policies.random import Random
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.joint.sampler import Sampler
 
+_N_FITTED_AT_ONCE = {"cpu": 16, "cuda": 64}
+"""Slices on which columns are tried together, by kind of device; does not change results."""
+
 
 @final
 class AtRandom(Sampler):
@@ -47,6 +50,7 @@ class Fixed(Sampler):
             self.material.view,
             n_initial=config.acquisition.start,
             horizon=config.acquisition.horizon,
+            batch_size=_N_FITTED_AT_ONCE[slices.device.type],
             n_slices_per_step=training.n_fit_slices,
             seed=training.seed,
             protocol=training.protocol,

@@ -1,13 +1,15 @@
 """The adaptive sampler: a policy learns the gains of many columns tried on the network as it is."""
 
+import math
 from dataclasses import replace
 from typing import Any, final
 
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout.config import DenseSampling, DenseTraining, PolicyConfig, warmed_rate
+from kscout.config import DenseSampling, DenseTraining, JointConfig, PolicyConfig, warmed_rate
 from kscout.core import Policy
+from kscout.data.slices import SliceSet
 from kscout.training.estimators.dense import Dense
 from kscout.training.estimators.gradient import Drawn
 from kscout.training.joint.sampler import Material, Sampler
@@ -23,10 +25,16 @@ class DenseGains(Sampler):
 
     def __init__(self, policy: Policy, material: Material) -> None:
         super().__init__(policy, material)
-        self.config = policy_config(material)
+        self.config = policy_config(material.config)
         trainee = Trainee(policy, self.config, material.optimizer)
         self.estimator = Dense([trainee], material.slices, material.view)
         self.drawn: tuple[int, Drawn] | None = None
+
+    @classmethod
+    def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
+        """Count the numbers that decide which columns are tried in a pass over the slices."""
+        horizon, n_pixels = config.acquisition.horizon, math.prod(slices.shape)
+        return policy_config(config).training.n_bytes(len(slices), horizon, n_pixels)
 
     @property
     def policy(self) -> Policy:
@@ -39,10 +47,10 @@ class DenseGains(Sampler):
             self.estimator.restore(0, {})
 
     def is_due(self, number: int) -> bool:
-        return _training(self.material).is_due(number)
+        return _training(self.material.config).is_due(number)
 
     def update(self, number: int) -> Float[Tensor, ""]:
-        training, estimator = _training(self.material), self.estimator
+        training, estimator = _training(self.material.config), self.estimator
         epoch, step = divmod(number, estimator.n_steps)
         if self.drawn is None or self.drawn[0] != epoch:
             self.drawn = epoch, estimator.draws_of(self.config, epoch + 1)
@@ -63,9 +71,9 @@ class DenseGains(Sampler):
         self.estimator.restore(0, state)
 
 
-def policy_config(material: Material) -> PolicyConfig:
+def policy_config(config: JointConfig) -> PolicyConfig:
     """Return the settings of the estimator that the sampler's stand for."""
-    config, training = material.config, _training(material)
+    training = _training(config)
     return PolicyConfig(
         config.policy,
         replace(config.acquisition, size=None),
@@ -83,6 +91,6 @@ def policy_config(material: Material) -> PolicyConfig:
     )
 
 
-def _training(material: Material) -> DenseSampling:
-    assert isinstance(material.config.training, DenseSampling)
-    return material.config.training
+def _training(config: JointConfig) -> DenseSampling:
+    assert isinstance(config.training, DenseSampling)
+    return config.training

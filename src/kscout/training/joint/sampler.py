@@ -71,6 +71,17 @@ class Sampler(ABC):
         """Build the policy that a training begins with."""
         return new_policy(config, slices)
 
+    @classmethod
+    def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
+        """Return the memory that it takes at the least, beside slices and networks.
+
+        Args:
+            config: all settings.
+            slices: the training slices.
+            n_image: bytes that one more image takes in the reconstruction.
+        """
+        return 0
+
     @abstractmethod
     def renew(self, epoch: int, *, is_first: bool) -> None:
         """Do what is done once an epoch.

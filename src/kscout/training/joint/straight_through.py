@@ -18,7 +18,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kscout.acquisition.choose import MEASURED_LOGIT
-from kscout.config import LearnedSampling, LoupeSampling, StraightThroughSampling, warmed_rate
+from kscout.config import (
+    JointConfig,
+    LearnedSampling,
+    LoupeSampling,
+    StraightThroughSampling,
+    warmed_rate,
+)
 from kscout.core import (
     Measurement,
     Observation,
@@ -28,6 +34,7 @@ from kscout.core import (
     Reconstructor,
     SliceBatch,
 )
+from kscout.data.slices import SliceSet
 from kscout.names import METRICS
 from kscout.physics.coils import combined
 from kscout.physics.fourier import ifft2c
@@ -149,6 +156,14 @@ def _seen(policy: Policy, measured: Measurement, found: Reconstruction, step: in
 
 class _Differentiated(Sampler):
     """What both samplers share: a batch of their own, noise, and an optimizer step."""
+
+    @classmethod
+    def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
+        """Count the images of an update, all of which are kept until their gradients come."""
+        training = config.training
+        assert isinstance(training, LearnedSampling)
+        n_moments = config.acquisition.horizon + 1 if cls.looks else 1
+        return min(training.sampler_batch, len(slices)) * n_moments * n_image
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
         """Do nothing: gradients are all there is."""

@@ -171,9 +171,12 @@ def _check(
     n_coils, n_rows, n_cols = splits[0].shape
     n_images = max(training.batch_size, min(training.n_refill, 256))
     n_masks = (training.n_pool + training.n_refill) * (config.acquisition.horizon + 1)
+    n_image = model.n_bytes(n_coils, n_rows, n_cols)
+    n_bytes = n_images * n_image + n_masks * n_cols + kind.n_bytes(config, splits[0], n_image)
     check_memory(
-        n_images * model.n_bytes(n_coils, n_rows, n_cols) + n_masks * n_cols,
+        n_bytes,
         splits[0].device,
-        f"a batch of {n_images:,} images of {n_rows}x{n_cols} and {n_masks:,} masks",
-        "lower training.batch_size, n_refill or n_pool, or make the network smaller",
+        f"a batch of {n_images:,} images of {n_rows}x{n_cols}, {n_masks:,} masks and what "
+        f"{training.method} takes",
+        "lower training.batch_size, n_refill, n_pool, or what the sampler tries and takes at once",
     )
