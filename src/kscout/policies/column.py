@@ -234,7 +234,7 @@ def _paired(columns: Float[Tensor, "batch col feature"]) -> Float[Tensor, "batch
     n_cols, device = columns.shape[1], columns.device
     first = (torch.arange(n_cols // 2 + 1, device=device) + n_cols // 2) % n_cols
     second = opposite(n_cols, device)[first]
-    return torch.cat([columns[:, first], columns[:, second]], dim=-1)
+    return torch.cat([columns.index_select(1, first), columns.index_select(1, second)], dim=-1)
 
 
 def _unpaired(pairs: Float[Tensor, "batch pair 2"], n_cols: int) -> Float[Tensor, "batch col"]:
@@ -242,7 +242,7 @@ def _unpaired(pairs: Float[Tensor, "batch pair 2"], n_cols: int) -> Float[Tensor
     frequency = torch.arange(n_cols, device=pairs.device) - n_cols // 2
     # The lowest of an even number has no opposite: it is the first of its pair.
     is_second = (frequency < 0) & (2 * frequency > -n_cols)
-    return pairs[:, frequency.abs(), is_second.long()]
+    return pairs.flatten(1).index_select(1, 2 * frequency.abs() + is_second)
 
 
 def _at_frequencies(
