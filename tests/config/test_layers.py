@@ -63,3 +63,8 @@ def test_differences_are_told_by_place_and_not_all_of_many() -> None:
     ]
     assert differences(there, there) == []
     assert told(found, most=1) == "a.y is 2 there and 4 here; 2 more"
+
+
+def test_a_number_that_python_does_not_read_is_a_word() -> None:
+    digits = "9" * 5000
+    assert assigned([f"a.b={digits}", "a.c=9"]) == {"a": {"b": digits, "c": 9}}

@@ -138,6 +138,8 @@ class DenseSampling(LearnedSampling):
     """Steps of the reconstruction for each step of the sampler."""
     sampler_batch: Annotated[int, AtLeast(1)] = 48
     """Slices per step of the sampler."""
+    sampler_average: Annotated[float, Between(0, 1)] = 0.98
+    """Share of the mean weights, which choose columns and are kept, that stays at each step."""
     n_best: Annotated[int, AtLeast(1)] = DenseTraining.n_best
     """Columns tried at each state because their scores are the highest."""
     n_tried_at_random: Annotated[int, AtLeast(1)] = DenseTraining.n_random

@@ -134,6 +134,7 @@ def told(found: Sequence[str], most: int = 5) -> str:
 def _parsed(text: str) -> Any:  # noqa: ANN401 - any TOML value
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        # A bare word is a string, so that a shell needs no quotes inside quotes.
+    except ValueError:
+        # A bare word is a string, so that a shell needs no quotes inside quotes; and a number of
+        # thousands of digits is none.
         return text

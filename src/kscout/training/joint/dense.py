@@ -80,6 +80,7 @@ def policy_config(config: JointConfig) -> PolicyConfig:
         DenseTraining(
             batch_size=training.sampler_batch,
             clip=training.sampler_clip,
+            average=training.sampler_average,
             n_best=training.n_best,
             n_random=training.n_tried_at_random,
             n_prior_slices=training.n_prior_slices,

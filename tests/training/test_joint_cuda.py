@@ -1,0 +1,63 @@
+"""Joint training on CUDA: graphs and 16-bit views see a network that learns."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from joint_runs import METHODS, joint_config
+from training_stores import blob_store
+
+from kscout import policies, reconstruction
+from kscout.data.store import Store
+from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
+from kscout.training.joint.course import Current
+from kscout.training.joint.train import train_joint
+
+pytestmark = pytest.mark.cuda
+
+UNET = {"name": "unet", "n_channels": 16, "n_pools": 2}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=64, n_cols=64)
+
+
+def test_half_precision_follows_the_network_inside_of_a_graph(store: Store) -> None:
+    slices = store.split("train").to("cuda")
+    model = UNet(n_channels=16, n_pools=2).cuda()
+    current = Current(model, "auto", slices)
+    assert isinstance(current.view, HalfPrecisionUNet)
+    batch = slices.batch(torch.arange(3))
+    mask = (torch.arange(64, device="cuda") % 3 == 0).expand(3, -1)
+    with torch.no_grad():
+        current.view(batch.kspace, mask)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = current.view(batch.kspace, mask).image
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        current.refresh()
+        graph.replay()
+        expected = model.eval()(batch.kspace, mask).image
+    assert (found - expected).abs().max() < 0.02 * expected.std()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_sampler_trains_and_goes_on(method: str, store: Store, tmp_path: Path) -> None:
+    config = joint_config(method, model=UNET, n_updates=12, convolution="auto")
+
+    def stop(progress: object) -> None:
+        if progress.epoch == 3:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_joint(config, store, tmp_path / "run", device="cuda", on_step=stop)
+    run = train_joint(config, store, tmp_path / "run", device="cuda")
+    assert [record["n_updates"] for record in run.metrics] == [4, 8, 12]
+    assert run.metrics[-1]["train_loss"] < run.metrics[0]["train_loss"] * 2
+    assert all(0 < record["sampler_share"] < 1 for record in run.metrics)
+    network, policy = reconstruction.load(run.path), policies.load(run.path)
+    assert all(p.isfinite().all() for one in (network, policy) for p in one.parameters())
