@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -129,6 +130,15 @@ def test_noise_scans_make_coils_white(tmp_path: Path) -> None:
     rows = [line(part * [[1], [0], [1]], flags=NOISE) for part in mixed]
     with pytest.raises(DataError, match="tells not all of its 3 coils apart"):
         take(write(tmp_path / "b.mrd", [*rows, *lines()]), "other")
+
+
+def test_what_lies_in_other_files_is_not_read(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.mrd", lines())
+    with h5py.File(source, "r+") as file:
+        del file["dataset/xml"]
+        file["dataset/xml"] = h5py.ExternalLink("b.h5", "/x")
+    with pytest.raises(DataError, match="holds dataset/xml as a link to /x"):
+        take(source)
 
 
 def test_the_header_may_lie_in_a_second_file(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fuzz.damage import changed_table, damage_bytes, damage_file, misplace
 from fuzz.options import bad_option, bad_setting
+from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
 from fuzz.volumes import FORMATS, numpy_stack, stack
 
 ARTIFACTS = Path(__file__).parent.parent / "written_by_0_1"
@@ -104,6 +105,21 @@ def _import(name: str) -> Callable[[random.Random, Path], Case]:
         skips = draw.random() < 0.6
         words = [*IMPORT, "--skip-bad"] if skips else IMPORT
         return Case(name, what, words, must_succeed=skips)
+
+    return build
+
+
+def _import_raw(name: str) -> Callable[[random.Random, Path], Case]:
+    def build(draw: random.Random, folder: Path) -> Case:
+        spoil, suffix = RAW_FORMATS[name]
+        (folder / "volumes").mkdir()
+        good_kspace(folder / "volumes", suffix)
+        what = spoil(draw, folder / "volumes")
+        words = ["data", "import", "volumes", "--out", "imported", "--raw"]
+        words += ["--axes", AXES] if suffix == ".npy" else []
+        skips = draw.random() < 0.6
+        words += draw.choice(([], [], ["--crop", "8x11"], ["--resize", "30"], ["--prospective"]))
+        return Case(name, what, [*words, "--skip-bad"] if skips else words, must_succeed=skips)
 
     return build
 
@@ -348,4 +364,5 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "toml": _file_of_settings,
     "options": _options,
     "more options": _options,
+    **{name: _import_raw(name) for name in RAW_FORMATS},
 }

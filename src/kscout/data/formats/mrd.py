@@ -5,8 +5,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from kscout.data.formats.hdf5 import check_chunks, find_dataset
 from kscout.data.formats.ismrmrd_header import Encoding, Header, read_header
-from kscout.data.formats.raw import RawScan
+from kscout.data.formats.raw import RawScan, check_declared
 from kscout.data.formats.readouts import Readouts, sort_out, whiten
 from kscout.errors import DataError
 
@@ -50,7 +51,12 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
     """
     with h5py.File(path, "r") as file:
         described = read_header(_header_text(file, path, group, header))
-        heads = file[group]["data"].fields("head")[()].ravel()
+        data = find_dataset(file, path, f"{group}/data")
+        if data is None or data.ndim != 1:
+            raise DataError(f"{path} has no list of lines in {group}; copy it again")
+        check_declared(path, data.shape, data.dtype)
+        check_chunks(data, path)
+        heads = data.fields("head")[()]
     flags = heads["flags"].astype(np.uint64)
     is_noise = (flags & np.uint64(_NOISE)) != 0
     serves_both = (flags & np.uint64(_CALIBRATION_TOO)) != 0
@@ -81,23 +87,22 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
 
 
 def _header_text(file: h5py.File, path: Path, group: str, header: Path | None) -> bytes:
-    if header is None and "xml" in file[group]:
-        return _xml(file, group)
+    if header is None and (found := find_dataset(file, path, f"{group}/xml")) is not None:
+        return _xml(found)
     place = header or path.with_suffix(".xml")
     if not place.is_file():
         raise DataError(f"{path} has no header, and {place} is not there; name it with --header")
     if not h5py.is_hdf5(place):
         return place.read_bytes()
     with h5py.File(place, "r") as other:
-        named = [name for name in other if isinstance(other.get(name), h5py.Group)]
-        found = [name for name in named if "xml" in other[name]]
-        if not found:
-            raise DataError(f"{place} has no header; name another file with --header")
-        return _xml(other, found[0])
+        for name in other:
+            if (found := find_dataset(other, place, f"{name}/xml")) is not None:
+                return _xml(found)
+    raise DataError(f"{place} has no header; name another file with --header")
 
 
-def _xml(file: h5py.File, group: str) -> bytes:
-    value = np.ravel(file[group]["xml"][()])[0]
+def _xml(data: h5py.Dataset) -> bytes:
+    value = np.ravel(data[()])[0]
     return value if isinstance(value, bytes) else str(value).encode()
 
 
