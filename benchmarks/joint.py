@@ -132,7 +132,7 @@ def record_of(
         horizon=wanted.horizon,
         n_updates=last["n_updates"],
         n_sampler_updates=last["n_sampler_updates"],
-        n_slices_seen=last["n_slices"],
+        n_slices_seen=sum(one["n_slices"] for one in run.metrics),
         n_parameters=_n_parameters(weights),
         sampler_share=float(np.mean([one["sampler_share"] for one in run.metrics])),
         train_s=float(sum(one["time_s"] for one in run.metrics)),

@@ -60,6 +60,12 @@ def test_runs_alone_tell_which_command_makes_pictures_of_them(
     )
     assert get_command(app).commands["evaluate"].make_context("evaluate", words[2:-5])
     assert "0.6530 after epoch 7" in build_report(["runs/greedy-seed0"]).front.summary[0]
+    for file in tmp_path.glob("runs/*/config.toml"):
+        file.write_text(file.read_text().replace('"policy"', '"joint"', 1))
+    *_, last = build_report(["runs"]).sections
+    (code,) = [block.html for block in last.blocks if isinstance(block, Widget)]
+    # Each has a network of its own, which no other policy learned for.
+    assert "--reconstructor runs/greedy-seed0" in code and "greedy-seed1" not in code
 
 
 def test_folders_may_be_given_as_text(results: Path) -> None:

@@ -61,6 +61,8 @@ def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
     setting = first.config["acquisition"]
     alike = [run for run in runs if run.config["acquisition"] == setting][:_MOST_RUNS]
     is_joint = first.kind == "joint"
+    # A policy that learned together with its network meets no other.
+    alike = [first] if is_joint else alike
     network = _paths([first])[0] if is_joint else _given(first, "--reconstructor", "RECONSTRUCTOR")
     options = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
     own = setting.get("initial")

@@ -87,11 +87,10 @@ class Joint(Course[Pair, JointConfig]):
         if taught:
             scores["sampler_score"] = float(torch.stack(taught).mean())
         scores["sampler_share"] = self.watch.share()
-        n_updates = numbers.stop
         facts = {
-            "n_updates": n_updates,
+            "n_updates": numbers.stop,
             "n_sampler_updates": self.n_taught,
-            "n_slices": n_updates * training.batch_size,
+            "n_slices": len(numbers) * training.batch_size,
         }
         return [EpochResult(scores, facts)]
 
