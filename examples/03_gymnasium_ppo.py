@@ -30,7 +30,7 @@ print({name: value.shape for name, value in observation.items()}, info)
 model = MaskablePPO(
     "MultiInputPolicy", env, n_steps=256, batch_size=64, learning_rate=1e-3, seed=0, device="cpu"
 )
-model.learn(2048)
+model.learn(1024)
 
 # %% Compare on the test split, all slices in one batch
 n_slices = store.manifest.splits["test"]

@@ -1,12 +1,14 @@
 """The example scripts run from top to bottom, and show what they say they show."""
 
-import os
 import re
-import subprocess
-import sys
+import runpy
+import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
+
+from fuzz.forks import in_child, load_modules
 
 pytestmark = pytest.mark.slow
 
@@ -14,17 +16,18 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def run(name: str, where: Path) -> str:
-    """Run an example as a user does; its temporary files go to `where`."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name],
-        cwd=where,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(where)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run an example in a process that need not import torch; its temporary files go to `where`."""
+
+    def work() -> int:
+        warnings.resetwarnings()
+        tempfile.tempdir = str(where)
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return 0
+
+    load_modules()
+    done = in_child(work, where, where / "log")
+    assert done.code == 0, done.output
+    return done.output
 
 
 def scores(printed: str) -> dict[str, float]:
