@@ -31,6 +31,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def page(results: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the text of a page of all results."""
+    path = tmp_path_factory.mktemp("page") / "deep" / "report.html"
+    (page,) = write_report(build_report([results]), path)
+    return page.read_text()
+
+
 def titles(folder: Path) -> list[str]:
     return [section.title for section in build_report([folder]).sections]
 
@@ -74,15 +82,13 @@ def test_folders_may_be_given_as_text(results: Path) -> None:
         build_report(["nowhere"])
 
 
-def test_the_page_reaches_for_nothing_outside_itself(results: Path, tmp_path: Path) -> None:
-    (page,) = write_report(build_report([results]), tmp_path / "deep" / "report.html")
-    text = page.read_text()
-    links = set(re.findall(r'(?:src|href)="([^"#][^"]{0,30})', text))
+def test_the_page_reaches_for_nothing_outside_itself(results: Path, page: str) -> None:
+    links = set(re.findall(r'(?:src|href)="([^"#][^"]{0,30})', page))
     assert all(link.startswith("data:") for link in links)
-    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", text)
-    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
-    assert "not for clinical use" in text
-    assert str(results) not in text, "no path of this machine in the page"
+    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest", page)
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "not for clinical use" in page
+    assert str(results) not in page, "no path of this machine in the page"
 
 
 def test_policies_that_are_shown_at_first_have_colors_of_their_own(tmp_path: Path) -> None:
@@ -116,14 +122,12 @@ def test_recorded_slices_of_many_evaluations_share_the_bytes_of_a_page(
     assert 60_000 < taken < 160_000
 
 
-def test_the_page_names_protocol_paper_and_provenance(results: Path, tmp_path: Path) -> None:
-    (page,) = write_report(build_report([results]), tmp_path / "report.html")
-    text = page.read_text()
-    assert "depends on the data" in text and "scores are comparable" not in text
-    assert "Protocol <strong>paper</strong>" in text and "arXiv:2010.16262" in text
-    assert "not shown: they are for 16 + 16" in text and 'class="paper"' not in text
-    assert "0123456789abcdef" in text and "kscout train policy --method greedy" in text
-    assert text.index('class="summary"') < text.index('id="scores"')
+def test_the_page_names_protocol_paper_and_provenance(page: str) -> None:
+    assert "depends on the data" in page and "scores are comparable" not in page
+    assert "Protocol <strong>paper</strong>" in page and "arXiv:2010.16262" in page
+    assert "not shown: they are for 16 + 16" in page and 'class="paper"' not in page
+    assert "0123456789abcdef" in page and "kscout train policy --method greedy" in page
+    assert page.index('class="summary"') < page.index('id="scores"')
 
 
 def test_the_papers_numbers_stand_beside_an_evaluation_of_its_size(tmp_path: Path) -> None:
