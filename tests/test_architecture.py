@@ -69,3 +69,10 @@ def test_every_part_has_a_floor() -> None:
 @pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_files_stay_below_their_ceiling(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
+
+
+def test_every_file_of_tests_has_a_name_of_its_own() -> None:
+    """Pytest imports them by name alone, and collects none where two are called the same."""
+    paths = sorted(Path(__file__).parent.rglob("test_*.py"))
+    own = {path.name: path for path in paths}
+    assert [path for path in paths if own[path.name] != path] == []
