@@ -62,6 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_every_policy_and_oracle_is_scored(place: Path) -> None:
     summary = json.loads((place / "results" / "summary.json").read_text())
+    assert summary["columns"] == "simulated"
     final = {row["policy"]: row["final"]["ssim"]["mean"] for row in summary["policies"]}
     assert len(final) == 5 and final["oracle"] >= final["random"]
     with (place / "results" / "results.csv").open() as file:

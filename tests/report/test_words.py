@@ -94,6 +94,12 @@ def test_seeds_are_spoken_of_only_where_there_are_several() -> None:
     assert "seeds" not in overview_table(several).note
 
 
+def test_a_page_tells_whether_a_scanner_measured_the_columns() -> None:
+    assert "k-space" not in facts(SUMMARY)
+    assert "no scanner measured" in facts(replace(SUMMARY, columns="computed"))["k-space"]
+    assert "simulated" in facts(replace(SUMMARY, columns="simulated"))["k-space"]
+
+
 def test_a_page_tells_the_columns_that_were_acquired_on_average() -> None:
     policies = tuple(replace(one, n_acquired=6.25) for one in SUMMARY.policies)
     stopped = replace(SUMMARY, policies=policies, stop_below=0.001, columns_per_step=3)

@@ -13,7 +13,7 @@ import torch
 
 from kscout.data.contents import read_contents
 from kscout.data.integrity import check_array, different
-from kscout.data.kinds import Kind, kind_of
+from kscout.data.kinds import KSPACE, Kind, kind_of
 from kscout.data.manifest import (
     MANIFEST,
     SPLITS,
@@ -70,6 +70,11 @@ class Store:
         settings = self.manifest.recipe.get("settings")
         kind = settings.get("kind") if isinstance(settings, dict) else None
         return kind if isinstance(kind, str) else None
+
+    @property
+    def columns(self) -> str | None:
+        """Where the columns of k-space come from; None where they are the transform of images."""
+        return self.manifest.columns if self.kind is KSPACE else None
 
     @property
     def kind(self) -> Kind:

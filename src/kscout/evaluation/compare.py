@@ -185,6 +185,7 @@ def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
         store=source.name,
         store_fingerprint=source.fingerprint if isinstance(source, Store) else None,
         anatomy=source.anatomy if isinstance(source, Store) else None,
+        columns=source.columns if isinstance(source, Store) else None,
         split=ready.slices.split or request.split,
         n_cols=ready.slices.n_cols,
         n_initial=plan.n_initial,

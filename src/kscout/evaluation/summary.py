@@ -192,6 +192,9 @@ class Conditions:
     store_fingerprint: str | None = None
     anatomy: str | None = None
     """What a store of kscout's own recipes holds: knee, brain, heads; None for others."""
+    columns: str | None = None
+    """Where the columns of k-space come from: `measured`, `simulated` or `computed`; None where
+    they are the transform of images."""
     split: str
     n_cols: int
     n_initial: int

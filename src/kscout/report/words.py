@@ -122,6 +122,13 @@ def sentences(summary: Summary) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sentence for sentence in told if sentence))
 
 
+_COLUMNS = {
+    "measured": "of coils, as a scanner measured it",
+    "simulated": "of coils, simulated",
+    "computed": "of coils, cut along phase encoding: no scanner measured these columns",
+}
+
+
 def facts(summary: Summary) -> dict[str, str]:
     """Return the protocol and the sizes of an evaluation, by label."""
     n_initial, n_cols = summary.n_initial, summary.n_cols
@@ -130,6 +137,7 @@ def facts(summary: Summary) -> dict[str, str]:
     return {
         "Protocol": summary.protocol,
         "Data": f"{summary.store}, {summary.split} split",
+        **({"k-space": _COLUMNS.get(summary.columns, summary.columns)} if summary.columns else {}),
         "Scored on": summary.scored_on,
         **{name: f"{n} of {n_cols} columns ({n_cols / n:.3g}×)" for name, n in ends.items()},
         **_pace(summary),
