@@ -4,7 +4,7 @@ import torch
 
 from kscout.core import SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.training.augmentation import mirrored, zoomed
+from kscout.training.augmentation import coarser, mirrored, zoomed
 
 
 def images() -> torch.Tensor:
@@ -47,3 +47,15 @@ def test_a_magnified_slice_shows_its_middle_and_a_reduced_one_is_dark_around() -
         SliceBatch(*(x[1:2] for x in found.tensors())),
         SliceBatch(*(x[1:2] for x in batch.tensors())),
     )
+
+
+def test_a_coarser_slice_keeps_brightness_field_of_view_and_central_kspace() -> None:
+    batch = batch_of(images())
+    found = coarser(batch, 8)
+    assert found.kspace.shape == (3, 1, 12, 8) and found.selectable.shape == (3, 8)
+    torch.testing.assert_close(found.target_mean, batch.target_mean, rtol=0.05, atol=0)
+    # But for the outermost, which have no opposites any more, frequencies are those of the whole.
+    ratio = (12 * 8 / (18 * 12)) ** 0.5
+    inner = batch.kspace[:, :, 4:14, 3:9] * ratio
+    torch.testing.assert_close(found.kspace[:, :, 1:11, 1:7], inner, rtol=0.05, atol=0.5)
+    assert torch.equal(found.data_range, batch.data_range)

@@ -14,6 +14,7 @@ from kscout.config import PolicyConfig
 from kscout.data.store import Store
 from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
+from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.dense import columns_to_try, dense_loss
 from kscout.training.fixed_order import fit_fixed_order
@@ -128,6 +129,30 @@ def test_before_it_learns_the_column_network_takes_the_fixed_order(
         # Mirrored columns are worth the same but for rounding, so that the best may be either.
         left = prior[step, sorted(set(range(16)) - {7, 8, *fixed.order[:step]})]
         torch.testing.assert_close(prior[step, column], left.amax(), atol=1e-3, rtol=0)
+
+
+def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path) -> None:
+    seen = []
+    config = config_of(sizes=[16, 32], n_epochs=1)
+    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
+    with pytest.MonkeyPatch.context() as patch:
+        forward = ColumnPolicy.forward
+        patch.setattr(
+            ColumnPolicy,
+            "forward",
+            lambda self, what: (seen.append(tuple(what.image.shape[1:])), forward(self, what))[1],
+        )
+        train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
+    assert set(seen) == {(16, 16), (32, 32)}
+    for policy, changes, message in (
+        (CONV, {"sizes": [16]}, "ConvPolicy has one"),
+        (COLUMN, {"sizes": [16, 64]}, "go beyond the 16 columns"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            bad = config_of(policy, **changes)
+            train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
+    with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
+        config_of(sizes=[16], completion="fixed")
 
 
 VARIED = {"completion": "fixed", "horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3}

@@ -239,10 +239,21 @@ class DenseTraining(PolicyTraining):
     horizons: tuple[Annotated[int, AtLeast(1)], ...] = ()
     """Columns that the policy is told it may acquire, drawn likewise, and that `completion` fills
     up to; none: that of `acquisition`, which is how many are acquired in any case."""
+    sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
+    """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
+    same field of view, with the same share of columns at the start; none: as stored."""
     flips: bool = True
     """Whether half of the slices, drawn anew in each epoch, are mirrored left to right."""
     zoom: Annotated[float, Between(1, 4)] = 1.0
     """Slices are magnified by a factor between this and its inverse, drawn likewise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sizes and self.completion != "none":
+            raise ConfigError(
+                "training.completion follows an order of the columns of one size; leave out "
+                "training.sizes"
+            )
 
     def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
         first = min((n_initial, *self.starts))

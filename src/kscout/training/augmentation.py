@@ -1,4 +1,4 @@
-"""Variations of slices that cost no reading: mirrored, magnified or reduced."""
+"""Variations of slices that cost no reading: mirrored, magnified or reduced, of another matrix."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from kscout.core import SliceBatch
 from kscout.physics.fourier import fft2c, ifft2c, opposite
-from kscout.physics.normalization import denormalize, normalize
+from kscout.physics.normalization import denormalize, magnitude, normalize
 
 
 def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBatch:
@@ -35,6 +35,29 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
     ]
     grid = F.affine_grid(torch.stack(rows, dim=1), list(image.shape), align_corners=False)
     image = F.grid_sample(image, grid, align_corners=False)
+    return _with_images(batch, image, batch.selectable)
+
+
+def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
+    """Return slices of images with fewer columns, and rows in proportion, of one field of view.
+
+    They are what a scanner measures that leaves out the outer part of k-space.
+    """
+    n_rows = batch.kspace.shape[-2] * n_cols // batch.n_cols
+    rows, cols = (
+        slice(whole // 2 - n // 2, whole // 2 - n // 2 + n)
+        for whole, n in zip(batch.kspace.shape[-2:], (n_rows, n_cols), strict=True)
+    )
+    scale = (n_rows * n_cols / batch.target[0].numel()) ** 0.5
+    image = magnitude(ifft2c(batch.kspace[..., rows, cols]) * scale)
+    return _with_images(batch, image[:, None], batch.selectable[:, cols])
+
+
+def _with_images(
+    batch: SliceBatch,
+    image: Float[Tensor, "slice 1 row col"],
+    selectable: Bool[Tensor, "slice col"],
+) -> SliceBatch:
     normalized = normalize(image[:, 0])
     return replace(
         batch,
@@ -42,4 +65,5 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
         target=denormalize(*normalized),
         target_mean=normalized.mean,
         target_std=normalized.std,
+        selectable=selectable,
     )

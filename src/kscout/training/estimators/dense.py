@@ -33,7 +33,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask, start_mask
 from kscout.policies.views import View
-from kscout.training.augmentation import mirrored, zoomed
+from kscout.training.augmentation import coarser, mirrored, zoomed
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
 from kscout.training.estimators.labels import Completion, carried_on, mean_values
@@ -77,10 +77,7 @@ class Dense(GradientEstimator):
             AveragedModel(x.module, multi_avg_fn=get_ema_multi_avg_fn(_training(x.config).average))
             for x in trainees
         ]
-        if _training(trainees[0].config).zoom > 1 and slices.kind != IMAGES.name:
-            raise ConfigError(
-                f"training.zoom is for images, the store holds {slices.kind}; leave it out"
-            )
+        _check_varied(_training(trainees[0].config), trainees[0].module, slices)
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
@@ -124,6 +121,12 @@ class Dense(GradientEstimator):
         """Return those tried, and with a completion the end without them and the column taken."""
         return _training(config).n_tried + 2 * (_training(config).completion != "none")
 
+    def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
+        """Return slices of the sizes that were asked for, in turn."""
+        sizes = _training(self.trainees[0].config).sizes or (batch.n_cols,)
+        size = sizes[step % len(sizes)]
+        return batch if size == batch.n_cols else coarser(batch, size)
+
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
         """Return slices of which some are mirrored, magnified or reduced."""
         training, uniforms = _training(self.trainees[0].config), per_slice[2]
@@ -161,7 +164,7 @@ class Dense(GradientEstimator):
                 columns = columns_to_try(scores, blocked, draws[step], training.n_best)
                 is_valid = ~blocked.gather(-1, columns)
                 choice = _choice(follow[step], is_valid, training)
-                row = (state.mask.sum(dim=-1) - self.n_first).clamp(min=0, max=len(self.units) - 1)
+                row = self._row(state.mask)
                 worth, state = self._tried(simulator, state, columns, choice, n_left)
                 gains = worth / self.units[row][:, None]
                 # Columns that stand in where too few are left to try do not count.
@@ -181,12 +184,20 @@ class Dense(GradientEstimator):
         for at, horizon in enumerate(training.horizons):
             is_drawn = (uniforms[:, 2] * len(training.horizons)).long() == at
             horizons = torch.where(is_drawn, horizon, horizons)
-        if not training.starts:
+        starts = training.starts or ((setting.n_initial,) if training.sizes else ())
+        if not starts:
             return simulator.start(setting.start), horizons
-        masks = torch.stack(
-            [center_mask(simulator.batch.n_cols, n, uniforms.device) for n in training.starts]
-        )
+        n_cols = simulator.batch.n_cols
+        # The same share of a smaller matrix.
+        counts = [max(1, n * n_cols // self.slices.n_cols) for n in starts]
+        masks = torch.stack([center_mask(n_cols, n, uniforms.device) for n in counts])
         return simulator.start(masks[(uniforms[:, 3] * len(masks)).long()]), horizons
+
+    def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
+        """Return which of the units belongs to each state."""
+        measured = mask.sum(dim=-1) * (self.slices.n_cols / mask.shape[1])
+        row = measured.round().long() - self.n_first
+        return row.clamp(min=0, max=len(self.units) - 1)
 
     def _tried(
         self,
@@ -232,6 +243,25 @@ class Dense(GradientEstimator):
     def _complete_by(self, order: list[int]) -> Completion:
         self.completion = Completion.of(order, self.slices.n_cols, self.device)
         return self.completion
+
+
+def _check_varied(training: DenseTraining, policy: Policy, slices: SliceSet) -> None:
+    """Refuse to vary what cannot be."""
+    for name, is_used in (("zoom", training.zoom > 1), ("sizes", bool(training.sizes))):
+        if is_used and slices.kind != IMAGES.name:
+            raise ConfigError(
+                f"training.{name} is for images, the store holds {slices.kind}; leave it out"
+            )
+    if training.sizes and not policy.serves_any_size:
+        raise ConfigError(
+            f"training.sizes are for networks of any size, and {type(policy).__name__} has one; "
+            "use policy.name = 'column'"
+        )
+    if training.sizes and max(training.sizes) > slices.n_cols:
+        raise ConfigError(
+            f"training.sizes {list(training.sizes)} go beyond the {slices.n_cols} columns of the "
+            "store; make one of larger images"
+        )
 
 
 def dense_loss(

@@ -90,6 +90,10 @@ class GradientEstimator(Estimator, ABC):
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         """Add the loss's gradients to the policies' own; return mean final SSIM of each policy."""
 
+    def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
+        """Return the slices of a step, which may have another matrix than those that were read."""
+        return batch
+
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
         """Return the slices that are acquired, by numbers drawn per slice: those that were read."""
         return batch
@@ -202,6 +206,7 @@ class GradientEstimator(Estimator, ABC):
         """Leave a batch's gradients in some of the policies; return mean final scores."""
         # Outside of the graph, so that slices may be read from a file.
         batch = self.slices.batch(torch.cat([share(own.order[whole]) for own in drawn]))
+        batch = self.sized(batch, step)
         per_slice = [
             torch.cat([share(x[whole]) for x in numbers])
             for numbers in zip(*(own.draws.per_slice for own in drawn), strict=True)
