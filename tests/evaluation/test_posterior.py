@@ -11,6 +11,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.contracts import check_policy
 from kscout.core import Observation
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
 from kscout.evaluation.posterior import (
     Kernel,
     Pool,
@@ -138,3 +139,11 @@ def test_agreement_counts_where_slices_come_in_kinds() -> None:
     policy = posterior(slices, kernel)
     chosen = [int(policy(observe(policy, slices, row))[0].argmax()) for row in range(4)]
     assert [abs(column - 8) for column in chosen] == [5, 7, 5, 7]
+
+
+def test_a_pool_that_no_memory_holds_is_refused(
+    train_slices: SliceSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kscout.device.free_memory", lambda _: 1000)
+    with pytest.raises(ConfigError, match=r"comparing with 5 training slices.*lower --pool"):
+        Pool(train_slices)

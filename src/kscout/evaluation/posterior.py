@@ -26,6 +26,7 @@ from torch import Tensor
 from kscout.acquisition.episode import Simulator
 from kscout.core import Observation, Policy, Protocol, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.device import check_memory
 from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import Initial, start_mask
@@ -58,6 +59,13 @@ class Pool:
 
     def __init__(self, slices: SliceSet) -> None:
         self.slices = slices
+        # K-space, and twice as much while its variance is computed.
+        check_memory(
+            3 * 8 * len(slices) * math.prod(slices.shape),
+            slices.device,
+            f"comparing with {len(slices):,} training slices",
+            "lower --pool",
+        )
         self.kspace = slices.batch(torch.arange(len(slices), device=slices.index_device)).kspace
         norm = self.kspace.abs().square().sum(dim=(1, 2, 3), keepdim=True).sqrt()
         variance = (self.kspace / norm).var(dim=0, correction=0).clamp(min=1e-12)
