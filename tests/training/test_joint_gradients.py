@@ -8,9 +8,13 @@ from torch import Tensor
 
 from kscout.core import Observation, Policy, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.names import SAMPLERS
+from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.sampling import center_mask
+from kscout.policies import POLICIES
 from kscout.policies.density import LearnedDensity
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.joint.sampler import Material, acquire
 from kscout.training.joint.straight_through import (
     Judge,
     drawn_through,
@@ -170,6 +174,39 @@ def test_while_it_learns_nothing_unmeasured_changes_a_draw(
     hidden = chosen[:, -1][:, None, None, :].expand(batch.kspace.shape) == 0
     for other in (torch.full_like(batch.kspace, 9.0), -torch.zeros_like(batch.kspace)):
         assert torch.equal(masks(torch.where(hidden, other, batch.kspace)), chosen)
+
+
+@pytest.mark.parametrize(
+    ("method", "policy", "rate"),
+    [
+        ("loupe", LearnedDensity(n_cols=24), 0.5),
+        (
+            "straight-through",
+            POLICIES["conv"](n_cols=24, n_rows=8, n_channels=2, n_hidden=16),
+            0.02,
+        ),
+    ],
+)
+def test_a_sampler_learns_where_the_energy_is(
+    method: str, policy: Policy, rate: float, generator: torch.Generator
+) -> None:
+    """Of images whose columns beyond the fourth from the center are empty, whatever the slice."""
+    kspace = fft2c(torch.rand(12, 8, 24, generator=generator))
+    images = ifft2c(kspace * center_mask(24, 9)).real
+    slices = SliceSet.from_images(images - images.min(), ["a"] * 12)
+    own = {"sampler_every": 1, "sampler_batch": 12, "sampler_rate": rate, "n_updates": 25}
+    config = joint_config(method, horizon=4, random_share=0.0, n_warm=0, **own)
+    optimizer = torch.optim.Adam(policy.parameters())
+    material = Material(config, slices, ZeroFilled(), ZeroFilled(), optimizer)
+    sampler = SAMPLERS.resolve(method)(policy, material)
+    scores = [float(sampler.update(number)) for number in range(25)]
+    uniforms = torch.rand(12, 4, generator=generator)
+    view = ZeroFilled() if sampler.looks else None
+    batch = slices.batch(torch.arange(12))
+    chosen = acquire(policy.eval(), batch, config, uniforms, view)[:, -1]
+    # Of 22 columns that are left, 7 hold anything: chance would take 1.3 of them.
+    assert chosen[:, 8:17].sum(dim=-1).float().mean() > 2 + 3
+    assert np.mean(scores[-5:]) > scores[0] + 0.05
 
 
 def test_step_sizes_rise_and_fall_over_a_samplers_own_steps() -> None:

@@ -56,6 +56,8 @@ class Joint(Course[Pair, JointConfig]):
         self.watch = Stopwatch(slices.device)
         self.n_taught, self.is_asked = 0, False
         self.gradients = self._gradients()
+        # Making a graph leaves gradients behind, which no step may take.
+        trainee.optimizer.zero_grad()
 
     def _gradients(self) -> EagerGradients | GraphedGradients:
         parameters = list(self.model.parameters())
