@@ -103,9 +103,13 @@ def test_dicom_without_positions_goes_by_instance_number(tmp_path: Path) -> None
 def test_bad_dicom_folders_are_named(tmp_path: Path) -> None:
     pixels = np.ones((9, 11))
     write_dicom(tmp_path / "a.dcm", pixels)
-    write_dicom(tmp_path / "b.dcm", pixels, SeriesInstanceUID="1.2.4")
-    with pytest.raises(DataError, match="mixes 2 series"):
+    for name in "bc":
+        write_dicom(
+            tmp_path / f"{name}.dcm", pixels, SeriesInstanceUID="1.2.4", SeriesDescription="T2"
+        )
+    with pytest.raises(DataError, match=r"mixes 2 series \('.*: a\.dcm, 'T2': 2 files from b\.dcm"):
         read_volume(find_volumes(tmp_path)[0])
+    (tmp_path / "c.dcm").unlink()
     write_dicom(tmp_path / "b.dcm", np.ones((9, 10)))
     with pytest.raises(DataError, match="slices of 2 sizes"):
         read_volume(find_volumes(tmp_path)[0])

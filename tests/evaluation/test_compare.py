@@ -21,7 +21,9 @@ from kscout.evaluation.progress import Step
 from kscout.evaluation.results import read_scores
 from kscout.evaluation.run_names import run_label
 from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.policies import save
 from kscout.policies.conv import ConvPolicy
+from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -118,6 +120,17 @@ def test_python_replaces_results_of_other_settings_only_when_told_to(
     assert (tmp_path / "results.csv").read_bytes() == before
     evaluate(*given, _setting(limit=2), out=tmp_path, overwrite=True)
     assert (tmp_path / "results.csv").read_bytes() != before
+
+
+def test_an_order_from_a_file_is_the_reference_where_none_is_fitted(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    order = FixedOrder(n_cols=test_slices.n_cols, order=[1])
+    save(tmp_path / "mine.safetensors", order)
+    given = ["random", str(tmp_path / "mine.safetensors"), "center-out"]
+    assert prepare(given, test_slices, ZeroFilled(), _setting()).reference == "mine"
+    named = replace(_setting(), reference="random")
+    assert prepare(given, test_slices, ZeroFilled(), named).reference == "random"
 
 
 def test_a_psnr_that_is_clamped_is_told(test_slices: SliceSet) -> None:

@@ -33,6 +33,7 @@ from kscout.evaluation.summary import EvaluationRequest
 from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, own_plan, trajectories
 from kscout.metrics import PSNR_CEILING
 from kscout.names import POLICIES
+from kscout.policies.fixed import FixedOrder
 from kscout.weights import fingerprint
 
 Wanted = str | Path | tuple[str, Policy]
@@ -348,6 +349,9 @@ def _drafts(
     asked = {str(name): draft[0].name for name, draft in zip(wanted, drafts, strict=True)}
     typed = setting.reference
     named = typed if typed is None or typed in names else asked.get(typed, typed)
+    if named is None and "fixed" not in names:
+        # An order fitted elsewhere, such as the zoo's, is the same bar.
+        named = next((one.name for one in every if isinstance(one.policy, FixedOrder)), None)
     return drafts, choose_reference(names, {one.name for one in every if one.is_oracle}, named)
 
 

@@ -177,7 +177,7 @@ class EvaluationRequest:
     protocol: Protocol = "paper"
     """See the docs."""
     reference: str | None = None
-    """Compare with this policy. (default: fixed, else random)"""
+    """Compare with this policy. (default: fixed or another fixed order, else random)"""
     fixed_slices: int = 256
     """Training slices per column when `fixed` is fitted."""
 

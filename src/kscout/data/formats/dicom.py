@@ -12,6 +12,7 @@ from kscout.data.formats import (
     Stack,
     check_memory,
     check_size,
+    printable,
     reading,
     require,
 )
@@ -20,6 +21,10 @@ from kscout.names import FORMATS
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 """The transfer syntax of which pydicom unpacks the whole file, whatever comes out."""
+
+
+_TOLD = 3
+"""Series of a folder that are named where there are several."""
 
 
 def is_dicom(path: Path) -> bool:
@@ -52,9 +57,16 @@ def read_dicom_series(folder: Path) -> Scan:
     files = dicom_files(folder)
     check_memory(folder, sum(path.stat().st_size for path in files))
     slices = [_read_file(path) for path in files]
-    series = {str(getattr(data, "SeriesInstanceUID", "")) for data in slices}
+    series: dict[str, list[Any]] = {}
+    for data in slices:
+        series.setdefault(str(getattr(data, "SeriesInstanceUID", "")), []).append(data)
     if len(series) > 1:
-        raise DataError(f"{folder} mixes {len(series)} series; put each into a folder of its own")
+        told = [_told(own) for own in series.values()]
+        more = ", ..." if len(told) > _TOLD else ""
+        raise DataError(
+            f"{folder} mixes {len(series)} series ({', '.join(told[:_TOLD])}{more}); put each into "
+            "a folder of its own"
+        )
     slices.sort(key=_position)
     frames = [_pixels(data) for data in slices]
     sizes = sorted({frame.shape[-2:] for frame in frames})
@@ -69,6 +81,15 @@ def read_dicom_series(folder: Path) -> Scan:
         str(getattr(slices[0], "SeriesDescription", "")),
         spacings.pop() if len(spacings) == 1 else None,
     )
+
+
+def _told(series: list[Any]) -> str:
+    """Name a series by its description and its files."""
+    name = printable(str(getattr(series[0], "SeriesDescription", ""))) or "unnamed"
+    first = printable(Path(str(series[0].filename)).name)
+    if len(series) == 1:
+        return f"{name!r}: {first}"
+    return f"{name!r}: {len(series)} files from {first}"
 
 
 def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynamic
