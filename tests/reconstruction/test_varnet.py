@@ -16,6 +16,7 @@ from kscout.physics.normalization import denormalize, magnitude
 from kscout.reconstruction import load, save
 from kscout.reconstruction.varnet import VarNet
 from kscout.training.reconstructor import training_loss
+from kscout.weights import fingerprint
 
 TINY = {"n_cascades": 2, "n_channels": 2, "n_pools": 2}
 TINY |= {"sensitivity_channels": 3, "sensitivity_pools": 1}
@@ -139,6 +140,27 @@ def test_few_central_columns_are_for_learned_sensitivities() -> None:
         assert made()(batch.kspace, mask).image.isfinite().all()
         with pytest.raises(ConfigError, match=r"found 3; .* a reconstruction that learns"):
             made(sensitivities="espirit")(batch.kspace, mask)
+
+
+def test_in_16_bit_an_image_hardly_changes() -> None:
+    batch, model = coil_batch(), made()
+    with torch.no_grad():
+        plain = model(batch.kspace, masks())
+        for cascade in model.cascades:
+            cascade.model.is_half = True
+        half = model(batch.kspace, masks())
+    torch.testing.assert_close(half.image, plain.image, atol=0.02, rtol=0)
+    assert not torch.equal(half.image, plain.image)
+
+
+def test_frozen_on_a_cpu_it_stays_in_32_bit() -> None:
+    model = made()
+    before = fingerprint(model)
+    frozen = model.frozen(precision="auto", n_rows=40, n_cols=33, device="cpu")
+    assert fingerprint(model) == before
+    assert frozen.precision == "fp32" and not any(x.requires_grad for x in frozen.parameters())
+    with pytest.raises(ConfigError, match="no 16-bit kernels for a VarNet"):
+        made().frozen(precision="fp16", n_rows=40, n_cols=33, device="cpu")
 
 
 @pytest.mark.parametrize("wrong", [{"n_cascades": 0}, {"sensitivities": "guessed"}])

@@ -10,6 +10,8 @@ so that the whole is indifferent to the scanner's units. Parameter names are tho
 checkpoints.
 """
 
+from contextlib import nullcontext
+from copy import copy
 from typing import final
 
 import torch
@@ -37,6 +39,8 @@ class ComplexUNet(nn.Module):
     def __init__(self, *, n_channels: int, n_pools: int) -> None:
         super().__init__()
         self.unet = FastMRINetwork(n_channels=n_channels, n_pools=n_pools, n_images=2)
+        self.is_half = False
+        """Whether convolutions run in 16 bit; what they see is normalized."""
 
     def forward(self, image: Complex[Tensor, "batch row col"]) -> Complex[Tensor, "batch row col"]:
         parts = torch.stack([image.real, image.imag], dim=1)
@@ -45,7 +49,8 @@ class ComplexUNet(nn.Module):
         sides = [_padding(n) for n in (parts.shape[-1], parts.shape[-2])]
         (left, right), (above, below) = sides
         padded = F.pad((parts - mean) / std, [left, right, above, below])
-        found = self.unet(padded).float()
+        with torch.autocast(image.device.type, torch.float16) if self.is_half else nullcontext():
+            found = self.unet(padded).float()
         found = found[..., above : above + parts.shape[-2], left : left + parts.shape[-1]]
         return torch.complex(*(found * std + mean).unbind(dim=1))
 
@@ -153,6 +158,22 @@ class VarNet(Reconstructor):
         for cascade in self.cascades:
             images = cascade(images, measured, maps)
         return Reconstruction.of(_root(images))
+
+    def frozen(
+        self, *, precision: str, n_rows: int, n_cols: int, device: torch.device | str
+    ) -> Reconstructor:
+        """Return it without gradients; on CUDA the U-Nets of its cascades run in 16 bit."""
+        is_half = torch.device(device).type == "cuda" and precision in ("auto", "fp16")
+        super().frozen(
+            precision="fp32" if is_half else precision, n_rows=n_rows, n_cols=n_cols, device=device
+        )
+        for cascade in self.cascades:
+            assert isinstance(cascade, Cascade)
+            cascade.model.is_half = is_half
+        # A copy tells, because the fingerprint of what was loaded is not to change.
+        told = copy(self)
+        told.precision = "fp16" if is_half else "fp32"
+        return told
 
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         # A few complex images per coil besides the features of one cascade.
