@@ -74,3 +74,12 @@ def test_an_arm_is_trained_once_and_evaluated(
     dense.main([*command, "--list"])
     told = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in told] == list(dense.ARMS)
+
+
+def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
+    leave_one_out = importlib.import_module("leave_one_out")
+    heads = [Path(f"heads/{name}.nii.gz") for name in "abcd"]
+    found = [leave_one_out.sources_without(heads, head) for head in heads]
+    assert [leave_one_out.name_of(order[-1]) for order in found] == list("abcd")
+    assert [leave_one_out.name_of(order[-2]) for order in found] == list("dabc")
+    assert all(set(order) == set(heads) for order in found)

@@ -1,0 +1,124 @@
+"""Heads by subject: trains without one, tests on that one as made and as imported plainly.
+
+    python benchmarks/leave_one_out.py --heads heads/*.nii.gz --minutes 3 --out records
+
+For each head a store is made of which it is the test head, and an arm of `dense.py` is trained on
+the others (its record is ARM-heads-without-NAME-PRESET-seedN.json). The head's file is imported as
+it is, cut to the size of the store, with and without resampling; the policy and the fixed order of
+the training heads acquire it. `--plain` names further files, of people and contrasts never seen.
+What has a record is not run again. The reconstruction is the same for all: where it has learned
+from a head, its images are better than they should be, for both orders alike.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import dense
+
+from kscout import policies
+from kscout.cli import app
+from kscout.config import ACQUISITIONS
+from kscout.data.store import Store
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.files import write_json
+
+IMPORTS = {"cut": (), "resampled": ("--resample", "1.6")}
+"""How a file is imported beside its size; heads are some 200 mm long."""
+
+
+def name_of(path: Path) -> str:
+    """Return what a head is called."""
+    return path.name.removesuffix(".gz").removesuffix(".nii").removesuffix(".npy")
+
+
+def sources_without(heads: Sequence[Path], left_out: Path) -> list[Path]:
+    """Return heads in an order of which the last is for test, the one before it for validation."""
+    at = heads.index(left_out)
+    return [*heads[at + 1 :], *heads[:at], left_out]
+
+
+def kscout(*words: object) -> None:
+    """Run a command as it is typed."""
+    app([str(word) for word in words], standalone_mode=False)
+
+
+def made_store(wanted: argparse.Namespace, left_out: Path) -> Path:
+    """Return the store of which one head is the test head, made where it is not there."""
+    path = wanted.out / "stores" / f"heads-without-{name_of(left_out)}"
+    sources = [
+        word for head in sources_without(wanted.heads, left_out) for word in ("--source", head)
+    ]
+    if not path.exists():
+        counts = ("--volumes", wanted.volumes, "--slices", 16, "--size", wanted.size)
+        kscout("data", "make", "heads", *sources, *counts, "--out", path)
+    return path
+
+
+def acquire_plainly(
+    wanted: argparse.Namespace, file: Path, how: str, run: Path, store: Path
+) -> None:
+    """Import a file as it is, and compare the policy with the fixed order of its training heads."""
+    record = wanted.out / f"plain-{how}-{name_of(file)}-by-{run.name}.json"
+    if record.exists():
+        return
+    path = wanted.out / "stores" / f"plain-{how}-{name_of(file)}"
+    if not path.exists():
+        sizes = ("--pad", wanted.size, "--size", wanted.size, "--center-volume")
+        kscout("data", "import", file, *IMPORTS[how], *sizes, "--out", path)
+    acquisition = ACQUISITIONS[wanted.preset]
+    plan = AcquisitionPlan(
+        n_initial=acquisition.n_initial, horizon=acquisition.horizon, n_trajectories=1
+    )
+    setting = EvaluationSetting(plan, reference="fixed", device=wanted.device, n_examples=0)
+    found = evaluate(
+        [("dense", policies.load(run)), "fixed", "oracle"],
+        # The only volume of an import is for training.
+        Store.open(path).split("train"),
+        wanted.reconstructor,
+        setting,
+        train=Store.open(store).split("train"),
+    ).found
+    write_json(
+        record,
+        {
+            **{"file": file.name, "import": how, "run": run.name, "n_slices": found.n_slices},
+            "ssim": {one.policy: one.ssim for one in found.policies},
+            # One head is one volume, so that there is no interval over volumes.
+            "difference_to_fixed": found.comparisons[0].difference,
+        },
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Leave out each head in turn."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--heads", type=Path, nargs="+", required=True)
+    parser.add_argument("--plain", type=Path, nargs="*", default=[])
+    parser.add_argument("--only", help="name of the head to leave out; each in turn if not given")
+    parser.add_argument("--reconstructor", default="heads-unet")
+    parser.add_argument("--preset", default="knee-base")
+    parser.add_argument("--arm", default="zoom", choices=list(dense.ARMS))
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--volumes", default="400,16,40")
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, required=True)
+    wanted = parser.parse_args(arguments)
+    for head in wanted.heads:
+        if wanted.only not in (None, name_of(head)):
+            continue
+        store = made_store(wanted, head)
+        given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
+        given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
+        words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
+        dense.main([*words, "--out", str(wanted.out)])
+        run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed0"
+        for file in (head, *wanted.plain):
+            # An array does not tell its spacing.
+            for how in ("cut",) if file.suffix == ".npy" else IMPORTS:
+                acquire_plainly(wanted, file, how, run, store)
+
+
+if __name__ == "__main__":
+    main()
