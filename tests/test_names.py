@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 
 import kscout
+from kscout.data import kinds
 from kscout.data.importing import ImportSettings
 from kscout.errors import ConfigError
 from kscout.names import (
@@ -22,6 +23,7 @@ from kscout.names import (
     RAW_FORMATS,
     RECONSTRUCTORS,
     SOURCES,
+    TARGETS,
     Entry,
     Plane,
     Table,
@@ -76,6 +78,10 @@ def test_a_reader_takes_the_options_that_its_entry_names() -> None:
         parameters = inspect.signature(import_target(entry.target, of="reader")).parameters
         assert tuple(parameters)[1:] == entry.options
         assert not entry.needs or importlib.util.find_spec(entry.needs) is not None
+
+
+def test_every_rule_of_targets_has_its_kind_of_store() -> None:
+    assert tuple(kinds.TARGETS) == TARGETS
 
 
 def test_presets_and_planes_are_settings_of_an_import() -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from unrolled import Unrolled
 
-from coil_data import coil_images, coil_store
+from coil_data import coil_images, coil_kspace, coil_store
 from kscout.config import ReconstructorTraining
 from kscout.core import SliceBatch
 from kscout.data import contents as contents_module
 from kscout.data.array_files import Part
 from kscout.data.info import describe
-from kscout.data.kinds import KSPACE
+from kscout.data.kinds import KSPACE, TARGETS
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
@@ -149,6 +149,31 @@ def test_kspace_of_coils_comes_back_with_its_root_sum_of_squares(
     mask = center_mask(11, 5).expand(2, -1)
     training_loss(model, batch, mask, ReconstructorTraining(protocol="blind")).backward()
     assert model.step.grad is not None and model.step.grad.isfinite().all()
+
+
+def test_a_target_weighted_by_sensitivities_has_the_noise_of_one_coil(tmp_path: Path) -> None:
+    images, _ = coil_images(1, 8, 40, 42)
+    kspace = coil_kspace(1, 8, 40, 42, noise=0.05)
+    stores = {}
+    for rule, kind in TARGETS.items():
+        with StoreWriter(tmp_path / rule, RECIPE, kind=kind) as writer:
+            writer.append("test", "a", kspace.numpy())
+            stores[rule] = writer.finish()
+    assert stores["rss"].fingerprint != stores["weighted"].fingerprint
+    assert "sensitivities" in describe(stores["weighted"])["target"]
+    air = torch.zeros(40, 42, dtype=torch.bool)
+    air[:3], air[-3:] = True, True
+    errors = {}
+    for rule, store in stores.items():
+        found = store.split("test")
+        assert found.kind == "kspace" and torch.equal(found.batch(torch.tensor([0])).kspace, kspace)
+        errors[rule] = (found.magnitudes()[0] - images[0])[air].abs().mean()
+    # Root sums of squares of eight coils' noise, against one.
+    assert errors["weighted"] < 0.6 * errors["rss"]
+    manifest = tmp_path / "weighted" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"weighted"', '"by heart"'))
+    with pytest.raises(DataError, match="targets of rule 'by heart' cannot be read"):
+        Store.open(tmp_path / "weighted")
 
 
 def test_a_set_of_kspace_is_that_of_its_store(tmp_path: Path) -> None:

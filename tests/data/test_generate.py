@@ -52,7 +52,7 @@ def test_coils_make_a_store_of_kspace_the_same_by_any_workers(tmp_path: Path) ->
 
 
 def test_images_have_the_recipe_of_before(tmp_path: Path) -> None:
-    assert not {"coils", "phase", "snr"} & set(
+    assert not {"coils", "phase", "snr", "target"} & set(
         make(tmp_path / "store", 1, 0, 0).manifest.recipe["settings"]
     )
 

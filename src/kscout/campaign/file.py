@@ -53,6 +53,7 @@ class MadeStore:
     coils: int | None = None
     phase: bool | None = None
     snr: int | float | None = None
+    target: str | None = None
 
     def __post_init__(self) -> None:
         _refuse_both(self, "paper", "volumes", "slices")
@@ -86,6 +87,7 @@ class ImportedStore:
     resize: int | str | None = None
     axes: str | None = None
     header: str | None = None
+    target: str | None = None
     prospective: bool | None = None
     skip_bad: bool | None = None
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import IMPORT_PRESETS, SOURCES, Plane
+from kscout.names import IMPORT_PRESETS, SOURCES, TARGETS, Plane
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -90,6 +90,9 @@ def import_(
     header: Annotated[
         Path | None, typer.Option(help="k-space: header of ISMRMRD files without one.")
     ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="|".join(TARGETS), help="k-space: rule of targets.")
+    ] = None,
     prospective: Annotated[
         bool | None, typer.Option("--prospective", help="k-space: take undersampled files, too.")
     ] = None,
@@ -113,7 +116,7 @@ def import_(
     options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
     options |= {"key": key, "plane": plane, "skip_bad": skip_bad, "raw": raw}
-    options |= {"header": header, "prospective": prospective}
+    options |= {"header": header, "prospective": prospective, "target": target}
     if axes is not None:
         options["axes"] = ImportSettings.parse_axes(axes)
     if resample is not None:
@@ -166,6 +169,9 @@ def make(
     snr: Annotated[
         float | None, typer.Option(help="With --coils: signal to noise. (default: drawn)")
     ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="|".join(TARGETS), help="With --coils: rule of targets.")
+    ] = "rss",
     source: Annotated[
         list[Path] | None, typer.Option(help="heads: NIfTI or .npy volumes, one per subject.")
     ] = None,
@@ -184,7 +190,7 @@ def make(
     options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
     sources = (*(source or ()), *(more or ()))
     options |= {"sources": sources, "download": download, "size": size}
-    options |= {"coils": coils, "phase": phase, "snr": snr}
+    options |= {"coils": coils, "phase": phase, "snr": snr, "target": target}
     if volumes is not None:
         options["volumes"] = MakeSettings.parse_counts(volumes)
     if slices is not None:

@@ -12,7 +12,7 @@ from platformdirs import user_cache_path
 
 from kscout.data.formats import amount
 from kscout.data.importing import OnVolume
-from kscout.data.kinds import IMAGES, KSPACE
+from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
 from kscout.data.makers.parallel import make_volumes
@@ -21,7 +21,7 @@ from kscout.data.manifest import SPLITS
 from kscout.data.store import Store, unfinished_path
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import SOURCES
+from kscout.names import SOURCES, check_target
 
 _MOST_VOLUMES = 1_000_000
 _ALWAYS_WORKERS = 64
@@ -57,6 +57,8 @@ class MakeSettings:
     """Give the subject a smooth phase, where there are coils."""
     snr: float | None = None
     """Of that k-space; None draws it per volume, as images have it."""
+    target: str = "rss"
+    """The rule of its targets, a name in `kscout.names.TARGETS`."""
     workers: int = field(default=0, compare=False)
     """Processes, 0 for one per core, fewer for few images; the images do not depend on it."""
 
@@ -77,8 +79,10 @@ class MakeSettings:
             raise unknown_name(
                 f"variant of {self.kind}", self.variant, list(SOURCES[self.kind].variants)
             )
-        if self.coils is None and (self.phase or self.snr is not None):
-            name = "phase" if self.phase else "snr"
+        check_target(self.target)
+        given = {"phase": self.phase, "snr": self.snr is not None, "target": self.target != "rss"}
+        if self.coils is None and any(given.values()):
+            name = next(name for name, is_given in given.items() if is_given)
             raise ConfigError(
                 f"--{name} is of k-space, not of images; add --coils, as in --coils 1"
             )
@@ -144,7 +148,7 @@ def make_store(out: Path | str, settings: MakeSettings, on_volume: OnVolume | No
     if done := finished_store(out, recipe):
         return done
     _check_room(out, settings)
-    kind = IMAGES if settings.coils is None else KSPACE
+    kind = IMAGES if settings.coils is None else TARGETS[settings.target]
     with StoreWriter(out, recipe, kind=kind) as writer:
         heads = _load_split_heads(settings) if SOURCES[settings.kind].needs_sources else None
         for split in SPLITS:
@@ -215,7 +219,8 @@ def _recipe(settings: MakeSettings) -> dict[str, Any]:
     values = asdict(settings)
     del values["workers"]
     if settings.coils is None:
-        del values["coils"], values["phase"], values["snr"]  # As in stores of 0.1, which go on.
+        for name in ("coils", "phase", "snr", "target"):
+            del values[name]  # As in stores of 0.1, which go on.
     values["sources"] = [path.as_posix() for path in settings.sources]
     values["size"] = settings.size or SOURCES[settings.kind].size
     return {"command": "kscout data make", "settings": values}

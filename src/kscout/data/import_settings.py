@@ -8,7 +8,7 @@ from typing import final
 from kscout.data.cutting import Size, sides
 from kscout.data.formats import LARGEST_SIDE
 from kscout.errors import ConfigError
-from kscout.names import Plane
+from kscout.names import Plane, check_target
 
 
 @final
@@ -52,6 +52,8 @@ class ImportSettings:
     """Names of the axes of arrays of k-space; None for those that their format knows."""
     header: Path | None = None
     """File of the header, for ISMRMRD files without one."""
+    target: str = "rss"
+    """The rule of the targets of k-space, a name in `kscout.names.TARGETS`."""
     prospective: bool = False
     """Take k-space of which only some columns were measured, to be reconstructed alone."""
     skip_bad: bool = False
@@ -88,9 +90,11 @@ class ImportSettings:
     def names_kspace(self) -> list[str]:
         """Settings that only k-space has, as far as they are given."""
         names = ("raw", "crop", "resize", "axes", "header", "prospective")
-        return [name for name in names if getattr(self, name)]
+        found = [name for name in names if getattr(self, name)]
+        return found + (["target"] if self.target != "rss" else [])
 
     def _check_kind(self) -> None:
+        check_target(self.target)
         of_images = [name for name in ("pad", "resample") if getattr(self, name) is not None]
         if self.names_kspace and of_images:
             raise ConfigError(

@@ -13,7 +13,7 @@ from kscout.data.formats import printable
 from kscout.data.import_settings import ImportSettings, told
 from kscout.data.importing_images import fitting_size, single_images, store_images
 from kscout.data.importing_kspace import caveats, is_kspace, store_kspace
-from kscout.data.kinds import IMAGES, KSPACE
+from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.manifest import SPLITS
 from kscout.data.splits import Assignment, assign_splits
 from kscout.data.store import WAYS_TO_SPLIT, Store
@@ -52,7 +52,9 @@ def import_folder(
     recipe = _recipe(source, settings, assignment)
     if done := finished_store(out, recipe):
         return done
-    with StoreWriter(out, recipe, kind=KSPACE if settings.raw else IMAGES) as writer:
+    with StoreWriter(
+        out, recipe, kind=TARGETS[settings.target] if settings.raw else IMAGES
+    ) as writer:
         for name, reason in assignment.left_out:
             writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
@@ -166,7 +168,7 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         if values[name] is None:
             del values[name]
     if not settings.raw:
-        for name in ("raw", "crop", "resize", "axes", "header", "prospective"):
+        for name in ("raw", "crop", "resize", "axes", "header", "target", "prospective"):
             del values[name]
     return {
         "command": "kscout data import",

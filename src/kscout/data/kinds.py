@@ -5,7 +5,7 @@ how one slice lies on disk, and two functions from stored slices to k-space and 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -13,8 +13,10 @@ from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
 from kscout.errors import ConfigError, DataError
+from kscout.physics.coils import combined
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude
+from kscout.physics.sampling import center_mask
 
 Stored = Inexact[Tensor, "slice *axes"]
 """Slices as they lie in an array."""
@@ -37,6 +39,8 @@ class Kind:
     """Magnitude images of stored slices, before they are clamped to become targets."""
     target: str
     """The rule by which `to_images` makes them, in words."""
+    rule: str | None = None
+    """What manifests call that rule, where a kind has several; None is the first."""
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, int, int]:
         """Return (n_coils, n_rows, n_cols) of the slices of an array of the given shape."""
@@ -85,15 +89,42 @@ KSPACE = Kind(
 """Complex k-space of any number of coils, as `fft2c` makes it, whose target is the root of the sum
 of squares of all of them."""
 
+_N_CENTER = 24
+"""Central columns that sensitivities of targets are estimated from."""
+
+
+def _weighted(kspace: Stored) -> Float[Tensor, "slice row col"]:
+    n_cols = kspace.shape[-1]
+    center = center_mask(n_cols, min(_N_CENTER, n_cols), kspace.device)
+    return combined(ifft2c(kspace), center.expand(len(kspace), -1))[:, 0].abs()
+
+
+WEIGHTED_KSPACE = replace(
+    KSPACE,
+    to_images=_weighted,
+    target=f"coils weighted by their sensitivities, from {_N_CENTER} central columns",
+    rule="weighted",
+)
+"""The same, but for the target: in air it has the noise of one coil, not of all."""
+
+TARGETS = {"rss": KSPACE, "weighted": WEIGHTED_KSPACE}
+"""Stores of k-space by the rule of their targets."""
+
 KINDS = {kind.name: kind for kind in (IMAGES, KSPACE)}
 
 
-def kind_of(word: str) -> Kind:
-    """Return the kind that a manifest names."""
+def kind_of(word: str, rule: str | None = None) -> Kind:
+    """Return the kind that a manifest names, with its rule for targets."""
     found = [kind for kind in KINDS.values() if word in (kind.word, kind.name)]
     if not found:
         raise DataError(
             f"slices of kind {word!r} cannot be read by this kscout, which reads: "
             f"{', '.join(KINDS)}; use the kscout that made the store"
         )
-    return found[0]
+    kind = TARGETS.get(rule or "") if found[0] is KSPACE and rule else found[0]
+    if kind is None or kind.rule != rule:
+        raise DataError(
+            f"targets of rule {rule!r} cannot be read by this kscout; use the one that made the "
+            "store"
+        )
+    return kind

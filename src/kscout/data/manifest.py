@@ -114,6 +114,8 @@ class Manifest:
     warnings: tuple[str, ...] = ()
     kind: str = "image"
     """What every array of the store holds, by its word in `kscout.data.kinds`."""
+    target: str | None = None
+    """The rule of its targets, where its kind has several and this is not the first."""
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -152,7 +154,8 @@ class Manifest:
         """A hash of the content: equal for copies, whatever their name or folder."""
         arrays = [[array.file, array.sha256] for array in self.arrays]
         volumes = [to_table(replace(volume, geometry=None)) for volume in self.volumes]
-        text = json.dumps([self.kind, arrays, volumes], sort_keys=True)
+        rule = [self.target] if self.target else []
+        text = json.dumps([self.kind, arrays, volumes, *rule], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

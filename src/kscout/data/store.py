@@ -46,7 +46,7 @@ class Store:
         if not (path / MANIFEST).is_file():
             raise DataError(_why_no_store(path))
         store = cls(path, read_manifest(path))
-        kind = kind_of(store.manifest.kind)
+        kind = store.kind
         for array in store.manifest.arrays:
             if (array.dtype, len(array.axes)) != (kind.dtype, len(kind.axes)):
                 raise DataError(
@@ -74,12 +74,12 @@ class Store:
     @property
     def columns(self) -> str | None:
         """Where the columns of k-space come from; None where they are the transform of images."""
-        return self.manifest.columns if self.kind is KSPACE else None
+        return self.manifest.columns if self.kind.name == KSPACE.name else None
 
     @property
     def kind(self) -> Kind:
         """What every array of the store holds."""
-        return kind_of(self.manifest.kind)
+        return kind_of(self.manifest.kind, self.manifest.target)
 
     def split(
         self, name: str, *, size: int | tuple[int, int] | None = None, lazy: bool | None = None

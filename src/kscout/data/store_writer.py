@@ -179,6 +179,7 @@ class StoreWriter:
                 left_out=tuple({"source": s, "reason": r} for s, r in self.left_out.items()),
                 warnings=tuple(warnings),
                 kind=self.kind.word,
+                target=self.kind.rule,
             )
             write_manifest(self._folder, manifest)
         self._appear()

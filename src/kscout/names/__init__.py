@@ -18,7 +18,16 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from kscout.errors import unknown_name
-from kscout.names.data import FORMATS, IMPORT_PRESETS, PLANES, RAW_FORMATS, SOURCES, Plane
+from kscout.names.data import (
+    FORMATS,
+    IMPORT_PRESETS,
+    PLANES,
+    RAW_FORMATS,
+    SOURCES,
+    TARGETS,
+    Plane,
+    check_target,
+)
 from kscout.names.entries import (
     Entry,
     EstimatorEntry,
@@ -281,6 +290,7 @@ __all__ = [
     "RECONSTRUCTORS",
     "SAMPLERS",
     "SOURCES",
+    "TARGETS",
     "Entry",
     "EstimatorEntry",
     "FormatEntry",
@@ -291,6 +301,7 @@ __all__ = [
     "SourceEntry",
     "Table",
     "check_protocol",
+    "check_target",
     "import_target",
     "is_outside",
     "label_of",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from kscout.errors import unknown_name
 from kscout.names.entries import FormatEntry, SourceEntry
 
 SOURCES: Mapping[str, SourceEntry] = {
@@ -81,6 +82,17 @@ RAW_FORMATS: Mapping[str, FormatEntry] = {
     ),
 }
 """Formats of k-space, which `data import --raw` reads."""
+
+TARGETS = ("rss", "weighted")
+"""What scores compare with, of k-space of coils: the root of their sum of squares, or their
+combination weighted by sensitivities."""
+
+
+def check_target(name: str) -> None:
+    """Refuse a rule of targets that is not there."""
+    if name not in TARGETS:
+        raise unknown_name("target", name, list(TARGETS))
+
 
 Plane = Literal["axial", "coronal", "sagittal"]
 """How a volume is cut into slices."""

@@ -103,5 +103,9 @@ def test_odd_receivers_are_refused() -> None:
         MakeSettings(kind="knee", coils=0)
     with pytest.raises(ConfigError, match=r"--snr is nan; it must be 0\.1 or more"):
         MakeSettings(kind="knee", coils=2, snr=math.nan)
+    with pytest.raises(ConfigError, match=r"'mean'.*rss, weighted"):
+        MakeSettings(kind="knee", coils=2, target="mean")
+    with pytest.raises(ConfigError, match="--target is of k-space"):
+        MakeSettings(kind="knee", target="weighted")
     with pytest.raises(ConfigError, match="--phase is of k-space, not of images; add --coils"):
         MakeSettings(kind="knee", phase=True)

@@ -11,7 +11,7 @@ import scipy.io
 from kscout.data.formats import check_expansion, check_memory
 from kscout.data.formats.hdf5 import check_chunks, find_dataset
 from kscout.data.formats.numpy_array import only_member, read_header
-from kscout.data.formats.raw import RawScan, check_axes, check_declared, named_scan
+from kscout.data.formats.raw import RawScan, Reopened, check_axes, check_declared, named_scan
 from kscout.errors import DataError
 
 
@@ -46,19 +46,13 @@ def hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> Raw
     """
     with h5py.File(path, "r") as file:
         data = _dataset(file, path, name)
-        like = _Stored(path, name, data.shape, data.dtype)
-    return named_scan(path, like, axes, **known)
+        shape, dtype = data.shape, data.dtype
 
+    def look(index: Any) -> np.ndarray:  # noqa: ANN401 - any index
+        with h5py.File(path, "r") as file:
+            return file[name][index]
 
-class _Stored:
-    """A data set of a file that is opened for every look at it."""
-
-    def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.path, self.name, self.shape, self.dtype = path, name, shape, dtype
-
-    def __getitem__(self, index: Any) -> np.ndarray:  # noqa: ANN401 - any index
-        with h5py.File(self.path, "r") as file:
-            return file[self.name][index]
+    return named_scan(path, Reopened(look, shape, dtype), axes, **known)
 
 
 def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
@@ -101,12 +95,12 @@ def _read_matlab(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarr
     return values.reshape(*values.shape, *[1] * max(missing, 0))
 
 
-def _read_numpy(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarray:
+def _read_numpy(path: Path, key: str | None, axes: tuple[str, ...]) -> np.ndarray | Reopened:
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             shape, _, dtype = read_header(file, path, path.stat().st_size)
         check_axes(path, shape, dtype, axes)
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return Reopened(lambda index: np.array(np.load(path, mmap_mode="r")[index]), shape, dtype)
     with zipfile.ZipFile(path) as archive:
         member = archive.getinfo(only_member(path, key, archive.namelist()))
         check_expansion(path, member.file_size, member.filename)

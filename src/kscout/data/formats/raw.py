@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Bool, Complex64
@@ -36,6 +36,20 @@ class RawScan(NamedTuple):
     """Columns that the file says were measured."""
     notes: tuple[str, ...] = ()
     """What was done to the measured lines, or left out of them."""
+
+
+@final
+class Reopened:
+    """An array in a file that is opened for every look at it: what was read is not kept."""
+
+    def __init__(
+        self, look: Callable[[Any], np.ndarray], shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        """Take what opens the file and returns a copy of the values at an index."""
+        self.look, self.shape, self.dtype = look, shape, dtype
+
+    def __getitem__(self, index: Any) -> np.ndarray:  # noqa: ANN401 - any index
+        return self.look(index)
 
 
 def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> RawScan:  # noqa: ANN401

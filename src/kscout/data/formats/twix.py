@@ -59,7 +59,7 @@ class _Measurement(NamedTuple):
 
 def read_twix(path: Path) -> RawScan:
     """Return the Cartesian k-space of the last measurement of a file."""
-    content = np.memmap(path, dtype=np.uint8, mode="r")
+    content = _content(path)
     measurements = [_measurement(path, content, begin) for begin in _offsets(path, content)]
     last = measurements[-1]
     flags = last.heads["flags"].copy()
@@ -71,6 +71,7 @@ def read_twix(path: Path) -> RawScan:
     readouts, size = _readouts(heads, numbers, last)
     n_coils = int(heads["n_coils"][0])
     noise = [line for one in measurements for line in _noise(content, one, n_coils)]
+    del content
     notes = [note] if note else []
     if noise:
         notes.append(f"coils made white by {len(noise)} lines of noise")
@@ -78,7 +79,7 @@ def read_twix(path: Path) -> RawScan:
     name = re.search(r'^tProtocolName\s*=\s*"*([^"\n]*)', last.protocol, re.M)
     return readouts.scan(
         path,
-        lambda chosen: [_values(content, last, number) for number in chosen.tolist()],
+        lambda chosen: _lines(_content(path), last, chosen),
         size=(n_coils, *size),
         whitening=whiten(path, noise, n_coils) if noise else None,
         acquisition=name[1] if name else "",
@@ -86,6 +87,11 @@ def read_twix(path: Path) -> RawScan:
         n_readout=int(base) if base and 0 < base < size[0] else None,
         notes=tuple(notes),
     )
+
+
+def _content(path: Path) -> np.ndarray:
+    """Map the bytes of a file, for as long as they are looked at."""
+    return np.memmap(path, dtype=np.uint8, mode="r")
 
 
 def _offsets(path: Path, content: np.ndarray) -> list[int]:
@@ -189,7 +195,11 @@ def _noise(content: np.ndarray, one: _Measurement, n_coils: int) -> list[np.ndar
     """Return the lines of noise of a measurement that has the same coils."""
     is_noise = (one.heads["flags"] & np.uint64(_NOISE)) != 0
     is_noise &= one.heads["n_coils"] == n_coils
-    return [_values(content, one, number) for number in np.flatnonzero(is_noise).tolist()]
+    return _lines(content, one, np.flatnonzero(is_noise))
+
+
+def _lines(content: np.ndarray, one: _Measurement, numbers: np.ndarray) -> list[np.ndarray]:
+    return [_values(content, one, number) for number in numbers.tolist()]
 
 
 def _values(content: np.ndarray, one: _Measurement, number: int) -> np.ndarray:
