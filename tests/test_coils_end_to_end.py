@@ -114,6 +114,19 @@ def test_protocol_paper_is_refused_with_the_reason(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("command", ["evaluate", "policy"])
+def test_too_few_columns_for_sensitivities_leave_nothing_behind(
+    command: str, tmp_path: Path
+) -> None:
+    coil_store(tmp_path / "store")
+    given = ("--data", tmp_path / "store", "--reconstructor", "sense", *BLIND)
+    given = (*given, "--n-initial", 5, "--steps", 2, "--out", tmp_path / "out")
+    words = ("evaluate", "--policy", "random") if command == "evaluate" else ("train", "policy")
+    with pytest.raises(ConfigError, match=r"need 8 to 20 central columns, found 5"):
+        kscout(*words, *given)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 class Attentive(Policy):
     """Scores columns by all that it is shown, so that any leak changes what it chooses."""
 

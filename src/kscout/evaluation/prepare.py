@@ -30,7 +30,13 @@ from kscout.evaluation.fixed_orders import fitted_order
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.summarize import choose_reference
 from kscout.evaluation.summary import EvaluationRequest
-from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, own_plan, trajectories
+from kscout.evaluation.trajectories import (
+    AcquisitionPlan,
+    check_fits,
+    check_start,
+    own_plan,
+    trajectories,
+)
 from kscout.metrics import PSNR_CEILING
 from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
@@ -281,6 +287,7 @@ def prepare(
     # All that can be refused is refused before the first order is fitted.
     drafts, reference = _drafts(wanted, slices, sizes, setting)
     _check_memory([one for draft in drafts for one in draft], slices, plan)
+    check_start(slices, frozen, plan)
 
     def fitted(name: str) -> list[int]:
         is_oracle = POLICIES[name].is_oracle

@@ -16,13 +16,14 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import check_pace, check_promises
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_starts
-from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
+from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
 from kscout.evaluation.contenders import Contender
 from kscout.evaluation.examples import Example
 from kscout.names import check_protocol
+from kscout.physics.coils import n_central
 from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import in_precision
 
@@ -66,7 +67,7 @@ class AcquisitionPlan:
         """Return how many of these slices are acquired at once."""
         if self.batch_size is not None:
             return self.batch_size
-        n_pixels = math.prod(slices.shape[-2:]) * self.n_trajectories
+        n_pixels = math.prod(slices.shape) * self.n_trajectories
         return max(16, 2**25 // n_pixels) if slices.device.type == "cuda" else 16
 
     @property
@@ -177,6 +178,17 @@ def trajectories(
                 keep_images=keep_images,
             ),
         )
+
+
+@torch.no_grad()
+def check_start(slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan) -> None:
+    """Let a reconstructor refuse a start that has too few central columns for it."""
+    if not len(slices):
+        return
+    start = start_mask(plan.start(slices), slices.selectable.shape, slices.device)
+    poorest = n_central(start).argmin()[None]
+    batch = slices.batch(poorest.to(slices.index_device))
+    reconstructor.calibrate(Measurement.of(batch.kspace, start[poorest]))
 
 
 def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
