@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from kscout.figures.blocks import Section
+from kscout.figures.tables import Column, Measured, Row, Table
 from kscout.player import save_acquisition
 from kscout.report.build import build_report, write_report
+from kscout.report.page import Front, write_page
 from synthetic_results import make_acquisition, write_evaluation, write_run
 
 pytestmark = pytest.mark.browser
@@ -23,6 +26,9 @@ FLAGS = [
     "--disable-sync",
 ]
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+_ROWS = tuple(Row((name, Measured(value))) for name, value in (("random", 0.5), ("greedy", 0.6)))
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +85,17 @@ def test_the_page_fits_and_is_quiet(browser: Any, page_path: Path, size: str, sc
     )
     assert (back > 200 > 60 > ink) if scheme == "light" else (back < 60 < 200 < ink)
     assert trouble == []
+    page.close()
+
+
+def test_a_table_that_fits_has_no_scroll_bar(browser: Any, tmp_path: Path) -> None:
+    table = Table("Best last", (Column("policy"), Column("SSIM", best="max")), _ROWS, "", "best")
+    path = write_page(Front("t", ("s",)), [Section("a", (table,))], tmp_path / "page.html")
+    page, _ = open_page(browser, path, "desktop", "light")
+    widths = page.evaluate(
+        "(x => [x.scrollWidth, x.clientWidth])(document.querySelector('.scroll'))"
+    )
+    assert page.locator("td strong").count() == 1 and widths[0] <= widths[1]
     page.close()
 
 

@@ -148,3 +148,5 @@ def tell_outcome(plan: Plan, outcome: Outcome, page: Path | None, as_json: bool)
         told.print(line, soft_wrap=True)
     if page is not None:
         told.print(f"report: {page}", soft_wrap=True)
+    elif failed and outcome.n_cached + outcome.n_done:
+        told.print(f"what is done: kscout report {plan.root}", soft_wrap=True)

@@ -54,8 +54,8 @@ class GradientMoments:
             raise unknown_name("formula", formula, list(FORMULAS))
         if self.count < 2 or self.mean is None or self.squares is None:
             raise ConfigError(
-                f"{self.count} batches of gradients; their spread needs at least 2: "
-                "lower the batch size or give more slices"
+                f"{self.count} batch{'' if self.count == 1 else 'es'} of gradients; their spread "
+                "needs at least 2: lower the batch size or give more slices"
             )
         divisor = self.count * (self.count - 1) if formula == "paper" else self.count**2
         noise = (self.squares.sum() / divisor).sqrt()
