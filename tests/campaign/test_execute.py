@@ -18,6 +18,7 @@ from kscout.campaign.nodes import Node
 from kscout.campaign.plan import Plan
 from kscout.campaign.state import locked, node_state, read_status
 from kscout.campaign.task import Task, run_task
+from kscout.cli.campaign_display import tell_outcome
 from kscout.errors import RunError
 from kscout.files import is_locked
 
@@ -70,7 +71,7 @@ def test_a_wider_grid_runs_only_what_is_new(plan_of: PlanOf) -> None:
 
 
 def test_a_failed_run_stops_only_what_needs_it(
-    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch
+    plan_of: PlanOf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = plan_of(grid={**ONE_HORIZON, "methods": ["greedy", "ngreedy"], "gammas": [0.9]})
     monkeypatch.setenv("FAKE_FAIL", "ngreedy-0.9-seed3")
@@ -82,6 +83,8 @@ def test_a_failed_run_stops_only_what_needs_it(
     status = read_status(plan).to_json()
     assert status["counts"]["policy"] == {"waiting": 0, "running": 0, "done": 3, "failed": 1}
     assert status["failed"][0]["log"] == str(bad.log)
+    tell_outcome(plan, outcome, None, as_json=False)
+    assert f"what is done: kscout report {plan.root}" in capsys.readouterr().out
     monkeypatch.delenv("FAKE_FAIL")
     assert run_campaign(plan, serially()).n_done == 1 + len(outcome.blocked)
     assert read_status(plan).total("done") == len(plan.nodes)

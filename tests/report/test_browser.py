@@ -92,9 +92,7 @@ def test_a_table_that_fits_has_no_scroll_bar(browser: Any, tmp_path: Path) -> No
     table = Table("Best last", (Column("policy"), Column("SSIM", best="max")), _ROWS, "", "best")
     path = write_page(Front("t", ("s",)), [Section("a", (table,))], tmp_path / "page.html")
     page, _ = open_page(browser, path, "desktop", "light")
-    widths = page.evaluate(
-        "(x => [x.scrollWidth, x.clientWidth])(document.querySelector('.scroll'))"
-    )
+    widths = page.locator(".scroll").evaluate("(it) => [it.scrollWidth, it.clientWidth]")
     assert page.locator("td strong").count() == 1 and widths[0] <= widths[1]
     page.close()
 
