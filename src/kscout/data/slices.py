@@ -13,6 +13,7 @@ from kscout.core import SliceBatch
 from kscout.data.contents import Contents
 from kscout.data.kinds import IMAGES, KSPACE, Kind, Stored
 from kscout.errors import ConfigError, DataError
+from kscout.physics.coils import check_compression, compress
 from kscout.physics.normalization import denormalize, normalize
 
 
@@ -38,6 +39,8 @@ class SliceSet:
     """The number of each slice in its volume."""
     name: str = ""
     split: str = ""
+    virtual: tuple[int, int] | None = None
+    """Virtual coils that batches are compressed to, and the central columns that tell how."""
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -57,7 +60,9 @@ class SliceSet:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Number of coils, rows and columns of each slice."""
-        return self.contents.kind.shape(tuple(self.contents.array.shape))
+        n_coils, n_rows, n_cols = self.contents.kind.shape(tuple(self.contents.array.shape))
+        n_coils = n_coils if self.virtual is None else min(n_coils, self.virtual[0])
+        return n_coils, n_rows, n_cols
 
     @property
     def n_cols(self) -> int:
@@ -77,6 +82,7 @@ class SliceSet:
     def fingerprint(self) -> str:
         """A hash of the content: equal for equal slices, wherever they lie."""
         digest = hashlib.sha256(repr((len(self), *self.contents.array.shape[1:])).encode())
+        digest.update(b"" if self.virtual is None else repr(self.virtual).encode())
         for part in (*self.contents.chunks(), self.data_range, self.selectable):
             digest.update(part.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
@@ -166,7 +172,7 @@ class SliceSet:
         normalized = normalize(kind.to_images(stored))
         index = index.to(self.device, non_blocking=True)
         return SliceBatch(
-            kspace=kind.to_kspace(stored),
+            kspace=self._few_coils(kind.to_kspace(stored)),
             target=denormalize(*normalized),
             target_mean=normalized.mean,
             target_std=normalized.std,
@@ -174,6 +180,24 @@ class SliceSet:
             selectable=self.selectable[index],
             index=self.position[index],
         )
+
+    def compressed(self, n_coils: int = 8, *, n_center: int) -> "SliceSet":
+        """Return the same slices, of at most so many virtual coils; targets stay those of all.
+
+        Args:
+            n_coils: virtual coils (`kscout.physics.coils.compress`).
+            n_center: central columns that they are found in: no more than acquisitions start from.
+        """
+        check_compression(n_coils, n_center, self.n_cols)
+        return replace(self, virtual=(n_coils, n_center))
+
+    def _few_coils(
+        self, kspace: Complex[Tensor, "batch coil row col"]
+    ) -> Complex[Tensor, "batch virtual row col"]:
+        if self.virtual is None:
+            return kspace
+        n_coils, n_center = self.virtual
+        return compress(kspace, n_coils=n_coils, n_center=n_center)
 
     def check_protocol(self, protocol: str) -> None:
         """Refuse a protocol that slices of this kind cannot be scored by."""

@@ -81,11 +81,10 @@ def compress(
         n_coils: virtual coils; where there are no more coils than that, nothing changes.
         n_center: central columns that the basis is computed from.
     """
-    if n_coils < 1:
-        raise ConfigError(f"cannot compress to {n_coils} coils; keep 1 or more")
+    check_compression(n_coils, n_center, kspace.shape[-1])
     if kspace.shape[-3] <= n_coils:
         return kspace
-    columns = center_columns(kspace.shape[-1], _checked(n_center, kspace.shape[-1], 1))
+    columns = center_columns(kspace.shape[-1], n_center)
     center = kspace[..., columns.start : columns.stop].flatten(-2)
     _, vectors = torch.linalg.eigh(center @ center.mH)
     basis = vectors[..., -n_coils:].flip(-1)
@@ -93,6 +92,13 @@ def compress(
     largest = basis.gather(-2, basis.abs().argmax(dim=-2, keepdim=True))
     basis = basis * largest.conj() / largest.abs()
     return torch.einsum("...cv,...crk->...vrk", basis.conj(), kspace)
+
+
+def check_compression(n_coils: int, n_center: int, n_cols: int) -> None:
+    """Refuse a compression to no coil, or from columns that there are not."""
+    if n_coils < 1:
+        raise ConfigError(f"cannot compress to {n_coils} coils; keep 1 or more")
+    _checked(n_center, n_cols, 1)
 
 
 def sensitivities(
@@ -303,6 +309,7 @@ def _phase(value: Complex[Tensor, "*axes"]) -> Complex[Tensor, "*axes"]:
 __all__ = [
     "calibrated",
     "central_mask",
+    "check_compression",
     "combine",
     "combined",
     "compress",
