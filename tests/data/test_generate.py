@@ -51,8 +51,16 @@ def test_coils_make_a_store_of_kspace_the_same_by_any_workers(tmp_path: Path) ->
         make(tmp_path / "store", 1, 0, 1, coils=2, phase=True, snr=9.0)
 
 
+@pytest.mark.parametrize("coils", [None, 2])
+def test_either_way_of_an_image_may_be_encoded_by_phase(coils: int | None, tmp_path: Path) -> None:
+    usual = make(tmp_path / "usual", 1, 0, 0, coils=coils)
+    turned = make(tmp_path / "turned", 1, 0, 0, coils=coils, phase_encoding="rows")
+    images = [store.split("train").magnitudes() for store in (usual, turned)]
+    torch.testing.assert_close(images[1], images[0].mT)
+
+
 def test_images_have_the_recipe_of_before(tmp_path: Path) -> None:
-    assert not {"coils", "phase", "snr", "target"} & set(
+    assert not {"coils", "phase", "snr", "target", "phase_encoding"} & set(
         make(tmp_path / "store", 1, 0, 0).manifest.recipe["settings"]
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.store import Store
@@ -55,6 +56,18 @@ def test_folders_are_splits(tmp_path: Path) -> None:
     }
     assert store.manifest.splits == {"train": 8, "val": 4, "test": 4}
     assert store.manifest.volumes[2].source == "singlecoil_val/file2.h5"
+
+
+def test_rows_that_are_encoded_by_phase_become_columns(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", test=1)
+    usual, turned = (
+        import_folder(
+            source, tmp_path / way, ImportSettings(size=(6, 8), phase_encoding=way)
+        ).split("test")
+        for way in ("columns", "rows")
+    )
+    assert usual.magnitudes().shape == turned.magnitudes().shape == (4, 6, 8)
+    assert torch.equal(usual.magnitudes()[:, :, 1:7], turned.magnitudes()[:, :, 1:7].mT)
 
 
 def test_without_a_test_folder_a_fifth_of_training_is_the_test(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from coil_data import coil_kspace
 from kscout.data import importing_kspace
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
+from kscout.data.kspace_cutting import Cutting
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError
 from kscout.physics.fourier import ifft2c
@@ -127,6 +128,33 @@ def test_a_folder_is_split_and_goes_on(tmp_path: Path) -> None:
     assert take(tmp_path / "source").fingerprint == store.fingerprint
     with pytest.raises(DataError, match="crop is None there and 16 here"):
         take(tmp_path / "source", crop=16)
+
+
+def test_an_interrupted_import_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").mkdir()
+    for name in "ab":
+        np.save(tmp_path / "source" / f"{name}.npy", KSPACE * (1 + (name == "b")))
+    settings: dict[str, Any] = {"axes": AXES, "held_out": 0.0}
+    whole = take(tmp_path / "source", "whole", **settings)
+    monkeypatch.setattr(importing_kspace, "CHUNK_BYTES", 1)
+    sizes: list[int] = []
+
+    def interrupted(cutting: Cutting, kspace: np.ndarray) -> np.ndarray:
+        sizes.append(len(kspace))
+        if len(sizes) == 5:
+            raise KeyboardInterrupt
+        return apply(cutting, kspace)
+
+    apply = Cutting.apply
+    with monkeypatch.context() as patch:
+        patch.setattr(Cutting, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            take(tmp_path / "source", **settings)
+    # Memory held one slice at a time, and the second volume had begun.
+    assert sizes == [1] * 5
+    assert take(tmp_path / "source", **settings).fingerprint == whole.fingerprint
 
 
 def test_cutting_rows_keeps_measured_columns(tmp_path: Path) -> None:
@@ -310,6 +338,8 @@ def test_odd_axes_are_refused(text: str, sentence: str) -> None:
 def test_options_of_images_are_not_those_of_kspace() -> None:
     with pytest.raises(ConfigError, match="--pad is of images, and --raw of k-space"):
         ImportSettings(raw=True, pad=9)
+    with pytest.raises(ConfigError, match="--phase-encoding is of images, and --axes of k-space"):
+        ImportSettings(axes=AXES, phase_encoding="rows")
     with pytest.raises(ConfigError, match="--size and --crop say the same"):
         ImportSettings(size=9, crop=9)
 

@@ -14,7 +14,15 @@ from kscout.config import RECONSTRUCTOR_TRAININGS
 from kscout.config.bounds import REST, AtLeast, Chosen, Different, OneOf, Some, Told
 from kscout.config.records import to_table
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, IMPORT_PRESETS, POLICIES, SOURCES, Plane, Protocol
+from kscout.names import (
+    ESTIMATORS,
+    IMPORT_PRESETS,
+    POLICIES,
+    SOURCES,
+    PhaseEncoding,
+    Plane,
+    Protocol,
+)
 from kscout.zoo import zoo_names, zoo_path
 
 Table = dict[str, Any]
@@ -50,6 +58,7 @@ class MadeStore:
     paper: bool | None = None
     source: str | list[str] | None = None
     download: bool | None = None
+    phase_encoding: PhaseEncoding | None = None
     coils: int | None = None
     phase: bool | None = None
     snr: int | float | None = None
@@ -82,6 +91,7 @@ class ImportedStore:
     test_from_train: bool | None = None
     key: str | None = None
     plane: Plane | None = None
+    phase_encoding: PhaseEncoding | None = None
     raw: bool | None = None
     crop: int | str | None = None
     resize: int | str | None = None

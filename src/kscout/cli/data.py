@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import IMPORT_PRESETS, SOURCES, TARGETS, Plane
+from kscout.names import IMPORT_PRESETS, SOURCES, TARGETS, PhaseEncoding, Plane
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -74,6 +74,10 @@ def import_(
     ] = None,
     key: Annotated[str | None, typer.Option(help="Name of the images in HDF5 or .npz.")] = None,
     plane: Annotated[Plane | None, typer.Option(help="Cut of NIfTI. (default: axial)")] = None,
+    phase_encoding: Annotated[
+        PhaseEncoding | None,
+        typer.Option(help="Way of images that is encoded. (default: columns)"),
+    ] = None,
     raw: Annotated[
         bool | None,
         typer.Option("--raw", help="Import k-space, also where there are images of it."),
@@ -117,6 +121,7 @@ def import_(
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
     options |= {"key": key, "plane": plane, "skip_bad": skip_bad, "raw": raw}
     options |= {"header": header, "prospective": prospective, "target": target}
+    options |= {"phase_encoding": phase_encoding}
     if axes is not None:
         options["axes"] = ImportSettings.parse_axes(axes)
     if resample is not None:
@@ -160,6 +165,9 @@ def make(
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's numbers of slices and image size.")
     ] = False,
+    phase_encoding: Annotated[
+        PhaseEncoding, typer.Option(help="Way of images that is encoded by phase.")
+    ] = "columns",
     coils: Annotated[
         int | None, typer.Option(help="Store complex k-space of so many coils, not images.")
     ] = None,
@@ -190,6 +198,7 @@ def make(
     options: dict[str, Any] = {"seed": seed, "workers": workers, "variant": variant}
     sources = (*(source or ()), *(more or ()))
     options |= {"sources": sources, "download": download, "size": size}
+    options |= {"phase_encoding": phase_encoding}
     options |= {"coils": coils, "phase": phase, "snr": snr, "target": target}
     if volumes is not None:
         options["volumes"] = MakeSettings.parse_counts(volumes)

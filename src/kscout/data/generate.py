@@ -21,7 +21,7 @@ from kscout.data.manifest import SPLITS
 from kscout.data.store import Store, unfinished_path
 from kscout.data.store_writer import StoreWriter, finished_store
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import SOURCES, check_target
+from kscout.names import SOURCES, PhaseEncoding, check_target
 
 _MOST_VOLUMES = 1_000_000
 _ALWAYS_WORKERS = 64
@@ -59,6 +59,8 @@ class MakeSettings:
     """Of that k-space; None draws it per volume, as images have it."""
     target: str = "rss"
     """The rule of its targets, a name in `kscout.names.TARGETS`."""
+    phase_encoding: PhaseEncoding = "columns"
+    """Which way of the images is encoded by phase; rows become the columns of the store."""
     workers: int = field(default=0, compare=False)
     """Processes, 0 for one per core, fewer for few images; the images do not depend on it."""
 
@@ -184,6 +186,8 @@ def _make_split(
     )
     for name, volume in drawn:
         stored = volume.stored
+        if settings.phase_encoding == "rows":
+            stored = stored.swapaxes(-2, -1)
         if settings.totals:
             stored = stored[: settings.totals[number] - writer.n_slices(split)]
         name = f"{split}-{name}"
@@ -218,6 +222,8 @@ def _load_split_heads(settings: MakeSettings) -> HeadSplit:
 def _recipe(settings: MakeSettings) -> dict[str, Any]:
     values = asdict(settings)
     del values["workers"]
+    if settings.phase_encoding == "columns":
+        del values["phase_encoding"]
     if settings.coils is None:
         for name in ("coils", "phase", "snr", "target"):
             del values[name]  # As in stores of 0.1, which go on.

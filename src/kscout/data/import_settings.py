@@ -8,7 +8,7 @@ from typing import final
 from kscout.data.cutting import Size, sides
 from kscout.data.formats import LARGEST_SIDE
 from kscout.errors import ConfigError
-from kscout.names import Plane, check_target
+from kscout.names import PhaseEncoding, Plane, check_target
 
 
 @final
@@ -42,6 +42,8 @@ class ImportSettings:
     """Name of the images in HDF5 and .npz files; found by itself for fastMRI."""
     plane: Plane = "axial"
     """Along which NIfTI volumes are cut."""
+    phase_encoding: PhaseEncoding = "columns"
+    """Which way of images is encoded by phase; rows become the columns of the store."""
     raw: bool = False
     """Import k-space, also where there are images of it."""
     crop: int | Size | None = None
@@ -96,6 +98,7 @@ class ImportSettings:
     def _check_kind(self) -> None:
         check_target(self.target)
         of_images = [name for name in ("pad", "resample") if getattr(self, name) is not None]
+        of_images += ["phase-encoding"] if self.phase_encoding == "rows" else []
         if self.names_kspace and of_images:
             raise ConfigError(
                 f"--{of_images[0]} is of images, and --{self.names_kspace[0]} of k-space, which "

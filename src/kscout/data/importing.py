@@ -167,6 +167,8 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
     for name in ("resample", "divide"):
         if values[name] is None:
             del values[name]
+    if settings.phase_encoding == "columns":
+        del values["phase_encoding"]
     if not settings.raw:
         for name in ("raw", "crop", "resize", "axes", "header", "target", "prospective"):
             del values[name]

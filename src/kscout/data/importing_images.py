@@ -32,7 +32,7 @@ def store_images(
     split: str, volume: VolumeFile, origin: str, settings: ImportSettings, writer: StoreWriter
 ) -> str:
     """Add the images of a volume to a store, and return its acquisition."""
-    scan = read_volume(volume, key=settings.key, plane=settings.plane)
+    scan = read_images(volume, settings)
     if settings.acquisition not in (None, scan.acquisition):
         return scan.acquisition
     with reading(volume.path, "images"):
@@ -49,6 +49,16 @@ def store_images(
         geometry=geometry,
     )
     return scan.acquisition
+
+
+def read_images(volume: VolumeFile, settings: ImportSettings) -> Scan:
+    """Read a volume, its phase encoding along columns."""
+    scan = read_volume(volume, key=settings.key, plane=settings.plane)
+    if settings.phase_encoding == "columns":
+        return scan
+    spacing = scan.spacing_mm
+    turned = np.ascontiguousarray(scan.images.swapaxes(1, 2))
+    return scan._replace(images=turned, spacing_mm=spacing and (spacing[1], spacing[0]))
 
 
 def prepare_images(
@@ -105,7 +115,7 @@ def fitting_size(volumes: Sequence[VolumeFile], settings: ImportSettings) -> str
     found: list[Size] = []
     for volume in volumes[:_LOOKED_AT]:
         with suppress(DataError):
-            scan = read_volume(volume, key=settings.key, plane=settings.plane)
+            scan = read_images(volume, settings)
             size = scan.images.shape[1:]
             if settings.resample and scan.spacing_mm:
                 size = resampled_size(size, scan.spacing_mm, settings.resample)

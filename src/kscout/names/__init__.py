@@ -25,6 +25,7 @@ from kscout.names.data import (
     RAW_FORMATS,
     SOURCES,
     TARGETS,
+    PhaseEncoding,
     Plane,
     check_target,
 )
@@ -294,6 +295,7 @@ __all__ = [
     "Entry",
     "EstimatorEntry",
     "FormatEntry",
+    "PhaseEncoding",
     "Plane",
     "PolicyEntry",
     "Protocol",

@@ -99,6 +99,9 @@ Plane = Literal["axial", "coronal", "sagittal"]
 
 PLANES: tuple[Plane, ...] = ("axial", "coronal", "sagittal")
 
+PhaseEncoding = Literal["columns", "rows"]
+"""Which way of an image a scanner encodes by phase: what a store calls its columns."""
+
 IMPORT_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "knee": {"size": 128, "center_volume": True, "sample_rate": 0.5},
     "brain": {"size": 256, "pad": 384, "sample_rate": 0.2},

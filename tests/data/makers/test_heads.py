@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from kscout.data.makers import head_download
+from kscout.data.makers.coils import Receiver
 from kscout.data.makers.head_download import HeadSource, download_heads
 from kscout.data.makers.heads import Head, draw_head_volume, load_heads, split_heads
 from kscout.data.makers.parallel import make_volumes
+from kscout.data.transforms import root_sum_of_squares, to_images
 from kscout.errors import ConfigError, DataError, RunError
 
 
@@ -69,6 +71,14 @@ def test_slices_show_the_head_whatever_the_split_draws(heads: list[Head]) -> Non
     assert np.percentile(volume.stored, 99.8) == pytest.approx(1.0, abs=1e-4)
     assert volume.stored.min() >= 0.0
     assert volume.stored[:, :6, :6].mean() < 0.1 < 0.2 < volume.stored[:, 25:45, 25:45].mean()
+
+
+def test_coils_hear_the_head(heads: list[Head]) -> None:
+    given = {"seed": 0, "volume": 1, "n_slices": 1, "size": 70}
+    images = draw_head_volume(heads, **given).stored
+    heard = draw_head_volume(heads, **given, receiver=Receiver(4, snr=100.0)).stored
+    combined = root_sum_of_squares(to_images(heard))[:, 25:45, 25:45]
+    assert np.corrcoef(combined.ravel(), images[:, 25:45, 25:45].ravel())[0, 1] > 0.8
 
 
 def test_the_same_key_gives_the_same_bits(heads: list[Head]) -> None:
