@@ -356,6 +356,16 @@ def test_pixels_are_divided_as_the_warning_of_large_ones_advises(tmp_path: Path)
             ImportSettings(divide=number)
 
 
+def test_absolute_values_are_taken_where_asked_for(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).normal(size=(2, 9, 7)).astype(np.float32)
+    np.save(tmp_path / "a.npy", images)
+    with pytest.raises(DataError, match="take absolute values with --absolute"):
+        import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings())
+    store = import_folder(tmp_path / "a.npy", tmp_path / "store", ImportSettings(absolute=True))
+    assert np.array_equal(store.split("train").magnitudes().numpy(), np.abs(images))
+    assert store.manifest.recipe["settings"]["absolute"] is True
+
+
 def test_images_of_several_sizes_are_told_with_sizes_that_fit_all(tmp_path: Path) -> None:
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     write_volume(source / "singlecoil_val" / "file1.h5", IMAGES[:, :9, :])

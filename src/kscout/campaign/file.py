@@ -82,6 +82,7 @@ class ImportedStore:
     pad: int | str | None = None
     resample: str | int | float | None = None
     divide: int | float | None = None
+    absolute: bool | None = None
     center_volume: bool | None = None
     sample_rate: int | float | None = None
     acquisition: str | None = None

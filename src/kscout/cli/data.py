@@ -49,6 +49,9 @@ def import_(
     divide: Annotated[
         float | None, typer.Option(help="Divide all pixels by this, e.g. to bring them to 0..1.")
     ] = None,
+    absolute: Annotated[
+        bool | None, typer.Option("--absolute", help="Take absolute values of pixels.")
+    ] = None,
     center_volume: Annotated[
         bool | None,
         typer.Option(
@@ -115,6 +118,7 @@ def import_(
     if splits is not None and held_out is not None:
         raise ConfigError("--splits names the volumes of every split; drop it or --held-out")
     options: dict[str, Any] = {"center_volume": center_volume, "divide": divide}
+    options |= {"absolute": absolute}
     for name, text in (("size", size), ("pad", pad), ("crop", crop), ("resize", resize)):
         options[name] = None if text is None else ImportSettings.parse_size(text, f"--{name}")
     options |= {"sample_rate": sample_rate, "acquisition": acquisition, "splits": splits}

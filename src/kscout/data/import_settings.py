@@ -24,6 +24,8 @@ class ImportSettings:
     """Spacing of rows and columns, in mm, that images are brought to before they are cut."""
     divide: float | None = None
     """Number that all pixels, or all of k-space, are divided by; None leaves them as they are."""
+    absolute: bool = False
+    """Take absolute values of pixels, where images are not magnitudes."""
     center_volume: bool = False
     """Keep only the middle half of each volume's slices; paper: knees."""
     sample_rate: float = 1.0

@@ -164,8 +164,8 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
         for name, path in (("splits", settings.splits), ("header", settings.header))
     }
     # As in stores of 0.1, which go on.
-    for name in ("resample", "divide"):
-        if values[name] is None:
+    for name in ("resample", "divide", "absolute"):
+        if not values[name]:
             del values[name]
     if settings.phase_encoding == "columns":
         del values["phase_encoding"]

@@ -78,6 +78,8 @@ def prepare_images(
     kept = cut(images, path, size=size, pad=pad)
     # fastMRI's targets are magnitudes by their making.
     is_target = volume.format == "hdf5" and settings.key in (None, *TARGET_KEYS)
+    if settings.absolute:
+        kept = np.abs(kept)
     check_pixels(kept, path, may_be_negative=is_target)
     return kept if settings.divide is None else kept / settings.divide, numbers, geometry
 
