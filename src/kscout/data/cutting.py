@@ -85,8 +85,8 @@ def check_pixels(images: Stack, path: Path, *, may_be_negative: bool) -> None:
     if not may_be_negative and lowest < -_NEGATIVE_SHARE * peak:
         raise DataError(
             f"{path} has pixels from {lowest:.3g} to {peak:.3g} instead of magnitudes, which are "
-            "not negative; take absolute values with --absolute, or shift them to start at 0 before "
-            "importing"
+            "not negative; take absolute values with --absolute, or shift them to start at 0 "
+            "before importing"
         )
     if peak <= 0:
         raise DataError(
