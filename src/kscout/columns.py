@@ -22,6 +22,26 @@ def center_columns(n_cols: int, n_center: int) -> range:
     return range(start, start + n_center)
 
 
+def whole_order(n_cols: int, order: Sequence[int]) -> list[int]:
+    """Return all columns: those of an order first, then the others from the center outwards.
+
+    Args:
+        n_cols: number of columns of the image.
+        order: columns, the first to acquire first.
+    """
+    outside = [column for column in order if not 0 <= column < n_cols]
+    if outside:
+        raise ConfigError(
+            f"column {outside[0]} of the order is not one of the {n_cols} columns of the image; "
+            f"give columns 0..{n_cols - 1}"
+        )
+    if len(set(order)) < len(order):
+        twice = next(column for i, column in enumerate(order) if column in order[:i])
+        raise ConfigError(f"column {twice} is twice in the order; name each column once")
+    rest = set(range(n_cols)) - set(order)
+    return [*order, *sorted(rest, key=lambda column: (abs(column - n_cols // 2), column))]
+
+
 def parse_columns(text: str) -> tuple[int, ...]:
     """Return the columns that a list names, in its order: `0,3,60-62` is 0, 3, 60, 61, 62.
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.state import Branches, State, list_candidates
+from kscout.acquisition.state import Branches, State, list_candidates, shown_to
 from kscout.core import (
     Measurement,
     Observation,
@@ -33,7 +33,6 @@ from kscout.device import at_most_a_quarter
 from kscout.metrics import MetricScorer, SsimScorer, ssim
 from kscout.names import METRICS, check_protocol
 from kscout.physics.candidates import Pairs, measure_columns
-from kscout.physics.coils import combined
 from kscout.physics.fourier import column_ramps, fft2c, ifft_rows
 from kscout.physics.normalization import denormalize
 from kscout.physics.sampling import Initial, start_mask
@@ -73,10 +72,8 @@ class Simulator:
         self.column_images = ifft_rows(batch.kspace).transpose(-2, -1).contiguous()
         self.ramps = column_ramps(batch.n_cols, device)
         self.metric, self.scorer = metric, _scorer(metric, batch)
-        if memory_limit is None:
-            memory_limit = at_most_a_quarter(MEMORY_LIMIT[device.type], device)
-        # Scoring takes less than reconstructing, and comes when that is done.
-        self.n_at_once = max(1, memory_limit // reconstructor.n_bytes(*batch.kspace.shape[1:]))
+        shape = batch.kspace.shape[1:]
+        self.n_at_once = how_many_at_once(reconstructor, shape, device, memory_limit)
 
     def start(self, initial: Initial, *, n_trajectories: int = 1) -> State:
         """Measure the first columns and reconstruct; trajectories of a slice lie together.
@@ -195,10 +192,9 @@ class Simulator:
             state: where the acquisitions stand.
             n_left: columns that may still be acquired, where that is known.
         """
-        seen = Observation(image=state.image, mask=state.mask, step=state.step, n_left=n_left)
-        if policy.needs_measurement:
-            zero_filled = combined(state.zero_filled, state.mask)
-            seen = replace(seen, zero_filled=zero_filled, mean=state.mean, std=state.std)
+        found = Reconstruction(state.image, state.mean, state.std)
+        given = (policy, found, state.zero_filled, state.mask)
+        seen = shown_to(*given, step=state.step, n_left=n_left)
         if not policy.needs_target:
             return seen
         error = fft2c(self.images(state)) - fft2c(self.batch.target)[state.owner]
@@ -290,6 +286,19 @@ class Simulator:
         """Return how many states of each slice lie side by side; 1 where that is not known."""
         n_slices = len(self.batch)
         return len(state) // n_slices if len(state) % n_slices == 0 else 1
+
+
+def how_many_at_once(
+    reconstructor: Reconstructor,
+    shape: tuple[int, ...],
+    device: torch.device,
+    memory_limit: int | None = None,
+) -> int:
+    """Return how many images of k-space of a shape (coil, row, col) are reconstructed together."""
+    if memory_limit is None:
+        memory_limit = at_most_a_quarter(MEMORY_LIMIT[device.type], device)
+    # Scoring takes less than reconstructing, and comes when that is done.
+    return max(1, memory_limit // reconstructor.n_bytes(*shape))
 
 
 def _scorer(metric: str, batch: SliceBatch) -> SsimScorer | MetricScorer:

@@ -8,9 +8,11 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
+from kscout.core import Observation, Policy, Reconstruction
 from kscout.kernels.acquisition_step import follow, list_distinct
 from kscout.kernels.registry import Request, serving
 from kscout.physics.candidates import Pairs
+from kscout.physics.coils import combined
 
 
 @final
@@ -85,6 +87,32 @@ class Branches:
     def every(self) -> State:
         """Go on from all candidates: those of one state lie side by side."""
         return self.state.rows(self.slot.reshape(-1))
+
+
+def shown_to(
+    policy: Policy,
+    found: Reconstruction,
+    zero_filled: Complex[Tensor, "state coil row col"],
+    mask: Bool[Tensor, "state col"],
+    *,
+    step: int | Int[Tensor, " state"],
+    n_left: int | Int[Tensor, " state"] | None,
+) -> Observation:
+    """Return what a policy may see of acquisitions, which is no more than it asks for.
+
+    Args:
+        policy: that is to choose.
+        found: the reconstructions.
+        zero_filled: what they were made of.
+        mask: the columns measured there.
+        step: how many were acquired since the start.
+        n_left: columns that may still be acquired, where that is known.
+    """
+    seen = Observation(image=found.image, mask=mask, step=step, n_left=n_left)
+    if not policy.needs_measurement:
+        return seen
+    shown = combined(zero_filled, mask)
+    return replace(seen, zero_filled=shown, mean=found.mean, std=found.std)
 
 
 def list_candidates(

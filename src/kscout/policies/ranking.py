@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from kscout.columns import whole_order
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 
@@ -22,20 +23,8 @@ def scores_of_order(n_cols: int, order: Sequence[int]) -> Float[Tensor, " col"]:
         n_cols: number of columns of the image.
         order: columns, the first to acquire first; those that are missing come after them all.
     """
-    outside = [column for column in order if not 0 <= column < n_cols]
-    if outside:
-        raise ConfigError(
-            f"column {outside[0]} of the order is not one of the {n_cols} columns of the image; "
-            f"give columns 0..{n_cols - 1}"
-        )
-    if len(set(order)) < len(order):
-        twice = next(column for i, column in enumerate(order) if column in order[:i])
-        raise ConfigError(f"column {twice} is twice in the order; name each column once")
-    listed = set(order)
-    distance = distance_from_center(n_cols).tolist()
-    rest = sorted(set(range(n_cols)) - listed, key=lambda column: (distance[column], column))
     scores = torch.empty(n_cols)
-    scores[torch.tensor([*order, *rest], dtype=torch.long)] = -torch.arange(n_cols).float()
+    scores[torch.tensor(whole_order(n_cols, order))] = -torch.arange(n_cols).float()
     return scores
 
 

@@ -1,0 +1,69 @@
+"""What a session acquires: sizes, budget, start, and how advice is asked for."""
+
+from dataclasses import dataclass
+from typing import Annotated, final
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from kscout.acquisition.budget import check_budget
+from kscout.columns import center_columns, whole_order
+from kscout.config.bounds import Above, AtLeast, Between
+from kscout.config.records import check
+from kscout.errors import ConfigError
+
+MOST = 4096
+"""Rows, columns and coils that a session takes: more is a mistake in typing."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What is to be acquired of one slice, and how it is asked for."""
+
+    n_rows: Annotated[int, Between(1, MOST)]
+    n_cols: Annotated[int, Between(1, MOST)]
+    n_coils: Annotated[int, Between(1, MOST)] = 1
+    budget: Annotated[int, AtLeast(1)]
+    """Columns measured in the end, the start included."""
+    initial: int | tuple[int, ...]
+    """Columns measured before the first advice: so many around the center, or these."""
+    selectable: tuple[int, ...] | None = None
+    """Columns inside the measured matrix, where not all are; no others are asked for."""
+    columns_per_step: Annotated[int, AtLeast(1)] = 1
+    """Columns asked for at once, as for an echo train: the best, or draws without replacement."""
+    seed: int | None = None
+    """Draw columns by a stochastic policy's probabilities, keyed by this; None takes the best."""
+    deadline_s: Annotated[float, Above(0)] | None = None
+    """Seconds after which the fallback answers in the policy's place."""
+    fallback: tuple[int, ...] = ()
+    """The order that answers when the policy is late; what it leaves out follows from the center
+    outwards."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        whole_order(self.n_cols, self.fallback)
+        whole_order(self.n_cols, self.selectable or ())
+        initial = self.initial if isinstance(self.initial, int) else list(self.initial)
+        n_initial = initial if isinstance(initial, int) else len(initial)
+        if not 0 < n_initial <= self.budget:
+            raise ConfigError(
+                f"a budget of {self.budget} columns cannot hold a start of {n_initial}; start from "
+                f"1..{self.budget} columns, or raise the budget"
+            )
+        horizon = self.budget - n_initial
+        check_budget(self.allowed()[None], n_initial=initial, horizon=horizon)
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """The columns measured before the first advice."""
+        if isinstance(self.initial, int):
+            return tuple(center_columns(self.n_cols, self.initial))
+        return self.initial
+
+    def allowed(self) -> Bool[Tensor, " col"]:
+        """Return the columns that may be measured."""
+        allowed = torch.full((self.n_cols,), self.selectable is None)
+        allowed[list(self.selectable or ())] = True
+        return allowed

@@ -1,0 +1,347 @@
+"""An acquisition that knows no truth: columns come in as they are measured, advice comes out.
+
+    with Advisor(reconstructor, policy) as advisor:
+        session = Session(advisor, Scan(n_rows=128, n_cols=128, budget=32, initial=16))
+        while advice := session.advise().columns:
+            session.measure(advice, scanner.measure(advice))
+        session.image()
+
+It takes the steps of a `Simulator` that holds the same slice, with the same arithmetic.
+"""
+
+import math
+import operator
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, SupportsIndex, final, get_args
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from kscout.acquisition.advisor import Advisor, Answer, Question
+from kscout.acquisition.choose import check_chosen, choose_several
+from kscout.acquisition.rollout import action_uniforms
+from kscout.acquisition.scan import Scan
+from kscout.acquisition.session_file import Kept, damaged, read_kept, write_kept
+from kscout.columns import columns_text, whole_order
+from kscout.config.records import read, to_table
+from kscout.core import Measurement
+from kscout.device import check_memory
+from kscout.errors import ConfigError, DataError, KScoutError
+from kscout.physics.candidates import Pairs, measure_columns
+from kscout.physics.fourier import column_ramps, ifft_rows
+from kscout.physics.normalization import denormalize
+
+Source = Literal["start", "policy", "fallback", "end"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """Which columns to measure next, and why."""
+
+    columns: tuple[int, ...]
+    """In the order of preference; none at the end."""
+    source: Source
+    """`start` until all of it is measured; `fallback` where the policy was late."""
+    scores: Float[Tensor, " col"] | None = None
+    """The policy's, of every column, measured ones included; None where it was not asked or late.
+    """
+    duration_s: float = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        return self.source == "fallback"
+
+
+@final
+class Session:
+    """One slice on its way; to be used by one thread at a time.
+
+    Args:
+        advisor: reconstruction and policy, which other sessions may share.
+        scan: what is to be acquired.
+        file: where the session is kept whenever it changes, so that `Session.read` continues it
+            after a crash; none where not given.
+    """
+
+    def __init__(self, advisor: Advisor, scan: Scan, *, file: Path | None = None) -> None:
+        self.advisor, self.scan, self.file = advisor, scan, file
+        shape = (1, scan.n_coils, scan.n_rows, scan.n_cols)
+        what = f"a session of {scan.n_coils} coils, {scan.n_rows} rows, {scan.n_cols} columns"
+        check_memory(32 * math.prod(shape), advisor.device, what, "measure a smaller matrix")
+        self.kspace = torch.zeros(shape, dtype=torch.complex64, device=advisor.device)
+        self.order: list[int] = []
+        """Columns as they were measured."""
+        self.record: list[dict[str, Any]] = []
+        """What was advised: after how many columns, which columns, by what source."""
+        self._measured: Measurement | None = None
+        self._advice: Advice | None = None
+        self._asked: Future[Answer] | None = None
+        self._is_allowed = scan.allowed()
+        horizon = scan.budget - len(scan.start)
+        self._uniforms = None if scan.seed is None else action_uniforms(1, 1, horizon, scan.seed)[0]
+
+    @property
+    def n_measured(self) -> int:
+        return len(self.order)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the budget is spent."""
+        return self.n_measured >= self.scan.budget
+
+    @property
+    def measured(self) -> Measurement | None:
+        """What is known of the slice; None until the start is complete."""
+        return self._measured
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Columns of the start that were not measured yet."""
+        known = set(self.order)
+        return tuple(column for column in self.scan.start if column not in known)
+
+    def measure(
+        self,
+        columns: SupportsIndex | Sequence[SupportsIndex],
+        data: Any,  # noqa: ANN401 - whatever becomes a tensor
+    ) -> None:
+        """Take in columns of k-space, in whatever order they were measured.
+
+        Args:
+            columns: one, or several that belong together and cost one reconstruction.
+            data: k-space as `fft2c` makes it: complex, [coil, row] of one column, or
+                [column, coil, row] of several.
+        """
+        values = torch.as_tensor(data)
+        if not isinstance(columns, Sequence):
+            columns, values = [columns], values[None]
+        several = [_number(column) for column in columns]
+        self._check(several, values)
+        kspace = self.kspace.clone()
+        kspace[0, :, :, several] = values.to(kspace).movedim(0, -1)
+        # What is computed of the older state may still be running, and keeps its own tensors.
+        measured = self._grown(kspace, several)
+        if self._asked is not None:
+            self._asked.cancel()
+        self.kspace, self._measured = kspace, measured
+        self.order += several
+        self._advice = self._asked = None
+        self._keep()
+
+    def advise(self) -> Advice:
+        """Return what to measure next; asked again before anything was measured, the same."""
+        if self._advice is None:
+            begin = time.perf_counter()
+            advice = self._advised()
+            self._advice = replace(advice, duration_s=time.perf_counter() - begin)
+            entry = {"n_measured": self.n_measured, "columns": list(advice.columns)}
+            self.record.append({**entry, "source": advice.source})
+            self._keep()
+        return self._advice
+
+    def image(self) -> Float[Tensor, "row col"]:
+        """Return the reconstruction of what was measured, in its own units.
+
+        Those are found from the measurement, as by protocol `blind`, also where a network was
+        trained for `paper`, whose units are the truth's.
+        """
+        found = self._ask().result().found
+        return denormalize(found.image.float(), found.mean, found.std)[0]
+
+    def question(self) -> Question:
+        """Return what an advisor needs to know."""
+        if self._measured is None:
+            raise ConfigError(
+                f"columns {columns_text(self.missing)} of the start are not measured yet; there is "
+                "no image before they are"
+            )
+        step = self.n_measured - len(self.scan.start)
+        return Question(self._measured, step, self.scan.budget - self.n_measured)
+
+    def _ask(self) -> "Future[Answer]":
+        if self._asked is None:
+            self._asked = self.advisor.ask(self.question())
+        return self._asked
+
+    def _advised(self) -> Advice:
+        if self.missing:
+            return Advice(self.missing, "start")
+        if self.is_done:
+            return Advice((), "end")
+        n_wanted = min(self.scan.columns_per_step, self.scan.budget - self.n_measured)
+        try:
+            answer = self._ask().result(timeout=self.scan.deadline_s)
+        except TimeoutError:
+            order = whole_order(self.scan.n_cols, self.scan.fallback)
+            left = [column for column in order if self._is_free(column)]
+            return Advice(tuple(left[:n_wanted]), "fallback")
+        return Advice(self._chosen(answer, n_wanted), "policy", answer.scores[0])
+
+    def _chosen(self, answer: Answer, n_wanted: int) -> tuple[int, ...]:
+        assert self._measured is not None
+        policy, device = self.advisor.policy, self.advisor.device
+        blocked = self._measured.mask | ~self._is_allowed.to(device)
+        begin = self.n_measured - len(self.scan.start)
+        uniforms = self._uniforms
+        if uniforms is not None:
+            uniforms = uniforms[:, begin : begin + n_wanted].to(device)
+        columns, is_bad = choose_several(policy, answer.scores, blocked, uniforms, n_wanted)
+        check_chosen(is_bad.any(), type(policy).__name__)
+        return tuple(columns[0].tolist())
+
+    def _is_free(self, column: int) -> bool:
+        return bool(self._is_allowed[column]) and column not in self.order
+
+    @torch.no_grad()
+    def _grown(
+        self, kspace: Complex[Tensor, "1 coil row col"], columns: list[int]
+    ) -> Measurement | None:
+        """Return what is known once columns are in, by the arithmetic of a `Simulator`."""
+        known, device = [*self.order, *columns], kspace.device
+        if not set(self.scan.start) <= set(known):
+            return None
+        before = self._measured
+        if before is not None and len(columns) == self.scan.columns_per_step == 1:
+            # All columns are transformed, as of a whole slice: the bits are those of `Simulator`.
+            column_images = ifft_rows(kspace).transpose(-2, -1).contiguous()
+            first = torch.zeros(1, dtype=torch.long, device=device)
+            pairs = Pairs(first, torch.tensor(columns, device=device), first)
+            ramps = column_ramps(self.scan.n_cols, device)
+            given = (before.zero_filled, before.mask, column_images, ramps, pairs)
+            return measure_columns(*given, before.maps)
+        mask = torch.zeros(1, self.scan.n_cols, dtype=torch.bool, device=device)
+        mask[:, known] = True
+        measured = Measurement.of(kspace, mask)
+        maps = self.advisor.reconstructor.calibrate(measured) if before is None else before.maps
+        return measured if maps is None else replace(measured, maps=maps)
+
+    def _check(self, columns: list[int], values: Tensor) -> None:
+        """Refuse what is no complex [column, coil, row] of columns that may be measured."""
+        if not columns:
+            raise DataError("no column was given; measure 1 or more")
+        for at, column in enumerate(columns):
+            self._check_column(column, columns[:at])
+        n_left = self.scan.budget - self.n_measured
+        if len(columns) > n_left:
+            raise DataError(
+                f"{len(columns)} columns came in, and the budget of {self.scan.budget} leaves "
+                f"{n_left}; open the session with a larger budget"
+            )
+        expected = (len(columns), self.scan.n_coils, self.scan.n_rows)
+        if tuple(values.shape) != expected or not values.is_complex():
+            raise DataError(
+                f"the data are {values.dtype} of shape {tuple(values.shape)}; expected complex "
+                f"numbers of shape {expected}: columns, coils, rows"
+            )
+        if not torch.isfinite(torch.view_as_real(values.to(torch.complex64))).all():
+            raise DataError(
+                f"the data of columns {columns_text(columns)} hold NaN or infinite values; measure "
+                "them again"
+            )
+
+    def _check_column(self, column: int, others: list[int]) -> None:
+        if not 0 <= column < self.scan.n_cols:
+            raise DataError(
+                f"column {column} is not one of the {self.scan.n_cols} columns; the first is 0"
+            )
+        if not self._is_allowed[column]:
+            raise DataError(f"column {column} lies outside of the matrix that can be measured")
+        if column in self.order or column in others:
+            raise DataError(f"column {column} was measured already; send every column once")
+
+    def _keep(self) -> None:
+        if self.file is not None:
+            self.write(self.file)
+
+    def write(self, path: Path) -> None:
+        """Write all that `Session.read` needs to go on; the file appears whole."""
+        measured, advice = self._measured, self._advice
+        scores = None if advice is None else advice.scores
+        found = {
+            "kspace": self.kspace,
+            "zero_filled": None if measured is None else measured.zero_filled,
+            "maps": None if measured is None else measured.maps,
+            "scores": scores,
+        }
+        facts = {
+            "scan": to_table(self.scan),
+            "advisor": self.advisor.fingerprint,
+            "order": self.order,
+            "record": self.record,
+            "is_advised": advice is not None,
+        }
+        arrays = {name: x.cpu().numpy() for name, x in found.items() if x is not None}
+        write_kept(path, Kept(facts, arrays))
+
+    @classmethod
+    def read(cls, path: Path, advisor: Advisor) -> "Session":
+        """Continue a session from its file, which is kept further.
+
+        Args:
+            path: what `write` wrote, or the session itself where it was given a `file`.
+            advisor: with the same reconstruction and policy as before.
+        """
+        kept = read_kept(path)
+        if kept.facts.get("advisor") != advisor.fingerprint:
+            raise DataError(
+                f"{path} is a session of another reconstruction or policy than "
+                f"{type(advisor.reconstructor).__name__} and {type(advisor.policy).__name__} as "
+                "given; continue it with its own"
+            )
+        try:
+            session = cls(advisor, read(Scan, kept.facts["scan"]), file=path)
+            session._restore(kept)
+        except (KScoutError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
+            raise damaged(path, error) from error
+        return session
+
+    def _restore(self, kept: Kept) -> None:
+        arrays = {
+            name: torch.from_numpy(x).to(self.advisor.device) for name, x in kept.arrays.items()
+        }
+        for column in kept.facts["order"]:
+            self._check_column(_number(column), [])
+            self.order.append(column)
+        if self.n_measured > self.scan.budget:
+            raise ValueError("more columns than its budget")
+        self.record = [dict(entry) for entry in kept.facts["record"]]
+        self.kspace = _like(self.kspace, arrays["kspace"])
+        if not self.missing:
+            mask = torch.zeros(1, self.scan.n_cols, dtype=torch.bool, device=self.advisor.device)
+            mask[:, self.order] = True
+            maps = _like(self.kspace, arrays["maps"]) if "maps" in arrays else None
+            zero_filled = _like(self.kspace, arrays["zero_filled"])
+            self._measured = Measurement(zero_filled, mask, maps=maps)
+        if kept.facts["is_advised"]:
+            last = self.record[-1]
+            columns = tuple(_number(column) for column in last["columns"])
+            if not all(self._is_free(column) for column in columns):
+                raise ValueError("it advises columns that cannot be measured")
+            if last["source"] not in get_args(Source):
+                raise ValueError(f"advice of {last['source']!r}")
+            scores = arrays.get("scores")
+            if scores is not None and scores.shape != (self.scan.n_cols,):
+                raise ValueError("scores of other columns")
+            self._advice = Advice(columns, last["source"], scores)
+
+
+def _number(column: object) -> int:
+    try:
+        if isinstance(column, bool):
+            raise TypeError
+        return operator.index(column)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise DataError(f"{column!r} is not a column; give whole numbers") from error
+
+
+def _like(model: Tensor, found: Tensor) -> Tensor:
+    """Return an array of a file, refused where it is not what it should be."""
+    if found.shape != model.shape or found.dtype != model.dtype:
+        raise ValueError(f"an array of {found.dtype}, shape {tuple(found.shape)}")
+    return found

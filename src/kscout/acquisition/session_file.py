@@ -1,0 +1,45 @@
+"""Sessions as files: plain arrays and JSON, written whole, read without trust."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kscout.errors import DataError
+from kscout.files import read_arrays, written_whole
+
+FORMAT = 1
+_FACTS = "session"
+
+
+class Kept(NamedTuple):
+    """What a file holds of a session."""
+
+    facts: dict[str, Any]
+    arrays: dict[str, Any]
+
+
+def write_kept(path: Path, kept: Kept) -> None:
+    """Write a session's facts, as JSON, and arrays into one file that appears whole."""
+    text = json.dumps({"format": FORMAT, **kept.facts})
+    facts = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+    with written_whole(path) as aside, aside.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{_FACTS: facts, **kept.arrays})
+
+
+def read_kept(path: Path) -> Kept:
+    """Read what `write_kept` wrote; whatever is wrong with it is a DataError."""
+    try:
+        arrays = read_arrays(path)
+        facts = json.loads(arrays.pop(_FACTS).tobytes().decode("utf-8"))
+        if facts["format"] != FORMAT:
+            raise ValueError(f"its format is {facts['format']!r}, and {FORMAT} is known")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(path, error) from error
+    return Kept(facts, arrays)
+
+
+def damaged(path: Path, reason: object) -> DataError:
+    """Return the error for a file that cannot be a session's."""
+    return DataError(f"{path} holds no session that can be continued ({reason}); start a new one")
