@@ -33,6 +33,14 @@ def test_every_command_of_every_stage_parses(multicoil: ModuleType) -> None:
     assert "training.n_random=8" in found["policy-4x"].commands[0]
 
 
+def test_the_page_has_the_numbers_of_the_record_of_the_brain() -> None:
+    found = json.loads((BENCHMARKS / "brain13.json").read_text(encoding="utf-8"))["found"]
+    page = (BENCHMARKS.parent / "docs" / "coils.md").read_text(encoding="utf-8")
+    for name, row in found.items():
+        nmse, ssim = (f"{row[key]:.4f}".lstrip("0") for key in ("nmse", "ssim"))
+        assert f"| `{name}` | {nmse} | {row['psnr']:.2f} | {ssim} |" in page
+
+
 def test_a_recorded_stage_is_run_once(
     multicoil: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
