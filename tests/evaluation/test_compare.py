@@ -307,10 +307,25 @@ def test_what_cannot_work_is_refused(
         evaluate(names, test_slices, ZeroFilled(), _setting(**changes))
 
 
-def test_policy_for_other_columns_is_refused(test_slices: SliceSet) -> None:
-    policy = ConvPolicy(n_cols=16, n_channels=2, n_hidden=5)
-    with pytest.raises(ConfigError, match="made for 16 columns, the slices have 13"):
-        evaluate([("net", policy)], test_slices, ZeroFilled(), _setting())
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [((18, 16), "16 columns, the slices have 13"), ((16, 13), "16 rows, the slices have 18")],
+)
+def test_policy_for_other_images_is_refused_before_any_order_is_fitted(
+    test_slices: SliceSet, train_slices: SliceSet, sizes: tuple[int, int], message: str
+) -> None:
+    policy = ConvPolicy(n_rows=sizes[0], n_cols=sizes[1], n_channels=2, n_hidden=5)
+    steps: list[Step] = []
+    with pytest.raises(ConfigError, match=f"made for {message}"):
+        evaluate(
+            ["fixed", ("net", policy)],
+            test_slices,
+            ZeroFilled(),
+            _setting(),
+            train=train_slices,
+            on_step=steps.append,
+        )
+    assert not steps
 
 
 @pytest.mark.cuda

@@ -139,8 +139,11 @@ class Store:
         """Return the array of a split; `size` is needed where it holds several matrix sizes."""
         of_split = [array for array in self.manifest.arrays if array.split == split]
         if not of_split:
-            splits = ", ".join(self.manifest.splits) or "none"
+            of_any = list(self.manifest.splits)
+            splits = ", ".join(of_any) or "none"
             advice = f"; to have it, {WAYS_TO_SPLIT}" if split in SPLITS else ""
+            if split == "test" and of_any:
+                advice += f"; to run on what is there, name it with --split {of_any[0]}"
             raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")
         found = [array for array in of_split if size in (None, array.size, array.size[1])]
         if len(found) > 1 and size is not None:

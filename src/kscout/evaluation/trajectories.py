@@ -197,12 +197,14 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
         raise DataError("no slice to acquire; the split, or what was chosen of it, is empty")
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     check_promises(policy, plan.stop_below)
-    n_cols = getattr(policy, "n_cols", None)
-    if n_cols is not None and n_cols != slices.n_cols and not policy.serves_any_size:
-        raise ConfigError(
-            f"{type(policy).__name__} was made for {n_cols} columns, the slices have "
-            f"{slices.n_cols}; give a policy and a data set of one size"
-        )
+    for axis, found in zip(("row", "col"), slices.shape[1:], strict=True):
+        wanted = getattr(policy, f"n_{axis}s", None)
+        if wanted is not None and wanted != found and not policy.serves_any_size:
+            word = {"row": "rows", "col": "columns"}[axis]
+            raise ConfigError(
+                f"{type(policy).__name__} was made for {wanted} {word}, the slices have {found}; "
+                "import the images at its size (--resample, --size), or train a policy on them"
+            )
 
 
 def average_policy(
