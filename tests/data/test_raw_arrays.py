@@ -76,6 +76,24 @@ def save_hdf5(folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder / "a.h5", {"axes": ("average", *AXES), "key": "some/data"}
 
 
+def save_pair(folder: Path) -> tuple[Path, dict[str, Any]]:
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["real"], file["imaginary"] = KSPACE.real, KSPACE.imag
+    return folder / "a.h5", {"axes": AXES, "key": "real,imaginary"}
+
+
+def save_corner(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Both centers at the first index, as `numpy.fft` has them."""
+    images = np.fft.ifftshift(ifft2c(torch.from_numpy(KSPACE)).numpy(), axes=(-2, -1))
+    np.save(folder / "a.npy", np.fft.fft2(images, norm="ortho"))
+    return folder / "a.npy", {"axes": AXES, "origin": "corner"}
+
+
+def save_plain(folder: Path) -> tuple[Path, dict[str, Any]]:
+    np.save(folder / "a.npy", np.fft.fft2(ifft2c(torch.from_numpy(KSPACE)).numpy(), norm="ortho"))
+    return folder / "a.npy", {"axes": AXES, "origin": "plain"}
+
+
 def save_bart(folder: Path) -> tuple[Path, dict[str, Any]]:
     return write_bart(folder / "a.cfl", KSPACE, slice=0, coil=0, read=0, phs1=0), {}
 
@@ -95,7 +113,7 @@ def save_bart_renamed(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 FORMATS: list[Callable[[Path], tuple[Path, dict[str, Any]]]] = [
-    *(save_npy, save_npz, save_mat, save_mat73, save_hdf5),
+    *(save_npy, save_npz, save_mat, save_mat73, save_hdf5, save_pair, save_corner, save_plain),
     *(save_bart, save_bart_without_readout, save_bart_averages, save_bart_renamed),
 ]
 
@@ -406,6 +424,12 @@ def test_the_mask_of_fastmris_test_set_is_read(tmp_path: Path) -> None:
         take(source)
     store = take(source, prospective=True)
     assert store.measured("test").selectable[0].tolist() == mask.tolist()
+
+
+def test_pairs_that_do_not_match_are_told(tmp_path: Path) -> None:
+    source = write_fastmri(tmp_path / "a.h5", KSPACE, other=KSPACE.real[:1])
+    with pytest.raises(DataError, match="does not hold other,kspace as two arrays of real numbers"):
+        take(source, axes=AXES, key="other,kspace")
 
 
 def test_hdf5_without_kspace_is_told(tmp_path: Path) -> None:

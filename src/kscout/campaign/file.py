@@ -19,6 +19,7 @@ from kscout.names import (
     IMPORT_PRESETS,
     POLICIES,
     SOURCES,
+    Origin,
     PhaseEncoding,
     Plane,
     Protocol,
@@ -97,6 +98,7 @@ class ImportedStore:
     crop: int | str | None = None
     resize: int | str | None = None
     axes: str | None = None
+    origin: Origin | None = None
     header: str | None = None
     target: str | None = None
     prospective: bool | None = None

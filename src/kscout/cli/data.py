@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import IMPORT_PRESETS, SOURCES, TARGETS, PhaseEncoding, Plane
+from kscout.names import IMPORT_PRESETS, SOURCES, TARGETS, Origin, PhaseEncoding, Plane
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -94,6 +94,9 @@ def import_(
     axes: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="k-space: e.g. slice,coil,row,col.")
     ] = None,
+    origin: Annotated[
+        Origin | None, typer.Option(help="k-space: where its centers are. (default: center)")
+    ] = None,
     header: Annotated[
         Path | None, typer.Option(help="k-space: header of ISMRMRD files without one.")
     ] = None,
@@ -125,7 +128,7 @@ def import_(
     options |= {"held_out": held_out, "seed": seed, "test_from_train": test_from_train}
     options |= {"key": key, "plane": plane, "skip_bad": skip_bad, "raw": raw}
     options |= {"header": header, "prospective": prospective, "target": target}
-    options |= {"phase_encoding": phase_encoding}
+    options |= {"phase_encoding": phase_encoding, "origin": origin}
     if axes is not None:
         options["axes"] = ImportSettings.parse_axes(axes)
     if resample is not None:

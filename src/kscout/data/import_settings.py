@@ -8,7 +8,7 @@ from typing import final
 from kscout.data.cutting import Size, sides
 from kscout.data.formats import LARGEST_SIDE
 from kscout.errors import ConfigError
-from kscout.names import PhaseEncoding, Plane, check_target
+from kscout.names import Origin, PhaseEncoding, Plane, check_target
 
 
 @final
@@ -54,6 +54,8 @@ class ImportSettings:
     """Rows and columns of k-space that are kept about its center, or zero-padded."""
     axes: tuple[str, ...] | None = None
     """Names of the axes of arrays of k-space; None for those that their format knows."""
+    origin: Origin = "center"
+    """Where k-space and its image have their centers."""
     header: Path | None = None
     """File of the header, for ISMRMRD files without one."""
     target: str = "rss"
@@ -95,7 +97,8 @@ class ImportSettings:
         """Settings that only k-space has, as far as they are given."""
         names = ("raw", "crop", "resize", "axes", "header", "prospective")
         found = [name for name in names if getattr(self, name)]
-        return found + (["target"] if self.target != "rss" else [])
+        found += ["target"] if self.target != "rss" else []
+        return found + (["origin"] if self.origin != "center" else [])
 
     def _check_kind(self) -> None:
         check_target(self.target)

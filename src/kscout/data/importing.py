@@ -170,7 +170,7 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
     if settings.phase_encoding == "columns":
         del values["phase_encoding"]
     if not settings.raw:
-        for name in ("raw", "crop", "resize", "axes", "header", "target", "prospective"):
+        for name in ("raw", "crop", "resize", "axes", "header", "origin", "target", "prospective"):
             del values[name]
     return {
         "command": "kscout data import",

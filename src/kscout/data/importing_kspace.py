@@ -46,6 +46,7 @@ def store_kspace(
     """Add the k-space of a volume to a store, and return its acquisition."""
     path = volume.path
     scan = read_raw(volume, key=settings.key, axes=settings.axes, header=settings.header)
+    scan = scan.centered(settings.origin)
     if settings.acquisition not in (None, scan.acquisition):
         return scan.acquisition
     numbers = kept_slices(scan.shape[0], path, settings)

@@ -40,19 +40,33 @@ def hdf5_scan(path: Path, name: str, axes: tuple[str, ...], **known: Any) -> Raw
 
     Args:
         path: the file.
-        name: of the data set.
+        name: of the data set, or `REAL,IMAGINARY` of two.
         axes: of its array.
         known: more fields of the scan.
     """
+    names = name.split(",")
     with h5py.File(path, "r") as file:
-        data = _dataset(file, path, name)
-        shape, dtype = data.shape, data.dtype
+        sets = [_dataset(file, path, one) for one in names]
+        shape, dtype = sets[0].shape, sets[0].dtype
+        if len(sets) > 1:
+            _check_pair(path, name, sets)
+            dtype = np.dtype(np.complex64)
 
     def look(index: Any) -> np.ndarray:  # noqa: ANN401 - any index
         with h5py.File(path, "r") as file:
-            return file[name][index]
+            first, *second = (file[one][index] for one in names)
+            return first + 1j * second[0] if second else first
 
     return named_scan(path, Reopened(look, shape, dtype), axes, **known)
+
+
+def _check_pair(path: Path, name: str, sets: list[h5py.Dataset]) -> None:
+    alike = {(data.shape, data.dtype.kind in "fiu") for data in sets}
+    if len(sets) != 2 or alike != {(sets[0].shape, True)}:
+        raise DataError(
+            f"{path} does not hold {name} as two arrays of real numbers and one shape; name the "
+            "real and the imaginary part with --key"
+        )
 
 
 def _dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Bool, Complex64
+from scipy import fft
 
 from kscout.data.formats import LARGEST_SIDE, check_expansion, check_memory
+from kscout.data.transforms import to_kspace
 from kscout.errors import DataError
+from kscout.names import Origin
 
 Slices = Complex64[np.ndarray, "slice coil row col"]
 
@@ -36,6 +39,24 @@ class RawScan(NamedTuple):
     """Columns that the file says were measured."""
     notes: tuple[str, ...] = ()
     """What was done to the measured lines, or left out of them."""
+
+    def centered(self, origin: Origin) -> "RawScan":
+        """Return the same k-space, its center and that of its image in the middle.
+
+        Args:
+            origin: where they are.
+        """
+        if origin == "center":
+            return self
+
+        def read(first: int, last: int) -> Slices:
+            values = self.read(first, last)
+            if origin == "corner":
+                return np.fft.fftshift(values, axes=(-2, -1))
+            return to_kspace(fft.ifft2(values, norm="ortho"))
+
+        measured = None if self.measured is None else np.fft.fftshift(self.measured)
+        return self._replace(read=read, measured=measured)
 
 
 @final
