@@ -13,7 +13,7 @@ LAYERS = [
     {"cli"},
     {"demo"},
     {"report", "serve", "bench"},
-    {"campaign", "player"},
+    {"campaign", "export", "player"},
     {"evaluation", "gym_env"},
     {"training"},
     {"assemble", "contracts", "runs"},

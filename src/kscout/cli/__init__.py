@@ -21,6 +21,7 @@ from kscout.cli.campaign import app as campaign_app
 from kscout.cli.console import console
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
+from kscout.cli.export import app as export_app
 from kscout.cli.report import report
 from kscout.cli.threads import share_the_machine
 from kscout.cli.train_joint import train_joint
@@ -76,6 +77,7 @@ app.command()(evaluate)
 app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs and results.")
 app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")
 app.command()(report)
+app.add_typer(export_app, name="export", help="Files to take away: scan tables.")
 app.command()(bench)
 
 

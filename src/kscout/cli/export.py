@@ -1,0 +1,70 @@
+"""`kscout export`: files to take away."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kscout.cli.console import answer_console
+from kscout.errors import ConfigError
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def export() -> None:
+    """Write files for use outside of kscout."""
+
+
+@app.command()
+def order(
+    given: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY|EVALUATION|SESSION",
+            help="A fixed order (center-out, equispaced-one, a run folder of one), the folder of "
+            "an evaluation, or the .npz of a session.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The table: .csv or .json.")],
+    n_cols: Annotated[int | None, typer.Option(help="Columns of the image, for a policy.")] = None,
+    n_initial: Annotated[
+        int | None, typer.Option(help="Central columns measured first, for a policy.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Columns measured after them, for a policy.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Whose acquisition, of an evaluation.")] = None,
+    slice_: Annotated[
+        str | None,
+        typer.Option("--slice", metavar="VOLUME:NUMBER", help="Which slice, of an evaluation."),
+    ] = None,
+    fov_mm: Annotated[
+        float | None, typer.Option(help="Field of view along phase encoding, for k in 1/m.")
+    ] = None,
+) -> None:
+    """Write a scan table: which column is measured when, its phase-encoding step, and k.
+
+    Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
+    --out order.csv
+    """
+    from kscout.export import order as tables
+
+    path = Path(given)
+    if (path / "results.csv").is_file():
+        volume, _, number = (slice_ or "").rpartition(":")
+        if policy is None or not volume or not number.isdigit():
+            raise ConfigError(
+                "an evaluation holds many orders; add --policy and --slice VOLUME:NUMBER"
+            )
+        asked = {"policy": policy, "volume": volume, "number": int(number)}
+        table = tables.order_of_evaluation(path, **asked, field_of_view_mm=fov_mm)  # type: ignore[arg-type]
+    elif path.suffix == ".npz":
+        table = tables.order_of_session(path, field_of_view_mm=fov_mm)
+    else:
+        if n_cols is None or n_initial is None or steps is None:
+            raise ConfigError("an order of a policy needs --n-cols, --n-initial and --steps")
+        sizes = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
+        table = tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
+    table.write(out)
+    answer_console().print(f"wrote {out}: {len(table.rows())} columns", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Files to take away: scan tables, and networks for other runtimes."""

@@ -1,0 +1,185 @@
+"""Scan tables: in which order columns are measured, in the units of a sequence."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from kscout.acquisition.choose import best_columns
+from kscout.acquisition.session_file import read_kept
+from kscout.columns import center_columns
+from kscout.errors import ConfigError, DataError, KScoutError
+from kscout.evaluation.orders import read_orders
+from kscout.evaluation.summary import read_summary
+from kscout.files import write_text
+from kscout.policies import build, load
+from kscout.policies.ranking import Ranking
+
+SUFFIXES = (".csv", ".json")
+
+
+@final
+@dataclass(frozen=True)
+class ScanTable:
+    """Columns in the order in which they are measured."""
+
+    source: str
+    """Where the order comes from."""
+    n_cols: int
+    start: tuple[int, ...]
+    """Measured first."""
+    acquired: tuple[int, ...]
+    """Measured after them."""
+    field_of_view_mm: float | None = None
+    """Along phase encoding."""
+
+    def __post_init__(self) -> None:
+        columns = [*self.start, *self.acquired]
+        wrong = [column for column in columns if not 0 <= column < self.n_cols]
+        if wrong or len(set(columns)) < len(columns):
+            raise DataError(f"{self.source} measures a column twice, or one that is not there")
+        if self.field_of_view_mm is not None and not 0 < self.field_of_view_mm < 1e6:
+            raise ConfigError(
+                f"a field of view of {self.field_of_view_mm:g} mm cannot be; give the size of the "
+                "image along phase encoding, e.g. 220"
+            )
+
+    @property
+    def k_step_per_m(self) -> float | None:
+        """Distance of neighboring columns in k-space, in cycles per meter: 1 / field of view."""
+        return None if self.field_of_view_mm is None else 1000 / self.field_of_view_mm
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per column; `line` is its phase-encoding step, 0 at DC."""
+        found = []
+        for place, column in enumerate([*self.start, *self.acquired]):
+            line = column - self.n_cols // 2
+            step = max(0, place - len(self.start) + 1)
+            row = {"place": place, "step": step, "column": column, "line": line}
+            unit = self.k_step_per_m
+            found.append(row if unit is None else {**row, "k_per_m": line * unit})
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the table as CSV, or with its facts as JSON, by the name of the file."""
+        rows = self.rows()
+        if path.suffix == ".csv":
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            write_text(path, text.getvalue())
+            return
+        if path.suffix != ".json":
+            raise ConfigError(f"{path} is neither .csv nor .json; name the table by one of them")
+        facts = {
+            "source": self.source,
+            "n_cols": self.n_cols,
+            "n_initial": len(self.start),
+            "field_of_view_mm": self.field_of_view_mm,
+            "k_step_per_m": self.k_step_per_m,
+        }
+        write_text(path, json.dumps({**facts, "rows": rows}, indent=2) + "\n")
+
+
+def order_of_policy(
+    given: str, *, n_cols: int, n_initial: int, steps: int, field_of_view_mm: float | None = None
+) -> ScanTable:
+    """Return the order of a policy that has one; an adaptive or random one is refused.
+
+    Args:
+        given: a name (`center-out`), a run folder, a weights file or a name of the zoo.
+        n_cols: columns of the image.
+        n_initial: central columns measured first.
+        steps: columns measured after them.
+        field_of_view_mm: along phase encoding.
+    """
+    if not 0 < n_initial <= n_initial + steps <= n_cols:
+        raise ConfigError(
+            f"{n_initial} + {steps} columns cannot be measured of {n_cols}; lower --n-initial or "
+            "--steps"
+        )
+    sizes = {"n_cols": n_cols, "n_initial": n_initial, "horizon": steps}
+    policy = load(given) if Path(given).exists() else _named(given, sizes)
+    if not isinstance(policy, Ranking):
+        raise ConfigError(
+            f"{given} ({type(policy).__name__}) chooses columns as it goes, by the image or by "
+            "chance, and has no order; give a fixed order (center-out, equispaced-one, "
+            "equispaced-two, a fitted one), or an evaluation or session that recorded one"
+        )
+    if len(policy.scores) != n_cols:
+        raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to that")
+    start, scores = tuple(center_columns(n_cols, n_initial)), policy.scores
+    blocked = scores.new_zeros(n_cols, dtype=bool)
+    blocked[list(start)] = True
+    acquired = []
+    for _ in range(steps):
+        acquired.append(int(best_columns(scores, blocked)))
+        blocked[acquired[-1]] = True
+    return ScanTable(given, n_cols, start, tuple(acquired), field_of_view_mm)
+
+
+def _named(given: str, sizes: dict[str, int]) -> Any:  # noqa: ANN401 - a policy
+    try:
+        return build(given, **sizes)
+    except ConfigError as error:
+        try:
+            return load(given)
+        except KScoutError:
+            raise error from None
+
+
+def order_of_evaluation(
+    folder: Path,
+    *,
+    policy: str,
+    volume: str,
+    number: int,
+    field_of_view_mm: float | None = None,
+) -> ScanTable:
+    """Return what a policy measured of one slice of an evaluation, its first trajectory.
+
+    Args:
+        folder: where `kscout evaluate` wrote.
+        policy: as the evaluation calls it.
+        volume: of the slice.
+        number: of the slice in its volume.
+        field_of_view_mm: along phase encoding.
+    """
+    summary = read_summary(folder)
+    found = read_orders(folder, summary, is_wanted=lambda name, _: name == policy)
+    if not found:
+        names = sorted({entry.policy for entry in summary.policies})
+        raise ConfigError(f"{folder} has no policy {policy!r}; choose one of: {', '.join(names)}")
+    orders = found[0]
+    slices = list(zip(orders.volumes, orders.slices, strict=True))
+    if (volume, number) not in slices:
+        raise ConfigError(f"{folder} has no slice {volume}:{number}; it has {_some(slices)}")
+    row = slices.index((volume, number))
+    start = tuple((orders.order[row, 0] == 0).nonzero()[0].tolist())
+    source = f"{policy} on {volume}:{number}"
+    acquired = tuple(orders.columns(row))
+    return ScanTable(source, summary.n_cols, start, acquired, field_of_view_mm)
+
+
+def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> ScanTable:
+    """Return what a session measured; its file is what `kscout.acquisition.Session` keeps."""
+    facts = read_kept(path).facts
+    try:
+        n_cols, initial = facts["scan"]["n_cols"], facts["scan"]["initial"]
+        start = set(center_columns(n_cols, initial) if isinstance(initial, int) else initial)
+        order = [int(column) for column in facts["order"]]
+        # A session may be given columns before its start is complete.
+        first = tuple(column for column in order if column in start)
+        rest = tuple(column for column in order if column not in start)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} holds no session ({error})") from error
+    return ScanTable(path.name, n_cols, first, rest, field_of_view_mm)
+
+
+def _some(slices: Sequence[tuple[str, int]]) -> str:
+    told = ", ".join(f"{volume}:{number}" for volume, number in slices[:5])
+    return told if len(slices) <= 5 else f"{told} and {len(slices) - 5} more"
