@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import torch
+
 from kscout.acquisition.choose import best_columns
 from kscout.acquisition.session_file import read_kept
 from kscout.columns import center_columns
@@ -113,7 +115,7 @@ def order_of_policy(
     if len(policy.scores) != n_cols:
         raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to that")
     start, scores = tuple(center_columns(n_cols, n_initial)), policy.scores
-    blocked = scores.new_zeros(n_cols, dtype=bool)
+    blocked = torch.zeros(n_cols, dtype=torch.bool)
     blocked[list(start)] = True
     acquired = []
     for _ in range(steps):
