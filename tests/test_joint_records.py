@@ -98,6 +98,7 @@ def test_the_page_has_the_table_of_the_records(scripts: Any, records: ModuleType
     assert tables.written(text, {script.TABLE: table}) == text, "run benchmarks/joint.py --table"
 
 
+@pytest.mark.slow
 def test_a_command_makes_a_record(
     scripts: Any, records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

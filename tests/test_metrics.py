@@ -104,6 +104,7 @@ def test_an_empty_image_of_an_empty_target_has_no_error(generator: torch.Generat
     assert found.isfinite().sum() == 5
 
 
+@pytest.mark.slow
 def test_ssim_is_differentiable(generator: torch.Generator) -> None:
     image, target = images(generator)
     image = image[:1, :1].double().requires_grad_()

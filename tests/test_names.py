@@ -160,6 +160,7 @@ def test_weights_of_an_outside_class_open_only_where_its_module_is_named(
     assert named.returncode == 0, named.stderr
 
 
+@pytest.mark.slow
 def test_the_command_line_uses_modules_and_tells_its_version(tmp_path: Path) -> None:
     assert (
         started("-m", "kscout", "--version", cwd=tmp_path).stdout

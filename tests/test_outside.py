@@ -85,6 +85,7 @@ def test_each_is_short_and_the_docs_show_it(name: str) -> None:
     assert text in shown
 
 
+@pytest.mark.slow
 def test_every_command_takes_them(folder: Path) -> None:
     kscout("data", "import", "volumes", "--out", "store", "--size", "16")
     kscout(

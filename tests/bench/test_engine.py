@@ -37,6 +37,7 @@ def test_the_timed_gradients_are_those_of_a_training_pass(engine: Engine, method
         torch.testing.assert_close(a, b, atol=1e-6 * float(b.abs().max()), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_compared_gradients_are_the_timed_ones(engine: Engine) -> None:
     batch = TrainingBatch(engine, Workload(3, 2, 5))
     batch.gradients()
@@ -93,6 +94,7 @@ def test_a_power_law_is_found_again() -> None:
     assert growth_exponent([2, 4, 16], [3 * n**0.7 for n in (2, 4, 16)]) == pytest.approx(0.7)
 
 
+@pytest.mark.slow
 def test_growth_is_by_pixels_and_a_batch_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

@@ -28,6 +28,7 @@ def keys(plan: Plan, kind: str) -> set[str]:
     return {node.key for node in plan.of_kind(kind)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "n_policies"), [("paper-knee", 106), ("paper-brain", 30)])
 def test_the_papers_files_expand_to_exactly_its_trainings(name: str, n_policies: int) -> None:
     plan = make_plan(read_grid(CONFIGS / f"{name}.toml"), Path("unused"))
@@ -357,6 +358,7 @@ def test_names_of_runs_are_those_of_version_0_1(file: str) -> None:
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == KEYS_OF_0_1[file]
 
 
+@pytest.mark.slow
 def test_planning_does_not_wait_for_torch() -> None:
     code = (
         "import sys; from pathlib import Path; import kscout.cli.campaign_display as c; "

@@ -79,6 +79,7 @@ def test_every_policy_runs_with_classical_reconstructions(
     assert found.summary["protocol"] == "paper"
 
 
+@pytest.mark.slow
 def test_oracle_is_best_at_its_first_step_and_scores_match_the_table(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -224,6 +225,7 @@ def test_weights_whose_training_is_told_wrongly_are_refused(
         evaluate([str(file)], test_slices, ZeroFilled(), _setting())
 
 
+@pytest.mark.slow
 def test_a_damaged_order_is_fitted_anew(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -260,6 +262,7 @@ def test_a_policy_object_takes_part_under_its_label(test_slices: SliceSet) -> No
     assert found.summary["comparisons"][0]["policy"] == "wave"
 
 
+@pytest.mark.slow
 def test_fixed_order_is_fitted_once(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -372,6 +375,7 @@ def _check_golden(golden: Any, names: dict[str, str], n_steps: int, out: Path) -
             assert column in (action, 64 - action)
 
 
+@pytest.mark.slow
 def test_equispaced_match_the_reference(golden: Any, tmp_path: Path) -> None:
     names = {"equispaced-one": "equispace_onesided", "equispaced-two": "equispace_twosided"}
     _check_golden(golden, names, 8, tmp_path)
@@ -416,6 +420,7 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
     assert "runs here with 3 + 4" in found.summary["note"]
 
 
+@pytest.mark.slow
 def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is_warned_of(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -442,6 +447,7 @@ def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is
     assert found.found.note == "; ".join(notes)
 
 
+@pytest.mark.slow
 def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -478,6 +484,7 @@ class Guess(Policy):
         return self.scores.expand(len(seen.image), -1)
 
 
+@pytest.mark.slow
 def test_networks_by_name_are_untrained_and_repeat_themselves(test_slices: SliceSet) -> None:
     guess = f"{__name__}:Guess"
     first, again = (

@@ -49,6 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_stopped_evaluation_goes_on_and_ends_with_the_same_bytes(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_stopped_evaluation_goes_on_and_ends_with_the_same_bytes(
     }
 
 
+@pytest.mark.slow
 def test_damaged_parts_are_made_anew(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:
@@ -78,6 +80,7 @@ def test_damaged_parts_are_made_anew(
     assert contents(cut) == contents(whole)
 
 
+@pytest.mark.slow
 def test_other_settings_take_nothing_from_what_was_stopped(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
 ) -> None:

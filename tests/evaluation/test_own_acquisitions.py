@@ -72,6 +72,7 @@ def test_every_policy_starts_from_the_same_columns(
         assert ((one.order > 0).sum(axis=-1) == 4).all()
 
 
+@pytest.mark.slow
 def test_central_columns_given_as_a_list_are_the_usual_start(test_slices: SliceSet) -> None:
     usual = run(("random", "oracle", "conv"), test_slices)
     listed = run(("random", "oracle", "conv"), test_slices, initial="5-7")
@@ -96,6 +97,7 @@ def test_a_file_has_an_entry_per_slice_of_the_split(test_slices: SliceSet, tmp_p
         run(("fixed",), test_slices, initial=file, train=test_slices)
 
 
+@pytest.mark.slow
 def test_budgets_per_slice_count_the_start(test_slices: SliceSet, tmp_path: Path) -> None:
     budgets = [4, 5, 3, 9, 7, 7, 13]
     file = tmp_path / "budgets.txt"
@@ -142,6 +144,7 @@ def test_tables_hold_all_columns_of_a_step(
     assert center.columns(0) == [4, 8, 3, 9, 2]
 
 
+@pytest.mark.slow
 def test_a_stopping_rule_trades_columns_for_quality(test_slices: SliceSet, tmp_path: Path) -> None:
     costs, scores = [], []
     for threshold in (-1.0, 0.01, 0.03, 1.0):
@@ -220,6 +223,7 @@ def test_damaged_results_hold_no_masks(test_slices: SliceSet, tmp_path: Path) ->
         read_orders(tmp_path, summary)
 
 
+@pytest.mark.slow
 def test_a_resumed_evaluation_counts_columns_too(test_slices: SliceSet, tmp_path: Path) -> None:
     plan = replace(PLAN, horizon=8, stop_below=0.005)
 

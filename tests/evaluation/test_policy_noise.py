@@ -41,6 +41,7 @@ def _run(path: Path, method: str, gamma: float = 1.0) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["greedy", "ngreedy"])
 def test_every_kept_epoch_is_measured_over_all_batches(
     test_slices: SliceSet, tmp_path: Path, method: str

@@ -71,6 +71,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.slow
 def test_the_command_puts_one_slice_side_by_side_and_the_report_shows_it(
     store: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_the_command_puts_one_slice_side_by_side_and_the_report_shows_it(
     assert f"{n_measured} of 64 columns are measured, the same for all" in drawing.caption
 
 
+@pytest.mark.slow
 def test_a_budget_takes_the_place_of_the_acceleration(store: Path, tmp_path: Path) -> None:
     analysis = Reconstructions(data=store, n_initial=8, steps=8, limit=2)
     rows = run_analysis(analysis, ["zero-filled"], out=tmp_path / "out")

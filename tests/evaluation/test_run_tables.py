@@ -251,6 +251,7 @@ def test_an_analysis_killed_between_its_files_goes_on(
     assert names == {"curves.csv", "curves.json", "curves.settings.json"}
 
 
+@pytest.mark.slow
 def test_planning_and_reports_wait_for_neither_torch_nor_matplotlib() -> None:
     old = Path(__file__).parents[1] / "written_by_0_1"
     code = f"""

@@ -209,6 +209,7 @@ def test_large_pictures_are_small_on_a_page_and_masks_stay_exact() -> None:
     assert "data:image/png" in small and "webp" not in small
 
 
+@pytest.mark.slow
 def test_figures_are_saved_in_three_forms(tmp_path: Path) -> None:
     figure: Figure = FIGURES["gammas"]()
     paths = save_figure(figure, tmp_path / "figures", "gammas")

@@ -113,6 +113,7 @@ def test_odd_oblong_images_get_one_score_per_column() -> None:
     assert policy(Observation(image=torch.randn(3, 13, 21), mask=mask)).shape == (3, 21)
 
 
+@pytest.mark.slow
 def test_the_network_is_one_graph_without_breaks() -> None:
     policy = ConvPolicy(n_cols=16, n_rows=12, n_channels=2, n_hidden=5).eval()
 

@@ -20,6 +20,7 @@ def masks(n_cols: int) -> Tensor:
     return mask.expand(2, -1)
 
 
+@pytest.mark.slow
 def test_with_one_coil_it_is_the_solution_of_the_exact_splitting() -> None:
     kspace, _, image = several_coils()
     mask, alone = masks(33), torch.ones(2, 1, 40, 33, dtype=torch.complex64)
@@ -31,6 +32,7 @@ def test_with_one_coil_it_is_the_solution_of_the_exact_splitting() -> None:
     torch.testing.assert_close(found, exact, atol=0.02, rtol=0)
 
 
+@pytest.mark.slow
 def test_no_image_nearby_has_a_lower_objective(generator: torch.Generator) -> None:
     kspace, maps, _ = several_coils()
     mask = masks(33)

@@ -130,6 +130,7 @@ def test_channels_last_changes_nothing() -> None:
     torch.testing.assert_close(last, plain, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_network_is_one_graph_without_breaks() -> None:
     network = UNet(n_channels=2, n_pools=2).network
     image = torch.randn(2, 1, 12, 20)

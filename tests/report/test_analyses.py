@@ -80,6 +80,7 @@ def tables_at(folder: Path, n_cols: int, protocol: str = "paper") -> dict[str, T
     return {table.name: table for table in build_report([folder]).tables}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_cols", "protocol"), [(96, "paper"), (128, "blind")])
 def test_the_papers_columns_stand_beside_its_size_and_protocol_only(
     tmp_path: Path, n_cols: int, protocol: str
@@ -100,6 +101,7 @@ def test_ratios_stand_beside_the_papers_at_its_epochs_only(tmp_path: Path) -> No
     assert tenth.cells[2] == Measured(3.20, 0.10) and other.cells[2] is None
 
 
+@pytest.mark.slow
 def test_ratios_of_two_horizons_stand_beside_the_papers_own(tmp_path: Path) -> None:
     means = {(16, 16): 2.21, (4, 28): 2.46}
     for start, steps in means:

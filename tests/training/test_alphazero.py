@@ -86,6 +86,7 @@ def test_what_settings_leave_open_shrinks_with_the_store() -> None:
     assert Sizes.of(config, 6, 64) == Sizes(6, 16, 3)
 
 
+@pytest.mark.slow
 def test_settings_of_one_seed_give_one_result_and_a_killed_run_goes_on_alike(
     store: Store, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_settings_of_one_seed_give_one_result_and_a_killed_run_goes_on_alike(
     assert isinstance(loaded, AlphaZeroPolicy) and loaded.is_stochastic
 
 
+@pytest.mark.slow
 def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path: Path) -> None:
     configs = [config_of(n_epochs=2, seed=seed) for seed in (3, 8)]
     train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"])
@@ -118,6 +120,7 @@ def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path
     assert any(not torch.equal(together[x], weights(tmp_path / "a")[x]) for x in together)
 
 
+@pytest.mark.slow
 def test_training_ends_when_validation_stays_flat_and_keeps_the_best(
     store: Store, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_memory_keeps_the_newest_steps() -> None:
     assert kept.rows(torch.tensor([3, 0]), torch.device("cpu")).gain.tolist() == [5, 2]
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
     config = config_of()
     whole = train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
@@ -75,6 +76,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(store: Store, tmp_pa
     assert all(record["loss"] >= 0 and record["train_ssim"] > 0 for record in whole.metrics)
 
 
+@pytest.mark.slow
 def test_policies_that_take_turns_are_those_trained_alone(store: Store, tmp_path: Path) -> None:
     configs = [config_of(n_epochs=2, seed=seed) for seed in (3, 8)]
     train_policies(configs, store, "zero-filled", [tmp_path / "a", tmp_path / "b"], device="cpu")

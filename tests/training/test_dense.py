@@ -69,6 +69,7 @@ def test_blocked_columns_stand_in_where_too_few_are_left() -> None:
     assert blocked[0, columns[0, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [COLUMN, CONV], ids=["column", "conv"])
 def test_a_trained_policy_takes_its_best_column(
     store: Store, tmp_path: Path, policy: dict[str, object]
@@ -108,6 +109,7 @@ def test_units_that_are_no_numbers_are_refused(tmp_path: Path, units: object) ->
         policies.load(path)
 
 
+@pytest.mark.slow
 def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
     configs = [config_of(seed=seed, n_epochs=1) for seed in (3, 4)]
     outs = [tmp_path / "three", tmp_path / "four"]
@@ -117,6 +119,7 @@ def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path)
     assert all(torch.equal(together[key], alone[key]) for key in alone)
 
 
+@pytest.mark.slow
 def test_before_it_learns_the_column_network_takes_the_fixed_order(
     store: Store, tmp_path: Path
 ) -> None:
@@ -158,6 +161,7 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
 VARIED = {"completion": "fixed", "horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, VARIED], ids=["plain", "varied"])
 def test_interrupted_training_ends_with_the_same_weights(
     store: Store, tmp_path: Path, changes: dict[str, object]
@@ -181,6 +185,7 @@ def test_interrupted_training_ends_with_the_same_weights(
     assert len(trained.gain_units) == (0 if changes else 3)
 
 
+@pytest.mark.slow
 def test_a_network_of_32_columns_serves_48_no_worse_than_from_the_center_out(
     tmp_path: Path,
 ) -> None:

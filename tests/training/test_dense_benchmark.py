@@ -50,6 +50,7 @@ def store(tmp_path: Path) -> Path:
         return writer.finish().path
 
 
+@pytest.mark.slow
 def test_an_arm_is_trained_once_and_evaluated(
     dense: ModuleType,
     store: Path,

@@ -84,6 +84,7 @@ def test_one_folder_holds_both_and_evaluates(
     assert found.policies[0].training.method == method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_training_ends_with_the_same_bytes(
     method: str, runs: dict[str, Path], store: Store, tmp_path: Path

@@ -53,6 +53,7 @@ def test_it_is_short() -> None:
     assert sum(bool(line.strip()) for line in lines) < 40
 
 
+@pytest.mark.slow
 def test_it_trains_alone_as_in_lockstep(store: Store, tmp_path: Path) -> None:
     alone = train(store, tmp_path / "alone")
     train(store, tmp_path / "both", "--seeds", "2")
@@ -62,6 +63,7 @@ def test_it_trains_alone_as_in_lockstep(store: Store, tmp_path: Path) -> None:
     assert (config["method"], config["memory"]) == (METHOD, 0.9)
 
 
+@pytest.mark.slow
 def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) -> None:
     from kscout.cli.train_policy import resolve_policy
 
@@ -81,6 +83,7 @@ def test_what_it_carries_survives_an_interruption(store: Store, tmp_path: Path) 
     assert all(torch.equal(whole[key], cut[key]) for key in whole)
 
 
+@pytest.mark.slow
 def test_its_runs_are_evaluated_and_their_gradients_noise_measured(
     store: Store, tmp_path: Path
 ) -> None:

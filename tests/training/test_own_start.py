@@ -45,6 +45,7 @@ def config_of(method: str, initial: str | None) -> PolicyConfig:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ESTIMATORS.entries)
 def test_central_columns_as_a_list_train_the_same_weights(
     store: Store, tmp_path: Path, method: str

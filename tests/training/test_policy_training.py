@@ -48,6 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
+@pytest.mark.slow
 def test_same_seed_same_run_and_other_seed_another(store: Store, tmp_path: Path) -> None:
     for name, config in (("a", SMALL), ("b", SMALL), ("c", with_training(seed=4))):
         train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")

@@ -117,6 +117,7 @@ class SlowTree:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -157,6 +158,7 @@ def test_lockstep_equals_an_obvious_search_of_each_slice(
     assert found.n_reconstructions == n_nodes
 
 
+@pytest.mark.slow
 def test_the_best_mask_of_a_small_problem_is_found(generator: torch.Generator) -> None:
     n_initial, horizon, n_cols = 2, 3, 8
     images = torch.rand(4, 8, n_cols, generator=generator)

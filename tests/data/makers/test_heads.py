@@ -212,6 +212,7 @@ def test_more_volumes_leave_the_first_ones_alone_and_skipped_ones_are_not_drawn(
     np.testing.assert_array_equal(few["knee-00001"].stored, many["knee-00001"].stored)
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_reported_and_nothing_is_left_running() -> None:
     drawn = make_volumes("knee", n_volumes=60, n_slices=2, size=64, seed=0, workers=2)
     next(drawn)
@@ -222,6 +223,7 @@ def test_a_dead_worker_is_reported_and_nothing_is_left_running() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
     before = dict(os.environ)
     options = {"n_slices": 1, "size": 64, "seed": 0}

@@ -86,6 +86,7 @@ def spectral_peak(images: np.ndarray, cycles: int) -> float:
     return float(power[cycles - 1 : cycles + 2].mean() / around.mean())
 
 
+@pytest.mark.slow
 def test_structured_knees_carry_stripes_whose_frequency_tells_the_view() -> None:
     peaks: dict[str, list[float]] = {"coronal": [], "sagittal": []}
     for volume in range(5):
