@@ -24,6 +24,7 @@ from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError
+from kscout.physics.coils import sensitivities
 from kscout.physics.fourier import ifft2c
 
 
@@ -126,16 +127,18 @@ def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> No
     assert np.abs(picture[:9, :9] - expected).max() <= 2 / 255
 
 
-def test_a_line_of_pictures_shows_image_kspace_and_every_coil(tmp_path: Path) -> None:
+def test_lines_of_pictures_show_image_kspace_coils_and_maps(tmp_path: Path) -> None:
     coils = coil_store(tmp_path / "coils", n_coils=3, size=(9, 11))
     call("show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
     picture = imread(tmp_path / "a.png")
-    assert picture.shape == (2 * 9 + 2, 5 * 11 + 4 * 2)
+    assert picture.shape == (4 * 9 + 3 * 2, 5 * 11 + 4 * 2)
     batch = coils.split("train").batch(torch.tensor([0]))
     heard = ifft2c(batch.kspace[0]).abs()
     assert np.abs(picture[:9, 39:50] - (heard[1] / heard.amax()).numpy()).max() <= 2 / 255
     spectrum = picture[:9, 13:24]
     assert spectrum.argmax() == batch.kspace.abs().square().sum(dim=1).argmax()
+    maps = sensitivities(batch.kspace[0], n_center=11).abs().numpy()
+    assert np.abs(picture[11:20, 39:50] - maps[1]).max() <= 2 / 255
     facts = json.loads(call("info", coils.path, "--json"))
     assert (facts["kind"], facts["n_coils"]) == ("kspace", 3)
     assert facts["target"] == "root sum of squares of all coils"

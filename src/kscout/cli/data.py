@@ -251,7 +251,7 @@ def show(
     images: Annotated[int, typer.Option(min=1, help="How many slices to show.")] = 24,
     size: Annotated[int | None, typer.Option(help="Matrix size, where there are several.")] = None,
     coils: Annotated[
-        bool, typer.Option("--coils", help="Per slice: image, k-space and every coil.")
+        bool, typer.Option("--coils", help="Per slice: image, k-space, coils and maps.")
     ] = False,
 ) -> None:
     """Write a montage of a store's slices as PNG.

@@ -73,20 +73,18 @@ def store_kspace(
 
 def caveats(writer: StoreWriter) -> Iterator[str]:
     """Tell what a reader of results must know about the k-space of a store."""
-    records = [record for record in writer.records if record.geometry is not None]
-    cut = [record for record in records if record.geometry and record.geometry.is_computed]
-    if cut:
+    found = [record.geometry for record in writer.records if record.geometry is not None]
+    if n_cut := sum(geometry.is_computed for geometry in found):
         yield (
-            f"the phase direction of {_volumes(len(cut))} was cut: the columns of this store are "
+            f"the phase direction of {_volumes(n_cut)} was cut: the columns of this store are "
             "computed, and no scanner measured them"
         )
-    lacking = [record for record in records if record.measured is not None]
-    if lacking:
+    if n_lacking := sum(record.measured is not None for record in writer.records):
         yield (
-            f"{_volumes(len(lacking))} lack columns (prospective): their k-space can be "
+            f"{_volumes(n_lacking)} with columns missing (prospective): such k-space can be "
             "reconstructed, and there is no truth to train on or to score"
         )
-    notes = Counter(note for record in records for note in (record.geometry.notes or ()))  # type: ignore[union-attr]
+    notes = Counter(note for geometry in found for note in geometry.notes or ())
     for note, count in notes.items():
         yield f"{_volumes(count)}: {note}"
 

@@ -10,6 +10,13 @@ from torch import Tensor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.figures import png
+from kscout.physics.coils import (
+    LEAST_CENTRAL,
+    MOST_CENTRAL,
+    combine,
+    n_central,
+    sensitivities,
+)
 from kscout.physics.fourier import ifft2c
 
 _DECADES = 5
@@ -33,8 +40,9 @@ def save_montage(
         split: train, val or test; the first where empty.
         n_images: how many slices, at most.
         size: matrix size, where there are several.
-        coils: one line per slice: the image, the logarithm of its k-space, and what each coil
-            hears, as bright as its strongest pixel.
+        coils: lines of pictures per slice: the image, the logarithm of its k-space, and what each
+            coil hears, as bright as its strongest pixel; below them, of several coils, their
+            combination by sensitivities, its phase, and the sensitivities by ESPIRiT.
 
     Returns:
         The volume and slice number of each picture, in reading order.
@@ -47,7 +55,7 @@ def save_montage(
     slices = whole.subset(torch.from_numpy(spread))
     if coils:
         lines = torch.cat([_line(slices, index) for index in torch.arange(len(slices)).split(1)])
-        png.save_montage(path, lines.numpy(), n_across=len(lines) // len(slices))
+        png.save_montage(path, lines.numpy(), n_across=slices.shape[0] + 2)
     else:
         shown = (slices.magnitudes() / slices.data_range[:, None, None]).clamp(0, 1)
         png.save_montage(path, shown.numpy())
@@ -55,11 +63,17 @@ def save_montage(
 
 
 def _line(slices: SliceSet, index: Int[Tensor, "1"]) -> Float[Tensor, "picture row col"]:
-    """Return the pictures of one slice: its image, its k-space and its coils."""
+    """Return the pictures of one slice: its image, its k-space, its coils and their maps."""
     batch = slices.batch(index)
     image = slices.magnitudes(index) / batch.data_range[:, None, None]
     strength = batch.kspace.abs().square().sum(dim=1).sqrt()
     heard = ifft2c(batch.kspace[0]).abs()
     spectrum = 1 + (strength / strength.amax()).clamp_min(10.0**-_DECADES).log10() / _DECADES
-    pictures = torch.cat([image, spectrum, heard / heard.amax().clamp_min(1e-30)])
-    return pictures.clamp(0, 1)
+    pictures = [image, spectrum, heard / heard.amax().clamp_min(1e-30)]
+    n_center = min(MOST_CENTRAL, int(n_central(batch.selectable)))
+    if len(heard) > 1 and n_center >= LEAST_CENTRAL:
+        maps = sensitivities(batch.kspace[0], n_center=n_center)
+        whole = combine(ifft2c(batch.kspace[0]), maps)[None]
+        pictures += [whole.abs() / batch.data_range[:, None, None]]
+        pictures += [whole.angle() / (2 * torch.pi) + 0.5, maps.abs()]
+    return torch.cat(pictures).clamp(0, 1)
