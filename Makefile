@@ -3,12 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := formats,gym,cluster,tensorboard,dev
+EXTRAS := formats,gym,cluster,tensorboard,docs,dev
 JOBS ?= 2
 # Tests start many processes: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test fast lint bench clean
+.PHONY: setup demo test fast lint docs bench clean
 
 setup: $(READY)
 
@@ -29,12 +29,16 @@ fast: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not cuda and not browser"
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples website
+	$(BIN)/ruff check src tests benchmarks examples website
 	$(BIN)/mypy
+
+# The site, into site/: a warning, such as a link that leads nowhere, is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(READY)
 	$(BIN)/kscout bench --scaling
 
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs site .pytest_cache .mypy_cache .ruff_cache

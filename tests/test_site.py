@@ -1,0 +1,69 @@
+"""The site has every page, and shows what the code and the records say."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from website.links import ROOT, outside_files, site_uri, source_of, with_site_links
+
+SETTINGS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+NAVIGATION = yaml.safe_load(SETTINGS)["nav"]
+
+
+def pages_of(entry: object) -> list[str]:
+    """Return the pages of a part of the navigation, in order."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [page for part in parts for page in pages_of(part)]
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    pages = pages_of(NAVIGATION)
+    written = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    assert len(pages) == len(set(pages))
+    assert written <= set(pages)
+    assert {page for page in pages if page.startswith("repository/")} <= set(outside_files())
+
+
+def test_links_out_of_docs_lead_to_copies_in_the_site() -> None:
+    text = "[a](../CONTRIBUTING.md#rules) [b](../examples) [c](data.md) [d](https://x.org/y.md)"
+    assert with_site_links(text, "speed.md") == (
+        "[a](repository/CONTRIBUTING.md#rules) [b](repository/examples/index.md) "
+        "[c](data.md) [d](https://x.org/y.md)"
+    )
+
+
+def test_links_of_copies_lead_back_to_pages() -> None:
+    text = "[a](docs/data.md) [b](SECURITY.md) [c](nowhere.md)"
+    found = with_site_links(text, "repository/CONTRIBUTING.md")
+    assert found == "[a](../data.md) [b](SECURITY.md) [c](nowhere.md)"
+
+
+def test_every_link_of_a_copy_is_in_the_site() -> None:
+    copies = outside_files()
+    for uri, text in copies.items():
+        if isinstance(text, str):
+            for link in re.findall(r"\]\(([^)#:\s]+\.md)", with_site_links(text, uri)):
+                target = Path(uri).parent / link
+                path = (ROOT / "docs" / target).resolve()
+                assert path.exists() or path.relative_to(ROOT / "docs").as_posix() in copies
+
+
+def test_a_file_of_the_repository_and_its_page_name_each_other() -> None:
+    for path in (
+        ROOT / "docs" / "data.md",
+        ROOT / "SECURITY.md",
+        ROOT / "docs" / "paper-half.html",
+    ):
+        assert source_of(site_uri(path)) == path
+
+
+def test_no_page_fetches_from_elsewhere() -> None:
+    """The theme would fetch fonts, and its plugin for use offline a script."""
+    settings = yaml.safe_load(SETTINGS)
+    assert settings["theme"]["font"] is False
+    assert any("iframe-worker" in script for script in settings["extra"]["polyfills"])
+    for script in settings["extra"]["polyfills"]:
+        assert (ROOT / "docs" / script).is_file()
