@@ -87,6 +87,13 @@ def test_reconstructions_are_compared_and_reported(place: Path) -> None:
 
 
 @pytest.mark.slow
+def test_analyses_of_policies_score_coils_by_protocol_blind(place: Path) -> None:
+    given = ("--data", place / "store", "--reconstructor", "zero-filled", *BUDGET)
+    kscout("analyze", "entropy", "random", *given, "--out", place / "entropy")
+    assert (place / "entropy" / "entropies.csv").is_file()
+
+
+@pytest.mark.slow
 def test_an_environment_acquires_columns_of_coils(place: Path) -> None:
     env = AcquisitionEnv(place / "store", reconstructor="sense", n_initial=9, **GYM)
     seen, _ = env.reset(seed=0)

@@ -29,6 +29,7 @@ from kscout.names import (
     Table,
     import_target,
     is_outside,
+    untrained_reconstructions,
     use,
     used,
 )
@@ -186,3 +187,9 @@ def test_what_is_public_is_shown_and_loads() -> None:
 def test_starting_imports_no_torch() -> None:
     code = "import sys, kscout, kscout.cli; kscout.use('json'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_for_coils_alone_is_left_out_of_comparisons_on_images() -> None:
+    of_images = set(untrained_reconstructions(of_coils=False))
+    assert of_images == {"zero-filled", "total-variation"}
+    assert of_images < set(untrained_reconstructions())

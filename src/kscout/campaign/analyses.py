@@ -88,7 +88,8 @@ def analysis_nodes(
             words = [*options.get("policies", []), *(path_of(node) for node in runs)]
             if kind.reads == "reconstructions":
                 own_network = path_of(setting.reads["reconstructor"])
-                runs, words = [], list(dict.fromkeys([*untrained_reconstructions(), own_network]))
+                free = untrained_reconstructions(of_coils=False)
+                runs, words = [], list(dict.fromkeys([*free, own_network]))
             own |= _given(kind, setting)
             settings |= {key: own[key] for key in ("protocol",) if key in own}
         if not words:

@@ -13,6 +13,7 @@ from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
 from kscout.errors import ConfigError, DataError
+from kscout.names import Protocol
 from kscout.physics.coils import combined
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude
@@ -46,6 +47,11 @@ class Kind:
         """Return (n_coils, n_rows, n_cols) of the slices of an array of the given shape."""
         n_coils = stored[self.axes.index("coil")] if "coil" in self.axes else 1
         return n_coils, stored[-2], stored[-1]
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol that slices of this kind are scored by where none is asked for."""
+        return "blind" if self.name == "kspace" else "paper"
 
     def check_protocol(self, protocol: str) -> None:
         """Refuse the units of a target that no scanner has before it has measured everything."""

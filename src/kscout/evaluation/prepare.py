@@ -198,7 +198,7 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
         n_initial=n_initial,
         horizon=horizon,
         n_trajectories=setting.trajectories,
-        protocol=setting.protocol,
+        protocol=setting.protocol or Store.open(setting.data).kind.protocol,
         batch_size=setting.batch_size,
     )
     how = EvaluationSetting(

@@ -99,16 +99,25 @@ RECONSTRUCTORS = Table(
             "zero_filled:ZeroFilled", "inverse transform of what was measured", is_learnable=False
         ),
         "zero-filled-weighted": ReconstructorEntry(
-            "zero_filled:WeightedZeroFilled", "the same, by sensitivities", is_learnable=False
+            "zero_filled:WeightedZeroFilled",
+            "the same, by sensitivities",
+            is_learnable=False,
+            is_for_coils=True,
         ),
         "total-variation": ReconstructorEntry(
             "total_variation:TotalVariation", "compressed sensing", is_learnable=False
         ),
         "sense": ReconstructorEntry(
-            "sense:Sense", "least squares over all coils, with sensitivities", is_learnable=False
+            "sense:Sense",
+            "least squares over all coils, with sensitivities",
+            is_learnable=False,
+            is_for_coils=True,
         ),
         "sense-tv": ReconstructorEntry(
-            "sense_tv:SenseTotalVariation", "compressed sensing over all coils", is_learnable=False
+            "sense_tv:SenseTotalVariation",
+            "compressed sensing over all coils",
+            is_learnable=False,
+            is_for_coils=True,
         ),
         "unet": ReconstructorEntry("unet:UNet", "the paper's U-Net"),
         "fastmri-unet": ReconstructorEntry("fastmri_unet:FastMRIUNet", "fastMRI's U-Net of today"),
@@ -119,9 +128,14 @@ RECONSTRUCTORS = Table(
 )
 
 
-def untrained_reconstructions() -> list[str]:
-    """Return the reconstructions of kscout that a name alone determines."""
-    return [name for name, entry in RECONSTRUCTORS.entries.items() if not entry.is_learnable]
+def untrained_reconstructions(*, of_coils: bool = True) -> list[str]:
+    """Return the reconstructions of kscout that a name alone determines.
+
+    Args:
+        of_coils: also those that are nothing new for one coil.
+    """
+    free = {name: one for name, one in RECONSTRUCTORS.entries.items() if not one.is_learnable}
+    return [name for name, one in free.items() if of_coils or not one.is_for_coils]
 
 
 ESTIMATORS = Table(

@@ -32,6 +32,8 @@ class ReconstructorEntry(Entry):
 
     is_learnable: bool = True
     """Whether it has weights, so that its name alone does not determine it."""
+    is_for_coils: bool = False
+    """Whether it is nothing new for one coil: comparisons on images leave it out."""
 
 
 @final

@@ -144,7 +144,8 @@ class SliceSetting:
     steps: int | None = None
     trajectories: int = 1
     seed: tuple[int, ...] = (0,)
-    protocol: Protocol = "paper"
+    protocol: Protocol | None = None
+    """The one that slices of the store's kind are scored by, where not given."""
     batch_size: int | None = None
     limit: int | None = None
     """Use this many slices only, spread evenly over the split."""
