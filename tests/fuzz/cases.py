@@ -12,6 +12,7 @@ from typing import final
 
 import numpy as np
 
+from coil_data import coil_store
 from fuzz.damage import changed_table, damage_bytes, damage_file, misplace
 from fuzz.options import bad_option, bad_setting
 from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
@@ -168,6 +169,20 @@ def _store(draw: random.Random, folder: Path) -> Case:
         ]
     )
     return Case("store", what, command)
+
+
+def _kspace_store(draw: random.Random, folder: Path) -> Case:
+    store = coil_store(folder / "coils", n_coils=3, size=(10, 12), noise=0.01)
+    file = draw.choice(("manifest.json", "manifest.json", "test_10x12.npy"))
+    what = damage_file(draw, store.path / file)
+    command = draw.choice(
+        [
+            ["data", "info", "coils", "--json"],
+            ["data", "show", "coils", "--split", "test", "--coils", "--out", "montage.png"],
+            [*EVALUATE, "--data", "coils", "--policy", "random", "--protocol", "blind"],
+        ]
+    )
+    return Case("kspace store", what, command)
 
 
 def _run(draw: random.Random, folder: Path) -> Case:
@@ -365,4 +380,5 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "options": _options,
     "more options": _options,
     **{name: _import_raw(name) for name in RAW_FORMATS},
+    "kspace store": _kspace_store,
 }
