@@ -38,6 +38,8 @@ app = typer.Typer(
     name="kscout",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Panels leave 80 characters too few for names of options, and cut them.
+    rich_markup_mode=None,
 )
 
 

@@ -60,7 +60,7 @@ app = typer.Typer(cls=_Analyses, no_args_is_help=True)
 def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer's
     kind = ANALYSES.resolve(name)
     call = partial(_run, kind)
-    single = typer.Typer(add_completion=False)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
     made = command_of(kind, call, argument=_GIVEN[kind.reads], required=kind.required)
     single.command(name)(made)
     return typer.main.get_command(single)
