@@ -1,5 +1,6 @@
 """k-space in arrays becomes a store as it was measured, whatever the order of its axes."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,21 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
     assert imread(tmp_path / "a.png").shape == (18, 6 * 20 + 5 * 2)
     with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
         take(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+
+
+def test_the_page_reconstructs_undersampled_kspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "a.npy", KSPACE * (np.arange(20) != 3))
+    import_folder(
+        tmp_path / "a.npy", tmp_path / "stores/scan", ImportSettings(axes=AXES, prospective=True)
+    )
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "raw.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["found"].image.shape == (3, 18, 20)
 
 
 def bad_slices(path: Path) -> str:

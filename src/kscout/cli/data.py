@@ -22,6 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")]
 Out = Annotated[Path, typer.Option(help="Folder of the new store.")]
 _SIZE = "PIXELS|ROWSxCOLS"
+_KSPACE, _COILS = "k-space (docs/raw.md)", "k-space of coils (docs/raw.md)"
 
 
 @app.command("import")
@@ -75,7 +76,7 @@ def import_(
     test_from_train: Annotated[
         bool | None, typer.Option("--test-from-train", help="Draw test volumes from train's.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Name of the images in HDF5 or .npz.")] = None,
+    key: Annotated[str | None, typer.Option(help="Name of images or k-space in a file.")] = None,
     plane: Annotated[Plane | None, typer.Option(help="Cut of NIfTI. (default: axial)")] = None,
     phase_encoding: Annotated[
         PhaseEncoding | None,
@@ -83,28 +84,41 @@ def import_(
     ] = None,
     raw: Annotated[
         bool | None,
-        typer.Option("--raw", help="Import k-space, also where there are images of it."),
+        typer.Option(
+            "--raw", help="Import it, also where there are images of it.", rich_help_panel=_KSPACE
+        ),
     ] = None,
     crop: Annotated[
-        str | None, typer.Option(metavar=_SIZE, help="k-space: pixels of its image to keep.")
+        str | None,
+        typer.Option(metavar=_SIZE, help="Pixels of its image to keep.", rich_help_panel=_KSPACE),
     ] = None,
     resize: Annotated[
-        str | None, typer.Option(metavar=_SIZE, help="k-space: rows, columns about its center.")
+        str | None,
+        typer.Option(
+            metavar=_SIZE, help="Rows, columns about its center.", rich_help_panel=_KSPACE
+        ),
     ] = None,
     axes: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="k-space: e.g. slice,coil,row,col.")
+        str | None,
+        typer.Option(metavar="NAME,...", help="E.g. slice,coil,row,col.", rich_help_panel=_KSPACE),
     ] = None,
     origin: Annotated[
-        Origin | None, typer.Option(help="k-space: where its centers are. (default: center)")
+        Origin | None,
+        typer.Option(help="Where its centers are. (default: center)", rich_help_panel=_KSPACE),
     ] = None,
     header: Annotated[
-        Path | None, typer.Option(help="k-space: header of ISMRMRD files without one.")
+        Path | None,
+        typer.Option(help="Header of ISMRMRD files without one.", rich_help_panel=_KSPACE),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(metavar="|".join(TARGETS), help="k-space: rule of targets.")
+        str | None,
+        typer.Option(metavar="|".join(TARGETS), help="Rule of targets.", rich_help_panel=_KSPACE),
     ] = None,
     prospective: Annotated[
-        bool | None, typer.Option("--prospective", help="k-space: take undersampled files, too.")
+        bool | None,
+        typer.Option(
+            "--prospective", help="Take undersampled files, too.", rich_help_panel=_KSPACE
+        ),
     ] = None,
     skip_bad: Annotated[
         bool | None, typer.Option("--skip-bad", help="Leave out and record what is unusable.")
@@ -176,16 +190,20 @@ def make(
         PhaseEncoding, typer.Option(help="Way of images that is encoded by phase.")
     ] = "columns",
     coils: Annotated[
-        int | None, typer.Option(help="Store complex k-space of so many coils, not images.")
+        int | None,
+        typer.Option(
+            help="Store complex k-space of so many coils, not images.", rich_help_panel=_COILS
+        ),
     ] = None,
     phase: Annotated[
-        bool, typer.Option("--phase", help="With --coils: a smooth phase of the subject.")
+        bool, typer.Option("--phase", help="A smooth phase of the subject.", rich_help_panel=_COILS)
     ] = False,
     snr: Annotated[
-        float | None, typer.Option(help="With --coils: signal to noise. (default: drawn)")
+        float | None, typer.Option(help="Signal to noise. (default: drawn)", rich_help_panel=_COILS)
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="|".join(TARGETS), help="With --coils: rule of targets.")
+        str,
+        typer.Option(metavar="|".join(TARGETS), help="Rule of targets.", rich_help_panel=_COILS),
     ] = "rss",
     source: Annotated[
         list[Path] | None, typer.Option(help="heads: NIfTI or .npy volumes, one per subject.")
