@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -30,26 +29,22 @@ WIDTH = 900
 
 
 def read(path: Path) -> Complex64[np.ndarray, "flip coil row col"]:
-    """Return k-space with its center in the middle, the brightest image's peak being about 1."""
+    """Return k-space as it lies there."""
     with h5py.File(path) as file:
         kspace = file["real_dat"][:, :, 0] + 1j * file["imag_dat"][:, :, 0]
-    # The plain transform has the head in the middle; the centered one is to have it there.
-    images = np.fft.ifft2(kspace, norm="ortho")
-    kspace = np.fft.fft2(np.fft.ifftshift(images, axes=(-2, -1)), norm="ortho")
-    peak = np.sqrt((np.abs(images) ** 2).sum(axis=1)).max()
-    return (np.fft.fftshift(kspace, axes=(-2, -1)) / peak).astype(np.complex64)
+    return kspace.astype(np.complex64)
 
 
-def run(source: Path, work: Path, more: Sequence[str]) -> dict[str, Any]:
-    """Import the file, reconstruct one slice of it, and return the record."""
-    work.mkdir(parents=True, exist_ok=True)
-    np.save(work / "brain13.npy", read(source))
-    store, out = str(work / "store"), work / "analysis"
-    place = ["data", "import", str(work / "brain13.npy"), "--out", store]
-    commands = [[*place, "--axes", "slice,coil,row,col"]] if not (work / "store").exists() else []
-    compare = ["analyze", "reconstructions", *METHODS, *more, "--data", store, *BLIND]
+def run(source: Path, work: Path, target: str, more: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Import the file with targets of a rule, reconstruct one slice, and return the scores."""
+    (work / target).mkdir(parents=True, exist_ok=True)
+    array, store, out = work / "brain13.npy", work / target / "store", work / target / "analysis"
+    np.save(array, read(source))
+    place = ["data", "import", str(array), "--out", str(store), "--axes", "slice,coil,row,col"]
+    place += ["--origin", "plain", "--target", target]
+    compare = ["analyze", "reconstructions", *METHODS, *more, "--data", str(store), *BLIND]
     compare += ["--slice", "3", "--out", str(out), "--overwrite"]
-    for words in (*commands, compare):
+    for words in (compare,) if store.exists() else (place, compare):
         subprocess.run([sys.executable, "-m", "kscout", *words], check=True)
     with (out / "reconstructions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -58,8 +53,7 @@ def run(source: Path, work: Path, more: Sequence[str]) -> dict[str, Any]:
         small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
         small.quantize(128).save(PICTURE, optimize=True)
     kept = ("ssim", "psnr", "nmse")
-    found = {row["reconstruction"]: {key: float(row[key]) for key in kept} for row in rows}
-    return {"source": source.name, "found": found}
+    return {row["reconstruction"]: {key: float(row[key]) for key in kept} for row in rows}
 
 
 def main() -> None:
@@ -71,7 +65,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/brain13"))
     parser.add_argument("--more", action="append", default=[], help="NAME=RUN, beside the others")
     wanted = parser.parse_args()
-    write_json(RECORD, run(wanted.source, wanted.work, wanted.more))
+    found = {
+        target: run(wanted.source, wanted.work, target, wanted.more)
+        for target in ("rss", "weighted")
+    }
+    write_json(RECORD, {"source": wanted.source.name, "found": found})
 
 
 if __name__ == "__main__":

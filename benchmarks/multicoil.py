@@ -43,17 +43,24 @@ class Stage:
     results: Callable[[], Any]
 
 
+def name_of(wanted: argparse.Namespace) -> str:
+    """Return what folders and tables call a store: `heads8`, `heads8weighted`."""
+    return f"{wanted.kind}{wanted.coils}{'' if wanted.target == 'rss' else wanted.target}"
+
+
 def stages(wanted: argparse.Namespace) -> dict[str, Stage]:
     """Return every stage by its name."""
-    work = wanted.work / f"{wanted.kind}{wanted.coils}"
+    work = wanted.work / name_of(wanted)
     store, blind = str(work / "store"), ("--protocol", "blind")
     own = [one for one in wanted.set if one.startswith("reconstructor.")]
+    own = [f"reconstructor.output={wanted.target}", *own]
     of_network = [word for one in own for word in ("--set", one)]
     of_policy = [word for one in wanted.set if one not in own for word in ("--set", one)]
     networks = {name: str(work / f"{name}-seed{wanted.seed}") for name in ("unet", "varnet")}
     data = ("--data", store, *blind, "--device", wanted.device)
     make = ["data", "make", wanted.kind, "--coils", str(wanted.coils), "--phase", "--out", store]
     make += ["--size", str(wanted.size), "--volumes", wanted.volumes, "--seed", "0"]
+    make += ["--target", wanted.target]
     for source in wanted.source:
         make += ["--source", str(source)]
     found = {"store": Stage([make], lambda: _manifest(work / "store"))}
@@ -187,6 +194,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", default="heads", help="heads, knee or brain")
     parser.add_argument("--source", type=Path, action="append", default=[], help="of heads")
     parser.add_argument("--coils", type=int, default=8)
+    parser.add_argument("--target", default="rss", help="rule of targets: rss or weighted")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--volumes", default="200,20,40")
     parser.add_argument("--epochs", type=int, default=20)
@@ -211,7 +219,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if unknown or not wanted.stage:
         raise SystemExit(f"name stages among {', '.join(known)}")
     for name in wanted.stage:
-        record = wanted.records / f"{wanted.kind}{wanted.coils}-seed{wanted.seed}-{name}.json"
+        record = wanted.records / f"{name_of(wanted)}-seed{wanted.seed}-{name}.json"
         run(name, known[name], record, minutes=wanted.minutes)
 
 

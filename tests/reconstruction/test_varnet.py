@@ -10,8 +10,9 @@ from coil_slices import coil_batch
 from fastmri_definition import expected_output
 from kscout.acquisition.episode import Simulator
 from kscout.config import ReconstructorTraining
+from kscout.core import Measurement
 from kscout.errors import ConfigError, KScoutError, WeightsError
-from kscout.physics import center_mask, fft2c, ifft2c
+from kscout.physics import center_mask, coils, fft2c, ifft2c
 from kscout.physics.normalization import denormalize, magnitude
 from kscout.reconstruction import load, save
 from kscout.reconstruction.varnet import VarNet
@@ -117,6 +118,20 @@ def test_it_learns(sensitivities: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+def test_weighted_output_is_the_combination_by_its_own_sensitivities() -> None:
+    batch, mask = coil_batch(), torch.ones(2, 33, dtype=torch.bool)
+    model = made(output="weighted", n_cascades=1)
+    measured = Measurement.of(batch.kspace, mask)
+    with torch.no_grad():
+        model.cascades[0].model.unet.up_conv[-1][1].weight.zero_()
+        maps, found = model.calibrate(measured), model.reconstruct(measured)
+        # A network of zeros adds the mean of each part, which is then subtracted.
+        plain = coils.combine(measured.zero_filled, maps)
+        offset = model.cascades[0].model(plain)
+    image = denormalize(found.image, found.mean, found.std)
+    torch.testing.assert_close(image, (plain - offset).abs(), atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("n_initial", [3, 9])
 def test_an_acquisition_keeps_the_sensitivities_of_its_start(n_initial: int) -> None:
     simulator = Simulator(coil_batch(), made(), protocol="blind")
@@ -163,7 +178,9 @@ def test_frozen_on_a_cpu_it_stays_in_32_bit() -> None:
         made().frozen(precision="fp16", n_rows=40, n_cols=33, device="cpu")
 
 
-@pytest.mark.parametrize("wrong", [{"n_cascades": 0}, {"sensitivities": "guessed"}])
+@pytest.mark.parametrize(
+    "wrong", [{"n_cascades": 0}, {"sensitivities": "guessed"}, {"output": "x"}]
+)
 def test_networks_that_do_not_exist_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(KScoutError, match=r"all start at 1|espirit, learned"):
+    with pytest.raises(KScoutError, match=r"all start at 1|espirit, learned|rss, weighted"):
         VarNet(**{**TINY, **wrong})

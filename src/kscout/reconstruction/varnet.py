@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, unknown_name
+from kscout.names.data import check_target
 from kscout.physics.coils import calibrated, central_mask, combine, expand, keep, unit_norm
 from kscout.physics.fourier import ifft2c
 from kscout.reconstruction.fastmri_unet import FastMRINetwork
@@ -110,6 +111,8 @@ class VarNet(Reconstructor):
             which takes eight of them or more.
         sensitivity_channels: features of the network that learns them (fastMRI: 8).
         sensitivity_pools: its number of poolings (fastMRI: 4).
+        output: `rss`, the root of the sum of squares of the coil images (fastMRI); or `weighted`,
+            their combination by sensitivities, for stores with such targets.
     """
 
     def __init__(
@@ -121,10 +124,12 @@ class VarNet(Reconstructor):
         sensitivities: str = "learned",
         sensitivity_channels: int = 6,
         sensitivity_pools: int = 3,
+        output: str = "rss",
     ) -> None:
         super().__init__()
         if sensitivities not in SENSITIVITIES:
             raise unknown_name("sensitivities", sensitivities, list(SENSITIVITIES))
+        check_target(output)
         sizes = (n_cascades, n_channels, n_pools, sensitivity_channels, sensitivity_pools)
         if min(sizes) < 1:
             raise ConfigError(
@@ -138,6 +143,7 @@ class VarNet(Reconstructor):
         self.sensitivities = sensitivities
         self.sensitivity_channels = sensitivity_channels
         self.sensitivity_pools = sensitivity_pools
+        self.output = output
         self.waits_for_device = sensitivities == "espirit"
         self.sens_net: SensitivityNetwork | None = None
         if sensitivities == "learned":
@@ -157,6 +163,8 @@ class VarNet(Reconstructor):
         images = measured.zero_filled
         for cascade in self.cascades:
             images = cascade(images, measured, maps)
+        if self.output == "weighted":
+            images = combine(images, maps)[:, None]
         return Reconstruction.of(_root(images))
 
     def frozen(
