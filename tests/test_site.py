@@ -1,13 +1,19 @@
 """The site has every page, and shows what the code and the records say."""
 
+import html
 import re
 from pathlib import Path
 
 import yaml
+from markdown import Markdown
 
+from test_docs import PUBLIC
+from website.api import ROOMS, api_pages, members_of
+from website.command_line import command_line_page, commands, options_of, prose
 from website.links import ROOT, outside_files, site_uri, source_of, with_site_links
 
 SETTINGS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+MADE = {"reference/cli.md"}
 NAVIGATION = yaml.safe_load(SETTINGS)["nav"]
 
 
@@ -24,7 +30,8 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
     written = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
     assert len(pages) == len(set(pages))
     assert written <= set(pages)
-    assert {page for page in pages if page.startswith("repository/")} <= set(outside_files())
+    assert set(pages) - written <= set(outside_files()) | set(api_pages()) | MADE
+    assert MADE | set(api_pages()) <= set(pages)
 
 
 def test_links_out_of_docs_lead_to_copies_in_the_site() -> None:
@@ -67,3 +74,24 @@ def test_no_page_fetches_from_elsewhere() -> None:
     assert any("iframe-worker" in script for script in settings["extra"]["polyfills"])
     for script in settings["extra"]["polyfills"]:
         assert (ROOT / "docs" / script).is_file()
+
+
+def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
+    page = html.unescape(command_line_page())
+    for words, command in commands():
+        _, section = page.split(f"# {words}\n", maxsplit=1)
+        section = section.partition("\n## ")[0]
+        for name, _ in options_of(words, command):
+            assert f"<code>{name}</code>" in section
+
+
+def test_a_sentence_of_the_help_stays_as_it_is() -> None:
+    made = Markdown(extensions=["tables"]).convert(prose("a_b_c *x* [y](z) <w> | `k|<l>` 1\\2"))
+    text = html.unescape(re.sub(r"<(/?(?:p|code))>", "", made))
+    assert text == "a_b_c *x* [y](z) <w> | k|<l> 1\\2"
+
+
+def test_the_python_reference_has_what_documents_may_import() -> None:
+    assert set(ROOMS) == PUBLIC
+    assert {"evaluate", "rollout"} <= set(members_of("kscout"))
+    assert all(members_of(room) for room in ROOMS)

@@ -1,15 +1,21 @@
 """What mkdocs calls while it builds the site: pages that no file holds, and links out of docs."""
 
+from pathlib import Path
+
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from website.api import api_pages, missing_members
+from website.command_line import command_line_page
 from website.links import outside_files, with_site_links
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add what is made from the code and the records while the site is built."""
-    for uri, content in outside_files().items():
+    made = {"reference/cli.md": command_line_page(), **api_pages(), **outside_files()}
+    for uri, content in made.items():
         files.append(File.generated(config, uri, content=content))
     return files
 
@@ -17,3 +23,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to files of the repository lead to their copies in the site."""
     return with_site_links(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Refuse a page of the Python reference that lacks a public name."""
+    uri = page.file.src_uri
+    if uri.startswith("reference/api/") and (lost := missing_members(Path(uri).stem, html)):
+        raise PluginError(f"{uri} does not show {', '.join(lost)}; where are they defined?")
+    return html
