@@ -23,6 +23,7 @@ from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
 from kscout.cli.export import app as export_app
 from kscout.cli.report import report
+from kscout.cli.serve import serve
 from kscout.cli.threads import share_the_machine
 from kscout.cli.train_joint import train_joint
 from kscout.cli.train_policy import train_policy, train_together
@@ -30,7 +31,7 @@ from kscout.errors import KScoutError
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit code after SIGTERM, as a batch system sends it before it kills."""
-_COMPUTING = {"train", "evaluate", "analyze", "demo"}
+_COMPUTING = {"train", "evaluate", "analyze", "demo", "serve"}
 """Commands that compute in this process."""
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
@@ -80,6 +81,7 @@ app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs a
 app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")
 app.command()(report)
 app.add_typer(export_app, name="export", help="Files to take away: scan tables.")
+app.command()(serve)
 app.command()(bench)
 
 

@@ -1,0 +1,45 @@
+"""`kscout serve`: sessions over HTTP, on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kscout.cli.evaluate import RECONSTRUCTION_WORDS
+from kscout.names import POLICIES
+
+
+def serve(
+    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
+    policy: Annotated[
+        str, typer.Option(help=POLICIES.words("a run folder", "a weights file", "a zoo name"))
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name clients may call it by; any number of times.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder of sessions, continued after a restart.")
+    ] = None,
+    most_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 100,
+    idle_s: Annotated[float, typer.Option(min=1, help="Close a session idle so long.")] = 3600,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Serve acquisition sessions by REST and WebSocket; prints its address as JSON when ready.
+
+    Example: kscout serve --reconstructor runs/unet --policy runs/greedy-seed0 --keep sessions
+    """
+    from kscout.serve.desk import Limits
+    from kscout.serve.run import serve as run
+
+    run(
+        *(reconstructor, policy),
+        host=host,
+        port=port,
+        device=device,
+        keep=keep,
+        limits=Limits(n_sessions=most_sessions, idle_s=idle_s),
+        allowed_hosts=allow_host or (),
+        on_ready=lambda line: typer.echo(line),
+    )

@@ -1,0 +1,1 @@
+"""Sessions over HTTP and WebSocket: `kscout serve`."""

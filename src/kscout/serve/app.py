@@ -1,0 +1,240 @@
+"""The service: what clients send and get, by REST and by WebSocket."""
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import Body, FastAPI, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from kscout import __version__
+from kscout.acquisition import Scan, Session
+from kscout.errors import DataError, KScoutError
+from kscout.files import finite
+from kscout.serve.counts import Counts
+from kscout.serve.desk import Desk, NoSessionError, Place, TooManyError
+
+POLICY_VIOLATION = 1008
+"""Closes a stream whose message is refused."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewSession(_Strict):
+    """What is to be acquired; `kscout.acquisition.Scan` says what the rest means."""
+
+    n_rows: int
+    n_cols: int
+    n_coils: int = 1
+    budget: int
+    n_initial: int
+    seed: int | None = None
+    columns_per_step: int = 1
+    deadline_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    fallback: list[int] = Field(default=[], max_length=4096)
+
+    def scan(self) -> Scan:
+        """Return it checked."""
+        given = self.model_dump(exclude={"n_initial", "fallback"})
+        return Scan(**given, initial=self.n_initial, fallback=tuple(self.fallback))
+
+
+class Column(_Strict):
+    """One column of k-space, as `fft2c` makes it."""
+
+    column: int
+    data: str
+    """base64 of complex64, little-endian, coil by row."""
+
+
+Columns = Column | list[Column]
+_COLUMNS: TypeAdapter[Columns] = TypeAdapter(Columns)
+
+
+def make_app(desk: Desk, *, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
+    """Return the service of a desk.
+
+    Args:
+        desk: holds the sessions.
+        on_ready: called when requests can be answered.
+    """
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(desk.restore)
+        on_ready()
+        yield
+        await run_in_threadpool(desk.shut)
+
+    app, counts = FastAPI(title="kscout", version=__version__, lifespan=life), Counts()
+    _tell_faults(app, counts)
+    _add_sessions(app, desk, counts)
+    _add_stream(app, desk, counts)
+
+    @app.get("/health")
+    def health() -> dict[str, Any]:
+        return {"status": "ok", "version": __version__, "n_sessions": len(desk)}
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(counts.text(len(desk)), media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
+    @app.post("/sessions", status_code=201)
+    def open_session(asked: NewSession) -> dict[str, Any]:
+        scan = asked.scan()
+        name = desk.open(scan)
+        counts.add("sessions_opened_total")
+        return {"id": name, "columns": list(scan.start)}
+
+    @app.get("/sessions/{name}")
+    def look(name: str) -> dict[str, Any]:
+        place = desk.find(name)
+        with place.lock:
+            return {**_reply(place.session, counts), "order": place.session.order}
+
+    @app.post("/sessions/{name}/columns")
+    def measure(name: str, columns: Annotated[Columns, Body()]) -> dict[str, Any]:
+        return _measured(desk.find(name), columns, counts)
+
+    @app.get("/sessions/{name}/image.png", response_class=Response)
+    def image(name: str) -> Response:
+        place = desk.find(name)
+        with place.lock:
+            if place.session.missing:
+                raise NotYetError("the start is not measured yet; there is no image before it is")
+            picture = place.session.image()
+        return Response(_png(picture.cpu().numpy()), media_type="image/png")
+
+    @app.delete("/sessions/{name}", status_code=204)
+    def close(name: str) -> None:
+        desk.close(name)
+
+
+def _add_stream(app: FastAPI, desk: Desk, counts: Counts) -> None:
+    @app.websocket("/sessions/{name}/stream")
+    async def stream(socket: WebSocket, name: str) -> None:
+        await socket.accept()
+        try:
+            place = await run_in_threadpool(desk.find, name)
+            while True:
+                columns = _parsed(await socket.receive_text())
+                reply = await run_in_threadpool(_measured, place, columns, counts)
+                await run_in_threadpool(desk.find, name)
+                await socket.send_json(reply)
+        except WebSocketDisconnect:
+            return
+        except (KScoutError, KeyError) as error:
+            counts.add("refused_total")
+            told = str(error) if isinstance(error, KScoutError) else "messages are text, as JSON"
+            await socket.send_json({"error": told})
+            await socket.close(POLICY_VIOLATION)
+
+
+class NotYetError(KScoutError):
+    """Something was asked for too early."""
+
+
+def _parsed(text: str) -> Columns:
+    try:
+        return _COLUMNS.validate_json(text)
+    except ValidationError as error:
+        raise DataError(
+            _first_fault(error.errors(include_input=False, include_url=False))
+        ) from error
+
+
+def _measured(place: Place, columns: Columns, counts: Counts) -> dict[str, Any]:
+    """Take in what a client sent; answer what to measure next."""
+    several = columns if isinstance(columns, list) else [columns]
+    with place.lock:
+        session = place.session
+        values = [_values(session.scan, one.data) for one in several]
+        data = np.stack(values) if values else np.zeros((0, 1, 1), np.complex64)
+        session.measure([one.column for one in several], data)
+        counts.add("columns_total", len(several))
+        return _reply(session, counts)
+
+
+def _values(scan: Scan, text: str) -> Any:  # noqa: ANN401 - an array
+    n_bytes = 8 * scan.n_coils * scan.n_rows
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DataError(f"the data are no base64 ({error})") from error
+    if len(raw) != n_bytes:
+        raise DataError(
+            f"the data of a column are {len(raw)} bytes; expected {n_bytes}: complex64 of "
+            f"{scan.n_coils} coils, {scan.n_rows} rows"
+        )
+    return np.frombuffer(raw, dtype="<c8").reshape(scan.n_coils, scan.n_rows).copy()
+
+
+def _reply(session: Session, counts: Counts) -> dict[str, Any]:
+    n_before = len(session.record)
+    advice = session.advise()
+    if len(session.record) > n_before and advice.source in ("policy", "fallback"):
+        counts.decided(advice.source, advice.duration_s)
+    return {
+        "next_column": advice.columns[0] if advice.columns else None,
+        "next_columns": list(advice.columns),
+        "n_measured": session.n_measured,
+        "done": session.is_done,
+        "late": advice.is_late,
+        "source": advice.source,
+        "scores": None if advice.scores is None else finite(advice.scores.float().tolist()),
+    }
+
+
+def _png(image: Any) -> bytes:  # noqa: ANN401 - an array
+    top = float(image.max()) or 1.0
+    levels = np.rint(np.clip(image / top, 0, 1) * 255).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(levels).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+_STATUS: dict[type[KScoutError], int] = {NoSessionError: 404, NotYetError: 409, TooManyError: 429}
+
+
+def _tell_faults(app: FastAPI, counts: Counts) -> None:
+    @app.exception_handler(KScoutError)
+    def told(_: Request, error: Exception) -> JSONResponse:
+        counts.add("refused_total")
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
+        return JSONResponse({"error": str(error)}, status)
+
+    @app.exception_handler(HTTPException)
+    def unknown(_: Request, error: Exception) -> JSONResponse:
+        counts.add("refused_total")
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": error.detail}, error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: Exception) -> JSONResponse:
+        counts.add("refused_total")
+        assert isinstance(error, RequestValidationError)
+        return JSONResponse({"error": _first_fault(list(error.errors()))}, 422)
+
+
+def _first_fault(faults: list[Any]) -> str:
+    """Return what is wrong without what was sent, which may be long or no JSON."""
+    if not faults:
+        return "the message cannot be read"
+    place = ".".join(str(part) for part in faults[0].get("loc", ()))[:80]
+    return json.dumps(f"{place}: {faults[0].get('msg', 'wrong')}"[:300])[1:-1]

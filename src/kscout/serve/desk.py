@@ -1,0 +1,211 @@
+"""All sessions of a service: who may open one, where they are kept, when they end."""
+
+import logging
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import torch
+
+from kscout.acquisition import Advisor, Scan, Session
+from kscout.acquisition.session_file import read_kept
+from kscout.config.records import read
+from kscout.core import Policy, Reconstructor
+from kscout.errors import KScoutError, RunError
+
+_LOG = logging.getLogger(__name__)
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+MakeAdvisor = Callable[[Scan], Advisor]
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """What a service takes on."""
+
+    n_sessions: int = 100
+    """Sessions at once."""
+    n_values: int = 2**24
+    """Complex values of one session: coils x rows x columns."""
+    n_values_in_all: int = 2**27
+    """Of all sessions together: each value takes 24 bytes."""
+    n_bytes: int = 2**25
+    """Of one message."""
+    idle_s: float = 3600.0
+    """A session that nobody asks for so long is closed; its file stays, where it has one."""
+
+
+class TooManyError(RunError):
+    """The service is full."""
+
+
+class NoSessionError(RunError):
+    """No session is called so."""
+
+
+@final
+@dataclass(eq=False)
+class Place:
+    """One session, and its lock."""
+
+    session: Session
+    last_used_s: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@final
+class Desk:
+    """Opens, finds and closes sessions; any thread may ask.
+
+    Args:
+        make_advisor: returns reconstruction and policy for a scan; called once per size and budget.
+        limits: what is taken on.
+        folder: where sessions are kept, so that a service started again goes on with them.
+        now_s: a clock.
+    """
+
+    def __init__(
+        self,
+        make_advisor: MakeAdvisor,
+        *,
+        limits: Limits,
+        folder: Path | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits, self.folder = limits, folder
+        self._make, self._now = make_advisor, now_s
+        self._places: dict[str, Place] = {}
+        self._advisors: dict[tuple[int, ...], Advisor] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def names(self) -> list[str]:
+        """Return what sessions are called."""
+        with self._lock:
+            return list(self._places)
+
+    def open(self, scan: Scan) -> str:
+        """Open a session and return its name."""
+        name = secrets.token_hex(16)
+        with self._lock:
+            self._close_idle()
+            self._check_room(scan)
+            session = Session(self._advisor(scan), scan, file=self._file(name))
+            self._places[name] = Place(session, self._now())
+        return name
+
+    def find(self, name: str) -> Place:
+        """Return a session by name, and count it as used."""
+        with self._lock:
+            self._close_idle()
+            place = self._places.get(name)
+            if place is None:
+                raise NoSessionError(
+                    "there is no such session; it may have been closed, or was idle"
+                )
+            place.last_used_s = self._now()
+            return place
+
+    def close(self, name: str) -> None:
+        """Close a session, and remove its file."""
+        place = self.find(name)
+        with place.lock:
+            file, place.session.file = place.session.file, None
+            if file is not None:
+                file.unlink(missing_ok=True)
+        with self._lock:
+            self._places.pop(name, None)
+            self._close_unused()
+
+    def restore(self) -> int:
+        """Go on with the sessions of the folder; return how many there are."""
+        files = [] if self.folder is None else sorted(self.folder.glob("*.npz"))
+        for file in files:
+            if not _NAME.fullmatch(file.stem) or len(self) >= self.limits.n_sessions:
+                continue
+            try:
+                scan = read(Scan, read_kept(file).facts.get("scan"))
+                self._check_room(scan)
+                session = Session.read(file, self._advisor(scan))
+            except (KScoutError, OSError) as error:
+                _LOG.warning("left out a session: %s", error)
+                continue
+            self._places[file.stem] = Place(session, self._now())
+        return len(self)
+
+    def shut(self) -> None:
+        """Take no more questions; files of sessions stay."""
+        with self._lock:
+            for place in self._places.values():
+                with place.lock:
+                    if place.session.file is not None:
+                        place.session.write(place.session.file)
+            for advisor in self._advisors.values():
+                advisor.close()
+
+    def _file(self, name: str) -> Path | None:
+        return None if self.folder is None else self.folder / f"{name}.npz"
+
+    def _check_room(self, scan: Scan) -> None:
+        n_values = scan.n_coils * scan.n_rows * scan.n_cols
+        if n_values > self.limits.n_values:
+            raise TooManyError(
+                f"a session of {scan.n_coils} coils, {scan.n_rows} rows and {scan.n_cols} columns "
+                f"is larger than the {self.limits.n_values} values that this service takes"
+            )
+        scans = [place.session.scan for place in self._places.values()]
+        in_all = n_values + sum(one.n_coils * one.n_rows * one.n_cols for one in scans)
+        if len(scans) >= self.limits.n_sessions or in_all > self.limits.n_values_in_all:
+            raise TooManyError(
+                f"{len(scans)} sessions are open, and there is no room for more; close one"
+            )
+
+    def _advisor(self, scan: Scan) -> Advisor:
+        key = _key(scan)
+        if key not in self._advisors:
+            self._advisors[key] = self._make(scan)
+        return self._advisors[key]
+
+    def _close_idle(self) -> None:
+        begin = self._now() - self.limits.idle_s
+        idle = [name for name, place in self._places.items() if place.last_used_s < begin]
+        for name in idle:
+            del self._places[name]
+        if idle:
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        used = {_key(place.session.scan) for place in self._places.values()}
+        for key in set(self._advisors) - used:
+            self._advisors.pop(key).close()
+
+
+def _key(scan: Scan) -> tuple[int, ...]:
+    """Tell scans apart that need another policy or another view of the reconstruction."""
+    return scan.n_rows, scan.n_cols, len(scan.start), scan.budget
+
+
+def advisor_maker(
+    reconstructor: Reconstructor,
+    make_policy: Callable[[Scan], Policy],
+    *,
+    device: torch.device,
+    precision: str = "auto",
+) -> MakeAdvisor:
+    """Return what makes advisors with the frozen view of a reconstruction that suits each size."""
+
+    def make(scan: Scan) -> Advisor:
+        view = reconstructor.frozen(
+            precision=precision, n_rows=scan.n_rows, n_cols=scan.n_cols, device=device
+        )
+        return Advisor(view, make_policy(scan).to(device).eval(), device=device)
+
+    return make

@@ -1,0 +1,88 @@
+"""Start the service, and end it so that no session is lost."""
+
+import json
+import socket
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from kscout.acquisition import Scan
+from kscout.core import Policy
+from kscout.device import resolve_device
+from kscout.errors import ConfigError
+from kscout.names import POLICIES
+from kscout.policies import build
+from kscout.policies import load as load_policy
+from kscout.reconstruction import load as load_reconstructor
+from kscout.serve.desk import Desk, Limits, advisor_maker
+from kscout.serve.guard import LOOPBACK, Guard
+
+GRACE_S = 5
+"""Requests that are being answered when the service ends get so long."""
+
+
+def policy_maker(given: str) -> Callable[[Scan], Policy]:
+    """Return what gives the policy of a scan: a loaded one for all, or one built for its sizes."""
+    if given in POLICIES and not Path(given).exists():
+
+        def built(scan: Scan) -> Policy:
+            sizes = {"n_cols": scan.n_cols, "n_initial": len(scan.start)}
+            return build(given, **sizes, horizon=scan.budget - len(scan.start))
+
+        return built
+    policy = load_policy(given)
+    return lambda _: policy
+
+
+def serve(
+    reconstructor: str,
+    policy: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    device: str = "auto",
+    keep: Path | None = None,
+    limits: Limits | None = None,
+    allowed_hosts: Collection[str] = (),
+    on_ready: Callable[[str], None] = print,
+) -> None:
+    """Serve sessions until the process is told to end.
+
+    Args:
+        reconstructor: as `kscout.reconstruction.load` takes it.
+        policy: a name, a run folder, a weights file or a name of the zoo.
+        host: address to listen at.
+        port: 0 takes a free one.
+        device: auto, cpu or cuda.
+        keep: folder of sessions; those that are there are continued.
+        limits: what is taken on.
+        allowed_hosts: names by which clients may call the service besides the address and the
+            loopback's.
+        on_ready: told one line of JSON when requests can be answered.
+    """
+    try:
+        import uvicorn
+
+        from kscout.serve.app import make_app
+    except ImportError as error:
+        raise ConfigError(
+            f"the service needs packages that are not installed ({error}); install kscout[serve]"
+        ) from error
+    limits = limits or Limits()
+    make = advisor_maker(
+        load_reconstructor(reconstructor), policy_maker(policy), device=resolve_device(device)
+    )
+    desk = Desk(make, limits=limits, folder=keep)
+    with socket.create_server((host, port)) as listening:
+        found = listening.getsockname()[1]
+        line = json.dumps({"http": f"http://{host}:{found}", "host": host, "port": found})
+        app = make_app(desk, on_ready=lambda: on_ready(line))
+        guard = Guard(app, hosts={*LOOPBACK, host, *allowed_hosts}, n_bytes=limits.n_bytes)
+        config = uvicorn.Config(
+            guard,
+            log_level="warning",
+            lifespan="on",
+            ws_max_size=limits.n_bytes,
+            timeout_graceful_shutdown=GRACE_S,
+            server_header=False,
+        )
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,214 @@
+"""The service answers as a session does, by REST and by WebSocket, and refuses the rest."""
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asgi_client import Client
+from PIL import Image
+
+from kscout.acquisition import Advisor, Scan, Session
+from kscout.policies.conv import ConvPolicy
+from kscout.reconstruction.unet import UNet
+from kscout.serve.app import make_app
+from kscout.serve.desk import Desk, Limits, advisor_maker
+from kscout.serve.guard import LOOPBACK, Guard
+
+N_ROWS, N_COLS, N_COILS = 12, 16, 2
+ASKED = {"n_rows": N_ROWS, "n_cols": N_COLS, "n_coils": N_COILS, "budget": 7, "n_initial": 3}
+LIMITS = Limits(n_sessions=4, n_values=2000, n_bytes=20_000, idle_s=100.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def maker() -> Any:
+    torch.manual_seed(0)
+    unet = UNet(n_channels=2, n_pools=1)
+    policy = ConvPolicy(n_cols=N_COLS, n_rows=N_ROWS, n_channels=2, n_hidden=5)
+    return advisor_maker(unet, lambda _: policy, device=torch.device("cpu"))
+
+
+def desk_of(folder: Path | None = None, clock: Any = None) -> Desk:
+    return Desk(maker(), limits=LIMITS, folder=folder, now_s=clock or Clock())
+
+
+def client_of(desk: Desk) -> Client:
+    guard = Guard(make_app(desk), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
+    return Client(guard)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def client(clock: Clock) -> Iterator[Client]:
+    with client_of(desk_of(clock=clock)) as client:
+        yield client
+
+
+def kspace() -> np.ndarray:
+    draw = np.random.default_rng(0)
+    parts = draw.normal(size=(2, N_COILS, N_ROWS, N_COLS)).astype(np.float32)
+    return (parts[0] + 1j * parts[1]).astype(np.complex64)
+
+
+def column_of(column: int) -> dict[str, Any]:
+    data = np.ascontiguousarray(kspace()[:, :, column])
+    return {"column": column, "data": base64.b64encode(data.tobytes()).decode()}
+
+
+def opened(client: Client, **changes: Any) -> str:
+    found = client.post("/sessions", {**ASKED, **changes})
+    assert found.status == 201, found.body
+    return found.json()["id"]
+
+
+def expected() -> tuple[list[int], np.ndarray]:
+    """Return the columns and the image of a session in Python."""
+    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, n_coils=N_COILS, budget=7, initial=3)
+    with maker()(scan) as advisor:
+        assert isinstance(advisor, Advisor)
+        session = Session(advisor, scan)
+        while columns := session.advise().columns:
+            session.measure(columns, kspace()[:, :, list(columns)].transpose(2, 0, 1))
+        return session.order, session.image().numpy()
+
+
+def test_rest_takes_the_columns_of_a_session(client: Client) -> None:
+    found = client.post("/sessions", ASKED).json()
+    place = f"/sessions/{found['id']}"
+    assert found["columns"] == [7, 8, 9]
+    assert client.get(f"{place}/image.png").status == 409
+    answer = client.post(f"{place}/columns", column_of(7)).json()
+    assert (answer["next_column"], answer["next_columns"]) == (8, [8, 9])
+    answer = client.post(f"{place}/columns", [column_of(8), column_of(9)]).json()
+    order = [7, 8, 9]
+    while not answer["done"]:
+        assert answer["n_measured"] == len(order) and len(answer["scores"]) == N_COLS
+        assert client.get(place).json()["next_column"] == answer["next_column"]
+        order.append(answer["next_column"])
+        answer = client.post(f"{place}/columns", column_of(order[-1])).json()
+    assert answer["next_column"] is None and not answer["late"]
+    columns, image = expected()
+    assert order == columns == client.get(place).json()["order"]
+    png = client.get(f"{place}/image.png")
+    assert png.headers["content-type"] == "image/png"
+    levels = np.asarray(Image.open(io.BytesIO(png.body)))
+    assert np.abs(levels - np.clip(image / image.max(), 0, 1) * 255).max() <= 1
+    told = client.get("/metrics").text
+    assert 'kscout_decisions_total{source="policy"} 4' in told and "kscout_sessions 1" in told
+    assert "kscout_columns_total 7" in told and 'seconds_bucket{le="+Inf"} 4' in told
+    assert client.delete(place).status == 204 and client.get(place).status == 404
+    assert client.get("/health").json()["n_sessions"] == 0
+
+
+def test_a_stream_takes_the_same_columns(client: Client) -> None:
+    columns = expected()[0]
+    messages: list[str | bytes] = [json.dumps([column_of(column) for column in (9, 7, 8)])]
+    messages += [json.dumps(column_of(column)) for column in columns[3:]]
+    answers, _ = client.stream(f"/sessions/{opened(client)}/stream", messages)
+    assert [answer["next_column"] for answer in answers] == [*columns[3:], None]
+
+
+@pytest.mark.parametrize("garbage", ["{", b"\0", "[]", '{"column": 1e400, "data": ""}'])
+def test_a_stream_with_garbage_is_told_why_and_closed(client: Client, garbage: str | bytes) -> None:
+    answers, code = client.stream(f"/sessions/{opened(client)}/stream", [garbage, "{}"])
+    assert len(answers) == 1 and answers[0]["error"] and code == 1008
+    answers, code = client.stream("/sessions/nobody/stream", [])
+    assert "no such session" in answers[0]["error"] and code == 1008
+
+
+GOOD = column_of(0)
+BAD = {
+    "size": ("columns", {**GOOD, "data": GOOD["data"][:-8]}, 400),
+    "base64": ("columns", {**GOOD, "data": "é" + GOOD["data"]}, 400),
+    "not a number": ("columns", {**GOOD, "data": base64.b64encode(b"\xff" * 192).decode()}, 400),
+    "unknown column": ("columns", {**GOOD, "column": N_COLS}, 400),
+    "twice": ("columns", [GOOD, GOOD], 400),
+    "none": ("columns", [], 400),
+    "text for a number": ("columns", {**GOOD, "column": "0"}, 422),
+    "unknown key": ("columns", {**GOOD, "path": "../x"}, 422),
+    "half": ("columns", {"column": 0}, 422),
+    "too large": ("columns", {**GOOD, "data": "A" * 30_000}, 413),
+    "no budget": ("", {**ASKED, "budget": 99}, 400),
+    "no rows": ("", {**ASKED, "n_rows": 0}, 400),
+    "many values": ("", {**ASKED, "n_rows": 4096}, 429),
+    "huge number": ("", {**ASKED, "seed": 10**400}, 400),
+    "deadline": ("", {**ASKED, "deadline_s": -1.0}, 400),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_messages_are_told_in_a_sentence_and_change_nothing(client: Client, name: str) -> None:
+    place, message, status = BAD[name]
+    own = opened(client)
+    found = client.post(f"/sessions/{own}/{place}" if place else "/sessions", message)
+    assert found.status == status and found.json()["error"], found.body
+    assert client.get(f"/sessions/{own}").json()["n_measured"] == 0
+    assert "kscout_refused_total 1" in client.get("/metrics").text or status == 413
+
+
+def test_other_hosts_and_other_pages_are_refused(client: Client) -> None:
+    assert client.get("/health", origin="http://localhost:5").status == 200
+    for headers in (
+        {"host": "evil.example"},
+        {"host": "127.0.0.1.evil.example:9"},
+        {"host": ""},
+        {"host": "[::1"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+    ):
+        assert client.get("/health", **headers).status == 403
+    place = f"/sessions/{opened(client)}/stream"
+    answers, code = client.stream(place, [json.dumps(column_of(7))], origin="http://evil.example")
+    assert not answers and code == 1008
+
+
+def test_sessions_are_limited_in_number_and_idle_time(client: Client, clock: Clock) -> None:
+    names = [opened(client) for _ in range(LIMITS.n_sessions)]
+    assert client.post("/sessions", ASKED).status == 429
+    clock.now_s = 99.0
+    client.get(f"/sessions/{names[1]}")
+    clock.now_s = 150.0
+    assert client.get(f"/sessions/{names[0]}").status == 404
+    assert client.get(f"/sessions/{names[1]}").status == 200
+    opened(client)
+
+
+def test_a_service_started_again_goes_on_with_its_sessions(tmp_path: Path) -> None:
+    with client_of(desk_of(tmp_path)) as client:
+        kept, closed = opened(client), opened(client)
+        client.post(f"/sessions/{kept}/columns", [column_of(c) for c in (7, 8, 9)])
+        before = client.get(f"/sessions/{kept}").json()
+        client.delete(f"/sessions/{closed}")
+    (tmp_path / f"{'0' * 32}.npz").write_bytes(b"damaged")
+    (tmp_path / "notes.npz").write_bytes(b"of somebody else")
+    with client_of(desk_of(tmp_path)) as client:
+        assert client.get("/health").json()["n_sessions"] == 1
+        assert client.get(f"/sessions/{kept}").json() == before
+        assert client.get(f"/sessions/{closed}").status == 404
+    assert (tmp_path / "notes.npz").exists()
+
+
+def test_what_is_not_there_is_told_as_everything_else(client: Client) -> None:
+    assert client.get("/nowhere").status == 404 and client.get("/nowhere").json()["error"]
+    assert client.delete("/health").status == 405
+
+
+def test_the_interface_describes_itself(client: Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/health", "/sessions", "/sessions/{name}/columns", "/metrics"} <= set(paths)
