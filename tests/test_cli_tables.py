@@ -38,3 +38,9 @@ def test_help_names_every_option_whole_on_a_narrow_terminal() -> None:
         names = [name for one in command.params for name in one.opts if name.startswith("-")]
         assert [name for name in names if name not in shown] == [], words
         assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_groups_tell_whole_sentences_of_their_commands() -> None:
+    for words in ((), ("data",), ("analyze",)):
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).stdout
+        assert "..." not in shown.partition("Commands:")[2] and "Commands:" in shown

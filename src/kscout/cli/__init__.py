@@ -18,7 +18,7 @@ from kscout import __version__, names
 from kscout.cli import analyze, data, train
 from kscout.cli.bench import bench
 from kscout.cli.campaign import app as campaign_app
-from kscout.cli.console import console
+from kscout.cli.console import Commands, console
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
 from kscout.cli.export import app as export_app
@@ -37,6 +37,7 @@ _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "
 
 app = typer.Typer(
     name="kscout",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Panels leave 80 characters too few for names of options, and cut them.

@@ -12,9 +12,8 @@ from typing import Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from typer.core import TyperGroup
 
-from kscout.cli.console import answer_console
+from kscout.cli.console import Commands, answer_console
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.options import command_of
 from kscout.cli.progress import evaluation_progress
@@ -45,7 +44,7 @@ class _Commands(Mapping[str, Any]):
         return len(ANALYSES)
 
 
-class _Analyses(TyperGroup):
+class _Analyses(Commands):
     """The group of these commands."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - typer's own

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from kscout.cli.console import Commands
 from kscout.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of the campaign.")]
 Out = Annotated[

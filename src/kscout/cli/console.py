@@ -1,6 +1,20 @@
 """Where the command line prints: names and paths appear as they are, whatever they hold."""
 
+from typing import Any
+
 from rich.console import Console
+from typer.core import TyperGroup
+
+
+class Commands(TyperGroup):
+    """A group whose help tells the whole first sentence of each command."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own
+        """Write the list of commands, in lines as long as they need."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            rows = [(name, one.get_short_help_str(1000)) for name, one in found if one is not None]
+            formatter.write_dl(rows)
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:

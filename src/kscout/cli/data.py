@@ -12,11 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kscout.cli.console import Commands
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import IMPORT_PRESETS, SOURCES, TARGETS, Origin, PhaseEncoding, Plane
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")]

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kscout.cli.console import answer_console
+from kscout.cli.console import Commands, answer_console
 from kscout.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 
 @app.callback()

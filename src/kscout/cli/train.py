@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kscout.cli.console import Commands
 from kscout.cli.progress import tell_runs, training_progress
 from kscout.config import (
     RECONSTRUCTOR_TRAININGS,
@@ -14,7 +15,7 @@ from kscout.config import (
 from kscout.errors import unknown_name
 from kscout.names import RECONSTRUCTORS
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Commands, no_args_is_help=True)
 
 _PRESETS = f"{' or '.join(RECONSTRUCTOR_TRAININGS)}: masks of the first start from 8x, wide too."
 
