@@ -20,6 +20,7 @@ from coil_data import coil_store
 from kscout.campaign.file import ImportedStore
 from kscout.cli import told_as
 from kscout.cli.data import app, import_
+from kscout.data import info
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.store import Store
@@ -127,7 +128,9 @@ def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> No
     assert np.abs(picture[:9, :9] - expected).max() <= 2 / 255
 
 
-def test_lines_of_pictures_show_image_kspace_coils_and_maps(tmp_path: Path) -> None:
+def test_lines_of_pictures_show_image_kspace_coils_and_maps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     coils = coil_store(tmp_path / "coils", n_coils=3, size=(9, 11))
     call("show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
     picture = imread(tmp_path / "a.png")
@@ -142,6 +145,10 @@ def test_lines_of_pictures_show_image_kspace_coils_and_maps(tmp_path: Path) -> N
     facts = json.loads(call("info", coils.path, "--json"))
     assert (facts["kind"], facts["n_coils"]) == ("kspace", 3)
     assert facts["target"] == "root sum of squares of all coils"
+    monkeypatch.setattr(info, "_LOOKED_AT", 2)
+    seen = json.loads(call("info", coils.path, "--json"))["arrays"][0]["pixels"]
+    some = coils.split("train").magnitudes(torch.tensor([0, 3]))
+    assert seen == pytest.approx([float(some.min()), float(some.max())])
     assert "3 coils; simulated columns; target: root sum of squares" in call("info", coils.path)
 
 

@@ -140,6 +140,14 @@ def test_every_format_brings_the_same_kspace(
     assert facts["geometry"][0]["told"] == "1 volume of 18x20 pixels"
 
 
+def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", ifft2c(torch.from_numpy(KSPACE)).numpy())
+    store = take(tmp_path / "a.npy", axes=AXES, origin="image")
+    np.testing.assert_allclose(stored(store), KSPACE, atol=1e-5)
+    assert describe(store)["columns"] == "computed"
+    assert any("made of complex images" in warning for warning in store.manifest.warnings)
+
+
 def test_a_folder_is_split_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     for name in "abcde":

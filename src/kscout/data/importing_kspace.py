@@ -76,8 +76,8 @@ def caveats(writer: StoreWriter) -> Iterator[str]:
     found = [record.geometry for record in writer.records if record.geometry is not None]
     if n_cut := sum(geometry.is_computed for geometry in found):
         yield (
-            f"the phase direction of {_volumes(n_cut)} was cut: the columns of this store are "
-            "computed, and no scanner measured them"
+            f"{_volumes(n_cut)} cut along phase encoding, or made of complex images: the columns "
+            "of this store are computed, and no scanner measured them"
         )
     if n_lacking := sum(record.measured is not None for record in writer.records):
         yield (

@@ -9,6 +9,9 @@ from kscout.data.resampling import Spacing, resampled_size
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 
+_LOOKED_AT = 64
+"""Slices of k-space, spread evenly, whose images are looked at."""
+
 
 def summarize(store: Store) -> dict[str, Any]:
     """Return what `data make` and `data import` answer about the new store, as JSON values."""
@@ -44,7 +47,9 @@ def describe(store: Store) -> dict[str, Any]:
 
 def _describe_array(store: Store, array: ArrayRecord) -> dict[str, Any]:
     records = store.records(array.split, array.size)
-    low, high = _pixel_range(store.measured(array.split, size=array.size, lazy=True))
+    slices = store.measured(array.split, size=array.size, lazy=True)
+    # Every slice of k-space takes a transform of every coil.
+    low, high = _pixel_range(slices if store.columns is None else slices.sample(_LOOKED_AT))
     return {
         "split": array.split,
         "rows": array.size[0],
@@ -113,7 +118,7 @@ def _told_cutting(geometry: Geometry, size: tuple[int, int]) -> str:
     told, kept = "", geometry.kept or geometry.size
     if kept != geometry.size:
         told += ", cut to {}x{}".format(*kept)
-        told += " (columns computed, not measured)" if geometry.is_computed else ""
+    told += " (columns computed, not measured)" if geometry.is_computed else ""
     if size != kept:
         told += ", k-space resized to {}x{}".format(*size) + _at(geometry.stored_mm)
     return told

@@ -72,7 +72,14 @@ class Cutting:
                 for step, kept, stored in zip(before, self.kept, self.stored, strict=True)
             )
             after = (rows, cols)
-        return Geometry(self.size, before, after, self.kept, scan.notes or None)
+        return Geometry(
+            self.size,
+            before,
+            after,
+            kept=self.kept,
+            notes=scan.notes or None,
+            of_images=scan.of_images or None,
+        )
 
 
 def _middle(values: np.ndarray, axis: int, length: int) -> np.ndarray:

@@ -35,11 +35,13 @@ class Geometry:
     about the center of k-space, or zero-padded."""
     notes: tuple[str, ...] | None = None
     """What was done to measured lines, or left out of them."""
+    of_images: bool | None = None
+    """Whether k-space is the transform of complex images."""
 
     @property
     def is_computed(self) -> bool:
-        """Whether k-space was cut along phase encoding: no scanner measured its columns."""
-        return self.kept is not None and self.kept[1] != self.size[1]
+        """Whether k-space was cut along phase encoding, or made of images: not measured so."""
+        return bool(self.of_images) or (self.kept is not None and self.kept[1] != self.size[1])
 
 
 @final

@@ -99,9 +99,10 @@ Plane = Literal["axial", "coronal", "sagittal"]
 
 PLANES: tuple[Plane, ...] = ("axial", "coronal", "sagittal")
 
-Origin = Literal["center", "corner", "plain"]
+Origin = Literal["center", "corner", "plain", "image"]
 """Where arrays of k-space have the centers of k-space and image: both in the middle, both at the
-first index, or as `numpy.fft.fft2` makes k-space of an image that has its center in the middle."""
+first index, or as `numpy.fft.fft2` makes k-space of an image that has its center in the middle; or
+arrays are such images, complex."""
 
 PhaseEncoding = Literal["columns", "rows"]
 """Which way of an image a scanner encodes by phase: what a store calls its columns."""

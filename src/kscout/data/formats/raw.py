@@ -39,6 +39,8 @@ class RawScan(NamedTuple):
     """Columns that the file says were measured."""
     notes: tuple[str, ...] = ()
     """What was done to the measured lines, or left out of them."""
+    of_images: bool = False
+    """Whether it is the transform of complex images."""
 
     def centered(self, origin: Origin) -> "RawScan":
         """Return the same k-space, its center and that of its image in the middle.
@@ -53,10 +55,10 @@ class RawScan(NamedTuple):
             values = self.read(first, last)
             if origin == "corner":
                 return np.fft.fftshift(values, axes=(-2, -1))
-            return to_kspace(fft.ifft2(values, norm="ortho"))
+            return to_kspace(fft.ifft2(values, norm="ortho") if origin == "plain" else values)
 
         measured = None if self.measured is None else np.fft.fftshift(self.measured)
-        return self._replace(read=read, measured=measured)
+        return self._replace(read=read, measured=measured, of_images=origin == "image")
 
 
 @final
