@@ -76,6 +76,18 @@ def test_runs_alone_tell_which_command_makes_pictures_of_them(
     assert "--reconstructor runs/greedy-seed0" in code and "greedy-seed1" not in code
 
 
+def test_captions_speak_of_intervals_only_where_there_are_any(tmp_path: Path) -> None:
+    whole = make_summary()
+    bare = tuple(replace(one, interval=None, by_step=None) for one in whole.comparisons)
+    captions = []
+    for name, comparisons in (("several", whole.comparisons), ("one", bare)):
+        folder = write_evaluation(tmp_path / name, comparisons=comparisons)
+        blocks = [block for part in build_report([folder]).sections for block in part.blocks]
+        captions += [x.caption for x in blocks if getattr(x, "name", "") == "differences"]
+    assert "Where an interval reaches" in captions[0]
+    assert captions[1].endswith("with one volume there is no interval.")
+
+
 def test_folders_may_be_given_as_text(results: Path) -> None:
     assert build_report([str(results / "greedy-seed0")]).sections
     with pytest.raises(DataError, match="nowhere is not a folder"):

@@ -193,12 +193,13 @@ def _differences(summary: Summary, styles: dict[str, LineStyle], stem: str) -> t
         if has_bands
         else "; with one volume there is no interval"
     )
+    told = " Where an interval reaches over the line at zero, this evaluation does not tell the "
+    told = f"{told}policy from {reference}." if has_bands else ""
     paired = f"each policy's SSIM minus that of {reference} on the same slices{interval}"
     at_end = Drawing(
         draw_final_differences(curves, reference=reference, styles=styles),
         f"{stem}differences",
-        f"After the last of {summary.steps} steps: {paired}. Where an interval reaches over the "
-        f"line at zero, this evaluation does not tell the policy from {reference}.",
+        f"After the last of {summary.steps} steps: {paired}.{told}",
     )
     if len(curves[0].mean) < 2:
         return (at_end,)

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
         ReconstructorTraining,
     )
     from kscout.training.estimators import EpochResult, Estimator, PolicyTrainee
-    from kscout.training.estimators.gradient import Batch, Draws, GradientEstimator, n_draws
+    from kscout.training.estimators.gradient import (
+        Batch,
+        Draws,
+        GradientEstimator,
+        action_draws,
+        n_draws,
+    )
     from kscout.training.estimators.recording import Estimate, Recording
     from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
     from kscout.training.joint.sampler import Sampler
@@ -67,6 +73,7 @@ _PLACES = {
     "advantages": "kscout.training.policy_gradient",
     "fit_fixed_order": "kscout.training.fixed_order",
     "greedy_loss": "kscout.training.policy_gradient",
+    "action_draws": "kscout.training.estimators.gradient",
     "n_draws": "kscout.training.estimators.gradient",
     "non_greedy_loss": "kscout.training.policy_gradient",
     "returns_to_go": "kscout.training.policy_gradient",
@@ -101,6 +108,7 @@ __all__ = [
     "ReconstructorTraining",
     "Recording",
     "Sampler",
+    "action_draws",
     "advantages",
     "fit_fixed_order",
     "greedy_loss",
