@@ -12,6 +12,8 @@ from typer.main import get_command
 
 from kscout.cli import app
 from kscout.errors import DataError
+from kscout.evaluation.analyses import run_analysis
+from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.prepare import EvaluationSetting
 from kscout.evaluation.recording import _MOST_PIXELS, QUANTILES
 from kscout.figures.blocks import Prose, Section, Widget
@@ -74,6 +76,12 @@ def test_runs_alone_tell_which_command_makes_pictures_of_them(
     (code,) = [block.html for block in last.blocks if isinstance(block, Widget)]
     # Each has a network of its own, which no other policy learned for.
     assert "--reconstructor runs/greedy-seed0" in code and "greedy-seed1" not in code
+
+
+def test_a_page_of_analyses_alone_speaks_of_no_runs(results: Path, tmp_path: Path) -> None:
+    run_analysis(Cost(), [str(results / "greedy-seed0")], out=tmp_path / "analyses")
+    front = build_report([tmp_path / "analyses"]).front
+    assert (front.title, front.summary) == ("Analyses", ("Training.",))
 
 
 def test_captions_speak_of_intervals_only_where_there_are_any(tmp_path: Path) -> None:

@@ -157,6 +157,10 @@ def _front(found: Found, title: str | None) -> Front:
             facts={"Evaluations": str(len(evaluations)), "Protocol": protocols},
         )
     n_runs = len(found.runs)
+    if not n_runs:
+        titles = dict.fromkeys(table.title.lower() for _, table in found.tables if table.title)
+        told = ", ".join(titles) or "recorded acquisitions"
+        return Front(title or "Analyses", (f"{told[0].upper()}{told[1:]}.",))
     if n_runs != 1 or not found.runs[0].metrics:
         words = f"{n_runs} training run{'s' if n_runs != 1 else ''}, not yet compared on test data."
         return Front(title or "Training runs", (words,))
