@@ -31,7 +31,7 @@ from kscout.errors import KScoutError
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit code after SIGTERM, as a batch system sends it before it kills."""
-_COMPUTING = {"train", "evaluate", "analyze", "demo", "serve"}
+_COMPUTING = {"train", "evaluate", "analyze", "demo", "export", "serve"}
 """Commands that compute in this process."""
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
 
@@ -81,7 +81,7 @@ app.command()(evaluate)
 app.add_typer(analyze.app, name="analyze", help="The paper's analyses, on runs and results.")
 app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")
 app.command()(report)
-app.add_typer(export_app, name="export", help="Files to take away: scan tables.")
+app.add_typer(export_app, name="export", help="Files to take away: scan tables, ONNX.")
 app.command()(serve)
 app.command()(bench)
 

@@ -1,11 +1,14 @@
 """`kscout export`: files to take away."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kscout.cli.console import Commands, answer_console
+from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.errors import ConfigError
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
@@ -68,3 +71,38 @@ def order(
         table = tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
     table.write(out)
     answer_console().print(f"wrote {out}: {len(table.rows())} columns", soft_wrap=True)
+
+
+@app.command()
+def onnx(
+    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
+    out: Annotated[Path, typer.Option(help="The .onnx file.")],
+    n_rows: Annotated[int, typer.Option(min=2, help="Rows of the images.")],
+    n_cols: Annotated[int, typer.Option(min=2, help="Columns of the images.")],
+    policy: Annotated[
+        str | None, typer.Option(help="A run folder, a weights file or a zoo name.")
+    ] = None,
+    checked: Annotated[int, typer.Option(min=1, help="Slices drawn for the check.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Write reconstruction and policy as one ONNX graph, once onnxruntime agrees with torch.
+
+    Example: kscout export onnx --reconstructor knee-unet --policy knee-base-greedy --n-rows 128
+    --n-cols 128 --out knee.onnx
+    """
+    from kscout import policies, reconstruction
+    from kscout.export.onnx import export_onnx
+
+    loaded = None if policy is None else policies.load(policy)
+    found = export_onnx(
+        *(out, reconstruction.load(reconstructor), loaded),
+        n_rows=n_rows,
+        n_cols=n_cols,
+        n_checked=checked,
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+        return
+    told = f"wrote {out}: images agree to {found.image_error:.0e}"
+    told += "" if found.score_error is None else f", scores to {found.score_error:.0e}"
+    answer_console().print(f"{told} on {found.n_checked} slices", soft_wrap=True)
