@@ -19,7 +19,7 @@ from kscout.gym_env import AcquisitionEnv, AcquisitionVectorEnv
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    page for folder in (".", "docs", "benchmarks") for page in (ROOT / folder).glob("*.md")
+    page for folder in (".", "docs", "docs/*", "benchmarks") for page in ROOT.glob(f"{folder}/*.md")
 )
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 TEXTS = [*PAGES, *CONFIGS, *sorted((ROOT / "examples").glob("*.py")), ROOT / "Makefile"]

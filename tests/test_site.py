@@ -7,13 +7,17 @@ from pathlib import Path
 import yaml
 from markdown import Markdown
 
+from benchmarks.leaderboard import read_leaderboard
+from kscout.evaluation.statistics import bootstrap_interval
 from test_docs import PUBLIC
 from website.api import ROOMS, api_pages, members_of
 from website.command_line import command_line_page, commands, options_of, prose
+from website.drawings import DRAWINGS, MARKER, made_up_differences, palette, with_drawings
 from website.links import ROOT, outside_files, site_uri, source_of, with_site_links
+from website.results import result_drawings, results_page
 
 SETTINGS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-MADE = {"reference/cli.md"}
+MADE = {"reference/cli.md", "results/leaderboard.md"}
 NAVIGATION = yaml.safe_load(SETTINGS)["nav"]
 
 
@@ -95,3 +99,35 @@ def test_the_python_reference_has_what_documents_may_import() -> None:
     assert set(ROOMS) == PUBLIC
     assert {"evaluate", "rollout"} <= set(members_of("kscout"))
     assert all(members_of(room) for room in ROOMS)
+
+
+def test_every_drawing_has_its_place() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md")]
+    assert {name for text in texts for name, _ in MARKER.findall(text)} == set(DRAWINGS)
+
+
+def test_the_leaderboard_shows_every_record() -> None:
+    page, rows = results_page(), read_leaderboard()
+    for row in rows:
+        assert f"{row.ssim_mean:.4f}" in page
+        assert f"{row.difference_to_fixed:+.4f}" in page or row.interval is None
+        assert row.command in page
+    assert {name for name, _ in MARKER.findall(page)} == set(result_drawings())
+    assert len(result_drawings()) == len({row.place for row in rows})
+
+
+def test_drawings_have_colors_in_light_and_dark() -> None:
+    page = with_drawings("a <!-- drawing protocols: b --> c", lambda name: DRAWINGS[name]())
+    assert page.startswith("a <figure") and page.endswith("</figure> c")
+    used = set(re.findall(r"var\((--[\w-]+)\)", page))
+    for scheme in palette().splitlines():
+        assert used and used <= set(re.findall(r"(--[\w-]+):", scheme))
+    assert len(palette().splitlines()) == 2
+
+
+def test_the_intervals_of_the_drawing_disagree_as_its_page_says() -> None:
+    values, volumes = made_up_differences()
+    over_volumes = bootstrap_interval(values, volumes)
+    over_slices = bootstrap_interval(values, [f"{place}" for place in range(len(values))])
+    assert over_volumes is not None and over_slices is not None
+    assert over_volumes[0] < 0 < over_slices[0] < over_slices[1] < over_volumes[1]

@@ -9,12 +9,20 @@ from mkdocs.structure.pages import Page
 
 from website.api import api_pages, missing_members
 from website.command_line import command_line_page
+from website.drawings import DRAWINGS, palette, with_drawings
 from website.links import outside_files, with_site_links
+from website.results import result_drawings, results_page
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add what is made from the code and the records while the site is built."""
-    made = {"reference/cli.md": command_line_page(), **api_pages(), **outside_files()}
+    made = {
+        "palette.css": palette(),
+        "reference/cli.md": command_line_page(),
+        "results/leaderboard.md": results_page(),
+        **api_pages(),
+        **outside_files(),
+    }
     for uri, content in made.items():
         files.append(File.generated(config, uri, content=content))
     return files
@@ -31,3 +39,9 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
     if uri.startswith("reference/api/") and (lost := missing_members(Path(uri).stem, html)):
         raise PluginError(f"{uri} does not show {', '.join(lost)}; where are they defined?")
     return html
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Put drawings in their places, last of all: search need not read them."""
+    drawn = result_drawings() if page.file.src_uri == "results/leaderboard.md" else {}
+    return with_drawings(output, lambda name: drawn[name] if name in drawn else DRAWINGS[name]())
