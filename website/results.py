@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.leaderboard import LeaderboardRow, read_leaderboard
 from kscout.figures.curves import draw_final_differences
-from kscout.figures.series import Curve
+from kscout.figures.series import Curve, mark_oracle
 from kscout.names import POLICIES
 
 _HEAD = """# Leaderboard
@@ -17,6 +17,7 @@ Drawn from [benchmarks/leaderboard.json](../../benchmarks/leaderboard.json) whil
 built. All methods of a table were scored on the same images. Differences are to `fixed`, an order
 fitted on training data, with 95 % intervals over volumes
 ([statistics](../concepts/statistics.md)). Oracles use the ground truth: no scanner can run them.
+`gap closed` is the share of the way from `na-oracle` to `oracle`.
 The images are procedural knees and slices cut from a few real heads, not the paper's data;
 [Reproduce the paper](../reproduce.md) says what follows from that.
 """
@@ -68,7 +69,7 @@ def _section(name: str, rows: Sequence[LeaderboardRow]) -> str:
 
 <!-- drawing results-{name}: SSIM of each method minus that of the fixed order, with intervals -->
 
-| method | seeds | SSIM | minus `fixed` | share of the gap between NA oracle and oracle |
+| method | seeds | SSIM | minus `fixed` | gap closed |
 |---|---|---|---|---|
 {"".join(_line(row) for row in best)}
 ??? note "The commands that evaluate them again"
@@ -77,7 +78,7 @@ def _section(name: str, rows: Sequence[LeaderboardRow]) -> str:
 
 
 def _line(row: LeaderboardRow) -> str:
-    method = f"{row.method} (oracle)" if _is_oracle(row.method) else row.method
+    method = mark_oracle(row.method) if _is_oracle(row.method) else row.method
     spread = "" if row.ssim_std is None else f" ± {row.ssim_std:.4f}"
     compared = "0"
     if row.interval is not None:
