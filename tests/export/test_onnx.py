@@ -1,9 +1,11 @@
 """ONNX files hold the same networks: onnxruntime finds the images and scores of torch."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-import onnxruntime
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -12,7 +14,7 @@ from kscout import policies, reconstruction
 from kscout.cli import app
 from kscout.core import Measurement, Observation
 from kscout.errors import ConfigError
-from kscout.export.onnx import TOLERANCE, MagnitudeGraph, export_onnx
+from kscout.export.onnx import TOLERANCE, MagnitudeGraph, export_onnx, onnx_packages
 from kscout.physics.normalization import denormalize
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
@@ -40,7 +42,7 @@ def test_a_file_gives_images_and_scores_for_any_batch_and_coils(
     words += ["--policy", tmp_path / "conv.safetensors", "--n-rows", N_ROWS, "--n-cols", N_COLS]
     run = CliRunner().invoke(app, ["export", "onnx", *map(str, words), "--json"])
     assert run.exit_code == 0, run.exception
-    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    session = onnx_packages()[1].InferenceSession(str(out), providers=["CPUExecutionProvider"])
     told = json.loads(session.get_modelmeta().custom_metadata_map["kscout"])
     assert told == json.loads(run.stdout.splitlines()[-1])
     assert told["n_checked"] == 9 and told["image_error"] <= TOLERANCE >= told["score_error"]
@@ -55,6 +57,16 @@ def test_a_file_gives_images_and_scores_for_any_batch_and_coils(
         image, denormalize(found.image, found.mean, found.std), atol=1e-5, rtol=1e-4
     )
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_runtime_leaves_nothing_in_the_home_folder(tmp_path: Path) -> None:
+    """In a process of its own: it writes when it is imported."""
+    code = "from kscout.export.onnx import onnx_packages; onnx_packages()"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ORT_")}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    assert not [path for path in tmp_path.rglob("*") if "onnx" in path.name]
 
 
 def test_the_graph_computes_what_kscout_does(unchecked: None, generator: torch.Generator) -> None:

@@ -7,6 +7,7 @@ for most operations on complex numbers, which other networks are made of.
 
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,7 +116,7 @@ def export_onnx(
             f"{type(policy).__name__} looks at more than the image, which is not exported; export "
             "the paper's network (conv), or the reconstruction alone"
         )
-    onnx, runtime = _packages()
+    onnx, runtime = onnx_packages()
     graph = MagnitudeGraph(
         reconstructor.cpu().eval(), None if policy is None else policy.cpu().eval()
     )
@@ -132,7 +133,12 @@ def export_onnx(
     return facts
 
 
-def _packages() -> tuple[Any, Any]:
+def onnx_packages() -> tuple[Any, Any]:
+    """Return `onnx` and `onnxruntime`, which is kept from writing an identity into the home folder.
+
+    It does so when it is imported; turning its telemetry off by a call comes too late.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnx
         import onnxruntime
@@ -141,7 +147,6 @@ def _packages() -> tuple[Any, Any]:
         raise ConfigError(
             f"ONNX needs packages that are not installed ({error}); install kscout[onnx]"
         ) from error
-    onnxruntime.disable_telemetry_events()
     return onnx, onnxruntime
 
 
