@@ -2,9 +2,10 @@
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jaxtyping
 import pytest
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 
 # Here and in all that tests start: workers that share cores would wait for each other's threads.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+
+BROWSER_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def modules_with_shapes() -> list[str]:
@@ -99,3 +111,16 @@ def unchecked_if_slow(request: pytest.FixtureRequest) -> None:
 
 def _is_slow(node: pytest.Item | pytest.Collector) -> bool:
     return node.get_closest_marker("slow") is not None
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    path = next(filter(None, found), None)
+    if path is None:
+        pytest.skip("no Chromium found on this machine (Debian: apt-get install chromium)")
+    with driver.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=BROWSER_FLAGS)
+        yield launched
+        launched.close()

@@ -1,7 +1,5 @@
 """The page in a real browser: it fits, is quiet, fetches nothing, and the player plays."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +14,10 @@ from synthetic_results import make_acquisition, write_evaluation, write_run
 
 pytestmark = pytest.mark.browser
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
 _ROWS = tuple(Row((name, Measured(value))) for name, value in (("random", 0.5), ("greedy", 0.6)))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    path = next(filter(None, found), None)
-    if path is None:
-        pytest.skip("no Chromium found on this machine (Debian: apt-get install chromium)")
-    with driver.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
