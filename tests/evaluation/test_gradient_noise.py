@@ -42,7 +42,7 @@ def test_one_pass_has_no_spread_and_one_batch_no_ratio() -> None:
     mean, std = signal_to_noise(torch.tensor([[[1.0], [2.0]]]))
     assert mean == pytest.approx(3.0)
     assert math.isnan(std)
-    with pytest.raises(ConfigError, match="1 batches"):
+    with pytest.raises(ConfigError, match="1 batch of"):
         signal_to_noise(torch.ones(2, 1, 3))
 
 
