@@ -1,11 +1,14 @@
 """Small k-space of several coils, with the images and sensitivities that it was made of."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Complex64, Float
 from torch import Tensor
 
+from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.kinds import KSPACE
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
@@ -59,3 +62,14 @@ def coil_store(
             kspace = coil_kspace(3, n_coils, *size, seed=seed, noise=noise)
             writer.append(name.split("-")[0], name, kspace.numpy())
         return writer.finish()
+
+
+def imported(source: Path, name: str = "store", **settings: Any) -> Store:
+    """Import a file into a store beside it."""
+    return import_folder(source, source.parent / name, ImportSettings(**settings))
+
+
+def stored(store: Store) -> Complex64[np.ndarray, "slice coil row col"]:
+    """Return the k-space of all test slices."""
+    slices = store.split("test")
+    return slices.batch(torch.arange(len(slices))).kspace.numpy()

@@ -1,16 +1,15 @@
 """MRD files become the slices that their counters, flags and header tell of."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 import torch
 
-from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.store import Store
+from coil_data import imported, stored
 from kscout.errors import DataError
 from mrd_files import (
     CALIBRATION,
@@ -29,15 +28,7 @@ from mrd_files import (
     write,
 )
 
-
-def take(source: Path, name: str = "store", **settings: Any) -> Store:
-    settings = {"crop": (N_ROWS, N_COLS), **settings}
-    return import_folder(source, source.parent / name, ImportSettings(**settings))
-
-
-def stored(store: Store) -> np.ndarray:
-    slices = store.split("test")
-    return slices.batch(torch.arange(len(slices))).kspace.numpy()
+take = partial(imported, crop=(N_ROWS, N_COLS))
 
 
 @pytest.mark.parametrize("name", ["a.mrd", "a.h5"])

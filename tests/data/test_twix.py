@@ -1,15 +1,13 @@
 """Siemens raw data becomes the slices that its counters and flags tell of."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.store import Store
+from coil_data import imported, stored
 from kscout.errors import DataError
 from twix_files import (
     CALIBRATION,
@@ -29,15 +27,7 @@ from twix_files import (
     write,
 )
 
-
-def take(source: Path, name: str = "store", **settings: Any) -> Store:
-    settings = {"crop": (N_ROWS, N_COLS), **settings}
-    return import_folder(source, source.parent / name, ImportSettings(**settings))
-
-
-def stored(store: Store) -> np.ndarray:
-    slices = store.split("test")
-    return slices.batch(torch.arange(len(slices))).kspace.numpy()
+take = partial(imported, crop=(N_ROWS, N_COLS))
 
 
 def test_lines_become_slices(tmp_path: Path) -> None:
