@@ -105,6 +105,16 @@ def test_names_load_what_needs_no_training() -> None:
         load("unet")
 
 
+def test_a_folder_that_is_called_like_a_network_is_told_how_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "unet" / "weights.safetensors", UNet(n_channels=2, n_pools=1))
+    with pytest.raises(WeightsError, match=r"type \./unet"):
+        load("unet")
+    assert isinstance(load("./unet"), UNet)
+
+
 def test_a_trained_network_scores_as_in_the_reference(tmp_path: Path, golden: Golden) -> None:
     original = UNet()
     original.network.load_state_dict(golden.state("unet_trained", "trained_state"))

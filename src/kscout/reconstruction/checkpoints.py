@@ -45,10 +45,10 @@ def load_reconstructor(source: str | Path, *, device: torch.device | str) -> Rec
                 "train it and give the run folder"
             ) from error
         if is_learnable(reconstructor):
-            raise WeightsError(
-                f"{source} has no weights of its own; give the run folder or the file of a "
-                "trained one"
-            )
+            advice = "give the run folder or the file of a trained one"
+            if Path(source).is_dir():
+                advice = f"if you mean the folder of that name, type ./{source}"
+            raise WeightsError(f"{source} has no weights of its own; {advice}")
     else:
         path = zoo_path(source) or _weights_file(Path(source))
         weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
