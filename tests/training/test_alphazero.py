@@ -13,9 +13,10 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.policies.alphazero import AlphaZeroPolicy
 from kscout.runs import read_run
-from kscout.training.estimators.alphazero import Memory, Sizes, imitation_loss, slices_of_round
+from kscout.training.estimators.alphazero import Memory, Sizes, imitation_loss
 from kscout.training.estimators.tree_search import Episodes
 from kscout.training.policy import train_policies, train_policy
+from kscout.training.rounds import slices_of_round
 from kscout.weights import read_weights
 
 NETWORK = {"name": "alphazero", "n_channels": 2, "n_hidden": 8}

@@ -16,7 +16,7 @@ from kscout.cli import app
 from kscout.config import JointConfig, LearnedSampling
 from kscout.core import SliceBatch
 from kscout.data.store import Store
-from kscout.errors import ConfigError, KScoutError
+from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.names import POLICIES, SAMPLERS
 from kscout.policies.fixed import FixedOrder
@@ -67,6 +67,12 @@ def test_samplers_learn_when_they_are_due(runs: dict[str, Path]) -> None:
         assert run.metrics[-1]["n_sampler_updates"] == n_due
         if isinstance(training, LearnedSampling):
             assert training.n_sampler_updates == n_due
+
+
+def test_a_sampler_that_is_due_and_cannot_learn_is_told_so() -> None:
+    kind = SAMPLERS.resolve("outwards:Outwards")
+    with pytest.raises(RunError, match="Outwards says that it is due to learn"):
+        kind.update(object.__new__(kind), 0)
 
 
 @pytest.mark.parametrize("method", METHODS)

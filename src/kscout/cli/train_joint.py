@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kscout.cli.progress import tell_runs, training_progress
+from kscout.cli.train_policy import preset_acquisition
 from kscout.config import ACQUISITIONS, JointConfig, given, section, settle
 from kscout.errors import unknown_name
 from kscout.names import METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS
@@ -100,13 +101,8 @@ def resolve_joint(
     preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
 ) -> JointConfig:
     """Lay file, assignments and flags over the presets, the later ones winning."""
-    if preset not in ACQUISITIONS:
-        raise unknown_name("preset", preset, list(ACQUISITIONS))
     wanted = given(file, settings, flags)
-    acquisition = ACQUISITIONS[preset]
-    # Numbers of columns that a user names are meant for other sizes than the preset's, too.
-    if {"n_initial", "horizon", "initial"} & set(section(wanted, "acquisition")):
-        acquisition = replace(acquisition, size=None)
+    acquisition = preset_acquisition(preset, wanted)
     method = section(wanted, "training")["method"]
     if method not in SAMPLERS:
         raise unknown_name("sampler", str(method), list(SAMPLERS))

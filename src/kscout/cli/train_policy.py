@@ -11,6 +11,7 @@ from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.progress import tell_runs, training_progress
 from kscout.config import (
     ACQUISITIONS,
+    AcquisitionSetting,
     GreedyTraining,
     PolicyConfig,
     estimators_with,
@@ -190,13 +191,8 @@ def resolve_policy(
     preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
 ) -> PolicyConfig:
     """Lay file, assignments and flags over the presets, the later ones winning."""
-    if preset not in ACQUISITIONS:
-        raise unknown_name("preset", preset, list(ACQUISITIONS))
     wanted = given(file, settings, flags)
-    acquisition = ACQUISITIONS[preset]
-    # Numbers of columns that a user names are meant for other sizes than the preset's, too.
-    if {"n_initial", "horizon", "initial"} & set(section(wanted, "acquisition")):
-        acquisition = replace(acquisition, size=None)
+    acquisition = preset_acquisition(preset, wanted)
     method = str(section(wanted, "training").get("method"))
     base = PolicyConfig.of(method if method in ESTIMATORS else GreedyTraining.method)
     training = base.training
@@ -208,6 +204,17 @@ def resolve_policy(
                 f"leave it out, or use --method {others[0]}"
             )
     return settle(replace(base, acquisition=acquisition), file, settings, flags)
+
+
+def preset_acquisition(preset: str, wanted: dict[str, Any]) -> AcquisitionSetting:
+    """Return the start and budget of a preset, for any size where the user names columns."""
+    if preset not in ACQUISITIONS:
+        raise unknown_name("preset", preset, list(ACQUISITIONS))
+    acquisition = ACQUISITIONS[preset]
+    # Numbers of columns that a user names are meant for other sizes than the preset's, too.
+    if {"n_initial", "horizon", "initial"} & set(section(wanted, "acquisition")):
+        acquisition = replace(acquisition, size=None)
+    return acquisition
 
 
 def vary(

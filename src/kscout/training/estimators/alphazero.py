@@ -38,6 +38,7 @@ from kscout.training.estimators.tree_search import (
     SearchRule,
     search_episodes,
 )
+from kscout.training.rounds import slices_of_round
 
 N_TREES = {"cpu": 16, "cuda": 256}
 """Slices searched at once, by kind of device; does not change results."""
@@ -257,19 +258,6 @@ def imitation_loss(
     """Return the mean cross-entropy `-sum_a pi(a) log p(a)`, pi the shares of the visits."""
     shares = visits / visits.sum(dim=-1, keepdim=True)
     return -(shares * log_probabilities).sum(dim=-1).mean()
-
-
-def slices_of_round(
-    seed: int, epoch: int, n_episodes: int, *, n_slices: int, purpose: str = "order"
-) -> Int[Tensor, " n"]:
-    """Return the slices that a round acquires: rounds go through shuffled passes of all slices."""
-    begin = (epoch - 1) * n_episodes
-    passes = [
-        torch.randperm(n_slices, generator=keyed_generator(purpose, seed, number))
-        for number in range(begin // n_slices, (begin + n_episodes - 1) // n_slices + 1)
-    ]
-    first = begin % n_slices
-    return torch.cat(passes)[first : first + n_episodes]
 
 
 def _training(config: PolicyConfig) -> AlphaZeroTraining:

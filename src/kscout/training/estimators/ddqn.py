@@ -30,7 +30,7 @@ from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
-from kscout.training.estimators.alphazero import slices_of_round
+from kscout.training.rounds import slices_of_round
 
 N_AT_ONCE = {"cpu": 16, "cuda": 256}
 """Slices acquired at once, by kind of device; does not change results."""

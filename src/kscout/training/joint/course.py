@@ -18,13 +18,13 @@ from kscout.data.slices import SliceSet
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
-from kscout.training.estimators.alphazero import slices_of_round
 from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
 from kscout.training.joint.straight_through import take_step
 from kscout.training.loop import Course, EpochResult, OnStep
 from kscout.training.reconstructor import training_loss
+from kscout.training.rounds import slices_of_round
 from kscout.training.trainee import Trainee
 
 JointTrainee = Trainee[Pair, JointConfig]

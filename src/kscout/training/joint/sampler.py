@@ -13,6 +13,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import AcquisitionSetting, JointConfig, JointTraining
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.errors import RunError
 from kscout.physics.sampling import start_mask
 from kscout.training.policy import new_policy
 
@@ -101,7 +102,10 @@ class Sampler(ABC):
         Args:
             number: updates before this one.
         """
-        raise NotImplementedError
+        raise RunError(
+            f"{type(self).__name__} says that it is due to learn and does not say how; give it "
+            "`update`, or leave `is_due` as it is"
+        )
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must hold besides weights and optimizer."""

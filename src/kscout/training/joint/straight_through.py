@@ -40,8 +40,8 @@ from kscout.physics.coils import combined
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
-from kscout.training.estimators.alphazero import slices_of_round
 from kscout.training.joint.sampler import Sampler, without_image
+from kscout.training.rounds import slices_of_round
 
 
 def drawn_through(
