@@ -15,8 +15,8 @@ import pytest
 
 from kscout.data import formats
 from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.importing.volumes import FORMATS, VolumeFile, find_volumes, read_volume
 from kscout.data.store import Store
-from kscout.data.volumes import FORMATS, VolumeFile, find_volumes, read_volume
 from kscout.errors import DataError
 
 IMAGES = np.random.default_rng(0).random((3, 9, 9), dtype=np.float32)
@@ -199,7 +199,7 @@ def test_whatever_a_library_raises_is_told(
     source = write_source(tmp_path / "source")
     (source / "bad.odd").touch()
     entry = formats.FORMATS["numpy"]
-    monkeypatch.setattr("kscout.data.volumes.SUFFIXES", {".npy": "numpy", ".odd": "odd"})
+    monkeypatch.setattr("kscout.data.importing.volumes.SUFFIXES", {".npy": "numpy", ".odd": "odd"})
     monkeypatch.setitem(FORMATS, "odd", type(entry)(f"{__name__}:read", "an odd format"))  # type: ignore[arg-type]
     monkeypatch.setattr(f"{__name__}.read", read, raising=False)
     _, reason = imported(source, tmp_path / "store")

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from golden_numbers import Golden
-from kscout.data.cutting import center_crop, middle_slices, zero_pad
 from kscout.data.formats.hdf5 import read_hdf5
 from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.splits import sample_volumes
-from kscout.data.volumes import VolumeFile, read_volume
+from kscout.data.importing.cutting import center_crop, middle_slices, zero_pad
+from kscout.data.importing.splits import sample_volumes
+from kscout.data.importing.volumes import VolumeFile, read_volume
 from kscout.errors import DataError
 from kscout.names import IMPORT_PRESETS
 

@@ -13,10 +13,10 @@ import torch
 from matplotlib.image import imread
 
 from coil_data import coil_kspace
-from kscout.data import importing_kspace
 from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.importing import kspace as importing_kspace
+from kscout.data.importing.kspace_cutting import Cutting
 from kscout.data.info import describe
-from kscout.data.kspace_cutting import Cutting
 from kscout.data.montage import save_montage
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError

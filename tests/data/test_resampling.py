@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from data.test_volumes import write_dicom
 from kscout.cli.data import app
 from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.resampling import resample, resampled_size
-from kscout.data.volumes import find_volumes, read_volume
+from kscout.data.importing.resampling import resample, resampled_size
+from kscout.data.importing.volumes import find_volumes, read_volume
 from kscout.errors import ConfigError, DataError
 
 OLD_MM, NEW_MM = (0.9, 1.3), (2.0, 0.8)

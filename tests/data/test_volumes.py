@@ -9,7 +9,7 @@ import pytest
 
 from kscout.data.formats import Scan
 from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.volumes import VolumeFile, find_volumes, read_volume
+from kscout.data.importing.volumes import VolumeFile, find_volumes, read_volume
 from kscout.errors import DataError
 
 STACK = np.random.default_rng(0).random((3, 9, 11), dtype=np.float32)

@@ -26,7 +26,7 @@ _MODULES = [
     *("torch._dynamo", "matplotlib.pyplot", "nibabel", "pydicom", "pydicom.pixels", "h5py"),
     *("kscout.training.reconstructor", "kscout.training.policy", "kscout.evaluation.compare"),
     *("kscout.evaluation.analyses", "kscout.report.build", "kscout.data.generate", "kscout.cli"),
-    *("kscout.data.importing", "kscout.data.montage", "kscout.campaign.state"),
+    *("kscout.data.importing.folder", "kscout.data.montage", "kscout.campaign.state"),
     *("kscout.cli.campaign_display", "kscout.data.makers.knee"),
     *(f"matplotlib.backends.backend_{name}" for name in ("agg", "pdf", "svg")),
 ]

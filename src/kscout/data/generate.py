@@ -11,7 +11,6 @@ from typing import Any, final
 from platformdirs import user_cache_path
 
 from kscout.data.formats import amount
-from kscout.data.importing import OnVolume
 from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.makers.coils import Receiver
 from kscout.data.makers.heads import Head, HeadSplit, download_heads, load_heads, split_heads
@@ -19,7 +18,7 @@ from kscout.data.makers.parallel import make_volumes
 from kscout.data.makers.scanner import check_request
 from kscout.data.manifest import SPLITS
 from kscout.data.store import Store, unfinished_path
-from kscout.data.store_writer import StoreWriter, finished_store
+from kscout.data.store_writer import OnVolume, StoreWriter, finished_store
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import SOURCES, PhaseEncoding, check_target
 

@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from typing import Any
 
+from kscout.data.importing.resampling import Spacing, resampled_size
 from kscout.data.manifest import ArrayRecord, Geometry
-from kscout.data.resampling import Spacing, resampled_size
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 

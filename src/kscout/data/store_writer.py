@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -25,6 +25,9 @@ from kscout.data.manifest import (
 from kscout.data.recipes import difference, is_alike, refuses_bad
 from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
+
+OnVolume = Callable[[int, int, str], None]
+"""Called after each volume with the number done, the number in all, and the volume's name."""
 
 
 @final

@@ -12,11 +12,11 @@ from kscout.data.contents import CHUNK_BYTES
 from kscout.data.formats import reading
 from kscout.data.formats.hdf5 import holds_kspace
 from kscout.data.formats.raw import RawScan, Slices
-from kscout.data.import_settings import ImportSettings
-from kscout.data.importing_images import kept_slices
-from kscout.data.kspace_cutting import Cutting
+from kscout.data.importing.images import kept_slices
+from kscout.data.importing.kspace_cutting import Cutting
+from kscout.data.importing.settings import ImportSettings
+from kscout.data.importing.volumes import VolumeFile, find_volumes, read_raw
 from kscout.data.store_writer import StoreWriter
-from kscout.data.volumes import VolumeFile, find_volumes, read_raw
 from kscout.errors import DataError
 
 Filled = Bool[np.ndarray, " col"]

@@ -3,31 +3,26 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from kscout.data.cutting import WrongSizeError
 from kscout.data.formats import printable
-from kscout.data.import_settings import ImportSettings, told
-from kscout.data.importing_images import fitting_size, single_images, store_images
-from kscout.data.importing_kspace import caveats, is_kspace, store_kspace
+from kscout.data.importing.cutting import WrongSizeError
+from kscout.data.importing.images import fitting_size, single_images, store_images
+from kscout.data.importing.kspace import caveats, is_kspace, store_kspace
+from kscout.data.importing.settings import ImportSettings, told
+from kscout.data.importing.splits import Assignment, assign_splits
+from kscout.data.importing.volumes import VolumeFile, relative
 from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.manifest import SPLITS
-from kscout.data.splits import Assignment, assign_splits
 from kscout.data.store import WAYS_TO_SPLIT, Store
-from kscout.data.store_writer import StoreWriter, finished_store
-from kscout.data.volumes import VolumeFile, relative
+from kscout.data.store_writer import OnVolume, StoreWriter, finished_store
 from kscout.errors import DataError
 from kscout.metrics import PSNR_CEILING
 
-__all__ = ["ImportSettings", "OnVolume", "import_folder"]
-
 logger = logging.getLogger(__name__)
-
-OnVolume = Callable[[int, int, str], None]
-"""Called after each volume with the number done, the number in all, and the volume's name."""
 
 
 def import_folder(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kscout.data.cutting import (
+from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, printable, reading
+from kscout.data.formats.hdf5 import TARGET_KEYS
+from kscout.data.importing.cutting import (
     Cut,
     Size,
     check_pixels,
@@ -15,13 +17,11 @@ from kscout.data.cutting import (
     middle_slices,
     sides,
 )
-from kscout.data.formats import LARGEST_SIDE, Scan, Stack, check_memory, printable, reading
-from kscout.data.formats.hdf5 import TARGET_KEYS
-from kscout.data.import_settings import ImportSettings, told
+from kscout.data.importing.resampling import Resampled, Spacing, resample, resampled_size
+from kscout.data.importing.settings import ImportSettings, told
+from kscout.data.importing.volumes import VolumeFile, read_volume
 from kscout.data.manifest import Geometry
-from kscout.data.resampling import Resampled, Spacing, resample, resampled_size
 from kscout.data.store_writer import StoreWriter
-from kscout.data.volumes import VolumeFile, read_volume
 from kscout.errors import DataError
 
 _LOOKED_AT = 20

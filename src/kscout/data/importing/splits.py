@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, final
 
-from kscout.data.foreign import why_no_volumes
 from kscout.data.formats import printable
+from kscout.data.importing.foreign import why_no_volumes
+from kscout.data.importing.volumes import RAW_SUFFIXES, SUFFIXES, VolumeFile, find_volumes
 from kscout.data.manifest import SPLITS
-from kscout.data.volumes import RAW_SUFFIXES, SUFFIXES, VolumeFile, find_volumes
 from kscout.errors import DataError
 from kscout.files import read_bytes
 from kscout.names import IMPORT_PRESETS

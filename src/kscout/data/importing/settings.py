@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from kscout.data.cutting import Size, sides
 from kscout.data.formats import LARGEST_SIDE
+from kscout.data.importing.cutting import Size, sides
 from kscout.errors import ConfigError
 from kscout.names import Origin, PhaseEncoding, Plane, check_target
 

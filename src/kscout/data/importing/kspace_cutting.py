@@ -7,9 +7,9 @@ from typing import final
 import numpy as np
 from jaxtyping import Bool, Complex64
 
-from kscout.data.cutting import Size, sides
 from kscout.data.formats.raw import RawScan, Slices
-from kscout.data.import_settings import ImportSettings, told
+from kscout.data.importing.cutting import Size, sides
+from kscout.data.importing.settings import ImportSettings, told
 from kscout.data.manifest import Geometry
 from kscout.data.transforms import to_images, to_kspace
 from kscout.errors import DataError
