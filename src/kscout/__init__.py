@@ -1,7 +1,12 @@
 """kscout learns which k-space column an MRI scanner should measure next.
 
+    store = kscout.make_store("stores/knee", MakeSettings(kind="knee", size=64))
+    run = kscout.train_policy(config, store, "zero-filled", "runs/policy")
+    kscout.evaluate(["random", "fixed", "runs/policy"], store, "zero-filled", setting)
+
 What is public is what `dir(kscout)` shows and what its rooms export in `__all__`. All of it loads
-on first use, so that `import kscout` does not wait for torch.
+on first use, so that `import kscout` does not wait for torch. In a notebook a store shows its
+slices, a run its learning curve, and an evaluation its table.
 """
 
 from typing import TYPE_CHECKING
@@ -13,14 +18,26 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from kscout.acquisition.rollout import rollout
     from kscout.contracts import check_policy, check_reconstructor
+    from kscout.data.generate import make_store
+    from kscout.data.store import Store
     from kscout.evaluation.compare import evaluate
     from kscout.names import use
+    from kscout.runs import read_run
+    from kscout.training.joint.train import train_joint
+    from kscout.training.policy import train_policy
+    from kscout.training.reconstructor import train_reconstructor
 
-_FUNCTIONS = {
+_NAMES = {
+    "Store": "kscout.data.store",
     "check_policy": "kscout.contracts",
     "check_reconstructor": "kscout.contracts",
     "evaluate": "kscout.evaluation.compare",
+    "make_store": "kscout.data.generate",
+    "read_run": "kscout.runs",
     "rollout": "kscout.acquisition.rollout",
+    "train_joint": "kscout.training.joint.train",
+    "train_policy": "kscout.training.policy",
+    "train_reconstructor": "kscout.training.reconstructor",
     "use": "kscout.names",
 }
 _ROOMS = (
@@ -35,16 +52,22 @@ _ROOMS = (
     "reconstruction",
     "training",
 )
-_PLACES = {**_FUNCTIONS, **{room: f"kscout.{room}" for room in _ROOMS}}
+_PLACES = {**_NAMES, **{room: f"kscout.{room}" for room in _ROOMS}}
 
 __getattr__, _names = on_first_use(__name__, _PLACES)
 
 __all__ = [
+    "Store",
     "__version__",
     "check_policy",
     "check_reconstructor",
     "evaluate",
+    "make_store",
+    "read_run",
     "rollout",
+    "train_joint",
+    "train_policy",
+    "train_reconstructor",
     "use",
     *_ROOMS,
 ]

@@ -16,10 +16,11 @@ from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.prepare import EvaluationSetting
 from kscout.evaluation.recording import _MOST_PIXELS, QUANTILES
+from kscout.evaluation.tables import policy_table
 from kscout.figures.blocks import Prose, Section, Widget
 from kscout.player import save_acquisition
 from kscout.report.build import PICTURE_BYTES, build_report, write_report
-from kscout.report.evaluations import facts_html, policy_table
+from kscout.report.evaluations import facts_html
 from kscout.report.page import Front, write_page
 from synthetic_results import make_acquisition, make_summary, write_evaluation, write_run
 

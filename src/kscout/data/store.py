@@ -30,6 +30,9 @@ WAYS_TO_SPLIT = (
     "import at least 3 volumes with --held-out above 0, or name splits by --splits or by folders"
 )
 
+_N_SHOWN = 12
+"""Slices of a store that a notebook shows."""
+
 
 @final
 @dataclass(frozen=True)
@@ -80,6 +83,22 @@ class Store:
     def kind(self) -> Kind:
         """What every array of the store holds."""
         return kind_of(self.manifest.kind, self.manifest.target)
+
+    def _repr_html_(self) -> str:
+        from kscout.figures.notebook import pictures_html
+
+        counts = ", ".join(f"{count} {split}" for split, count in self.manifest.splits.items())
+        slices = self._shown()
+        _, n_rows, n_cols = slices.shape
+        coils = f", {slices.shape[0]} coils" if self.kind.name == KSPACE.name else ""
+        told = f"{self.name}: {counts} slices of {n_rows}×{n_cols}{coils}"
+        shown = slices.magnitudes() / slices.data_range[:, None, None]
+        return pictures_html(told, shown.clamp(0, 1).numpy())
+
+    def _shown(self) -> SliceSet:
+        """Return a few slices of the first split, spread over its volumes."""
+        first = self.manifest.arrays[0]
+        return self.measured(first.split, size=first.size, lazy=True).sample(_N_SHOWN)
 
     def split(
         self, name: str, *, size: int | tuple[int, int] | None = None, lazy: bool | None = None

@@ -53,6 +53,9 @@ class Evaluation:
         """The content of `summary.json`, as plain tables."""
         return to_table(self.found, nulls=True)
 
+    def _repr_html_(self) -> str:
+        return self.found._repr_html_()
+
 
 def evaluate(
     policies: Sequence[Wanted],

@@ -14,7 +14,8 @@ from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.run_names import run_label, seed_in, without_seed
 from kscout.evaluation.summary import Training
 from kscout.names import POLICIES
-from kscout.runs import CONFIG, check_settings, read_run
+from kscout.runs import CONFIG, read_run
+from kscout.runs.required import check_settings
 from kscout.weights import is_safetensors, policy_file, read_weights
 from kscout.zoo import as_shipped, zoo_names, zoo_path
 

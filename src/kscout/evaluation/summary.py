@@ -236,6 +236,13 @@ class Summary(Conditions):
     comparisons: tuple[Comparison, ...]
     headroom: Headroom
 
+    def _repr_html_(self) -> str:
+        from kscout.evaluation.tables import policy_table
+        from kscout.figures.notebook import card
+        from kscout.figures.tables import to_html
+
+        return card(to_html(policy_table(self)))
+
     @property
     def scored_on(self) -> str:
         """Slices and volumes in words."""

@@ -21,8 +21,9 @@ from PIL import Image
 from kscout.figures.series import GRID, INK, PAPER, QUIET, SERIES
 from kscout.files import write_text, written_whole
 
-_VARIABLES = {INK: "var(--ink)", QUIET: "var(--quiet)", GRID: "var(--grid)", PAPER: "var(--paper)"}
-_VARIABLES |= {color: f"var(--series-{index})" for index, color in enumerate(SERIES, start=1)}
+COLORS = {"--ink": INK, "--quiet": QUIET, "--grid": GRID, "--paper": PAPER}
+COLORS |= {f"--series-{index}": color for index, color in enumerate(SERIES, start=1)}
+"""What drawings are drawn in, by the variables of pages."""
 _BACKENDS = {"png": "agg", "pdf": "pdf", "svg": "svg"}
 _LARGE_PICTURE = 3_000
 """Bytes of a picture inside a figure above which a page encodes it anew."""
@@ -123,8 +124,8 @@ def to_inline_svg(figure: Figure, *, name: str, label: str) -> str:
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{own}-\1)", text)
     text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
     text = re.sub(r"font: ([\d.]+px) [^;\"]+", r"font-size: \1", text)
-    for color, variable in _VARIABLES.items():
-        text = text.replace(color, variable)
+    for variable, color in COLORS.items():
+        text = text.replace(color, f"var({variable})")
     return text.replace("<svg", f'<svg role="img" aria-label="{_attribute(label)}"', 1)
 
 

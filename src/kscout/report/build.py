@@ -8,6 +8,7 @@ from typing import final
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Material, Page
 from kscout.evaluation.summary import EvaluationFolder
+from kscout.evaluation.tables import overview_table
 from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
@@ -15,7 +16,7 @@ from kscout.files import locked, write_text
 from kscout.names import ANALYSES
 from kscout.player import acquisition_player
 from kscout.report.commands import how_to_see
-from kscout.report.evaluations import curves_of, overview_table, result_parts
+from kscout.report.evaluations import curves_of, result_parts
 from kscout.report.folders import Found, search
 from kscout.report.page import Front, save_figures, tables_of, write_page
 from kscout.report.words import tell_comparison, tell_comparisons, tell_overall

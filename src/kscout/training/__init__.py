@@ -14,6 +14,7 @@ from kscout.exports import on_first_use
 if TYPE_CHECKING:
     from kscout.config import (
         ACQUISITIONS,
+        AcquisitionSetting,
         Component,
         DenseTraining,
         GradientTraining,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "ACQUISITIONS": "kscout.config",
+    "AcquisitionSetting": "kscout.config",
     "Batch": "kscout.training.estimators.gradient",
     "Component": "kscout.config",
     "DenseTraining": "kscout.config",
@@ -87,6 +89,7 @@ __getattr__, __dir__ = on_first_use(__name__, _PLACES)
 
 __all__ = [
     "ACQUISITIONS",
+    "AcquisitionSetting",
     "Batch",
     "Component",
     "DenseTraining",

@@ -23,24 +23,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, final
+from typing import Any, TypeGuard, final
 
 from kscout.config import (
     Config,
     PolicyTraining,
     differences,
     load,
-    read,
     read_file,
     save,
     to_toml,
     told,
     training_of,
 )
-from kscout.config.bounds import REST
 from kscout.errors import ConfigError, RunError
 from kscout.files import LOCK, now, read_bytes, take_lock, write_json, write_text
 from kscout.provenance import Provenance, describe, warn_of_other_bits
+from kscout.runs.required import Done, Settings, read_checked
 
 CONFIG, PROVENANCE, METRICS, DONE = "config.toml", "provenance.json", "metrics.jsonl", "done.json"
 
@@ -227,6 +226,11 @@ class RunRecord:
     def is_finished(self) -> bool:
         return self.done is not None
 
+    def _repr_html_(self) -> str:
+        from kscout.figures.notebook import training_html
+
+        return training_html(self.path.name, self.kind, self.metrics)
+
 
 def read_run(path: Path | str) -> RunRecord:
     """Read a run folder, finished or not."""
@@ -236,7 +240,7 @@ def read_run(path: Path | str) -> RunRecord:
     done = path / DONE
     return RunRecord(
         path=path,
-        config=_read_checked(_Settings, path / CONFIG),
+        config=read_checked(Settings, path / CONFIG),
         provenance=_read_provenance(path),
         metrics=read_metrics(path),
         done=read_file(done, error=RunError) if done.exists() else None,
@@ -269,68 +273,6 @@ def _is_epoch(record: object) -> TypeGuard[Record]:
         and type(record.get("epoch")) is int
         and all(isinstance(value, int | float) for value in record.values())
     )
-
-
-@final
-@dataclass(frozen=True)
-class _Training:
-    seed: int
-    method: str | None = None
-    protocol: str | None = None
-    n_trajectories: int | None = None
-    gamma: float | None = None
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
-
-
-@final
-@dataclass(frozen=True)
-class _Acquisition:
-    n_initial: int
-    horizon: int
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
-
-
-@final
-@dataclass(frozen=True)
-class _Settings:
-    """What tables and figures take from the settings of a run, of any estimator and version."""
-
-    kind: Literal["reconstructor", "policy", "joint"]
-    training: _Training
-    acquisition: _Acquisition | None = None
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
-
-
-@final
-@dataclass(frozen=True)
-class _Done:
-    best_epoch: int
-    best_val_ssim: float
-    others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
-
-
-def check_settings(table: Record, file: Path) -> None:
-    """Refuse settings of a run in which something is amiss that tables and figures need.
-
-    Args:
-        table: the settings, with the run's kind.
-        file: where they were found.
-    """
-    _check(_Settings, table, file)
-
-
-def _read_checked(kind: type[_Settings | _Done], file: Path) -> Record:
-    """Return a file as plain tables in which everything is there that others ask for."""
-    table = read_file(file, error=RunError)
-    _check(kind, table, file)
-    return table
-
-
-def _check(kind: type[_Settings | _Done], table: Record, file: Path) -> None:
-    try:
-        read(kind, table)
-    except ConfigError as error:
-        raise RunError(f"{file} is damaged ({error}); restore it") from error
 
 
 def epoch_path(path: Path, epoch: int) -> Path:
@@ -377,7 +319,7 @@ def _check_whole(path: Path) -> None:
     gone = [name for name in ("weights.safetensors", METRICS) if not (path / name).is_file()]
     if not (path / DONE).exists():
         return
-    _read_checked(_Done, path / DONE)
+    read_checked(Done, path / DONE)
     if gone:
         raise RunError(
             f"{path} is finished, but its {gone[0]} is gone; restore it, or delete the folder to "

@@ -1,0 +1,75 @@
+"""What stores, runs and evaluations show in a notebook: HTML that needs nothing around it.
+
+Colors are those of the page where it has the variables of reports, else those of paper and ink.
+"""
+
+import base64
+import io
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+from PIL import Image
+
+from kscout.figures.curves import draw_curves
+from kscout.figures.png import montage
+from kscout.figures.series import Curve
+from kscout.figures.style import COLORS, to_inline_svg
+
+_STYLE = (
+    "background: var(--paper, {paper}); color: var(--ink, {ink}); padding: .6em; width: {width}"
+)
+
+
+def card(html: str, *, width: str = "fit-content") -> str:
+    """Return HTML on a sheet of its own, so that its ink can be read on any page.
+
+    Args:
+        html: what stands on it.
+        width: of the sheet, as style sheets write it.
+    """
+    style = _STYLE.format(paper=COLORS["--paper"], ink=COLORS["--ink"], width=width)
+    colored = re.sub(
+        r"var\((--[\w-]+)\)", lambda found: f"var({found[1]}, {COLORS[found[1]]})", html
+    )
+    return f'<div class="drawing" style="{style}">{colored}</div>'
+
+
+def pictures_html(told: str, pictures: Float32[np.ndarray, "slice row col"]) -> str:
+    """Return pictures between 0 (black) and 1 (white) side by side under a line of text."""
+    levels = np.rint(montage(pictures) * 255).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(levels).save(buffer, format="WEBP", quality=80)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    image = f'<img alt="{escape(told)}" src="data:image/webp;base64,{data}">'
+    return card(f"<p>{escape(told)}</p>{image}")
+
+
+def training_html(name: str, kind: str, metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the learning curve of a run under a line of text.
+
+    Args:
+        name: of the run.
+        kind: what was trained.
+        metrics: its lines of `metrics.jsonl`.
+    """
+    curves = [_curve(name, series, metrics) for series in ("train_ssim", "val_ssim")]
+    if not len(curves[1].x):
+        return card(f"<p>{escape(name)}: {kind}, no epoch yet</p>")
+    best = int(np.argmax(curves[1].mean))
+    told = (
+        f"{name}: {kind}, {len(metrics)} {'epoch' if len(metrics) == 1 else 'epochs'}, best "
+        f"validation SSIM {curves[1].mean[best]:.4f} in epoch {curves[1].x[best]:.0f}"
+    )
+    figure = draw_curves(*([curve] if len(curve.x) else [] for curve in curves))
+    svg = to_inline_svg(figure, name=f"{kind} {name}", label=told)
+    return card(f"<p>{escape(told)}</p>{svg}", width="42em")
+
+
+def _curve(name: str, series: str, metrics: Sequence[Mapping[str, Any]]) -> Curve:
+    points = [(line["epoch"], line[series]) for line in metrics if series in line]
+    epochs, values = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    return Curve(name, epochs, values)

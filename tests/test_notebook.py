@@ -1,0 +1,96 @@
+"""In a notebook: public names show themselves, and ten lines reach a trained policy."""
+
+import base64
+import io
+import pydoc
+import re
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import kscout
+from kscout.data import KINDS, StoreWriter
+from kscout.figures.notebook import training_html
+from kscout.figures.style import COLORS
+from synthetic_results import make_summary
+
+TEN_LINES = """
+import kscout
+from kscout.data import MakeSettings
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting
+from kscout.training import AcquisitionSetting, GreedyTraining, PolicyConfig
+settings = MakeSettings(kind="knee", volumes=(2, 1, 2), slices=2, size=64)
+store = kscout.make_store("stores/knee", settings)
+config = PolicyConfig(acquisition=AcquisitionSetting(8, 3), training=GreedyTraining(n_epochs=1))
+run = kscout.train_policy(config, store, "zero-filled", "runs/policy")
+plan = EvaluationSetting(AcquisitionPlan(n_initial=8, horizon=3))
+found = kscout.evaluate(["random", "runs/policy"], store, "zero-filled", plan)
+""".strip()
+
+
+def pictures(html: str) -> list[Image.Image]:
+    data = re.findall(r'src="data:image/webp;base64,([^"]+)"', html)
+    return [Image.open(io.BytesIO(base64.b64decode(one))) for one in data]
+
+
+def test_ten_lines_reach_a_trained_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(TEN_LINES.splitlines()) == 10
+    names: dict[str, object] = {}
+    exec(TEN_LINES, names)
+    store, run, found = (names[name]._repr_html_() for name in ("store", "run", "found"))  # type: ignore[attr-defined]
+    assert "4 train, 2 val, 4 test slices of 64×64" in store
+    assert pictures(store)[0].width == 3 * 64 + 2 * 2
+    assert "policy: policy, 1 epoch, best validation SSIM" in run and "<svg" in run
+    assert "random" in found and "<table>" in found
+
+
+@pytest.mark.parametrize(("n_coils", "words"), [(None, "5 test slices of 9×11"), (3, "3 coils")])
+def test_a_store_shows_slices_of_any_kind(tmp_path: Path, n_coils: int | None, words: str) -> None:
+    shape = (5, 9, 11) if n_coils is None else (5, n_coils, 9, 11)
+    values = np.random.default_rng(0).random(shape, dtype=np.float32)
+    kind, values = ("images", values) if n_coils is None else ("kspace", values + 0j)
+    with StoreWriter(tmp_path / "store", {}, kind=KINDS[kind]) as writer:
+        writer.append("test", "volume", values)
+        html = writer.finish()._repr_html_()
+    assert words in html
+    assert pictures(html)[0].size == (3 * 11 + 2 * 2, 2 * 9 + 2)
+
+
+def test_an_evaluation_shows_the_table_of_its_report() -> None:
+    summary = make_summary()
+    html = summary._repr_html_()
+    for policy in summary.policies:
+        assert f">{policy.policy}</th>" in html
+        assert f"{policy.ssim:.4f}" in html
+
+
+def test_a_run_without_an_epoch_says_so() -> None:
+    assert "no epoch yet" in training_html("run", "policy", [])
+
+
+def test_every_color_has_a_value_outside_of_reports() -> None:
+    html = training_html("run", "policy", [{"epoch": 1, "train_ssim": 0.5, "val_ssim": 0.6}])
+    assert not re.findall(r"var\(--[\w-]+\)", html)
+    assert {(name, COLORS[name]) for name in ("--ink", "--series-1")} <= set(
+        re.findall(r"var\((--[\w-]+), (#\w+)\)", html)
+    )
+
+
+def test_names_of_runs_cannot_speak_to_the_page() -> None:
+    html = training_html("<b>", "policy", [{"epoch": 1, "val_ssim": 0.6}])
+    assert "<b>" not in html and "&lt;b&gt;" in html
+
+
+def test_help_and_dir_show_the_public_names() -> None:
+    shown = pydoc.render_doc(kscout, renderer=pydoc.plaintext)
+    assert set(kscout.__all__) == set(dir(kscout))
+    for name in kscout.__all__:
+        value = getattr(kscout, name)
+        if callable(value):
+            assert re.search(rf"^    (class )?{name}\(", shown, flags=re.MULTILINE), name
+        elif isinstance(value, ModuleType):
+            assert re.search(rf"^    {name}\b", shown, flags=re.MULTILINE), name
