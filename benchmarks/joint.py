@@ -3,6 +3,7 @@
     python benchmarks/joint.py --arm dense --seed 0 --data stores/knee        # train, evaluate
     python benchmarks/joint.py --arm dense --seed 0 --horizon knee-8x --minutes 8
     python benchmarks/joint.py --table                # pair the records; what was not run is listed
+    python benchmarks/tables.py                       # the same into docs/joint.md
     python benchmarks/joint.py --enter                # enter them into leaderboard.json
 
 All arms start from the same network and take the same updates of the same size from the same
@@ -27,10 +28,9 @@ from joint_records import (
     leaderboard_rows,
     read_records,
     table,
-    volumes_of,
 )
 from leaderboard import entered, read_leaderboard, write_leaderboard
-from tables import ROOT, written
+from paired import volumes_of
 
 from kscout import reconstruction
 from kscout.cli.progress import training_progress
@@ -38,11 +38,10 @@ from kscout.cli.train_joint import resolve_joint
 from kscout.config import JointConfig, to_table
 from kscout.data.store import Store
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, Scores, evaluate
-from kscout.files import write_json, write_text
+from kscout.files import write_json
 from kscout.runs import Progress, RunRecord
 from kscout.training.joint.train import train_joint
 
-PAGE, TABLE = "docs/joint.md", "joint"
 DRAWN = ("random",)
 """Arms whose columns are drawn at test; the others take their best."""
 N_TRAJECTORIES = 4
@@ -190,7 +189,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run an arm, or write what the records say."""
+    """Run an arm, or tell what the records say."""
     wanted = parsed(words)
     if wanted.arm:
         try:
@@ -206,8 +205,6 @@ def main(words: Sequence[str] | None = None) -> int:
     if wanted.enter:
         write_leaderboard(entered(read_leaderboard(), leaderboard_rows(records)))
     if wanted.table:
-        page = ROOT / PAGE
-        write_text(page, written(page.read_text(encoding="utf-8"), {TABLE: table(records)}))
         print(table(records))
     return 0
 

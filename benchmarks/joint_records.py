@@ -11,12 +11,11 @@ from typing import Any, final
 
 import numpy as np
 from leaderboard import LeaderboardRow
-from tables import number, spread
+from paired import Paired, Volume, paired
+from tables import markdown, number, spread
 
 from kscout.config import read
-from kscout.errors import ConfigError
-from kscout.evaluation import Scores
-from kscout.evaluation.statistics import bootstrap_interval, std_over_seeds
+from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summarize import gap_closed
 
 RECORDS = Path(__file__).with_name("joint_results")
@@ -50,16 +49,6 @@ PLAN = [
     *((h, arm) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
 ]
 """What is run with every seed, the most telling first."""
-
-
-@final
-@dataclass(frozen=True)
-class Volume:
-    """Final scores of a volume of the test set."""
-
-    n_slices: int
-    ssim: float
-    psnr: float
 
 
 @final
@@ -112,52 +101,12 @@ class JointRecord:
         return self.horizon, json.dumps(self.settings, sort_keys=True)
 
 
-def volumes_of(scores: Scores) -> dict[str, Volume]:
-    """Return the mean final scores of every volume."""
-    found, names = {}, np.array(scores.volumes)
-    for name in dict.fromkeys(scores.volumes):
-        values = scores.values[names == name, -1]
-        found[name] = Volume(len(values), float(values[:, 0].mean()), float(values[:, 1].mean()))
-    return found
-
-
 def read_records(folder: Path = RECORDS) -> list[JointRecord]:
     """Return all records, in the order of the plan."""
     files = sorted(folder.glob("*.json"))
     found = [read(JointRecord, json.loads(file.read_text(encoding="utf-8"))) for file in files]
     order = [*HORIZONS]
     return sorted(found, key=lambda x: (order.index(x.horizon), ARMS.index(x.arm), x.seed))
-
-
-@final
-@dataclass(frozen=True)
-class Paired:
-    """One arm against the refitted fixed order, over the seeds that both have."""
-
-    seeds: tuple[int, ...]
-    difference: float
-    interval: tuple[float, float] | None
-
-
-def paired(arm: Sequence[JointRecord], fixed: Sequence[JointRecord]) -> Paired | None:
-    """Return the mean difference in final SSIM, paired by seed and volume; None without a pair."""
-    seeds = sorted({one.seed for one in arm} & {one.seed for one in fixed})
-    if not seeds:
-        return None
-    differences = []
-    for seed in seeds:
-        (one,), (other,) = ([x for x in part if x.seed == seed] for part in (arm, fixed))
-        if {k: v.n_slices for k, v in one.volumes.items()} != {
-            k: v.n_slices for k, v in other.volumes.items()
-        }:
-            raise ConfigError(f"{one.arm} and {other.arm} were scored on other volumes")
-        differences.append([one.volumes[k].ssim - other.volumes[k].ssim for k in other.volumes])
-    volumes = fixed[0].volumes
-    # Slices of a volume stand for it as often as there are of them.
-    counts = [one.n_slices for one in volumes.values()]
-    values = np.repeat(np.mean(differences, axis=0), counts)
-    names = [name for name, n in zip(volumes, counts, strict=True) for _ in range(n)]
-    return Paired(tuple(seeds), float(values.mean()), bootstrap_interval(values, names))
 
 
 def groups_of(records: Sequence[JointRecord]) -> list[dict[str, list[JointRecord]]]:
@@ -168,17 +117,16 @@ def groups_of(records: Sequence[JointRecord]) -> list[dict[str, list[JointRecord
     return list(found.values())
 
 
-def table(records: Sequence[JointRecord]) -> str:
-    """Return the table of all comparisons, and what was not run."""
+def table(records: Sequence[JointRecord] | None = None) -> str:
+    """Return the table of all comparisons, and what was not run; of all records by default."""
+    records = read_records() if records is None else records
     head = (
         *("horizon", "network", "updates", "arm", "seeds", "SSIM", "area", "PSNR"),
         *("minus `fixed`, 95 % interval", "oracle on its network", "time, sampler's share"),
     )
-    lines = [head, ("---",) * len(head)]
-    for group in groups_of(records):
-        lines += [_line(arm, group) for arm in group.values()]
-    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"{text}\nNot run: {', '.join(not_run(records)) or 'nothing of the plan'}.\n"
+    lines = [_line(arm, group) for group in groups_of(records) for arm in group.values()]
+    missing = ", ".join(not_run(records)) or "nothing of the plan"
+    return f"{markdown(head, lines)}\nNot run: {missing}.\n"
 
 
 def not_run(records: Sequence[JointRecord]) -> list[str]:

@@ -7,6 +7,7 @@
 method M under a horizon H, `{minus H/M}` for its difference to the fixed order with the 95 %
 interval (`joint:H/M` for a method that has a network of its own), `{paper S/M}` for what the paper
 prints, `{gap S}` for its oracle minus its NA oracle, and `{size NAME}` for the size of a file.
+A table that is `made_by` a function of a module here is what that function returns.
 Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
 as they were written down), half_size.json (campaigns at half the paper's size) and the paper's
 numbers.
@@ -15,6 +16,8 @@ numbers.
 import re
 import sys
 import tomllib
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from leaderboard import LEADERBOARD, LeaderboardRow, read_leaderboard
@@ -38,6 +41,12 @@ def marker(name: str) -> str:
 def number(value: float, *, is_signed: bool = False) -> str:
     """Return four digits, without the zero before the point."""
     return f"{value:{'+' if is_signed else ''}.4f}".replace("0.", ".", 1)
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table."""
+    first, *others = ["".join(f"| {cell}".rstrip() + " " for cell in x) for x in (head, *lines)]
+    return "".join(f"{row}|\n" for row in (first, "|---" * len(head), *others))
 
 
 def size(n_bytes: int) -> str:
@@ -101,12 +110,13 @@ def tables() -> dict[str, dict[str, str]]:
     records = {ref_of(row): row for row in rows}
     found: dict[str, dict[str, str]] = {}
     for table in tomllib.loads(LAYOUT.read_text(encoding="utf-8"))["tables"]:
-        head = table["head"]
-        check_alike(table["name"], [cell for row in table["rows"] for cell in row])
-        lines = [[filled(cell, records) for cell in row] for row in table["rows"]]
-        first, *others = ["".join(f"| {cell}".rstrip() + " " for cell in x) for x in (head, *lines)]
-        rows = [first, "|---" * len(head), *others]
-        text = "".join(f"{row}|\n" for row in rows)
+        if "made_by" in table:
+            module, _, function = table["made_by"].partition(":")
+            text = getattr(import_module(module), function)()
+        else:
+            check_alike(table["name"], [cell for row in table["rows"] for cell in row])
+            lines = [[filled(cell, records) for cell in row] for row in table["rows"]]
+            text = markdown(table["head"], lines)
         found.setdefault(table["file"], {})[table["name"]] = text
     return found
 

@@ -91,13 +91,6 @@ def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
 
 
-def test_the_page_has_the_table_of_the_records(scripts: Any, records: ModuleType) -> None:
-    script, tables = scripts("joint"), scripts("tables")
-    text = (tables.ROOT / script.PAGE).read_text(encoding="utf-8")
-    table = records.table(records.read_records())
-    assert tables.written(text, {script.TABLE: table}) == text, "run benchmarks/joint.py --table"
-
-
 @pytest.mark.slow
 def test_a_command_makes_a_record(
     scripts: Any, records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,231 @@
+"""AlphaZero beside the paper's greedy, and a study of two of its constants.
+
+    python benchmarks/alphazero.py --data stores/knee --arm alphazero --seed 0 --minutes 8
+    python benchmarks/alphazero.py --data stores/knee --arm greedy --seed 0 --minutes 8
+    python benchmarks/alphazero.py --data stores/knee --arm searches-128 --minutes 4
+    python benchmarks/alphazero.py --data stores/knee --list
+
+Trains one arm with one seed until its rounds have taken so many minutes, evaluates the best round
+by validation on the test split beside random, equispaced and fixed columns and the zoo's greedy
+policy, and writes ARM-STORE-PRESET-MINUTESm-seedN.json, which is not made again. What was stopped
+goes on with its next round when the same is typed again; --pause ends the training for now after
+so many minutes of the clock. More minutes go on with the same run. The paper's estimator
+(`greedy`) is trained as long, and stopped where it is. `tables.py` writes the tables of
+docs/alphazero.md, --enter joins the rows of `alphazero` to the leaderboard.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from alphazero_records import (
+    ARMS,
+    MARKS,
+    RECORDS,
+    ArmRecord,
+    Marks,
+    leaderboard_row,
+    not_run,
+    read_marks,
+    read_records,
+)
+from leaderboard import REFERENCE, entered, joined, read_leaderboard, write_leaderboard
+from paired import mean_ssim, volumes_of
+
+from kscout import policies
+from kscout.config import ACQUISITIONS, PolicyConfig, merge, read, to_table
+from kscout.config.layers import assigned
+from kscout.data.store import Store
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.files import write_json
+from kscout.runs import Progress, RunRecord, read_metrics, read_run
+from kscout.training.policy import train_policy
+from kscout.zoo import ZOO
+
+STORES = {"knee": "knee-paper-size"}
+"""Names of stores on the leaderboard."""
+N_TRAJECTORIES = 8
+"""Acquisitions per slice of policies that draw, as in the paper."""
+
+
+class _TimeIsUpError(Exception):
+    """Ends a training between two steps; it goes on from its last whole round."""
+
+
+def config_of(arm: str, preset: str, seed: int, changes: Sequence[str] = ()) -> PolicyConfig:
+    """Return the settings of an arm."""
+    base = PolicyConfig.of("greedy" if arm == "greedy" else "alphazero")
+    base = replace(base, acquisition=ACQUISITIONS[preset])
+    table = merge(to_table(base), assigned([*ARMS[arm], *changes]))
+    return read(PolicyConfig, merge(table, {"training": {"seed": seed}}))
+
+
+def trained(config: PolicyConfig, wanted: argparse.Namespace, out: Path) -> RunRecord | None:
+    """Train until rounds have taken the minutes; None where the pause comes first."""
+    begun, spent = time.monotonic(), sum(line["time_s"] for line in read_metrics(out))
+
+    def watch(progress: Progress) -> None:
+        nonlocal spent
+        spent += progress.record.get("time_s", 0.0)
+        is_paused = wanted.pause and time.monotonic() - begun > 60 * wanted.pause
+        if (progress.record and spent >= 60 * wanted.minutes) or is_paused:
+            raise _TimeIsUpError
+
+    try:
+        if not spent or spent < 60 * wanted.minutes:
+            store = Store.open(wanted.data)
+            train_policy(
+                config, store, wanted.reconstructor, out, device=wanted.device, on_step=watch
+            )
+    except _TimeIsUpError:
+        if spent < 60 * wanted.minutes:
+            return None
+    return read_run(out)
+
+
+def setting_of(wanted: argparse.Namespace, *, is_argmax: bool = False) -> EvaluationSetting:
+    """Return how policies are evaluated."""
+    acquisition = config_of("alphazero", wanted.preset, 0, wanted.set).acquisition
+    plan = AcquisitionPlan(
+        n_initial=acquisition.n_initial,
+        horizon=acquisition.horizon,
+        n_trajectories=1 if is_argmax else N_TRAJECTORIES,
+        is_argmax=is_argmax,
+        batch_size=wanted.batch_size,
+    )
+    return EvaluationSetting(plan, limit=wanted.limit, device=wanted.device, n_examples=0)
+
+
+def write_marks(wanted: argparse.Namespace) -> None:
+    """Evaluate what arms are compared with, once for a store and preset."""
+    path = wanted.out / f"marks-{wanted.data.name}-{wanted.preset}.json"
+    if path.exists():
+        return
+    greedy = f"{wanted.preset}-greedy"
+    names = [*MARKS, *([greedy] if greedy in ZOO and not wanted.no_zoo else [])]
+    found = evaluate(names, wanted.data, wanted.reconstructor, setting_of(wanted))
+    volumes = {one.policy: volumes_of(one) for one in found.scores}
+    ssim = {one.policy: one.ssim for one in found.found.policies}
+    write_json(path, to_table(Marks(wanted.data.name, wanted.preset, volumes, ssim)))
+
+
+def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) -> ArmRecord:
+    """Evaluate the best round of a training."""
+    best = run.path / "best.safetensors"
+    policy = policies.load(best)
+    where, name = (wanted.data, wanted.reconstructor), wanted.arm
+    drawn, argmax = (
+        volumes_of(
+            evaluate([(name, policy)], *where, setting_of(wanted, is_argmax=is_argmax)).scores[0]
+        )
+        for is_argmax in (False, True)
+    )
+    lines, acquisition, training = run.metrics, config.acquisition, config.training
+    changes = (*ARMS[wanted.arm], *wanted.set)
+    words = [f"kscout train policy --method {training.method} --data {wanted.data}"]
+    words += [f"--reconstructor {wanted.reconstructor} --preset {wanted.preset} --out {run.path}"]
+    words += [f"--epochs {len(lines)} --seed {training.seed}", *(f"--set {x}" for x in changes)]
+    evaluates = (
+        f"kscout evaluate --data {wanted.data} --reconstructor {wanted.reconstructor} --split test "
+        f"--n-initial {acquisition.n_initial} --steps {acquisition.horizon} --policy {name}={best} "
+        f"--policy {REFERENCE} --trajectories {N_TRAJECTORIES} --seed 0 --protocol paper "
+        f"--reference {REFERENCE} --out results/{wanted.preset}/{name}"
+    )
+    return ArmRecord(
+        arm=name,
+        seed=training.seed,
+        data=wanted.data.name,
+        preset=wanted.preset,
+        reconstructor=wanted.reconstructor,
+        changes=changes,
+        minutes=wanted.minutes,
+        n_rounds=len(lines),
+        best_round=max(lines, key=lambda line: line["val_ssim"])["epoch"],
+        train_s=sum(line["time_s"] for line in lines),
+        n_reconstructions=sum(line["n_reconstructions"] for line in lines),
+        n_parameters=sum(one.numel() for one in policy.parameters()),
+        val_ssim=tuple(line["val_ssim"] for line in lines),
+        search_ssim=tuple(line["search_ssim"] for line in lines if "search_ssim" in line),
+        tree_ssim=tuple(line["tree_ssim"] for line in lines if "tree_ssim" in line),
+        volumes=drawn,
+        argmax_volumes=argmax,
+        command=" ".join(words),
+        evaluates=evaluates,
+        device=run.provenance.device,
+        commit=run.provenance.commit,
+    )
+
+
+def run_arm(wanted: argparse.Namespace) -> int:
+    """Train and evaluate an arm that has no record yet; return 1 where it is not finished."""
+    stem = f"{wanted.arm}-{wanted.data.name}-{wanted.preset}"
+    path = wanted.out / f"{stem}-{wanted.minutes:g}m-seed{wanted.seed}.json"
+    if path.exists():
+        return 0
+    config = config_of(wanted.arm, wanted.preset, wanted.seed, wanted.set)
+    run = trained(config, wanted, wanted.runs / stem / f"seed-{wanted.seed}")
+    if run is None:
+        print(f"{path.stem} is not finished; type the same to go on")
+        return 1
+    write_marks(wanted)
+    record = record_of(run, config, wanted)
+    write_json(path, to_table(record))
+    print(
+        f"{path.stem}: SSIM {mean_ssim(record.volumes):.4f} drawn, "
+        f"{mean_ssim(record.argmax_volumes):.4f} best column, {record.n_rounds} rounds"
+    )
+    return 0
+
+
+def enter(wanted: argparse.Namespace) -> None:
+    """Join the rows of a store and preset to the leaderboard."""
+    place = (wanted.data.name, wanted.preset)
+    own = [one for one in read_records(wanted.out) if one.place == place]
+    marks, rows = read_marks(wanted.out)[place], read_leaderboard()
+    new = leaderboard_row(own, marks, store=STORES.get(wanted.data.name, wanted.data.name))
+    fixed = next(x for x in rows if (x.place, x.method) == (new.place, REFERENCE))
+    # Joined only where the fixed order scored as it did there.
+    fixed = replace(fixed, ssim_mean=marks.ssim[REFERENCE])
+    write_leaderboard(entered(rows, joined(rows, [new, fixed])))
+
+
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path("stores/knee"))
+    parser.add_argument("--reconstructor", default="knee-unet")
+    parser.add_argument("--preset", choices=list(ACQUISITIONS), default="knee-base")
+    parser.add_argument("--arm", choices=list(ARMS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--pause", type=float, help="end for now after so many minutes")
+    parser.add_argument("--limit", type=int, help="test slices; all where not given")
+    parser.add_argument("--batch-size", type=int, help="slices evaluated at once")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--runs", type=Path, default=Path("runs/alphazero"))
+    parser.add_argument("--out", type=Path, default=RECORDS)
+    parser.add_argument("--no-zoo", action="store_true", help="for images of another size")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--enter", action="store_true")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run an arm, tell what was not run, or enter what was."""
+    wanted = parsed(words)
+    wanted.out.mkdir(parents=True, exist_ok=True)
+    if wanted.list:
+        print(json.dumps(not_run(read_records(wanted.out)), indent=2))
+    if wanted.enter:
+        enter(wanted)
+    return run_arm(wanted) if wanted.arm else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

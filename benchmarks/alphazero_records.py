@@ -1,0 +1,224 @@
+"""Records of AlphaZero's arms, what they say of each other, and their rows on the leaderboard.
+
+`alphazero.py` makes them, one per arm and seed, and one of the marks that all arms stand beside.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from leaderboard import REFERENCE, LeaderboardRow
+from paired import Volume, mean_ssim, paired
+from tables import markdown, number, spread
+
+from kscout.config import read
+from kscout.evaluation.statistics import std_over_seeds
+
+RECORDS = Path(__file__).with_name("alphazero_results")
+MARKS = ("random", "equispaced-one", "equispaced-two", REFERENCE)
+"""What every arm is compared with, beside the zoo's greedy policy for the acquisition."""
+ARMS: dict[str, tuple[str, ...]] = {
+    "alphazero": (),
+    "greedy": (),
+    "searches-8": ("training.n_searches=8",),
+    "searches-128": ("training.n_searches=128",),
+    "exploration-0.25": ("training.exploration=0.25",),
+    "exploration-4": ("training.exploration=4",),
+    "mean": ("training.maximum_weight=0",),
+    "maximum": ("training.maximum_weight=1",),
+}
+"""Settings that an arm changes; `greedy` is the paper's estimator after the same time."""
+PLAN = [
+    *(("knee-base", arm, seed) for seed in (0, 1, 2) for arm in ("alphazero", "greedy")),
+    *(("knee-base", arm, 0) for arm in [*ARMS][2:]),
+    *(("knee-long", arm, seed) for seed in (0, 1, 2) for arm in ("alphazero", "greedy")),
+]
+"""What is run, the most telling first."""
+_N_LAST = 5
+
+
+@final
+@dataclass(frozen=True)
+class Marks:
+    """What policies that are not trained here reach."""
+
+    data: str
+    preset: str
+    volumes: dict[str, dict[str, Volume]]
+    """By policy and volume."""
+    ssim: dict[str, float]
+    """By policy, over all slices."""
+
+
+@final
+@dataclass(frozen=True)
+class ArmRecord:
+    """What one arm reached with one seed."""
+
+    arm: str
+    seed: int
+    data: str
+    preset: str
+    reconstructor: str
+    changes: tuple[str, ...]
+    minutes: float
+    """Asked for."""
+    n_rounds: int
+    """Rounds, or epochs of the greedy estimator, that were done in this time."""
+    best_round: int
+    """By validation; its weights were evaluated."""
+    train_s: float
+    n_reconstructions: int
+    """Of the training."""
+    n_parameters: int
+    val_ssim: tuple[float, ...]
+    search_ssim: tuple[float, ...]
+    """By round: what the decisions of searches, which see the truth, reach on training slices."""
+    tree_ssim: tuple[float, ...]
+    """By round: the best mask that those searches met."""
+    volumes: dict[str, Volume]
+    """Final scores, drawn as the paper does."""
+    argmax_volumes: dict[str, Volume]
+    """The same with the best column at each step."""
+    command: str
+    """What trains it, for as many rounds."""
+    evaluates: str
+    device: str
+    commit: str | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Records of one place are compared."""
+        return self.data, self.preset
+
+
+def read_records(folder: Path = RECORDS) -> list[ArmRecord]:
+    """Return all records, in the order of the arms."""
+    files = [x for x in sorted(folder.glob("*.json")) if not x.name.startswith("marks-")]
+    found = [read(ArmRecord, json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    return sorted(found, key=lambda x: (x.place, -x.minutes, [*ARMS].index(x.arm), x.seed))
+
+
+def read_marks(folder: Path = RECORDS) -> dict[tuple[str, str], Marks]:
+    """Return the marks by store and preset."""
+    files = sorted(folder.glob("marks-*.json"))
+    found = [read(Marks, json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    return {(one.data, one.preset): one for one in found}
+
+
+def arms_of(records: Sequence[ArmRecord]) -> list[list[ArmRecord]]:
+    """Return the seeds of each arm, as `read_records` orders them."""
+    return [list(seeds) for _, seeds in groupby(records, lambda x: (x.place, x.minutes, x.arm))]
+
+
+def table(folder: Path = RECORDS) -> str:
+    """Return what marks and arms reach, and what was not run."""
+    head = (
+        *("acquisition", "arm", "seeds", "minutes", "rounds", "reconstructions"),
+        *("SSIM, drawn", "SSIM, best column", "validation", "searches on training slices"),
+    )
+    lines = [
+        (preset, f"`{name}`", *("-",) * 4, number(ssim), *("-",) * 3)
+        for (_, preset), marks in read_marks(folder).items()
+        for name, ssim in marks.ssim.items()
+    ]
+    records = read_records(folder)
+    lines += [_scores(arm) for arm in arms_of(records)]
+    missing = ", ".join(not_run(records)) or "nothing of the plan"
+    return f"{markdown(head, lines)}\nNot run: {missing}.\n"
+
+
+def _scores(arm: Sequence[ArmRecord]) -> tuple[str, ...]:
+    first = arm[0]
+    drawn, best = ([mean_ssim(x) for x in (y.volumes for y in part)] for part in (arm, _best(arm)))
+    searched = [float(np.mean(one.search_ssim[-_N_LAST:])) for one in arm if one.search_ssim]
+    return (
+        *(first.preset, f"`{first.arm}`", ", ".join(str(one.seed) for one in arm)),
+        f"{np.mean([one.train_s for one in arm]) / 60:.1f}",
+        ", ".join(str(one.n_rounds) for one in arm),
+        f"{np.mean([one.n_reconstructions for one in arm]) / 1e6:.1f} million",
+        *(spread(float(np.mean(x)), std_over_seeds(x)) for x in (drawn, best)),
+        number(float(np.mean([max(one.val_ssim) for one in arm]))),
+        number(float(np.mean(searched))) if searched else "-",
+    )
+
+
+def _best(arm: Sequence[ArmRecord]) -> list[ArmRecord]:
+    """Return the records with the scores of their best columns."""
+    return [replace(one, volumes=one.argmax_volumes) for one in arm]
+
+
+def paired_table(folder: Path = RECORDS) -> str:
+    """Return the differences of arms, drawn, to the marks and to the greedy arm of equal time."""
+    marks, records = read_marks(folder), read_records(folder)
+    names = list(dict.fromkeys(name for one in marks.values() for name in one.volumes))
+    head = ("acquisition", "arm", *(f"minus `{x}`" for x in names), "minus greedy of equal time")
+    lines = []
+    for arm in arms_of(records):
+        own = marks[arm[0].place].volumes
+        others = [_as_often(arm, own[name]) if name in own else [] for name in names]
+        key = (arm[0].place, arm[0].minutes, "greedy")
+        others.append([one for one in records if (one.place, one.minutes, one.arm) == key])
+        cells = [_cell(arm, other) for other in others]
+        lines.append((arm[0].preset, f"`{arm[0].arm}`", *cells))
+    return markdown(head, lines)
+
+
+def _as_often(arm: Sequence[ArmRecord], volumes: dict[str, Volume]) -> list[ArmRecord]:
+    """Return a mark once for each seed of an arm."""
+    return [replace(one, volumes=volumes) for one in arm]
+
+
+def _cell(arm: Sequence[ArmRecord], other: Sequence[ArmRecord]) -> str:
+    found = None if other and other[0].arm == arm[0].arm == "greedy" else paired(arm, other)
+    if found is None:
+        return "-"
+    low, high = map(number, found.interval or (np.nan, np.nan))
+    return f"{number(found.difference, is_signed=True)} ({low} to {high})"
+
+
+def not_run(records: Sequence[ArmRecord]) -> list[str]:
+    """Return what of the plan has no record, in words."""
+    done = {(one.preset, one.arm, one.seed) for one in records}
+    found: dict[str, list[str]] = {}
+    for preset, arm, seed in PLAN:
+        if (preset, arm, seed) not in done:
+            found.setdefault(f"{preset} `{arm}`", []).append(str(seed))
+    return [f"{name} ({', '.join(seeds)})" for name, seeds in found.items()]
+
+
+def leaderboard_row(records: Sequence[ArmRecord], marks: Marks, *, store: str) -> LeaderboardRow:
+    """Return the row of the arm `alphazero`, of its longest training.
+
+    Args:
+        records: of one place.
+        marks: of the same place.
+        store: its name on the leaderboard.
+    """
+    arm = next(x for x in arms_of(records) if x[0].arm == "alphazero")
+    found = paired(arm, _as_often(arm, marks.volumes[REFERENCE]))
+    assert found is not None
+    ssim = [mean_ssim(one.volumes) for one in arm]
+    return LeaderboardRow(
+        store=store,
+        horizon=marks.preset,
+        method="alphazero",
+        n_seeds=len(arm),
+        ssim_mean=float(np.mean(ssim)),
+        ssim_std=std_over_seeds(ssim),
+        gap_closed=None,
+        difference_to_fixed=found.difference,
+        interval=found.interval,
+        command=_evaluation(arm),
+    )
+
+
+def _evaluation(arm: Sequence[ArmRecord]) -> str:
+    """Return the command that evaluates all seeds of an arm."""
+    words = arm[0].evaluates.split(" --policy ")
+    own = [one.evaluates.split(" --policy ")[1] for one in arm]
+    return " --policy ".join([words[0], *own, *words[2:]])
