@@ -39,6 +39,7 @@ from kscout import policies
 from kscout.config import ACQUISITIONS, PolicyConfig, merge, read, to_table
 from kscout.config.layers import assigned
 from kscout.data.store import Store
+from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.files import write_json
 from kscout.runs import Progress, RunRecord, read_metrics, read_run
@@ -65,7 +66,12 @@ def config_of(arm: str, preset: str, seed: int, changes: Sequence[str] = ()) -> 
 
 def trained(config: PolicyConfig, wanted: argparse.Namespace, out: Path) -> RunRecord | None:
     """Train until rounds have taken the minutes; None where the pause comes first."""
-    begun, spent = time.monotonic(), sum(line["time_s"] for line in read_metrics(out))
+    times = [line["time_s"] for line in read_metrics(out)]
+    begun, spent = time.monotonic(), sum(times)
+    if times[1:] and sum(times[:-1]) >= 60 * wanted.minutes:
+        raise ConfigError(
+            f"{out} has taken {spent / 60:.1f} minutes; ask for more, or name other --runs"
+        )
 
     def watch(progress: Progress) -> None:
         nonlocal spent

@@ -12,6 +12,7 @@ from training_stores import blob_store
 
 from kscout.config import PolicyConfig
 from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = {
@@ -37,6 +38,15 @@ def test_every_arm_is_a_training_of_its_own(scripts: Any) -> None:
     assert {arm for arm, one in found.items() if one.training.method == "greedy"} == {"greedy"}
     page = (BENCHMARKS.parent / "docs" / "alphazero.md").read_text(encoding="utf-8")
     assert all(f"`{arm}`" in page or f" {arm} " in page for arm in found)
+
+
+def test_no_record_tells_of_less_time_than_it_took(scripts: Any, tmp_path: Path) -> None:
+    script = scripts("alphazero")
+    lines = [f'{{"epoch": {n}, "time_s": 40.0}}\n' for n in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    wanted = script.parsed(["--minutes", "1"])
+    with pytest.raises(ConfigError, match=r"has taken 2\.0 minutes; ask for more"):
+        script.trained(script.config_of("alphazero", "knee-base", 0), wanted, tmp_path)
 
 
 @pytest.fixture(scope="module")
