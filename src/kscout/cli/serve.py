@@ -16,6 +16,9 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    mrd_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of MRD streams; 0 takes a free one.")
+    ] = 0,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name clients may call it by; any number of times.")
     ] = None,
@@ -26,7 +29,7 @@ def serve(
     idle_s: Annotated[float, typer.Option(min=1, help="Close a session idle so long.")] = 3600,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Serve acquisition sessions by REST and WebSocket; prints its address as JSON when ready.
+    """Serve acquisition sessions by REST, WebSocket and MRD streams; prints where as JSON.
 
     Example: kscout serve --reconstructor runs/unet --policy runs/greedy-seed0 --keep sessions
     """
@@ -37,6 +40,7 @@ def serve(
         *(reconstructor, policy),
         host=host,
         port=port,
+        mrd_port=mrd_port,
         device=device,
         keep=keep,
         limits=Limits(n_sessions=most_sessions, idle_s=idle_s),

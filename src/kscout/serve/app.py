@@ -5,7 +5,7 @@ import binascii
 import io
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,10 +18,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from kscout import __version__
-from kscout.acquisition import Scan, Session
+from kscout.acquisition import Scan
 from kscout.errors import DataError, KScoutError
-from kscout.files import finite
-from kscout.serve.counts import Counts
+from kscout.serve.counts import Counts, reply
 from kscout.serve.desk import Desk, NoSessionError, Place, TooManyError
 
 POLICY_VIOLATION = 1008
@@ -63,22 +62,29 @@ Columns = Column | list[Column]
 _COLUMNS: TypeAdapter[Columns] = TypeAdapter(Columns)
 
 
-def make_app(desk: Desk, *, on_ready: Callable[[], None] = lambda: None) -> FastAPI:
+def make_app(
+    desk: Desk,
+    *,
+    beside: AbstractAsyncContextManager[object] | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> FastAPI:
     """Return the service of a desk.
 
     Args:
         desk: holds the sessions.
+        beside: lives as long as the service.
         on_ready: called when requests can be answered.
     """
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(desk.restore)
-        on_ready()
-        yield
+        async with beside or nullcontext():
+            on_ready()
+            yield
         await run_in_threadpool(desk.shut)
 
-    app, counts = FastAPI(title="kscout", version=__version__, lifespan=life), Counts()
+    app, counts = FastAPI(title="kscout", version=__version__, lifespan=life), desk.counts
     _tell_faults(app, counts)
     _add_sessions(app, desk, counts)
     _add_stream(app, desk, counts)
@@ -106,7 +112,7 @@ def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
     def look(name: str) -> dict[str, Any]:
         place = desk.find(name)
         with place.lock:
-            return {**_reply(place.session, counts), "order": place.session.order}
+            return {**reply(place.session, counts), "order": place.session.order}
 
     @app.post("/sessions/{name}/columns")
     def measure(name: str, columns: Annotated[Columns, Body()]) -> dict[str, Any]:
@@ -168,7 +174,7 @@ def _measured(place: Place, columns: Columns, counts: Counts) -> dict[str, Any]:
         data = np.stack(values) if values else np.zeros((0, 1, 1), np.complex64)
         session.measure([one.column for one in several], data)
         counts.add("columns_total", len(several))
-        return _reply(session, counts)
+        return reply(session, counts)
 
 
 def _values(scan: Scan, text: str) -> Any:  # noqa: ANN401 - an array
@@ -183,22 +189,6 @@ def _values(scan: Scan, text: str) -> Any:  # noqa: ANN401 - an array
             f"{scan.n_coils} coils, {scan.n_rows} rows"
         )
     return np.frombuffer(raw, dtype="<c8").reshape(scan.n_coils, scan.n_rows).copy()
-
-
-def _reply(session: Session, counts: Counts) -> dict[str, Any]:
-    n_before = len(session.record)
-    advice = session.advise()
-    if len(session.record) > n_before and advice.source in ("policy", "fallback"):
-        counts.decided(advice.source, advice.duration_s)
-    return {
-        "next_column": advice.columns[0] if advice.columns else None,
-        "next_columns": list(advice.columns),
-        "n_measured": session.n_measured,
-        "done": session.is_done,
-        "late": advice.is_late,
-        "source": advice.source,
-        "scores": None if advice.scores is None else finite(advice.scores.float().tolist()),
-    }
 
 
 def _png(image: Any) -> bytes:  # noqa: ANN401 - an array

@@ -1,8 +1,11 @@
-"""What a service counts, as text that Prometheus reads."""
+"""What a service answers and counts: the latter as text that Prometheus reads."""
 
 import threading
 from collections import Counter
-from typing import final
+from typing import Any, final
+
+from kscout.acquisition import Session
+from kscout.files import finite
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -43,3 +46,20 @@ class Counts:
             lines += [f'{name}_bucket{{le="{x:g}"}} {self._below[x]}' for x in BOUNDS_S]
             lines += [f'{name}_bucket{{le="+Inf"}} {self._n}', f"{name}_sum {self._sum_s:.6f}"]
             return "\n".join([*lines, f"{name}_count {self._n}", ""])
+
+
+def reply(session: Session, counts: Counts) -> dict[str, Any]:
+    """Return what a session advises, as JSON, and count a decision that was made for it."""
+    n_before = len(session.record)
+    advice = session.advise()
+    if len(session.record) > n_before and advice.source in ("policy", "fallback"):
+        counts.decided(advice.source, advice.duration_s)
+    return {
+        "next_column": advice.columns[0] if advice.columns else None,
+        "next_columns": list(advice.columns),
+        "n_measured": session.n_measured,
+        "done": session.is_done,
+        "late": advice.is_late,
+        "source": advice.source,
+        "scores": None if advice.scores is None else finite(advice.scores.float().tolist()),
+    }

@@ -17,6 +17,7 @@ from kscout.acquisition.session_file import read_kept
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
 from kscout.errors import KScoutError, RunError
+from kscout.serve.counts import Counts
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -79,6 +80,7 @@ class Desk:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits, self.folder = limits, folder
+        self.counts = Counts()
         self._make, self._now = make_advisor, now_s
         self._places: dict[str, Place] = {}
         self._advisors: dict[tuple[int, ...], Advisor] = {}

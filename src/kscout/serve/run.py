@@ -39,6 +39,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    mrd_port: int = 0,
     device: str = "auto",
     keep: Path | None = None,
     limits: Limits | None = None,
@@ -51,7 +52,8 @@ def serve(
         reconstructor: as `kscout.reconstruction.load` takes it.
         policy: a name, a run folder, a weights file or a name of the zoo.
         host: address to listen at.
-        port: 0 takes a free one.
+        port: 0 takes a free one; likewise
+        mrd_port: where MRD streams come in.
         device: auto, cpu or cuda.
         keep: folder of sessions; those that are there are continued.
         limits: what is taken on.
@@ -63,6 +65,7 @@ def serve(
         import uvicorn
 
         from kscout.serve.app import make_app
+        from kscout.serve.mrd import MrdServer
     except ImportError as error:
         raise ConfigError(
             f"the service needs packages that are not installed ({error}); install kscout[serve]"
@@ -72,10 +75,12 @@ def serve(
         load_reconstructor(reconstructor), policy_maker(policy), device=resolve_device(device)
     )
     desk = Desk(make, limits=limits, folder=keep)
-    with socket.create_server((host, port)) as listening:
-        found = listening.getsockname()[1]
-        line = json.dumps({"http": f"http://{host}:{found}", "host": host, "port": found})
-        app = make_app(desk, on_ready=lambda: on_ready(line))
+    with (
+        socket.create_server((host, port)) as listening,
+        socket.create_server((host, mrd_port)) as streams,
+    ):
+        line = _addresses(host, listening.getsockname()[1], streams.getsockname()[1])
+        app = make_app(desk, beside=MrdServer(desk, streams), on_ready=lambda: on_ready(line))
         guard = Guard(app, hosts={*LOOPBACK, host, *allowed_hosts}, n_bytes=limits.n_bytes)
         config = uvicorn.Config(
             guard,
@@ -86,3 +91,8 @@ def serve(
             server_header=False,
         )
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _addresses(host: str, port: int, mrd_port: int) -> str:
+    found = {"http": f"http://{host}:{port}", "host": host, "port": port}
+    return json.dumps({**found, "mrd": f"{host}:{mrd_port}", "mrd_port": mrd_port})

@@ -33,6 +33,8 @@ class Encoding(NamedTuple):
     trajectory: str
     center: int | None
     """The line of the first phase encoding that is the center of k-space."""
+    lines: tuple[int, int] | None = None
+    """The first and the last line of the first phase encoding, where the header tells them."""
 
     @property
     def n_readout(self) -> int | None:
@@ -64,13 +66,18 @@ def read_header(text: str | bytes) -> Header:
 
 
 def _encoding(part: ElementTree.Element) -> Encoding:
-    limit = part.findtext("{*}encodingLimits/{*}kspace_encoding_step_1/{*}center")
+    limits = "{*}encodingLimits/{*}kspace_encoding_step_1/{*}"
+    first, last, center = (
+        int(text) if (text := part.findtext(limits + name)) and text.strip() else None
+        for name in ("minimum", "maximum", "center")
+    )
     return Encoding(
         _space(part, "encodedSpace"),
         _space(part, "reconSpace"),
         int(part.findtext("{*}encodedSpace/{*}matrixSize/{*}z") or 1),
         (part.findtext("{*}trajectory") or "cartesian").strip().lower(),
-        None if limit is None else int(limit),
+        center,
+        None if first is None or last is None else (first, last),
     )
 
 

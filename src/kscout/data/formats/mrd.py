@@ -4,6 +4,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from jaxtyping import Bool, Shaped
 
 from kscout.data.formats.hdf5 import check_chunks, find_dataset
 from kscout.data.formats.ismrmrd_header import Encoding, Header, read_header
@@ -21,7 +22,7 @@ _LEFT_OUT = {
     "phase-stabilization": (1 << 29) | (1 << 30),
     "calibration": _CALIBRATION,
 }
-_COUNTERS = ("contrast", "phase", "repetition", "set", "slice")
+COUNTERS = ("contrast", "phase", "repetition", "set", "slice")
 """Those that tell slices apart, the last fastest."""
 _AT_ONCE = 1024
 """Lines that are read together, at most."""
@@ -57,12 +58,8 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
         check_declared(path, data.shape, data.dtype)
         check_chunks(data, path)
         heads = data.fields("head")[()]
-    flags = heads["flags"].astype(np.uint64)
-    is_noise = (flags & np.uint64(_NOISE)) != 0
-    serves_both = (flags & np.uint64(_CALIBRATION_TOO)) != 0
-    flags[serves_both] &= ~np.uint64(_CALIBRATION)
-    is_image, note = sort_out(flags[~is_noise], _LEFT_OUT)
-    numbers = np.flatnonzero(~is_noise)[is_image]
+    is_noise, is_image, note = sort_lines(heads)
+    numbers = np.flatnonzero(is_image)
     encoding, numbers, others = _choose_encoding(path, described, heads, numbers)
     n_coils = int(heads["active_channels"][numbers[0]])
     notes = [text for text in (note, others) if text]
@@ -71,10 +68,9 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
         places = np.flatnonzero(is_noise)
         whitening = whiten(path, _lines(path, group, places), n_coils)
         notes.append(f"coils made white by {len(places)} lines of noise")
-    if encoding.encoded is None:
-        raise DataError(f"{path} has a header without an encoded space; complete it")
+    assert encoding.encoded is not None
     n_rows, n_cols = encoding.encoded.matrix
-    return _readouts(heads, numbers, encoding, n_cols).scan(
+    return readouts_of(heads, numbers, encoding, n_cols).scan(
         path,
         lambda chosen: _lines(path, group, chosen),
         size=(n_coils, n_rows, n_cols),
@@ -84,6 +80,19 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
         n_readout=encoding.n_readout,
         notes=tuple(notes),
     )
+
+
+def sort_lines(
+    heads: Shaped[np.ndarray, " line"],
+) -> tuple[Bool[np.ndarray, " line"], Bool[np.ndarray, " line"], str]:
+    """Return which lines are noise, which make images, and a sentence on the others."""
+    flags = heads["flags"].astype(np.uint64)
+    is_noise = (flags & np.uint64(_NOISE)) != 0
+    serves_both = (flags & np.uint64(_CALIBRATION_TOO)) != 0
+    flags[serves_both] &= ~np.uint64(_CALIBRATION)
+    is_image = ~is_noise
+    is_image[~is_noise], note = sort_out(flags[~is_noise], _LEFT_OUT)
+    return is_noise, is_image, note
 
 
 def _header_text(file: h5py.File, path: Path, group: str, header: Path | None) -> bytes:
@@ -120,6 +129,16 @@ def _choose_encoding(
             "encodings; give the right one with --header"
         )
     encoding = header.encodings[chosen]
+    check_encoding(path, encoding)
+    mine = numbers[space == chosen]
+    if heads["idx"]["kspace_encode_step_2"][mine].any():
+        raise _two_phases(path)
+    n_others = len(numbers) - len(mine)
+    return encoding, mine, f"left out {n_others} lines of other encodings" if n_others else ""
+
+
+def check_encoding(path: Path, encoding: Encoding) -> None:
+    """Refuse what is not encoded by Cartesian lines of two dimensions."""
     if encoding.trajectory == "epi":
         raise DataError(
             f"{path} is an echo-planar measurement, whose lines need a phase correction that "
@@ -130,17 +149,30 @@ def _choose_encoding(
             f"{path} was measured along a trajectory that is {encoding.trajectory}; kscout "
             "acquires Cartesian columns: grid it first, or leave it out"
         )
-    mine = numbers[space == chosen]
-    if encoding.n_depth > 1 or heads["idx"]["kspace_encode_step_2"][mine].any():
-        raise DataError(
-            f"{path} encodes two phase directions (three-dimensional); transform it along one of "
-            "them, and import its slices as an array with --axes"
-        )
-    n_others = len(numbers) - len(mine)
-    return encoding, mine, f"left out {n_others} lines of other encodings" if n_others else ""
+    if encoding.n_depth > 1:
+        raise _two_phases(path)
+    if encoding.encoded is None:
+        raise DataError(f"{path} has a header without an encoded space; complete it")
 
 
-def _readouts(heads: np.ndarray, numbers: np.ndarray, encoding: Encoding, n_cols: int) -> Readouts:
+def _two_phases(path: Path) -> DataError:
+    return DataError(
+        f"{path} encodes two phase directions (three-dimensional); transform it along one of "
+        "them, and import its slices as an array with --axes"
+    )
+
+
+def readouts_of(
+    heads: np.ndarray, numbers: np.ndarray, encoding: Encoding, n_cols: int
+) -> Readouts:
+    """Return where lines belong.
+
+    Args:
+        heads: of all lines.
+        numbers: of those that make images.
+        encoding: of these.
+        n_cols: columns of the matrix.
+    """
     mine = heads[numbers]
     before, after, samples, center = (
         mine[name].astype(np.int64)
@@ -153,7 +185,7 @@ def _readouts(heads: np.ndarray, numbers: np.ndarray, encoding: Encoding, n_cols
     middle = n_cols // 2 if encoding.center is None else encoding.center
     return Readouts(
         number=numbers,
-        place=np.stack([mine["idx"][name] for name in _COUNTERS], axis=1).astype(np.int64),
+        place=np.stack([mine["idx"][name] for name in COUNTERS], axis=1).astype(np.int64),
         column=mine["idx"]["kspace_encode_step_1"].astype(np.int64) - middle + n_cols // 2,
         n_samples=n_samples,
         # Of a line that is turned around, so that those of whole lines stay where they are.

@@ -1,0 +1,106 @@
+"""MRD streams over TCP: one conversation per connection, beside HTTP."""
+
+import asyncio
+import json
+import logging
+import socket
+from types import TracebackType
+from typing import final
+
+from starlette.concurrency import run_in_threadpool
+
+from kscout.errors import KScoutError
+from kscout.serve.desk import Desk, TooManyError
+from kscout.serve.mrd_messages import Id, Message, close_message, read_message, text_message
+from kscout.serve.mrd_stream import Stream
+
+_LOG = logging.getLogger(__name__)
+_LINGER_S = 1.0
+"""What a refused client still sends is thrown away so long: it may then read why."""
+
+
+@final
+class MrdServer:
+    """Takes connections while it is entered; its end leaves sessions for the desk to keep.
+
+    Args:
+        desk: where the sessions are.
+        listening: a socket that listens.
+    """
+
+    def __init__(self, desk: Desk, listening: socket.socket) -> None:
+        self._desk, self._listening = desk, listening
+        self._talks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "MrdServer":
+        self._server = await asyncio.start_server(self._connected, sock=self._listening)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.close()
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_full = len(self._talks) >= self._desk.limits.n_sessions
+        talk = asyncio.ensure_future(_converse(self._desk, reader, writer, is_full=is_full))
+        self._talks.add(talk)
+        talk.add_done_callback(self._talks.discard)
+
+
+async def _converse(
+    desk: Desk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_full: bool
+) -> None:
+    """Answer one client until it ends, is wrong, or is silent for too long."""
+    stream = Stream(desk)
+    try:
+        try:
+            if is_full:
+                raise TooManyError(f"{desk.limits.n_sessions} streams are open; close one")
+            await _answer(desk, stream, reader, writer)
+        except KScoutError as error:
+            desk.counts.add("refused_total")
+            told = text_message(Id.TEXT, json.dumps({"error": str(error)}))
+            await _refuse(reader, writer, told + close_message())
+        # One client may not end the others, whatever it found.
+        except Exception as error:
+            if not isinstance(error, EOFError | OSError | TimeoutError):
+                _LOG.exception("a stream ended by a mistake of kscout's")
+        await run_in_threadpool(stream.end)
+    finally:
+        writer.close()
+
+
+async def _answer(
+    desk: Desk, stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    message: Message | None = None
+    while message is None or message.id is not Id.CLOSE:
+        async with asyncio.timeout(desk.limits.idle_s):
+            message = await read_message(reader.readexactly, desk.limits.n_bytes)
+        answers = await run_in_threadpool(stream.take, message)
+        async with asyncio.timeout(desk.limits.idle_s):
+            for answer in answers:
+                writer.write(answer)
+                await writer.drain()
+    writer.write(close_message())
+    await writer.drain()
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: bytes) -> None:
+    """Tell a client what was wrong; a connection closed with bytes unread would lose that."""
+    try:
+        async with asyncio.timeout(_LINGER_S):
+            writer.write(told)
+            await writer.drain()
+            writer.write_eof()
+            while await reader.read(2**16):
+                pass
+    except (OSError, TimeoutError):
+        return

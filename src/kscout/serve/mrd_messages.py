@@ -1,0 +1,218 @@
+"""Messages of the ISMRMRD streaming protocol: their bytes, and how much of each is taken.
+
+A message is a number of two bytes and what belongs to it, all little-endian, one after the other.
+Whatever a message declares is compared with a limit before anything is read or allocated.
+"""
+
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Complex64, Float
+
+from kscout.errors import DataError
+
+ReadExactly = Callable[[int], Awaitable[bytes]]
+"""Returns so many bytes of a stream; raises where it ends before."""
+
+MOST_TEXT = 2**20
+"""Bytes of a text."""
+_FILE_NAME = 1024
+"""Bytes of the name of a configuration, filled up with zeros."""
+
+
+class Id(IntEnum):
+    """Numbers of the messages that kscout knows."""
+
+    CONFIG_FILE = 1
+    CONFIG_TEXT = 2
+    HEADER = 3
+    CLOSE = 4
+    TEXT = 5
+    ACQUISITION = 1008
+    IMAGE = 1022
+    WAVEFORM = 1026
+
+
+_COUNTERS = ("kspace_encode_step_1", "kspace_encode_step_2", "average", "slice", "contrast")
+_COUNTERS += ("phase", "repetition", "set", "segment")
+_PLACE = [
+    (name, "<f4", 3)
+    for name in ("position", "read_dir", "phase_dir", "slice_dir", "patient_table_position")
+]
+_USER = [("user_int", "<i4", 8), ("user_float", "<f4", 8)]
+ACQUISITION_HEAD = np.dtype(
+    [
+        *(("version", "<u2"), ("flags", "<u8"), ("measurement_uid", "<u4")),
+        *(("scan_counter", "<u4"), ("acquisition_time_stamp", "<u4")),
+        ("physiology_time_stamp", "<u4", 3),
+        *(("number_of_samples", "<u2"), ("available_channels", "<u2"), ("active_channels", "<u2")),
+        ("channel_mask", "<u8", 16),
+        *(("discard_pre", "<u2"), ("discard_post", "<u2"), ("center_sample", "<u2")),
+        *(("encoding_space_ref", "<u2"), ("trajectory_dimensions", "<u2")),
+        ("sample_time_us", "<f4"),
+        *_PLACE,
+        ("idx", [*((name, "<u2") for name in _COUNTERS), ("user", "<u2", 8)]),
+        *_USER,
+    ]
+)
+IMAGE_HEAD = np.dtype(
+    [
+        *(("version", "<u2"), ("data_type", "<u2"), ("flags", "<u8"), ("measurement_uid", "<u4")),
+        *(("matrix_size", "<u2", 3), ("field_of_view", "<f4", 3), ("channels", "<u2")),
+        *_PLACE,
+        *((name, "<u2") for name in ("average", "slice", "contrast", "phase", "repetition", "set")),
+        *(("acquisition_time_stamp", "<u4"), ("physiology_time_stamp", "<u4", 3)),
+        *(("image_type", "<u2"), ("image_index", "<u2"), ("image_series_index", "<u2")),
+        *_USER,
+        ("attribute_string_len", "<u4"),
+    ]
+)
+_WAVEFORM_HEAD = 40
+_WAVEFORM_SIZES = 28
+"""Where its samples and channels stand in the head of a waveform."""
+_FLOAT, _MAGNITUDE = 5, 1
+"""What the head of an image calls values of four bytes, and a magnitude."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What came in; a waveform comes without its samples, which nobody asks for."""
+
+    id: Id
+    text: str = ""
+    head: Any = None
+    """Of an acquisition or an image: one record."""
+    values: Any = None
+    """Of an acquisition, coil x sample; of an image, row x column."""
+
+
+async def read_message(read: ReadExactly, n_bytes: int) -> Message:
+    """Return the next message.
+
+    Args:
+        read: reads bytes.
+        n_bytes: the longest acquisition, image or waveform that is taken.
+    """
+    (number,) = struct.unpack("<H", await read(2))
+    if number not in set(Id):
+        raise DataError(f"a message has the number {number}, which is not one of those taken here")
+    kind = Id(number)
+    if kind is Id.CLOSE:
+        return Message(kind)
+    if kind is Id.ACQUISITION:
+        return await _read_acquisition(read, n_bytes)
+    if kind is Id.IMAGE:
+        return await _read_image(read, n_bytes)
+    if kind is Id.WAVEFORM:
+        head = await read(_WAVEFORM_HEAD)
+        n_samples, n_channels = struct.unpack_from("<HH", head, _WAVEFORM_SIZES)
+        await read(_bounded(4 * n_samples * n_channels, n_bytes, "a waveform"))
+        return Message(kind)
+    if kind is Id.CONFIG_FILE:
+        return Message(kind, _text(await read(_FILE_NAME)))
+    (length,) = struct.unpack("<I", await read(4))
+    return Message(kind, _text(await read(_bounded(length, MOST_TEXT, "a text"))))
+
+
+def text_message(kind: Id, text: str) -> bytes:
+    """Return the bytes of a text, a header or a configuration."""
+    raw = text.encode()
+    if kind is Id.CONFIG_FILE:
+        return struct.pack("<H", kind) + raw.ljust(_FILE_NAME, b"\0")
+    return struct.pack("<HI", kind, len(raw)) + raw
+
+
+def close_message() -> bytes:
+    """Return the bytes of the message that ends a stream."""
+    return struct.pack("<H", Id.CLOSE)
+
+
+def acquisition_message(head: Any, values: Complex64[np.ndarray, "coil sample"]) -> bytes:  # noqa: ANN401
+    """Return the bytes of a line.
+
+    Args:
+        head: one record that has fields of `ACQUISITION_HEAD`, or some of them.
+        values: what was measured.
+    """
+    whole = np.zeros((), dtype=ACQUISITION_HEAD)
+    _copy_fields(head, whole)
+    whole["active_channels"], whole["number_of_samples"] = values.shape
+    whole["trajectory_dimensions"] = 0
+    return struct.pack("<H", Id.ACQUISITION) + whole.tobytes() + values.astype("<c8").tobytes()
+
+
+def image_message(
+    image: Float[np.ndarray, "row col"],
+    attributes: str,
+    like: Any,
+    **fields: Any,  # noqa: ANN401
+) -> bytes:
+    """Return the bytes of a magnitude image, whose rows run along the readout.
+
+    Args:
+        image: what it shows.
+        attributes: XML with more about it.
+        like: the head of a line of the same slice, which tells where it lies.
+        fields: more of its head.
+    """
+    head, raw = np.zeros((), dtype=IMAGE_HEAD), attributes.encode()
+    _copy_fields(like, head)
+    _copy_fields(like["idx"], head)
+    head["version"], head["flags"], head["user_int"], head["user_float"] = 1, 0, 0, 0
+    head["data_type"], head["image_type"], head["channels"] = _FLOAT, _MAGNITUDE, 1
+    head["matrix_size"], head["attribute_string_len"] = (*image.shape, 1), len(raw)
+    for name, value in fields.items():
+        head[name] = value
+    # The readout is the axis that runs fastest.
+    data = np.ascontiguousarray(image.T, dtype="<f4").tobytes()
+    start = struct.pack("<H", Id.IMAGE) + head.tobytes()
+    return start + struct.pack("<Q", len(raw)) + raw + data
+
+
+async def _read_acquisition(read: ReadExactly, n_bytes: int) -> Message:
+    head = np.frombuffer(await read(ACQUISITION_HEAD.itemsize), ACQUISITION_HEAD)[0]
+    n_coils, n_samples = int(head["active_channels"]), int(head["number_of_samples"])
+    n_path = 4 * n_samples * int(head["trajectory_dimensions"])
+    n_data = 8 * n_coils * n_samples
+    raw = await read(_bounded(n_path + n_data, n_bytes, "an acquisition"))
+    values = np.frombuffer(raw, "<c8", offset=n_path).reshape(n_coils, n_samples)
+    before, after = int(head["discard_pre"]), int(head["discard_post"])
+    return Message(Id.ACQUISITION, "", head, values[:, before : max(before, n_samples - after)])
+
+
+async def _read_image(read: ReadExactly, n_bytes: int) -> Message:
+    head = np.frombuffer(await read(IMAGE_HEAD.itemsize), IMAGE_HEAD)[0]
+    (length,) = struct.unpack("<Q", await read(8))
+    text = _text(await read(_bounded(length, MOST_TEXT, "the attributes of an image")))
+    n_rows, n_cols, n_depth = (int(size) for size in head["matrix_size"])
+    if (head["data_type"], head["channels"], n_depth) != (_FLOAT, 1, 1):
+        raise DataError("an image is not one of floats, of one channel and one slice")
+    raw = await read(_bounded(4 * n_rows * n_cols, n_bytes, "an image"))
+    return Message(Id.IMAGE, text, head, np.frombuffer(raw, "<f4").reshape(n_cols, n_rows).T)
+
+
+def _bounded(n_bytes: int, most: int, what: str) -> int:
+    if n_bytes > most:
+        raise DataError(f"{what} declares {n_bytes} bytes; {most} are taken")
+    return n_bytes
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.rstrip(b"\0").decode()
+    except UnicodeDecodeError as error:
+        raise DataError("a text is not UTF-8") from error
+
+
+def _copy_fields(source: Any, target: Any) -> None:  # noqa: ANN401 - records
+    """Copy the fields that two records share, and those of the counters inside."""
+    for name in set(source.dtype.names) & set(target.dtype.names):
+        if name == "idx":
+            _copy_fields(source["idx"], target["idx"])
+        else:
+            target[name] = source[name]

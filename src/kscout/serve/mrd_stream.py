@@ -1,0 +1,268 @@
+"""One MRD stream: config, header and lines come in; what to measure next, and images, go out.
+
+Config comes first, then the header, then lines; the end is a message of its own. Every slice, told
+apart by the counters of its lines, is a session of the desk while the stream lasts.
+"""
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+from jaxtyping import Complex64
+
+from kscout.acquisition import Scan
+from kscout.config.records import read
+from kscout.data.formats.ismrmrd_header import Encoding, read_header
+from kscout.data.formats.mrd import COUNTERS, check_encoding, readouts_of, sort_lines
+from kscout.data.formats.readouts import whiten
+from kscout.data.importing.kspace_cutting import Cutting
+from kscout.errors import ConfigError, DataError
+from kscout.serve.counts import reply
+from kscout.serve.desk import Desk, NoSessionError, Place
+from kscout.serve.mrd_messages import Id, Message, image_message, text_message
+
+_STREAM = Path("the stream")
+"""What errors call it."""
+_MOST_NOISE = 2**21
+"""Values of noise that are kept."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig:
+    """What the text of a config may say, as JSON; sizes come from the header."""
+
+    budget: int | None = None
+    """A quarter of the columns where it is not told."""
+    n_initial: int | None = None
+    """An eighth of the columns where it is not told."""
+    seed: int | None = None
+    columns_per_step: int = 1
+    deadline_s: float | None = None
+    fallback: tuple[int, ...] = ()
+    images: Literal["last", "every"] = "last"
+    """Images go out when a slice is done, or after every step."""
+
+    def scan(self, encoding: Encoding) -> Scan:
+        """Return what is acquired of every slice, of one coil as long as none is known."""
+        assert encoding.encoded is not None
+        n_cols, n_rows = encoding.encoded.matrix[1], encoding.n_readout
+        asked = {name: getattr(self, name) for name in ("seed", "columns_per_step", "deadline_s")}
+        scan = Scan(
+            n_rows=n_rows or 0,
+            n_cols=n_cols,
+            budget=max(1, n_cols // 4) if self.budget is None else self.budget,
+            initial=max(1, n_cols // 8) if self.n_initial is None else self.n_initial,
+            fallback=self.fallback,
+            **asked,
+        )
+        lines = encoding.lines or (-n_cols, 2 * n_cols)
+        first, last = (line - _shift(encoding) for line in lines)
+        inside = tuple(range(max(0, first), min(n_cols, last + 1)))
+        return scan if len(inside) == n_cols else replace(scan, selectable=inside)
+
+
+@final
+@dataclass(eq=False)
+class _Slice:
+    """A slice on its way."""
+
+    name: str
+    place: Place
+    head: Any
+    """Of its first line."""
+    wanted: tuple[int, ...]
+    """Columns that were asked for last."""
+    waiting: dict[int, Complex64[np.ndarray, "coil row"]] = field(default_factory=dict)
+    """Some of them that came in before the others."""
+
+
+@final
+class Stream:
+    """Takes the messages of one client, one after the other.
+
+    Args:
+        desk: where its sessions are.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._config: StreamConfig | None = None
+        self._encoding: Encoding | None = None
+        self._scan: Scan | None = None
+        self._slices: dict[tuple[int, ...], _Slice] = {}
+        self._noise: list[Complex64[np.ndarray, "coil sample"]] = []
+        self._whitening: Complex64[np.ndarray, "coil coil"] | None = None
+
+    def take(self, message: Message) -> list[bytes]:
+        """Take a message in, and return what is answered; what cannot be used is an error."""
+        if message.id in (Id.CONFIG_FILE, Id.CONFIG_TEXT):
+            return self._configure(message)
+        if message.id is Id.HEADER:
+            return self._begin(message.text)
+        if message.id is Id.ACQUISITION:
+            return self._line(message)
+        if message.id is Id.CLOSE:
+            return [out for one in self._slices.values() for out in self._last_image(one)]
+        if message.id is Id.IMAGE:
+            raise DataError("an image came in, and lines of k-space are taken; send acquisitions")
+        return []
+
+    def end(self) -> None:
+        """Close the sessions."""
+        for one in self._slices.values():
+            with suppress(NoSessionError):
+                self._desk.close(one.name)
+
+    def _configure(self, message: Message) -> list[bytes]:
+        if self._config is not None:
+            raise DataError("a second config came in; send one, then the header")
+        self._config = StreamConfig()
+        # The name of a file says nothing: no file is opened for a client.
+        if message.id is Id.CONFIG_TEXT and message.text.strip():
+            try:
+                table = json.loads(message.text)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"the config is no JSON ({error})") from error
+            if not isinstance(table, dict):
+                raise DataError('the config is no object of JSON like {"budget": 32}')
+            self._config = read(StreamConfig, table)
+        return []
+
+    def _begin(self, text: str) -> list[bytes]:
+        if self._config is None or self._scan is not None:
+            raise DataError("a header came in out of turn; send a config, then one header")
+        try:
+            encodings = read_header(text).encodings
+        except (ValueError, SyntaxError, RecursionError) as error:
+            raise DataError(f"the header cannot be read ({error})") from error
+        if not encodings:
+            raise DataError("the header has no encoding; complete it")
+        check_encoding(_STREAM, encodings[0])
+        self._encoding, self._scan = encodings[0], self._config.scan(encodings[0])
+        asked = self._asked(self._scan.start)
+        told = {"n_rows": self._scan.n_rows, "n_cols": self._scan.n_cols}
+        told |= {"budget": self._scan.budget, "columns": list(self._scan.start)}
+        return [_told({**told, **asked})]
+
+    def _asked(self, columns: tuple[int, ...]) -> dict[str, list[int]]:
+        assert self._encoding is not None
+        shift = _shift(self._encoding)
+        return {"kspace_encode_step_1": [column + shift for column in columns]}
+
+    def _line(self, message: Message) -> list[bytes]:
+        if self._scan is None or self._encoding is None:
+            raise DataError("a line came in before config and header; send them first")
+        heads = message.head.reshape(1)
+        is_noise, is_image, _ = sort_lines(heads)
+        if is_noise[0]:
+            if sum(line.size for line in self._noise) + message.values.size <= _MOST_NOISE:
+                self._noise.append(message.values)
+            return []
+        if not is_image[0] or message.head["encoding_space_ref"] != 0:
+            return []
+        column, values = self._column(message, self._encoding)
+        place = tuple(int(message.head["idx"][name]) for name in COUNTERS)
+        if place not in self._slices:
+            self._slices[place] = self._open(message.head, len(values))
+        return self._measured(self._slices[place], column, values)
+
+    def _column(
+        self, message: Message, encoding: Encoding
+    ) -> tuple[int, Complex64[np.ndarray, "coil row"]]:
+        """Return which column a line is, and its values as those of an imported file."""
+        assert encoding.encoded is not None and encoding.n_readout is not None
+        n_rows, n_cols = encoding.encoded.matrix
+        (n_coils, _), heads = message.values.shape, message.head.reshape(1)
+        lines = readouts_of(heads, np.zeros(1, dtype=np.int64), encoding, n_cols)
+        column = int(lines.column[0])
+        if message.head["idx"]["kspace_encode_step_2"] or not 0 <= column < n_cols:
+            raise DataError(f"a line lies at column {column} of {n_cols}, or off the plane")
+        if self._noise and self._whitening is None:
+            self._whitening = whiten(_STREAM, self._noise, n_coils)
+        if self._whitening is not None and len(self._whitening) != n_coils:
+            raise DataError(f"a line has {n_coils} coils, and the noise {len(self._whitening)}")
+        alone = replace(lines, column=np.zeros(1, dtype=np.int64))
+        size = (n_coils, n_rows, 1)
+        scan = alone.scan(_STREAM, lambda _: [message.values], size=size, whitening=self._whitening)
+        kept = (encoding.n_readout, 1)
+        return column, Cutting((n_rows, 1), kept, kept).apply(scan.read(0, 1))[0, :, :, 0]
+
+    def _open(self, head: Any, n_coils: int) -> _Slice:  # noqa: ANN401 - a record
+        assert self._scan is not None
+        name = self._desk.open(replace(self._scan, n_coils=n_coils))
+        self._desk.counts.add("sessions_opened_total")
+        return _Slice(name, self._desk.find(name), head, self._scan.start)
+
+    def _measured(
+        self, one: _Slice, column: int, values: Complex64[np.ndarray, "coil row"]
+    ) -> list[bytes]:
+        """Hand columns on once all that were asked for are there, or one that was not."""
+        place = self._desk.find(one.name)
+        with place.lock:
+            session = place.session
+            if session.is_done:
+                return []
+            if column in one.waiting:
+                raise DataError(f"column {column} was measured already; send every column once")
+            one.waiting[column] = values
+            if column in one.wanted and not set(one.wanted) <= set(one.waiting):
+                return []
+            columns, one.waiting = one.waiting, {}
+            if len({x.shape for x in columns.values()}) > 1:
+                raise DataError("lines of one slice have different numbers of coils")
+            session.measure(list(columns), np.stack(list(columns.values())))
+            self._desk.counts.add("columns_total", len(columns))
+            answer = reply(session, self._desk.counts)
+        one.wanted = tuple(answer["next_columns"])
+        told = {"session": one.name, **_counters(one.head), **answer, **self._asked(one.wanted)}
+        return [_told(told), *self._step_image(one)]
+
+    def _step_image(self, one: _Slice) -> list[bytes]:
+        assert self._config is not None
+        is_shown = one.place.session.is_done or self._config.images == "every"
+        return self._image(one) if is_shown else []
+
+    def _last_image(self, one: _Slice) -> list[bytes]:
+        """Return the image of a slice that is not done: what came in is all that comes."""
+        return [] if one.place.session.is_done else self._image(one)
+
+    def _image(self, one: _Slice) -> list[bytes]:
+        session = one.place.session
+        with one.place.lock:
+            if session.missing:
+                return []
+            image, n_measured = session.image().cpu().numpy(), session.n_measured
+        assert self._encoding is not None and self._encoding.encoded is not None
+        view = [x if math.isfinite(x) else 0.0 for x in self._encoding.encoded.field_of_view_mm]
+        view[0] *= session.scan.n_rows / max(1, self._encoding.encoded.matrix[0])
+        about = {"DataRole": "Image", "ImageComments": f"kscout: {n_measured} columns"}
+        fields = {"field_of_view": (*view, 0.0), "image_index": n_measured}
+        return [image_message(image, _attributes(about), one.head, **fields)]
+
+
+def _shift(encoding: Encoding) -> int:
+    """Return how far the counter of a line is ahead of its column."""
+    assert encoding.encoded is not None
+    middle = encoding.encoded.matrix[1] // 2
+    return (middle if encoding.center is None else encoding.center) - middle
+
+
+def _counters(head: Any) -> dict[str, int]:  # noqa: ANN401 - a record
+    return {name: int(head["idx"][name]) for name in COUNTERS}
+
+
+def _told(told: dict[str, Any]) -> bytes:
+    return text_message(Id.TEXT, json.dumps(told))
+
+
+def _attributes(about: dict[str, str]) -> str:
+    """Return what is known of an image, by names and values that need no escape, as XML."""
+    inner = "".join(
+        f"<meta><name>{name}</name><value>{value}</value></meta>" for name, value in about.items()
+    )
+    return f"<ismrmrdMeta>{inner}</ismrmrdMeta>"
