@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-EXTRAS := formats,gym,cluster,tensorboard,onnx,serve,docs,dev
+EXTRAS := formats,gym,cluster,tensorboard,onnx,serve,pulseq,docs,dev
 JOBS ?= 2
 # Tests start many processes: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fuzz.forks import start
 from kscout.acquisition import Scan
 from kscout.errors import ConfigError
 from kscout.policies.center_out import CenterOut
+from kscout.serve.mrd_messages import close_message
 from kscout.serve.run import policy_maker, serve
 
 
@@ -41,14 +43,18 @@ def test_a_service_that_is_told_to_end_keeps_its_sessions(tmp_path: Path) -> Non
         with os.fdopen(ready) as told:
             line = told.readline()
         assert line, (tmp_path / "log").read_text()
-        address = json.loads(line)["http"]
+        address, mrd_port = json.loads(line)["http"], json.loads(line)["mrd_port"]
+        assert json.loads(line)["mrd"] == f"127.0.0.1:{mrd_port}"
+        with socket.create_connection(("127.0.0.1", mrd_port)) as stream:
+            stream.sendall(close_message())
+            assert stream.recv(9) == close_message()
         assert address.startswith("http://127.0.0.1:")
         name = sent(f"{address}/sessions", ASKED)["id"]
         sent(f"{address}/sessions/{name}/columns", [column_of(c) for c in (7, 8, 9)])
-        stream = f"{address.replace('http', 'ws', 1)}/sessions/{name}/stream"
-        with connect(stream, proxy=None) as socket:
-            socket.send(json.dumps(column_of(6)))
-            assert json.loads(socket.recv())["next_column"] == 10
+        place = f"{address.replace('http', 'ws', 1)}/sessions/{name}/stream"
+        with connect(place, proxy=None) as messages:
+            messages.send(json.dumps(column_of(6)))
+            assert json.loads(messages.recv())["next_column"] == 10
     finally:
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)

@@ -22,6 +22,7 @@ from kscout.cli.console import Commands, console
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
 from kscout.cli.export import app as export_app
+from kscout.cli.replay import replay
 from kscout.cli.report import report
 from kscout.cli.serve import serve
 from kscout.cli.threads import share_the_machine
@@ -83,6 +84,7 @@ app.add_typer(campaign_app, name="campaign", help="Many runs from one file.")
 app.command()(report)
 app.add_typer(export_app, name="export", help="Files to take away: scan tables, ONNX.")
 app.command()(serve)
+app.command()(replay)
 app.command()(bench)
 
 

@@ -49,30 +49,31 @@ class MrdServer:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_full = len(self._talks) >= self._desk.limits.n_sessions
-        talk = asyncio.ensure_future(_converse(self._desk, reader, writer, is_full=is_full))
+        talk = asyncio.ensure_future(converse(self._desk, reader, writer, is_full=is_full))
         self._talks.add(talk)
         talk.add_done_callback(self._talks.discard)
 
 
-async def _converse(
+async def converse(
     desk: Desk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_full: bool
 ) -> None:
     """Answer one client until it ends, is wrong, or is silent for too long."""
-    stream = Stream(desk)
+    stream, told = Stream(desk), b""
     try:
         try:
             if is_full:
                 raise TooManyError(f"{desk.limits.n_sessions} streams are open; close one")
             await _answer(desk, stream, reader, writer)
+            told = close_message()
         except KScoutError as error:
             desk.counts.add("refused_total")
-            told = text_message(Id.TEXT, json.dumps({"error": str(error)}))
-            await _refuse(reader, writer, told + close_message())
+            told = text_message(Id.TEXT, json.dumps({"error": str(error)})) + close_message()
         # One client may not end the others, whatever it found.
         except Exception as error:
-            if not isinstance(error, EOFError | OSError | TimeoutError):
+            if not isinstance(error, EOFError | OSError):
                 _LOG.exception("a stream ended by a mistake of kscout's")
         await run_in_threadpool(stream.end)
+        await _part(reader, writer, told)
     finally:
         writer.close()
 
@@ -89,12 +90,10 @@ async def _answer(
             for answer in answers:
                 writer.write(answer)
                 await writer.drain()
-    writer.write(close_message())
-    await writer.drain()
 
 
-async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: bytes) -> None:
-    """Tell a client what was wrong; a connection closed with bytes unread would lose that."""
+async def _part(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: bytes) -> None:
+    """Say the last; a connection that is closed with bytes unread would lose that."""
     try:
         async with asyncio.timeout(_LINGER_S):
             writer.write(told)
@@ -102,5 +101,5 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to
             writer.write_eof()
             while await reader.read(2**16):
                 pass
-    except (OSError, TimeoutError):
+    except OSError:
         return

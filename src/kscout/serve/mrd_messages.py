@@ -149,8 +149,8 @@ def acquisition_message(head: Any, values: Complex64[np.ndarray, "coil sample"])
 def image_message(
     image: Float[np.ndarray, "row col"],
     attributes: str,
-    like: Any,
-    **fields: Any,  # noqa: ANN401
+    like: Any,  # noqa: ANN401 - a record
+    **fields: Any,  # noqa: ANN401 - values of a record
 ) -> bytes:
     """Return the bytes of a magnitude image, whose rows run along the readout.
 

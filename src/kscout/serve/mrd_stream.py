@@ -20,7 +20,7 @@ from kscout.data.formats.ismrmrd_header import Encoding, read_header
 from kscout.data.formats.mrd import COUNTERS, check_encoding, readouts_of, sort_lines
 from kscout.data.formats.readouts import whiten
 from kscout.data.importing.kspace_cutting import Cutting
-from kscout.errors import ConfigError, DataError
+from kscout.errors import DataError
 from kscout.serve.counts import reply
 from kscout.serve.desk import Desk, NoSessionError, Place
 from kscout.serve.mrd_messages import Id, Message, image_message, text_message
@@ -96,6 +96,7 @@ class Stream:
         self._scan: Scan | None = None
         self._slices: dict[tuple[int, ...], _Slice] = {}
         self._noise: list[Complex64[np.ndarray, "coil sample"]] = []
+        self._n_noise = 0
         self._whitening: Complex64[np.ndarray, "coil coil"] | None = None
 
     def take(self, message: Message) -> list[bytes]:
@@ -160,12 +161,15 @@ class Stream:
         heads = message.head.reshape(1)
         is_noise, is_image, _ = sort_lines(heads)
         if is_noise[0]:
-            if sum(line.size for line in self._noise) + message.values.size <= _MOST_NOISE:
+            self._n_noise += max(1, message.values.size)
+            if self._n_noise <= _MOST_NOISE:
                 self._noise.append(message.values)
             return []
         if not is_image[0] or message.head["encoding_space_ref"] != 0:
             return []
-        column, values = self._column(message, self._encoding)
+        # What overflows here is refused by the session, as all that is not finite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            column, values = self._column(message, self._encoding)
         place = tuple(int(message.head["idx"][name]) for name in COUNTERS)
         if place not in self._slices:
             self._slices[place] = self._open(message.head, len(values))
@@ -205,7 +209,8 @@ class Stream:
         place = self._desk.find(one.name)
         with place.lock:
             session = place.session
-            if session.is_done:
+            n_spare = session.scan.budget - session.n_measured - len(session.missing)
+            if session.is_done or (n_spare < 1 and session.missing and column not in one.wanted):
                 return []
             if column in one.waiting:
                 raise DataError(f"column {column} was measured already; send every column once")
@@ -217,7 +222,7 @@ class Stream:
                 raise DataError("lines of one slice have different numbers of coils")
             session.measure(list(columns), np.stack(list(columns.values())))
             self._desk.counts.add("columns_total", len(columns))
-            answer = reply(session, self._desk.counts)
+            answer = {**reply(session, self._desk.counts), "order": list(session.order)}
         one.wanted = tuple(answer["next_columns"])
         told = {"session": one.name, **_counters(one.head), **answer, **self._asked(one.wanted)}
         return [_told(told), *self._step_image(one)]

@@ -85,11 +85,9 @@ def _space(part: ElementTree.Element, name: str) -> Space | None:
     if part.find(f"{{*}}{name}") is None:
         return None
 
-    def number(of: str, axis: str) -> str:
-        return part.findtext(f"{{*}}{name}/{{*}}{of}/{{*}}{axis}") or ""
-
-    matrix, view = "matrixSize", "fieldOfView_mm"
-    return Space(
-        (int(number(matrix, "x")), int(number(matrix, "y"))),
-        (float(number(view, "x") or "nan"), float(number(view, "y") or "nan")),
+    x, y, width, height = (
+        part.findtext(f"{{*}}{name}/{{*}}{of}/{{*}}{axis}") or ""
+        for of in ("matrixSize", "fieldOfView_mm")
+        for axis in ("x", "y")
     )
+    return Space((int(x), int(y)), (float(width or "nan"), float(height or "nan")))

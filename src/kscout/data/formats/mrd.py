@@ -1,10 +1,11 @@
 """MRD (ISMRMRD) files: a header in XML, and lines with their counters and flags, in HDF5."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from kscout.data.formats.hdf5 import check_chunks, find_dataset
 from kscout.data.formats.ismrmrd_header import Encoding, Header, read_header
@@ -42,6 +43,77 @@ def find_measurement(file: h5py.File, key: str | None = None) -> str | None:
     return None
 
 
+class Recording(NamedTuple):
+    """A measurement of Cartesian lines, in a file."""
+
+    path: Path
+    group: str
+    xml: bytes
+    """The header as it stands in the file."""
+    header: Header
+    encoding: Encoding
+    heads: Shaped[np.ndarray, " line"]
+    numbers: Int[np.ndarray, " image_line"]
+    """Of the lines that make images."""
+    noise: Int[np.ndarray, " noise_line"]
+    """Of those that are noise."""
+    notes: tuple[str, ...]
+    """What was left out."""
+
+    @classmethod
+    def open(cls, path: Path, group: str, header: Path | None = None) -> "Recording":
+        """Read header and counters, and choose lines.
+
+        Args:
+            path: the file.
+            group: of the measurement.
+            header: a file with its header, XML or HDF5, where it has none of its own.
+        """
+        with h5py.File(path, "r") as file:
+            xml = _header_text(file, path, group, header)
+            described = read_header(xml)
+            data = find_dataset(file, path, f"{group}/data")
+            if data is None or data.ndim != 1:
+                raise DataError(f"{path} has no list of lines in {group}; copy it again")
+            check_declared(path, data.shape, data.dtype)
+            check_chunks(data, path)
+            heads = data.fields("head")[()]
+        is_noise, is_image, note = sort_lines(heads)
+        encoding, numbers, others = _choose_encoding(
+            path, described, heads, np.flatnonzero(is_image)
+        )
+        notes = tuple(text for text in (note, others) if text)
+        noise = np.flatnonzero(is_noise)
+        return cls(path, group, xml, described, encoding, heads, numbers, noise, notes)
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Coils, rows and columns."""
+        assert self.encoding.encoded is not None
+        return int(self.heads["active_channels"][self.numbers[0]]), *self.encoding.encoded.matrix
+
+    def readouts(self) -> Readouts:
+        """Return where the lines that make images belong."""
+        return readouts_of(self.heads, self.numbers, self.encoding, self.size[2])
+
+    def lines(self, numbers: Int[np.ndarray, " some"], *, whole: bool = False) -> list[np.ndarray]:
+        """Read lines, coil x sample; neighbors are read together.
+
+        Args:
+            numbers: of the lines, rising.
+            whole: with the samples that their heads discard.
+        """
+        found: list[np.ndarray] = []
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        with h5py.File(self.path, "r") as file:
+            data = file[self.group]["data"]
+            for run in np.split(numbers, breaks):
+                for part in np.split(run, range(_AT_ONCE, len(run), _AT_ONCE)):
+                    rows = data[int(part[0]) : int(part[-1]) + 1]
+                    found += [_values(row) if whole else _kept(row) for row in rows]
+        return found
+
+
 def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
     """Return the Cartesian k-space of a measurement.
 
@@ -50,35 +122,21 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
         group: of the measurement.
         header: a file with its header, XML or HDF5, where it has none of its own.
     """
-    with h5py.File(path, "r") as file:
-        described = read_header(_header_text(file, path, group, header))
-        data = find_dataset(file, path, f"{group}/data")
-        if data is None or data.ndim != 1:
-            raise DataError(f"{path} has no list of lines in {group}; copy it again")
-        check_declared(path, data.shape, data.dtype)
-        check_chunks(data, path)
-        heads = data.fields("head")[()]
-    is_noise, is_image, note = sort_lines(heads)
-    numbers = np.flatnonzero(is_image)
-    encoding, numbers, others = _choose_encoding(path, described, heads, numbers)
-    n_coils = int(heads["active_channels"][numbers[0]])
-    notes = [text for text in (note, others) if text]
-    whitening = None
-    if is_noise.any():
-        places = np.flatnonzero(is_noise)
-        whitening = whiten(path, _lines(path, group, places), n_coils)
-        notes.append(f"coils made white by {len(places)} lines of noise")
-    assert encoding.encoded is not None
-    n_rows, n_cols = encoding.encoded.matrix
-    return readouts_of(heads, numbers, encoding, n_cols).scan(
+    found = Recording.open(path, group, header)
+    notes, whitening = found.notes, None
+    if len(found.noise):
+        whitening = whiten(path, found.lines(found.noise), found.size[0])
+        notes += (f"coils made white by {len(found.noise)} lines of noise",)
+    assert found.encoding.encoded is not None
+    return found.readouts().scan(
         path,
-        lambda chosen: _lines(path, group, chosen),
-        size=(n_coils, n_rows, n_cols),
+        found.lines,
+        size=found.size,
         whitening=whitening,
-        acquisition=described.protocol,
-        spacing_mm=encoding.encoded.spacing_mm,
-        n_readout=encoding.n_readout,
-        notes=tuple(notes),
+        acquisition=found.header.protocol,
+        spacing_mm=found.encoding.encoded.spacing_mm,
+        n_readout=found.encoding.n_readout,
+        notes=notes,
     )
 
 
@@ -194,21 +252,13 @@ def readouts_of(
     )
 
 
-def _lines(path: Path, group: str, numbers: np.ndarray) -> list[np.ndarray]:
-    """Read lines, coil x sample, without what their heads discard; neighbors are read together."""
-    found: list[np.ndarray] = []
-    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    with h5py.File(path, "r") as file:
-        data = file[group]["data"]
-        for run in np.split(numbers, breaks):
-            for part in np.split(run, range(_AT_ONCE, len(run), _AT_ONCE)):
-                found += [_values(row) for row in data[int(part[0]) : int(part[-1]) + 1]]
-    return found
-
-
 def _values(row: np.void) -> np.ndarray:
     head = row["head"]
     values = np.asarray(row["data"], dtype="<f4").view(np.complex64)
-    values = values.reshape(int(head["active_channels"]), int(head["number_of_samples"]))
+    return values.reshape(int(head["active_channels"]), int(head["number_of_samples"]))
+
+
+def _kept(row: np.void) -> np.ndarray:
+    values, head = _values(row), row["head"]
     end = values.shape[1] - int(head["discard_post"])
     return values[:, int(head["discard_pre"]) : end]

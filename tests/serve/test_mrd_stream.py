@@ -1,0 +1,386 @@
+"""MRD streams take the columns and give the images of sessions; what is wrong ends them alone."""
+
+import asyncio
+import io
+import json
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ismrmrd
+import numpy as np
+import pytest
+import torch
+from ismrmrd.serialization import ProtocolDeserializer, ProtocolSerializer
+from mrd_client import acquisition, answered, listening, talking
+from test_app import LIMITS, N_COILS, N_COLS, N_ROWS, desk_of, expected, kspace, maker
+from typer.testing import CliRunner
+
+from coil_data import imported, stored
+from kscout.acquisition import Advisor, Scan, Session
+from kscout.cli import app as command_line
+from kscout.policies.center_out import CenterOut
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.serve.desk import Desk, Limits
+from kscout.serve.mrd_messages import (
+    ACQUISITION_HEAD,
+    Id,
+    acquisition_message,
+    close_message,
+    text_message,
+)
+from mrd_files import N_COLS as FILE_COLS
+from mrd_files import NOISE, line, lines, write
+
+CONFIG = {"budget": 7, "n_initial": 3}
+HEADER = f"""<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">
+<experimentalConditions><H1resonanceFrequency_Hz>123000000</H1resonanceFrequency_Hz>
+</experimentalConditions><encoding><encodedSpace>
+<matrixSize><x>{N_ROWS}</x><y>{N_COLS}</y><z>1</z></matrixSize>
+<fieldOfView_mm><x>240</x><y>160</y><z>5</z></fieldOfView_mm></encodedSpace>
+<reconSpace><matrixSize><x>{N_ROWS}</x><y>{N_COLS}</y><z>1</z></matrixSize>
+<fieldOfView_mm><x>240</x><y>160</y><z>5</z></fieldOfView_mm></reconSpace>
+<encodingLimits><kspace_encoding_step_1><minimum>4</minimum><maximum>19</maximum>
+<center>12</center></kspace_encoding_step_1></encodingLimits>
+<trajectory>cartesian</trajectory></encoding></ismrmrdHeader>"""
+SHIFT = 4
+"""Line 12 is the center, column 8."""
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = desk_of()
+    yield desk
+    desk.shut()
+
+
+def send(sender: ProtocolSerializer, *columns: int, **counters: int) -> None:
+    for column in columns:
+        sender.serialize(acquisition(kspace()[:, :, column], column + SHIFT, **counters))
+    sender._stream.flush()
+
+
+def test_a_stream_of_the_ismrmrd_package_takes_the_columns_of_a_session(desk: Desk) -> None:
+    columns, image = expected()
+    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (sender, found):
+        told = json.loads(next(found))
+        assert told["columns"] == [7, 8, 9] and told["kspace_encode_step_1"] == [11, 12, 13]
+        order = list(told["columns"])
+        send(sender, *order, slice=2)
+        while (answer := json.loads(next(found)))["next_columns"]:
+            assert answer["slice"] == 2 and len(answer["scores"]) == N_COLS
+            assert answer["kspace_encode_step_1"] == [answer["next_column"] + SHIFT]
+            order += answer["next_columns"]
+            send(sender, *answer["next_columns"], slice=2)
+        assert answer["done"] and order == columns
+        seen = next(found)
+        assert isinstance(seen, ismrmrd.Image) and seen.slice == 2 and len(desk) == 1
+        np.testing.assert_array_equal(seen.data[0, 0].T, image)
+        assert list(seen.field_of_view) == [240, 160, 0]
+        assert ismrmrd.Meta.deserialize(seen.attribute_string)["DataRole"] == "Image"
+        send(sender, 0, slice=2)
+        sender.close()
+        assert list(found) == []
+    assert not len(desk) and "kscout_columns_total 7" in desk.counts.text(0)
+
+
+def test_slices_are_sessions_of_their_own_and_their_images_come_at_the_end(desk: Desk) -> None:
+    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (sender, found):
+        for column in (9, 7, 8, 4):
+            send(sender, column, slice=0)
+            send(sender, column, slice=1)
+        send(sender, 7, slice=2)
+        sender.close()
+        texts, images = [], []
+        for one in found:
+            (texts if isinstance(one, str) else images).append(one)
+    told = [json.loads(text) for text in texts[1:]]
+    assert [(one["slice"], one["n_measured"]) for one in told] == [(0, 3), (1, 3), (0, 4), (1, 4)]
+    assert [image.slice for image in images] == [0, 1]
+
+
+def test_columns_of_an_echo_train_are_taken_together(desk: Desk) -> None:
+    scan = {"n_rows": N_ROWS, "n_cols": N_COLS, "n_coils": N_COILS, "budget": 7, "initial": 3}
+    with maker()(Scan(**scan)) as advisor:
+        session = Session(advisor, Scan(**scan, columns_per_step=3))
+        while columns := session.advise().columns:
+            session.measure(columns, kspace()[:, :, list(columns)].transpose(2, 0, 1))
+        image = session.image().numpy()
+    with (
+        listening(desk) as address,
+        talking(address, HEADER, **CONFIG, columns_per_step=3, images="every") as (sender, found),
+    ):
+        wanted, images = json.loads(next(found))["columns"], []
+        while wanted:
+            send(sender, *wanted)
+            wanted = json.loads(next(found))["next_columns"]
+            images.append(next(found))
+        sender.close()
+    assert len(images) == 3
+    np.testing.assert_array_equal(images[-1].data[0, 0].T, image)
+
+
+def test_what_kscout_sends_is_what_the_package_reads() -> None:
+    values = kspace()[:, :, 3]
+    sent = acquisition(values, 3, slice=5)
+    raw = io.BytesIO()
+    ProtocolSerializer(raw).serialize(sent)
+    head = np.frombuffer(raw.getvalue()[2:342], ACQUISITION_HEAD)[0]
+    assert acquisition_message(head, values) == raw.getvalue()
+    (seen,) = ProtocolDeserializer(io.BytesIO(raw.getvalue() + close_message())).deserialize()
+    assert isinstance(seen, ismrmrd.Acquisition) and seen.idx.slice == 5
+
+
+# What is wrong.
+
+BEGIN = text_message(Id.CONFIG_TEXT, json.dumps(CONFIG))
+HEAD = text_message(Id.HEADER, HEADER)
+COUNTERS = ACQUISITION_HEAD["idx"]
+
+
+def lines_of(*columns: int, **changes: Any) -> bytes:
+    raw = b""
+    for column in columns:
+        head = np.zeros((), dtype=ACQUISITION_HEAD)
+        head["idx"]["kspace_encode_step_1"] = column + SHIFT
+        head["center_sample"] = N_ROWS // 2
+        for name, value in changes.items():
+            head[name] = value
+        raw += acquisition_message(head, kspace()[:, :, column])
+    return raw
+
+
+START = BEGIN + HEAD + lines_of(7, 8, 9)
+GIGABYTE = struct.pack("<HI", Id.HEADER, 2**30)
+
+
+def _declared(**sizes: int) -> bytes:
+    head = np.zeros((), dtype=ACQUISITION_HEAD)
+    for name, value in sizes.items():
+        head[name] = value
+    return struct.pack("<H", Id.ACQUISITION) + head.tobytes()
+
+
+BAD: dict[str, bytes] = {
+    "garbage": b"GET / HTTP/1.1\r\n\r\n",
+    "line first": lines_of(7),
+    "header first": HEAD,
+    "header twice": BEGIN + HEAD + HEAD,
+    "config twice": BEGIN + BEGIN,
+    "config of no JSON": text_message(Id.CONFIG_TEXT, "<xml/>"),
+    "config deep": text_message(Id.CONFIG_TEXT, "[" * 100_000),
+    "config unknown": text_message(Id.CONFIG_TEXT, '{"path": "../x"}'),
+    "config of no budget": text_message(Id.CONFIG_TEXT, '{"budget": 99}') + HEAD,
+    "config no text": struct.pack("<HI", Id.CONFIG_TEXT, 2) + b"\xff\xff",
+    "header of no XML": BEGIN + text_message(Id.HEADER, "<a"),
+    "header of entities": BEGIN + text_message(Id.HEADER, "<!DOCTYPE x><a/>"),
+    "header empty": BEGIN + text_message(Id.HEADER, "<ismrmrdHeader/>"),
+    "header huge": BEGIN
+    + text_message(Id.HEADER, HEADER.replace(f"<y>{N_COLS}", "<y>99999999999")),
+    "header 3D": BEGIN + text_message(Id.HEADER, HEADER.replace("<z>1", "<z>8")),
+    "header of spirals": BEGIN + text_message(Id.HEADER, HEADER.replace("cartesian", "spiral")),
+    "gigabyte of text": BEGIN + GIGABYTE,
+    "gigabytes of samples": BEGIN
+    + HEAD
+    + _declared(number_of_samples=65535, active_channels=65535),
+    "gigabytes of path": BEGIN
+    + HEAD
+    + _declared(number_of_samples=65535, trajectory_dimensions=65535),
+    "gigabytes of waveform": struct.pack("<H", Id.WAVEFORM) + b"\xff" * 40,
+    "no coil": BEGIN + HEAD + _declared(number_of_samples=12),
+    "no samples": BEGIN + HEAD + _declared(active_channels=2),
+    "samples all discarded": BEGIN + HEAD + lines_of(7, discard_pre=9, discard_post=9),
+    "center outside": BEGIN + HEAD + lines_of(7, center_sample=60000),
+    "column outside": BEGIN + HEAD + lines_of(7, idx=np.zeros((), dtype=COUNTERS)),
+    "twice": START + lines_of(7),
+    "twice in the start": BEGIN + HEAD + lines_of(7, 7),
+    "not a number": START + lines_of(0)[:-8] + b"\xff" * 8,
+    "many slices": BEGIN
+    + HEAD
+    + b"".join(
+        lines_of(
+            7,
+            idx=np.array((11, 0, 0, slice_, 0, 0, 0, 0, 0, [0] * 8), dtype=COUNTERS),
+        )
+        for slice_ in range(LIMITS.n_sessions + 1)
+    ),
+    "other coils": START
+    + acquisition_message(
+        np.zeros((), dtype=ACQUISITION_HEAD), np.zeros((3, N_ROWS), np.complex64)
+    ),
+    "an image": START + struct.pack("<H", Id.IMAGE) + b"\0" * 400,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_stream_that_is_wrong_is_told_why_and_closed(
+    desk: Desk, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = asyncio.run(answered(desk, BAD[name]))
+    *_, last = ProtocolDeserializer(io.BytesIO(raw)).deserialize()
+    assert 0 < len(json.loads(last)["error"]) < 1000
+    assert not len(desk) and not caplog.records
+
+
+def test_half_a_message_leaves_nothing_behind_and_the_next_client_is_served(desk: Desk) -> None:
+    whole = START + lines_of(0) + close_message()
+    with listening(desk) as address:
+        for end in (0, 1, 2, 5, len(BEGIN) + 9, len(START) - 1, len(whole) - 2, len(whole) - 1):
+            with socket.create_connection(address) as connection:
+                connection.sendall(whole[:end])
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(2**16):
+                    pass
+            assert not len(desk)
+        with talking(address, HEADER, **CONFIG) as (sender, found):
+            assert json.loads(next(found))["budget"] == 7
+            sender.close()
+            assert list(found) == []
+
+
+def test_a_client_that_goes_on_sending_still_reads_why_it_was_refused(desk: Desk) -> None:
+    with listening(desk) as address, socket.create_connection(address) as connection:
+        connection.sendall(b"\xff" * 200_000)
+        with connection.makefile("rb") as file:
+            (text,) = ProtocolDeserializer(file).deserialize()
+    assert "number 65535" in json.loads(text)["error"]
+
+
+def test_streams_are_limited_in_number() -> None:
+    desk = Desk(maker(), limits=Limits(n_sessions=1))
+    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (_, found):
+        next(found)
+        with socket.create_connection(address) as connection, connection.makefile("rb") as file:
+            connection.shutdown(socket.SHUT_WR)
+            (text,) = ProtocolDeserializer(file).deserialize()
+    assert "1 streams are open" in json.loads(text)["error"]
+    desk.shut()
+
+
+def test_the_end_of_the_service_keeps_the_sessions_of_streams(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path)
+    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (sender, found):
+        next(found)
+        send(sender, 7, 8, 9)
+        name = json.loads(next(found))["session"]
+        # The service ends first.
+        desk.shut()
+    assert desk.names() in ([name], [])
+    again = desk_of(tmp_path)
+    assert again.restore() == len(list(tmp_path.iterdir()))
+
+
+N_STREAMS = 120
+
+
+def odd_stream(draw: random.Random) -> bytes:
+    """Return a stream with bytes changed, lost, doubled or put in."""
+    whole = bytearray(START + lines_of(draw.randrange(N_COLS), 3) + close_message())
+    for _ in range(draw.randrange(1, 4)):
+        # The beginning of every message is where lengths and counters are.
+        at = draw.choice([draw.randrange(len(whole)), len(BEGIN + HEAD) + draw.randrange(340)])
+        kind = draw.randrange(5)
+        if kind == 0:
+            whole[at : at + 1] = bytes([draw.randrange(256)])
+        elif kind == 1:
+            whole[at : at + 2] = draw.choice([b"\0\0", b"\xff\xff", b"\0\x80", b"\1\0"])
+        elif kind == 2:
+            del whole[at : at + draw.randrange(1, 400)]
+        elif kind == 3:
+            whole[at:at] = draw.randbytes(draw.randrange(1, 40))
+        else:
+            begin = draw.randrange(len(whole))
+            whole[at:at] = whole[begin : begin + 400]
+    return bytes(whole)
+
+
+async def _directly(function: Any, *given: Any) -> Any:
+    return function(*given)
+
+
+def test_no_stream_ends_the_service(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kscout.serve.mrd.run_in_threadpool", _directly)
+    draw, desk = random.Random(0), Desk(_plain, limits=LIMITS)
+
+    async def all_of_them() -> list[bytes]:
+        return [await answered(desk, odd_stream(draw)) for _ in range(N_STREAMS)]
+
+    found = asyncio.run(all_of_them())
+    n_told = sum(b'"error"' in raw for raw in found)
+    assert 40 < n_told < N_STREAMS and not caplog.records and not len(desk)
+    assert b'"next_column": 6' in asyncio.run(answered(desk, START))
+    desk.shut()
+
+
+# Replay.
+
+
+def played(path: Path, out: Path, *options: str) -> Any:
+    desk = Desk(_plain, limits=Limits())
+    with listening(desk) as (host, port):
+        given = ["replay", str(path), "--to", f"{host}:{port}", "--json", "--out", str(out)]
+        result = CliRunner().invoke(command_line, [*given, *options])
+    desk.shut()
+    if result.exception is not None:
+        raise result.exception
+    return json.loads(result.output)
+
+
+def _plain(scan: Scan) -> Advisor:
+    return Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols))
+
+
+def recorded(path: Path) -> Path:
+    """Write two slices with noise of three coils, and lines in an order of their own."""
+    draw = np.random.default_rng(0)
+    noise = (draw.normal(size=(2, 3, 64)) * [[[1], [2], [3]]]).astype(np.float32)
+    first = line((noise[0] + 1j * noise[1]).astype(np.complex64), flags=NOISE)
+    rows = list(lines())
+    return write(path, [first, *(rows[at] for at in draw.permutation(len(rows)))])
+
+
+@pytest.mark.parametrize("order", ["asked", "file"])
+def test_a_file_that_is_played_gives_the_images_of_an_imported_one(
+    order: str, tmp_path: Path
+) -> None:
+    path = recorded(tmp_path / "a.mrd")
+    budget = {"asked": 6, "file": 10}[order]
+    given = ["--budget", str(budget), "--n-initial", "3", "--order", order]
+    told = played(path, tmp_path / "out", *given)
+    values = torch.from_numpy(stored(imported(path)))
+    assert [one["name"] for one in told] == ["slice-000", "slice-001"]
+    for one, slice_ in zip(told, values, strict=True):
+        scan = Scan(n_rows=8, n_cols=FILE_COLS, n_coils=3, budget=budget, initial=3)
+        with _plain(scan) as advisor:
+            session = Session(advisor, scan)
+            session.measure(one["measured"], slice_[:, :, one["measured"]].movedim(-1, 0))
+            image = session.image().numpy()
+        found = np.load(tmp_path / "out" / f"{one['name']}.npy")
+        np.testing.assert_allclose(found, image, rtol=1e-4, atol=1e-6)
+        assert (tmp_path / "out" / f"{one['name']}.png").is_file()
+        if order == "asked":
+            assert one["measured"] == [4, 5, 6, 3, 7, 2] and one["chosen"] == [3, 7, 2]
+
+
+def test_a_file_that_lacks_what_is_asked_for_can_be_played_in_its_own_order(tmp_path: Path) -> None:
+    some = [row for row in lines() if row.head["idx"]["kspace_encode_step_1"] != 3]
+    path = write(tmp_path / "a.mrd", some)
+    with pytest.raises(Exception, match="lacks column 3 of slice-000"):
+        played(path, tmp_path, "--budget", "6", "--n-initial", "3")
+    told = played(path, tmp_path, "--budget", "9", "--n-initial", "3", "--order", "file")
+    assert told[0]["measured"] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("to", "words"), [("nowhere", "HOST:PORT"), ("127.0.0.1:99999", "HOST:PORT")]
+)
+def test_an_address_that_is_none_is_told(to: str, words: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        command_line, ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to]
+    )
+    assert words in str(result.exception)
