@@ -10,7 +10,7 @@ from kscout.cli.console import answer_console
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="An MRD file of Cartesian lines.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An MRD file of Cartesian lines.")],
     to: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where `kscout serve` takes MRD streams.")
     ],

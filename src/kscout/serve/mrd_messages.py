@@ -37,8 +37,10 @@ class Id(IntEnum):
     WAVEFORM = 1026
 
 
-_COUNTERS = ("kspace_encode_step_1", "kspace_encode_step_2", "average", "slice", "contrast")
-_COUNTERS += ("phase", "repetition", "set", "segment")
+_COUNTERS = [
+    *("kspace_encode_step_1", "kspace_encode_step_2", "average", "slice", "contrast"),
+    *("phase", "repetition", "set", "segment"),
+]
 _PLACE = [
     (name, "<f4", 3)
     for name in ("position", "read_dir", "phase_dir", "slice_dir", "patient_table_position")

@@ -146,9 +146,9 @@ class Stream:
         check_encoding(_STREAM, encodings[0])
         self._encoding, self._scan = encodings[0], self._config.scan(encodings[0])
         asked = self._asked(self._scan.start)
-        told = {"n_rows": self._scan.n_rows, "n_cols": self._scan.n_cols}
-        told |= {"budget": self._scan.budget, "columns": list(self._scan.start)}
-        return [_told({**told, **asked})]
+        scan = self._scan
+        told = {"n_rows": scan.n_rows, "n_cols": scan.n_cols, "budget": scan.budget}
+        return [_told({**told, "columns": list(scan.start), **asked})]
 
     def _asked(self, columns: tuple[int, ...]) -> dict[str, list[int]]:
         assert self._encoding is not None
