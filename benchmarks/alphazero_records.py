@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from leaderboard import REFERENCE, LeaderboardRow
 from paired import Volume, mean_ssim, paired
-from tables import markdown, number, spread
+from tables import difference, markdown, number, spread
 
 from kscout.config import read
 from kscout.evaluation.statistics import std_over_seeds
@@ -175,10 +175,7 @@ def _as_often(arm: Sequence[ArmRecord], volumes: dict[str, Volume]) -> list[ArmR
 
 def _cell(arm: Sequence[ArmRecord], other: Sequence[ArmRecord]) -> str:
     found = None if other and other[0].arm == arm[0].arm == "greedy" else paired(arm, other)
-    if found is None:
-        return "-"
-    low, high = map(number, found.interval or (np.nan, np.nan))
-    return f"{number(found.difference, is_signed=True)} ({low} to {high})"
+    return "-" if found is None else difference(found)
 
 
 def not_run(records: Sequence[ArmRecord]) -> list[str]:

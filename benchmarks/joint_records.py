@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from leaderboard import LeaderboardRow
 from paired import Paired, Volume, paired
-from tables import markdown, number, spread
+from tables import difference, markdown, number, spread
 
 from kscout.config import read
 from kscout.evaluation.statistics import std_over_seeds
@@ -143,10 +143,6 @@ def not_run(records: Sequence[JointRecord]) -> list[str]:
 def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tuple[str, ...]:
     first = arm[0]
     found = None if first.arm == REFERENCE else paired(arm, group.get(REFERENCE, []))
-    minus = "-"
-    if found is not None:
-        low, high = map(number, found.interval or (np.nan, np.nan))
-        minus = f"{number(found.difference, is_signed=True)} ({low} to {high})"
     bounds = [one.bounds for one in arm if one.bounds is not None]
     oracle = "-" if not bounds else number(float(np.mean([x.oracle for x in bounds])))
     ssim = [one.ssim for one in arm]
@@ -161,7 +157,7 @@ def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tu
         spread(float(np.mean(ssim)), std_over_seeds(ssim)),
         number(float(np.mean([one.area for one in arm]))),
         f"{np.mean([one.psnr for one in arm]):.2f}",
-        minus,
+        "-" if found is None else difference(found),
         oracle,
         f"{minutes:.1f} min, {100 * share:.0f} %",
     )

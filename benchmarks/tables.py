@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 
 from leaderboard import LEADERBOARD, LeaderboardRow, read_leaderboard
+from paired import Paired
 
 from kscout.errors import DataError
 from kscout.evaluation.paper_numbers import SSIM
@@ -57,6 +58,14 @@ def size(n_bytes: int) -> str:
 def spread(mean: float, std: float | None) -> str:
     """Return a mean with its deviation over seeds, where there is one."""
     return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
+
+
+def difference(found: Paired) -> str:
+    """Return a difference with its 95 % interval, where there is one."""
+    text = number(found.difference, is_signed=True)
+    return (
+        text if found.interval is None else f"{text} ({' to '.join(map(number, found.interval))})"
+    )
 
 
 def ref_of(row: LeaderboardRow) -> str:

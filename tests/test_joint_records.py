@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kscout.config import to_table
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation.statistics import bootstrap_interval
+from kscout.files import write_json
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -89,6 +91,53 @@ def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     assert "| `dense` | 0 | .7067 | .6033 | 30.00 | +.0233 (.0100 to .0300) | .9000 |" in text
     missing = text.partition("Not run: ")[2]
     assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "words"),
+    [
+        (0.0031, (0.001, 0.005), "adapting pays"),
+        (0.0011, (0.001, 0.002), "adapting pays, by less than 0.002"),
+        (0.0031, (-0.001, 0.005), "no difference is shown"),
+        (-0.0031, (-0.005, -0.001), "adapting costs"),
+        (0.0031, None, "one volume decides nothing"),
+    ],
+)
+def test_a_verdict_follows_from_the_interval(
+    scripts: Any, difference: float, interval: tuple[float, float] | None, words: str
+) -> None:
+    found = scripts("paired").Paired((0,), difference, interval)
+    assert scripts("joint_findings").verdict(found) == words
+
+
+def test_findings_and_headroom_are_those_of_the_records(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    findings = scripts("joint_findings")
+    settings = {"start": "b211ad", "reconstructor": {"name": "unet", "n_channels": 16}}
+    assert "has been run yet" in findings.findings(tmp_path)
+    for arm, ssim in (("fixed", [0.88, 0.89, 0.87]), ("dense", [0.881, 0.891, 0.871])):
+        for seed in (0, 1):
+            one = record(records, arm, seed, ssim, settings=settings)
+            write_json(tmp_path / f"{arm}-{seed}.json", to_table(one))
+    text = findings.findings(tmp_path)
+    words = "`dense` minus `fixed` +.0010 (.0010 to .0010) over 2 seeds: adapting pays, by less"
+    assert text.count("\n") == 1 and words in text
+    assert "reaches .8783, above the frozen network's oracle, which sees the truth (.8696;" in text
+    row = {"policy": "posterior", "step": 1, "ssim": 0.8, "gap_closed": 0.31, "difference": 0.1}
+    other = {**row, "policy": "posterior-residual", "gap_closed": 0.25}
+    (tmp_path / "ceiling" / "knee-base-dense-0").mkdir(parents=True)
+    rows = [{**one, "low": None, "high": None} for one in (row, other)]
+    write_json(tmp_path / "ceiling" / "knee-base-dense-0" / "ceiling.json", rows)
+    told = findings.headroom(tmp_path)
+    measured = "| 2 | .8000 | .7900 | .7000 | .9000 | +.2000 | 50 % |"
+    assert (
+        f"| `dense` | 0, 1 {measured} 31 % |" in told and f"| `fixed` | 0, 1 {measured} - |" in told
+    )
+    sentence = findings.best(tmp_path)
+    assert "--method dense --reconstructor knee-unet` reaches SSIM .8793" in sentence.replace(
+        "\n", " "
+    )
 
 
 @pytest.mark.slow

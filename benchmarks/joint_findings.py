@@ -1,0 +1,158 @@
+"""What the records of joint trainings say, in sentences and tables of docs/joint.md and README.md.
+
+Every sentence follows from the records; where they do not decide, it says so.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from joint_records import (
+    HORIZONS,
+    RECORDS,
+    REFERENCE,
+    JointRecord,
+    groups_of,
+    read_records,
+)
+from leaderboard import frozen_rows
+from paired import Paired, paired
+from tables import difference, markdown, number
+
+from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
+from kscout.evaluation.summarize import gap_closed
+
+ADAPTIVE = "dense"
+GOAL = 0.002
+"""SSIM by which adapting was hoped to pay."""
+_POSTERIORS = ("posterior", "posterior-residual")
+
+
+def verdict(found: Paired) -> str:
+    """Say whether adapting pays, by the interval of the difference and by its size."""
+    if found.interval is None:
+        return "one volume decides nothing"
+    low, high = found.interval
+    if low > 0:
+        return (
+            "adapting pays" if found.difference >= GOAL else f"adapting pays, by less than {GOAL:g}"
+        )
+    return "adapting costs" if high < 0 else "no difference is shown"
+
+
+def findings(folder: Path = RECORDS) -> str:
+    """Return a line for each comparison of the adaptive arm with the refitted fixed order."""
+    lines = []
+    for group in groups_of(read_records(folder)):
+        found = paired(group.get(ADAPTIVE, []), group.get(REFERENCE, []))
+        if found is not None:
+            lines.append(_finding(group, found))
+    if not lines:
+        return f"No pair of `{ADAPTIVE}` and `{REFERENCE}` has been run yet.\n"
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def _finding(group: dict[str, list[JointRecord]], found: Paired) -> str:
+    first = group[ADAPTIVE][0]
+    horizon = HORIZONS[first.horizon]
+    place = (
+        f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, "
+        f"{first.n_parameters / 1e6:.1f} million parameters, {first.n_updates:,} updates"
+    )
+    words = f"{difference(found)} over {_seeds(len(found.seeds))}: {verdict(found)}."
+    return f"**{place}.** `{ADAPTIVE}` minus `{REFERENCE}` {words}{_beside_frozen(group)}"
+
+
+def _beside_frozen(group: dict[str, list[JointRecord]]) -> str:
+    """Compare the refitted fixed order with what the frozen network can reach at all."""
+    first = group[REFERENCE][0]
+    place = (HORIZONS[first.horizon].store, first.horizon)
+    frozen = {x.method: x.ssim_mean for x in frozen_rows() if (x.store, x.horizon) == place}
+    if not {REFERENCE, "oracle"} <= frozen.keys():
+        return ""
+    own = _mean([one.ssim for one in group[REFERENCE]])
+    beyond = "above" if own > frozen["oracle"] else "below"
+    return (
+        f" A fixed order with its own network reaches {number(own)}, {beyond} the frozen network's "
+        f"oracle, which sees the truth ({number(frozen['oracle'])}; a fixed order there "
+        f"{number(frozen[REFERENCE])})."
+    )
+
+
+def headroom(folder: Path = RECORDS) -> str:
+    """Return what oracles and estimates of the ceiling reach on the network of each arm."""
+    head = (
+        *("horizon", "network", "arm", "seeds", "slices", "arm's SSIM", "a fixed order there"),
+        *("NA oracle", "oracle", "oracle minus NA oracle", "gap closed", "ceiling's estimate"),
+    )
+    arms = [arm for group in groups_of(read_records(folder)) for arm in group.values()]
+    return markdown(head, [line for arm in arms if (line := _headroom(arm, folder))])
+
+
+def _headroom(arm: Sequence[JointRecord], folder: Path) -> tuple[str, ...] | None:
+    measured = [one for one in arm if one.bounds is not None]
+    if not measured:
+        return None
+    first, bounds = measured[0], [one.bounds for one in measured if one.bounds is not None]
+    names = ("arm", "fixed", "na_oracle", "oracle")
+    own, fixed, low, high = (_mean([getattr(x, name) for x in bounds]) for name in names)
+    closed = gap_closed(own, low, high)
+    return (
+        *(first.horizon, f"{first.n_parameters / 1e6:.1f} million", f"`{first.arm}`"),
+        ", ".join(str(one.seed) for one in measured),
+        str(bounds[0].n_slices),
+        *map(number, (own, fixed, low, high)),
+        number(high - low, is_signed=True),
+        "-" if closed is None else f"{100 * closed:.0f} %",
+        ceiling(folder / "ceiling" / f"{first.horizon}-{first.arm}-{first.seed}"),
+    )
+
+
+def ceiling(folder: Path) -> str:
+    """Return the share of the gap that `kscout analyze ceiling` estimated, where it was run."""
+    file = folder / "ceiling.json"
+    if not file.is_file():
+        return "-"
+    rows: list[CeilingRow] = Ceiling.parse(json.loads(file.read_text(encoding="utf-8")))
+    last = [row for row in Ceiling.told(rows) if row.policy in _POSTERIORS]
+    shares = [row.gap_closed for row in last if row.gap_closed is not None]
+    return f"{100 * max(shares):.0f} %" if shares else "-"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
+    """Return what to train for the best image at four times the speed."""
+    arms = [arm for group in groups_of(read_records(folder)) for arm in group.values()]
+    own = [arm for arm in arms if arm[0].horizon == horizon]
+    if not own:
+        return (
+            f"`{_command('fixed', '--reconstructor runs/unet')}` trains the reconstruction\n"
+            "together with the order of its columns, or with a policy (`--method dense`); both are "
+            "in the folder that it makes ([docs/joint.md](docs/joint.md)).\n"
+        )
+    arm = max(own, key=lambda seeds: _mean([one.ssim for one in seeds]))
+    first, frozen = arm[0], [x for x in frozen_rows() if x.horizon == horizon]
+    top = max((x for x in frozen if "oracle" not in x.method), key=lambda x: x.ssim_mean)
+    start = HORIZONS[horizon].start
+    network = f"--channels {first.settings['reconstructor']['n_channels']}"
+    given = network if first.settings["start"] == "nothing" else f"--reconstructor {start}"
+    return (
+        f"For the best image at 4x, train reconstruction and columns together:\n"
+        f"`{_command(first.arm, given)}`\n"
+        f"reaches SSIM {number(_mean([one.ssim for one in arm]))} ({_seeds(len(arm))}, "
+        f"{first.n_updates:,} updates) where the best policy for a frozen network, `{top.method}`, "
+        f"reaches {number(top.ssim_mean)}. Both are in the folder that it makes; whether adapting "
+        "pays then: [docs/joint.md](docs/joint.md).\n"
+    )
+
+
+def _command(method: str, network: str) -> str:
+    return f"kscout train joint --data stores/knee --out runs/joint --method {method} {network}"
+
+
+def _seeds(n_seeds: int) -> str:
+    return f"{n_seeds} seed{'s' if n_seeds > 1 else ''}"
