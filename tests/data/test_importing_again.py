@@ -1,0 +1,129 @@
+"""Importing survives being stopped and killed, and is not done twice."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastmri_layout import IMAGES, SETTINGS, write_layout, write_volume
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.store import Store
+from kscout.errors import DataError
+
+
+def interrupted(source: Path, out: Path, settings: ImportSettings, n_volumes: int) -> None:
+    def on_volume(done: int, total: int, name: str) -> None:
+        if done == n_volumes:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_folder(source, out, settings, on_volume)
+
+
+def test_an_interrupted_import_may_go_on_with_bad_input_skipped(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=3, val=1, test=1)
+    write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
+    skipping = ImportSettings(size=7, skip_bad=True)
+    whole = import_folder(source, tmp_path / "a" / "store", skipping)
+    out = tmp_path / "b" / "store"
+    interrupted(source, out, SETTINGS, 1)
+    again = import_folder(source, out, skipping)
+    assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
+        f.name: f.read_bytes() for f in whole.path.iterdir()
+    }
+
+
+def test_what_was_left_out_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=3, val=1, test=1)
+    write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
+    skipping, out = ImportSettings(size=7, skip_bad=True), tmp_path / "store"
+    interrupted(source, out, skipping, 3)
+    with pytest.raises(DataError, match=r"has left out singlecoil_train/file1\.h5; go on with"):
+        import_folder(source, out, SETTINGS)
+    import_folder(source, out, skipping)
+    with pytest.raises(DataError, match=r"exists already \(skip_bad is True there and False here"):
+        import_folder(source, out, SETTINGS)
+
+
+def test_a_store_without_bad_input_is_done_with_and_without_skipping(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    store = import_folder(source, tmp_path / "store", SETTINGS)
+    again = import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+    assert again.fingerprint == store.fingerprint
+
+
+def test_a_finished_import_is_not_done_again(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=2, val=1, test=1)
+    seen: list[tuple[int, int, str]] = []
+    import_folder(source, tmp_path / "store", SETTINGS, lambda *call: seen.append(call))
+    assert seen == [(i + 1, 4, f"file{i}.h5") for i in range(4)]
+    import_folder(source, tmp_path / "store", SETTINGS, lambda *call: seen.append(call))
+    assert len(seen) == 4
+    with pytest.raises(DataError, match=r"exists already \(size is 7 there and 9 here\); choose"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=9, skip_bad=True))
+    write_volume(source / "singlecoil_val" / "more.h5")
+    with pytest.raises(DataError, match=r"exists already \(made of other files\); choose"):
+        import_folder(source, tmp_path / "store", ImportSettings(size=7, skip_bad=True))
+
+
+KILLED = """
+import os, signal, sys
+from kscout.data import importing, journal, manifest, store_writer
+kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+source, out = sys.argv[1:]
+def killed(moment):
+    if moment == "before journaling":
+        line = journal.Journal.write
+        def write_line(self, value):
+            kill() if "file2" in str(value.get("volume")) else line(self, value)
+        journal.Journal.write = write_line
+    if moment == "inside the manifest":
+        def write_json(path, value):
+            path.write_text("{")
+            kill()
+        manifest.write_json = write_json
+    if moment == "before the journal goes":
+        replace = store_writer.Path.replace
+        store_writer.Path.replace = lambda self, path: (replace(self, path), kill())
+    def on_volume(done, total, name):
+        if moment == "after a volume" and done == 4:
+            kill()
+    settings = importing.ImportSettings(size=7, skip_bad=True)
+    importing.import_folder(source, f"{out}/{moment}/store", settings, on_volume)
+for moment in sys.stdin.read().splitlines():
+    if (child := os.fork()) == 0:
+        killed(moment)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL, moment
+"""
+
+MOMENTS = (
+    "after a volume",
+    "before journaling",
+    "inside the manifest",
+    "before the journal goes",
+)
+
+
+@pytest.mark.slow
+def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=4, val=1, test=2)
+    write_volume(source / "singlecoil_train" / "file1.h5", 0 * IMAGES)
+    half = np.concatenate([0 * IMAGES[:1], IMAGES])
+    write_volume(source / "singlecoil_train" / "file0.h5", half)
+    settings = ImportSettings(size=7, skip_bad=True)
+    whole = import_folder(source, tmp_path / "undisturbed" / "store", settings)
+    command = [sys.executable, "-c", KILLED, str(source), str(tmp_path)]
+    subprocess.run(command, check=True, input="\n".join(MOMENTS), text=True)
+    for moment in MOMENTS:
+        out = tmp_path / moment / "store"
+        if moment != "before the journal goes":
+            with pytest.raises(DataError, match="unfinished"):
+                Store.open(out)
+        again = import_folder(source, out, settings)
+        assert {f.name: f.read_bytes() for f in again.path.iterdir()} == {
+            f.name: f.read_bytes() for f in whole.path.iterdir()
+        }
+        assert [path.name for path in out.parent.iterdir()] == ["store"]
