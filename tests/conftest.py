@@ -1,5 +1,6 @@
 """Shapes in signatures are checked while fast tests run, each process on one thread."""
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import jaxtyping
 import pytest
+
+from shape_checks import install, next_test
 
 # The process that only hands out tests need not load torch.
 if TYPE_CHECKING:
@@ -45,7 +48,16 @@ def modules_with_shapes() -> list[str]:
 
 
 if importlib.util.find_spec("beartype") is not None:
-    jaxtyping.install_import_hook(modules_with_shapes(), "beartype.beartype")
+    install(modules_with_shapes())
+
+
+# What is loaded before the first test stays to the end: looking through it again takes long.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,6 +112,11 @@ def unchecked_if_all_slow(request: pytest.FixtureRequest) -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", _is_slow(request.node))
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def checked_again() -> None:
+    next_test()
 
 
 @pytest.fixture(autouse=True)

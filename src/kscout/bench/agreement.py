@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
@@ -28,6 +27,8 @@ def rank_correlations(
     first: Float[Tensor, "slice candidate"], second: Float[Tensor, "slice candidate"]
 ) -> list[float]:
     """Return Spearman's correlation over each slice's candidates."""
+    from scipy.stats import spearmanr
+
     pairs = zip(first.tolist(), second.tolist(), strict=True)
     return [float(spearmanr(a, b).statistic) for a, b in pairs]
 

@@ -4,7 +4,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar, final, get_args, get_origin, get_type_hints
@@ -64,14 +64,22 @@ def _docstrings(kind: type) -> dict[str, str]:
     """Return the strings that stand under the fields of a class and of those it derives from."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):
-        try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
-        except (OSError, TypeError):
-            # Typed into an interpreter, or not written in Python: its options have no help.
-            continue
-        for item, after in pairwise(body.body if isinstance(body, ast.ClassDef) else []):
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                text = after.value if isinstance(after, ast.Expr) else None
-                if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                    found[item.target.id] = " ".join(text.value.split())
+        if is_dataclass(one):
+            found |= _own_docstrings(one)
+    return found
+
+
+@cache
+def _own_docstrings(kind: type) -> dict[str, str]:
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    except (OSError, TypeError):
+        # Typed into an interpreter, or not written in Python: its options have no help.
+        return {}
+    found = {}
+    for item, after in pairwise(body.body if isinstance(body, ast.ClassDef) else []):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            text = after.value if isinstance(after, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[item.target.id] = " ".join(text.value.split())
     return found
