@@ -3,13 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kscout.cli.console import Commands, answer_console
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kscout.export.order import ScanTable
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
@@ -19,29 +22,33 @@ def export() -> None:
     """Write files for use outside of kscout."""
 
 
+Given = Annotated[
+    str,
+    typer.Argument(
+        metavar="POLICY|EVALUATION|SESSION",
+        help="A fixed order (center-out, equispaced-one, a run folder of one), the folder of "
+        "an evaluation, or the .npz of a session.",
+    ),
+]
+NCols = Annotated[int | None, typer.Option(help="Columns of the image, for a policy.")]
+NInitial = Annotated[int | None, typer.Option(help="Central columns measured first, for a policy.")]
+Steps = Annotated[int | None, typer.Option(help="Columns measured after them, for a policy.")]
+OfPolicy = Annotated[str | None, typer.Option(help="Whose acquisition, of an evaluation.")]
+OfSlice = Annotated[
+    str | None,
+    typer.Option("--slice", metavar="VOLUME:NUMBER", help="Which slice, of an evaluation."),
+]
+
+
 @app.command()
 def order(
-    given: Annotated[
-        str,
-        typer.Argument(
-            metavar="POLICY|EVALUATION|SESSION",
-            help="A fixed order (center-out, equispaced-one, a run folder of one), the folder of "
-            "an evaluation, or the .npz of a session.",
-        ),
-    ],
+    given: Given,
     out: Annotated[Path, typer.Option(help="The table: .csv or .json.")],
-    n_cols: Annotated[int | None, typer.Option(help="Columns of the image, for a policy.")] = None,
-    n_initial: Annotated[
-        int | None, typer.Option(help="Central columns measured first, for a policy.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Columns measured after them, for a policy.")
-    ] = None,
-    policy: Annotated[str | None, typer.Option(help="Whose acquisition, of an evaluation.")] = None,
-    slice_: Annotated[
-        str | None,
-        typer.Option("--slice", metavar="VOLUME:NUMBER", help="Which slice, of an evaluation."),
-    ] = None,
+    n_cols: NCols = None,
+    n_initial: NInitial = None,
+    steps: Steps = None,
+    policy: OfPolicy = None,
+    slice_: OfSlice = None,
     fov_mm: Annotated[
         float | None, typer.Option(help="Field of view along phase encoding, for k in 1/m.")
     ] = None,
@@ -51,6 +58,64 @@ def order(
     Example: kscout export order center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
     --out order.csv
     """
+    table = _table(given, n_cols, n_initial, steps, policy, slice_, fov_mm)
+    table.write(out)
+    answer_console().print(f"wrote {out}: {len(table.rows())} columns", soft_wrap=True)
+
+
+@app.command()
+def pulseq(
+    given: Given,
+    out: Annotated[Path, typer.Option(help="The .seq file; its MRD header lies beside it.")],
+    fov_mm: Annotated[float, typer.Option(help="Field of view along phase encoding.")],
+    n_rows: Annotated[int, typer.Option(help="Samples of a readout.")],
+    n_cols: NCols = None,
+    n_initial: NInitial = None,
+    steps: Steps = None,
+    policy: OfPolicy = None,
+    slice_: OfSlice = None,
+    readout_mm: Annotated[
+        float | None, typer.Option(help="Field of view along the readout; else --fov-mm.")
+    ] = None,
+    slice_mm: Annotated[float, typer.Option(help="Thickness of the slice.")] = 5.0,
+    flip_deg: Annotated[float, typer.Option(help="Flip angle.")] = 15.0,
+    echo_ms: Annotated[float, typer.Option(help="Echo time.")] = 8.0,
+    repetition_ms: Annotated[float, typer.Option(help="Repetition time.")] = 20.0,
+    dwell_us: Annotated[float, typer.Option(help="Time of a sample, in steps of 10.")] = 20.0,
+    field_t: Annotated[float, typer.Option(help="Field of the magnet, for the header.")] = 3.0,
+) -> None:
+    """Write a gradient echo in Pulseq's format that measures columns in an order, and its header.
+
+    Example: kscout export pulseq center-out --n-rows 128 --n-cols 128 --n-initial 16 --steps 16
+    --fov-mm 220 --out scan.seq
+    """
+    from kscout.export.pulseq import GradientEcho, write_pulseq
+
+    table = _table(given, n_cols, n_initial, steps, policy, slice_, fov_mm)
+    echo = GradientEcho(
+        n_rows=n_rows,
+        readout_mm=fov_mm if readout_mm is None else readout_mm,
+        slice_mm=slice_mm,
+        flip_deg=flip_deg,
+        echo_ms=echo_ms,
+        repetition_ms=repetition_ms,
+        dwell_us=dwell_us,
+        field_t=field_t,
+    )
+    header = write_pulseq(out, table, echo)
+    told = f"wrote {out}: {len(table.rows())} lines, timing checked; header {header}"
+    answer_console().print(told, soft_wrap=True)
+
+
+def _table(
+    given: str,
+    n_cols: int | None,
+    n_initial: int | None,
+    steps: int | None,
+    policy: str | None,
+    slice_: str | None,
+    fov_mm: float | None,
+) -> "ScanTable":
     from kscout.export import order as tables
 
     path = Path(given)
@@ -61,16 +126,13 @@ def order(
                 "an evaluation holds many orders; add --policy and --slice VOLUME:NUMBER"
             )
         asked = {"policy": policy, "volume": volume, "number": int(number)}
-        table = tables.order_of_evaluation(path, **asked, field_of_view_mm=fov_mm)  # type: ignore[arg-type]
-    elif path.suffix == ".npz":
-        table = tables.order_of_session(path, field_of_view_mm=fov_mm)
-    else:
-        if n_cols is None or n_initial is None or steps is None:
-            raise ConfigError("an order of a policy needs --n-cols, --n-initial and --steps")
-        sizes = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
-        table = tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
-    table.write(out)
-    answer_console().print(f"wrote {out}: {len(table.rows())} columns", soft_wrap=True)
+        return tables.order_of_evaluation(path, **asked, field_of_view_mm=fov_mm)  # type: ignore[arg-type]
+    if path.suffix == ".npz":
+        return tables.order_of_session(path, field_of_view_mm=fov_mm)
+    if n_cols is None or n_initial is None or steps is None:
+        raise ConfigError("an order of a policy needs --n-cols, --n-initial and --steps")
+    sizes = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
+    return tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
 
 
 @app.command()

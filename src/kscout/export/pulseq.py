@@ -1,0 +1,235 @@
+"""Scan tables as sequences: a spoiled gradient echo in Pulseq's format, and the header of its data.
+
+The header is ISMRMRD's: with it `kscout data import --header` reads what such a scan measured.
+"""
+
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any, final
+
+import numpy as np
+
+from kscout.config.bounds import Above, Between
+from kscout.config.records import check
+from kscout.errors import ConfigError
+from kscout.export.order import ScanTable
+from kscout.files import check_replaceable, write_text
+
+_RASTER_S = 1e-5
+"""Times of gradients and blocks are multiples of this."""
+_SPOILING_DEG = 117.0
+"""The increment of the increment of the phase of pulses."""
+_SPOIL_CYCLES = 4
+"""Of phase over a slice, and over two pixels of the readout."""
+_PULSE_S, _PULSE_CYCLES = 3e-3, 4.0
+_PRE_S = 1e-3
+"""Of the gradients before and after a readout."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GradientEcho:
+    """What a sequence is like, besides the order of its lines."""
+
+    n_rows: Annotated[int, Between(2, 4096)]
+    """Samples of a readout."""
+    readout_mm: Annotated[float, Above(0)]
+    """Field of view along the readout."""
+    slice_mm: Annotated[float, Above(0)] = 5.0
+    flip_deg: Annotated[float, Between(0.1, 180)] = 15.0
+    echo_ms: Annotated[float, Above(0)] = 8.0
+    """From the middle of the pulse to the center of k-space."""
+    repetition_ms: Annotated[float, Above(0)] = 20.0
+    dwell_us: Annotated[float, Above(0)] = 20.0
+    """Of one sample; rounded to 10 us."""
+    max_grad_mt_per_m: Annotated[float, Above(0)] = 28.0
+    max_slew_t_per_m_per_s: Annotated[float, Above(0)] = 120.0
+    field_t: Annotated[float, Above(0)] = 3.0
+    """Of the magnet; stands in the header."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def write_pulseq(path: Path, table: ScanTable, echo: GradientEcho) -> Path:
+    """Write a sequence, its timing checked, and beside it the header of its data; return that.
+
+    Args:
+        path: the `.seq` file.
+        table: lines in their order, with a field of view.
+        echo: what the sequence is like.
+    """
+    if table.field_of_view_mm is None:
+        raise ConfigError("a sequence needs the field of view along phase encoding; give --fov-mm")
+    if path.suffix != ".seq":
+        raise ConfigError(f"{path} is no .seq; name the sequence so")
+    header = path.with_suffix(".xml")
+    check_replaceable(path, header)
+    try:
+        import pypulseq
+    except ImportError as error:
+        raise ConfigError(
+            f"sequences need a package that is not installed ({error}); install kscout[pulseq]"
+        ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "scan.seq"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _sequence(pypulseq, table, echo).write(str(made))
+        text = made.read_text()
+    write_text(header, mrd_header(table, echo))
+    write_text(path, text)
+    return header
+
+
+def mrd_header(table: ScanTable, echo: GradientEcho) -> str:
+    """Return the ISMRMRD header of what the sequence measures; LIN is the column."""
+    assert table.field_of_view_mm is not None
+    lines = sorted({*table.start, *table.acquired})
+    space = (
+        f"<matrixSize><x>{echo.n_rows}</x><y>{table.n_cols}</y><z>1</z></matrixSize>"
+        f"<fieldOfView_mm><x>{echo.readout_mm:g}</x><y>{table.field_of_view_mm:g}</y>"
+        f"<z>{echo.slice_mm:g}</z></fieldOfView_mm>"
+    )
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">
+<experimentalConditions>
+<H1resonanceFrequency_Hz>{round(42.576e6 * echo.field_t)}</H1resonanceFrequency_Hz>
+</experimentalConditions>
+<encoding>
+<encodedSpace>{space}</encodedSpace>
+<reconSpace>{space}</reconSpace>
+<encodingLimits>
+<kspace_encoding_step_0><minimum>0</minimum><maximum>{echo.n_rows - 1}</maximum>\
+<center>{echo.n_rows // 2}</center></kspace_encoding_step_0>
+<kspace_encoding_step_1><minimum>{lines[0]}</minimum><maximum>{lines[-1]}</maximum>\
+<center>{table.n_cols // 2}</center></kspace_encoding_step_1>
+</encodingLimits>
+<trajectory>cartesian</trajectory>
+</encoding>
+<sequenceParameters>
+<TR>{echo.repetition_ms:g}</TR><TE>{echo.echo_ms:g}</TE><flipAngle_deg>{echo.flip_deg:g}</flipAngle_deg>
+</sequenceParameters>
+</ismrmrdHeader>
+"""
+
+
+def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # noqa: ANN401
+    try:
+        events = _events(pypulseq, echo)
+        sequence = pypulseq.Sequence(events.system)
+        assert table.k_step_per_m is not None
+        for number, row in enumerate(table.rows()):
+            _add_line(pypulseq, sequence, events, row, number, table.k_step_per_m)
+    # The package refuses what gradients cannot do in several ways.
+    except (ValueError, AssertionError, RuntimeError) as error:
+        raise ConfigError(
+            f"such a sequence cannot be played ({error}); enlarge the field of view, the slice or "
+            "--dwell-us"
+        ) from error
+    is_ok, report = sequence.check_timing()
+    if not is_ok:
+        raise ConfigError(f"the sequence has {len(report)} faults of timing, such as {report[0]}")
+    views = (echo.readout_mm, table.field_of_view_mm, echo.slice_mm)
+    sequence.set_definition("FOV", [x * 1e-3 for x in views if x is not None])
+    sequence.set_definition("Name", "kscout")
+    return sequence
+
+
+def _events(pypulseq: Any, echo: GradientEcho) -> SimpleNamespace:  # noqa: ANN401 - a module
+    """Return what every line has, and how long to wait between."""
+    system = pypulseq.Opts(
+        max_grad=echo.max_grad_mt_per_m,
+        grad_unit="mT/m",
+        max_slew=echo.max_slew_t_per_m_per_s,
+        slew_unit="T/m/s",
+        rf_ringdown_time=2e-5,
+        rf_dead_time=1e-4,
+        adc_dead_time=1e-5,
+    )
+    pulse, select, _ = pypulseq.make_sinc_pulse(
+        flip_angle=np.deg2rad(echo.flip_deg),
+        duration=_PULSE_S,
+        slice_thickness=echo.slice_mm * 1e-3,
+        apodization=0.5,
+        time_bw_product=_PULSE_CYCLES,
+        delay=system.rf_dead_time,
+        use="excitation",
+        return_gz=True,
+        system=system,
+    )
+    step, dwell_s = 1000 / echo.readout_mm, max(1, round(echo.dwell_us / 10)) * _RASTER_S
+    flat_s = echo.n_rows * dwell_s
+    trapezoid = lambda axis, **given: pypulseq.make_trapezoid(axis, system=system, **given)  # noqa: E731
+    read = trapezoid("x", flat_area=echo.n_rows * step, flat_time=flat_s)
+    sampling = pypulseq.make_adc(echo.n_rows, duration=flat_s, delay=read.rise_time, system=system)
+    # Sample n // 2 is the center of k-space, where kscout has it; samples lie amid their dwell.
+    before = -read.area / 2 - (step / 2 if echo.n_rows % 2 == 0 else 0)
+    center_s = read.rise_time + (echo.n_rows // 2 + 0.5) * dwell_s
+    events = SimpleNamespace(
+        system=system,
+        pulse=pulse,
+        select=select,
+        rephase=trapezoid("z", area=-select.area / 2, duration=_PRE_S),
+        prephase=trapezoid("x", area=before, duration=_PRE_S),
+        read=read,
+        sampling=sampling,
+        spoil_x=trapezoid("x", area=2 * _SPOIL_CYCLES * step, duration=_PRE_S),
+        spoil_z=trapezoid("z", area=_SPOIL_CYCLES * 1000 / echo.slice_mm, duration=_PRE_S),
+        trapezoid=trapezoid,
+    )
+    select_s, read_s = (pypulseq.calc_duration(x) for x in (events.select, events.read))
+    middle_s = system.rf_dead_time + _PULSE_S / 2
+    _add_waits(
+        events, echo, select_s - middle_s + _PRE_S + center_s, select_s + 2 * _PRE_S + read_s
+    )
+    return events
+
+
+def _add_waits(
+    events: SimpleNamespace, echo: GradientEcho, echo_s: float, repetition_s: float
+) -> None:
+    """Add the waiting before the readout and after all, given the times without any."""
+    before_s = _on_raster(echo.echo_ms * 1e-3 - echo_s)
+    after_s = _on_raster(echo.repetition_ms * 1e-3 - repetition_s - before_s)
+    shortest = {"echo": (before_s, echo_s), "repetition": (after_s, repetition_s + before_s)}
+    for name, (left_s, least_s) in shortest.items():
+        if left_s < 0:
+            raise ConfigError(
+                f"the {name} time of {getattr(echo, f'{name}_ms'):g} ms is too short; give "
+                f"{np.ceil(least_s * 1e5) / 100:g} or more"
+            )
+    events.before_s, events.after_s = before_s, after_s
+
+
+def _on_raster(time_s: float) -> float:
+    # The center of k-space may lie between two steps of the raster: the next, not the one before.
+    return float(np.round(np.ceil(time_s / _RASTER_S - 1e-6) * _RASTER_S, 9))
+
+
+def _add_line(
+    pypulseq: Any,  # noqa: ANN401 - a module
+    sequence: Any,  # noqa: ANN401 - a sequence
+    events: SimpleNamespace,
+    row: dict[str, Any],
+    number: int,
+    k_step_per_m: float,
+) -> None:
+    phase = np.deg2rad(_SPOILING_DEG * number * (number + 1) / 2 % 360)
+    events.pulse.phase_offset = events.sampling.phase_offset = phase
+    encode, rewind = (
+        events.trapezoid("y", area=sign * row["line"] * k_step_per_m, duration=_PRE_S)
+        for sign in (1, -1)
+    )
+    sequence.add_block(events.pulse, events.select)
+    sequence.add_block(events.prephase, encode, events.rephase)
+    if events.before_s:
+        sequence.add_block(pypulseq.make_delay(events.before_s))
+    label = pypulseq.make_label(type="SET", label="LIN", value=row["column"])
+    sequence.add_block(events.read, events.sampling, label)
+    sequence.add_block(events.spoil_x, rewind, events.spoil_z)
+    if events.after_s:
+        sequence.add_block(pypulseq.make_delay(events.after_s))
