@@ -6,6 +6,7 @@ The header is ISMRMRD's: with it `kscout data import --header` reads what such a
 import tempfile
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, final
@@ -163,7 +164,7 @@ def _events(pypulseq: Any, echo: GradientEcho) -> SimpleNamespace:  # noqa: ANN4
     )
     step, dwell_s = 1000 / echo.readout_mm, max(1, round(echo.dwell_us / 10)) * _RASTER_S
     flat_s = echo.n_rows * dwell_s
-    trapezoid = lambda axis, **given: pypulseq.make_trapezoid(axis, system=system, **given)  # noqa: E731
+    trapezoid = partial(pypulseq.make_trapezoid, system=system)
     read = trapezoid("x", flat_area=echo.n_rows * step, flat_time=flat_s)
     sampling = pypulseq.make_adc(echo.n_rows, duration=flat_s, delay=read.rise_time, system=system)
     # Sample n // 2 is the center of k-space, where kscout has it; samples lie amid their dwell.
