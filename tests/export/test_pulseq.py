@@ -30,7 +30,18 @@ def run(out: Path, *words: object, fov_mm: float = 220.0, n_rows: int = 16) -> A
 @pytest.mark.parametrize("n_rows", [16, 13])
 def test_a_sequence_read_back_measures_the_order(n_rows: int, tmp_path: Path) -> None:
     path = tmp_path / "scan.seq"
-    result = run(path, "--readout-mm", 160, "--echo-ms", 7, "--repetition-ms", 25, n_rows=n_rows)
+    result = run(
+        path,
+        "--readout-mm",
+        160,
+        "--slice-mm",
+        2,
+        "--echo-ms",
+        7,
+        "--repetition-ms",
+        25,
+        n_rows=n_rows,
+    )
     assert result.exit_code == 0, result.output
     sequence = pypulseq.Sequence()
     sequence.read(str(path))

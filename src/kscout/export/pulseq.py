@@ -183,7 +183,7 @@ def _events(pypulseq: Any, echo: GradientEcho) -> SimpleNamespace:  # noqa: ANN4
         trapezoid=trapezoid,
     )
     select_s, read_s = (pypulseq.calc_duration(x) for x in (events.select, events.read))
-    middle_s = system.rf_dead_time + _PULSE_S / 2
+    middle_s = pulse.delay + _PULSE_S / 2
     _add_waits(
         events, echo, select_s - middle_s + _PRE_S + center_s, select_s + 2 * _PRE_S + read_s
     )
