@@ -26,8 +26,6 @@ _SPOILING_DEG = 117.0
 _SPOIL_CYCLES = 4
 """Of phase over a slice, and over two pixels of the readout."""
 _PULSE_S, _PULSE_CYCLES = 3e-3, 4.0
-_PRE_S = 1e-3
-"""Of the gradients before and after a readout."""
 
 
 @final
@@ -120,11 +118,11 @@ def mrd_header(table: ScanTable, echo: GradientEcho) -> str:
 
 def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # noqa: ANN401
     try:
-        events = _events(pypulseq, echo)
+        rows = table.rows()
+        events = _events(pypulseq, echo, max(abs(row["k_per_m"]) for row in rows))
         sequence = pypulseq.Sequence(events.system)
-        assert table.k_step_per_m is not None
-        for number, row in enumerate(table.rows()):
-            _add_line(pypulseq, sequence, events, row, number, table.k_step_per_m)
+        for number, row in enumerate(rows):
+            _add_line(pypulseq, sequence, events, row, number)
     # The package refuses what gradients cannot do in several ways.
     except (ValueError, AssertionError, RuntimeError) as error:
         raise ConfigError(
@@ -140,17 +138,19 @@ def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # no
     return sequence
 
 
-def _events(pypulseq: Any, echo: GradientEcho) -> SimpleNamespace:  # noqa: ANN401 - a module
-    """Return what every line has, and how long to wait between."""
-    system = pypulseq.Opts(
-        max_grad=echo.max_grad_mt_per_m,
-        grad_unit="mT/m",
-        max_slew=echo.max_slew_t_per_m_per_s,
-        slew_unit="T/m/s",
-        rf_ringdown_time=2e-5,
-        rf_dead_time=1e-4,
-        adc_dead_time=1e-5,
-    )
+def _events(
+    pypulseq: Any,  # noqa: ANN401 - a module
+    echo: GradientEcho,
+    farthest_per_m: float,
+) -> SimpleNamespace:
+    """Return what every line has, and how long to wait between.
+
+    Args:
+        pypulseq: the package.
+        echo: what the sequence is like.
+        farthest_per_m: of all lines, which have the same times.
+    """
+    system = _system(pypulseq, echo)
     pulse, select, _ = pypulseq.make_sinc_pulse(
         flip_angle=np.deg2rad(echo.flip_deg),
         duration=_PULSE_S,
@@ -170,24 +170,43 @@ def _events(pypulseq: Any, echo: GradientEcho) -> SimpleNamespace:  # noqa: ANN4
     # Sample n // 2 is the center of k-space, where kscout has it; samples lie amid their dwell.
     before = -read.area / 2 - (step / 2 if echo.n_rows % 2 == 0 else 0)
     center_s = read.rise_time + (echo.n_rows // 2 + 0.5) * dwell_s
+    spoil_x, spoil_z = 2 * _SPOIL_CYCLES * step, _SPOIL_CYCLES * 1000 / echo.slice_mm
+    pre_s, post_s = (
+        max(pypulseq.calc_duration(trapezoid(axis, area=area)) for axis, area in areas)
+        for areas in (
+            (("x", before), ("y", farthest_per_m), ("z", -select.area / 2)),
+            (("x", spoil_x), ("y", farthest_per_m), ("z", spoil_z)),
+        )
+    )
     events = SimpleNamespace(
         system=system,
         pulse=pulse,
         select=select,
-        rephase=trapezoid("z", area=-select.area / 2, duration=_PRE_S),
-        prephase=trapezoid("x", area=before, duration=_PRE_S),
+        rephase=trapezoid("z", area=-select.area / 2, duration=pre_s),
+        prephase=trapezoid("x", area=before, duration=pre_s),
+        encode=partial(trapezoid, "y", duration=pre_s),
         read=read,
         sampling=sampling,
-        spoil_x=trapezoid("x", area=2 * _SPOIL_CYCLES * step, duration=_PRE_S),
-        spoil_z=trapezoid("z", area=_SPOIL_CYCLES * 1000 / echo.slice_mm, duration=_PRE_S),
-        trapezoid=trapezoid,
+        spoil_x=trapezoid("x", area=spoil_x, duration=post_s),
+        rewind=partial(trapezoid, "y", duration=post_s),
+        spoil_z=trapezoid("z", area=spoil_z, duration=post_s),
     )
-    select_s, read_s = (pypulseq.calc_duration(x) for x in (events.select, events.read))
-    middle_s = pulse.delay + _PULSE_S / 2
-    _add_waits(
-        events, echo, select_s - middle_s + _PRE_S + center_s, select_s + 2 * _PRE_S + read_s
-    )
+    select_s, read_s = (pypulseq.calc_duration(x) for x in (select, read))
+    echo_s = select_s - pulse.delay - _PULSE_S / 2 + pre_s + center_s
+    _add_waits(events, echo, echo_s, select_s + pre_s + read_s + post_s)
     return events
+
+
+def _system(pypulseq: Any, echo: GradientEcho) -> Any:  # noqa: ANN401 - of a module
+    return pypulseq.Opts(
+        max_grad=echo.max_grad_mt_per_m,
+        grad_unit="mT/m",
+        max_slew=echo.max_slew_t_per_m_per_s,
+        slew_unit="T/m/s",
+        rf_ringdown_time=2e-5,
+        rf_dead_time=1e-4,
+        adc_dead_time=1e-5,
+    )
 
 
 def _add_waits(
@@ -217,14 +236,10 @@ def _add_line(
     events: SimpleNamespace,
     row: dict[str, Any],
     number: int,
-    k_step_per_m: float,
 ) -> None:
     phase = np.deg2rad(_SPOILING_DEG * number * (number + 1) / 2 % 360)
     events.pulse.phase_offset = events.sampling.phase_offset = phase
-    encode, rewind = (
-        events.trapezoid("y", area=sign * row["line"] * k_step_per_m, duration=_PRE_S)
-        for sign in (1, -1)
-    )
+    encode, rewind = events.encode(area=row["k_per_m"]), events.rewind(area=-row["k_per_m"])
     sequence.add_block(events.pulse, events.select)
     sequence.add_block(events.prephase, encode, events.rephase)
     if events.before_s:
