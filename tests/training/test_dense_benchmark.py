@@ -11,6 +11,7 @@ import pytest
 from training_stores import blob_store
 
 from kscout.data.store_writer import StoreWriter
+from kscout.files import write_json
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = [
@@ -67,6 +68,11 @@ def test_an_arm_is_trained_once_and_evaluated(
     assert [one["seed"] for one in found] == [0, 1]
     assert found[0]["marks"].keys() == {"fixed", "na-oracle", "oracle"}
     assert found[0]["ssim"] <= found[0]["marks"]["oracle"] + 1e-6
+    records = importlib.import_module("dense_records")
+    (seeds,) = records.kinds_of(records.read_records(out))
+    assert [(one.arm, one.seed, one.ssim) for one in seeds] == [
+        ("column", one["seed"], one["ssim"]) for one in found
+    ]
     assert found[0]["n_epochs"] == 1 and found[0]["n_lockstep"] == 2
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("{")]) == 2
@@ -84,3 +90,34 @@ def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
     assert [leave_one_out.name_of(order[-1]) for order in found] == list("abcd")
     assert [leave_one_out.name_of(order[-2]) for order in found] == list("dabc")
     assert all(set(order) == set(heads) for order in found)
+
+
+def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Path) -> None:
+    records = importlib.import_module("dense_records")
+    own = {
+        **{"arm": "zoom", "data": "heads-without-a", "preset": "knee-base", "minutes": 3.0},
+        **{"reconstructor": "heads-unet", "changes": [], "n_epochs": 2, "n_lockstep": 2},
+        **{"train_s": 90.0, "n_reconstructions": 180_000, "val_ssim": [0.8], "n_slices": 9},
+        **{"n_volumes": 3, "marks": {"fixed": 0.8, "na-oracle": 0.81, "oracle": 0.83}},
+        **{"device": "a GPU", "n_parameters": 1000},
+    }
+    for seed, gain, interval in ((0, 0.02, [0.01, 0.03]), (1, 0.03, [-0.01, 0.05])):
+        told = {"seed": seed, "ssim": 0.8 + gain, "difference_to_fixed": gain}
+        told |= {"gap_closed": (gain - 0.01) / 0.02, "interval": interval}
+        write_json(tmp_path / f"zoom-heads-without-a-knee-base-seed{seed}.json", {**own, **told})
+    for file, how, gain in (
+        ("a.nii.gz", "cut", 0.01),
+        ("b.nii", "cut", -0.02),
+        ("b.nii", "x", 0.0),
+    ):
+        run = "zoom-heads-without-a-knee-base-seed0"
+        plain = {"file": file, "import": how, "run": run, "n_slices": 5}
+        plain |= {"ssim": {"fixed": 0.7}, "difference_to_fixed": gain}
+        write_json(tmp_path / f"plain-{how}-{file}-by-{run}.json", plain)
+    text = records.table(tmp_path)
+    assert "| 0, 1 | 1.5 | 2 | 1,000 | 2,000 | .8250 ± .0071 | .8000 | .8100 | .8300 |" in text
+    assert "| 75 % (50 to 100) | +.0250 (-.0100 to .0500) |" in text
+    assert "Not run: knee-base `column` (0, 1, 2), knee-long `completion` (0, 1, 2)" in text
+    assert "| +.0250 (-.0100 to .0500) | +.0100 | - |" in records.heads(tmp_path)
+    assert records.unseen(tmp_path).count("b.nii") == 2 and "a.nii" not in records.unseen(tmp_path)
+    assert "| b.nii | cut | 5 | .7000 | -.0200 |" in records.unseen(tmp_path)

@@ -1,0 +1,212 @@
+"""Records of dense gains as tables of docs/dense.md: arms on a store, and heads by subject.
+
+`dense.py` makes them into dense_results, `leave_one_out.py` into heads_results.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from tables import markdown, number, spread
+
+from kscout.config import read
+from kscout.evaluation.statistics import std_over_seeds
+
+RECORDS = Path(__file__).with_name("dense_results")
+HEADS = Path(__file__).with_name("heads_results")
+WITHOUT = "heads-without-"
+PLAIN = "plain-"
+PLAN = [
+    *(("knee", "knee-base", "column", seed) for seed in (0, 1, 2)),
+    *(("knee", "knee-long", "completion", seed) for seed in (0, 1, 2)),
+    ("knee", "knee-base", "conv", 0),
+    *(("knee", "knee-base", arm, 0) for arm in ("unmirrored", "random-labels", "no-prior")),
+    *(("knee", "knee-base", arm, 0) for arm in ("half-labels", "best-labels", "paired", "large")),
+]
+"""What is run, the most telling first."""
+
+
+@final
+@dataclass(frozen=True)
+class DenseRecord:
+    """What one arm reached with one seed, the best column at each step."""
+
+    arm: str
+    seed: int
+    data: str
+    preset: str
+    reconstructor: str
+    minutes: float
+    """Asked for, shared by all seeds in lockstep."""
+    changes: tuple[str, ...]
+    n_epochs: int
+    n_lockstep: int
+    train_s: float
+    n_reconstructions: int
+    """Of all seeds in lockstep."""
+    val_ssim: tuple[float, ...]
+    n_slices: int
+    n_volumes: int
+    ssim: float
+    marks: dict[str, float]
+    """SSIM of fixed order, NA oracle and oracle on the same slices."""
+    gap_closed: float | None
+    difference_to_fixed: float
+    interval: tuple[float, float] | None
+    device: str
+    n_parameters: int
+
+    @property
+    def kind(self) -> tuple[str, str, float, str, tuple[str, ...]]:
+        """Records of one kind differ in their seed."""
+        return self.data, self.preset, self.minutes, self.arm, self.changes
+
+
+@final
+@dataclass(frozen=True)
+class PlainRecord:
+    """What a policy reached on a file that was imported as it is."""
+
+    file: str
+    how: str
+    run: str
+    n_slices: int
+    ssim: dict[str, float]
+    difference_to_fixed: float
+
+
+def read_records(folder: Path = RECORDS) -> list[DenseRecord]:
+    """Return all records of arms in a folder and below, those of one kind together."""
+    files = [x for x in sorted(folder.rglob("*-seed*.json")) if not x.name.startswith(PLAIN)]
+    found = [read(DenseRecord, _content(file)) for file in files]
+    return sorted(found, key=lambda one: (one.data, one.preset, -one.minutes, *_rank(one)))
+
+
+def _rank(record: DenseRecord) -> tuple[int, str, tuple[str, ...], int]:
+    order = list(dict.fromkeys(arm for _, _, arm, _ in PLAN))
+    known = order.index(record.arm) if record.arm in order else len(order)
+    return known, record.arm, record.changes, record.seed
+
+
+def read_plain(folder: Path = HEADS) -> list[PlainRecord]:
+    """Return all records of files that were imported as they are."""
+    found = [_content(file) for file in sorted(folder.glob(f"{PLAIN}*.json"))]
+    return [
+        read(PlainRecord, {("how" if key == "import" else key): one[key] for key in one})
+        for one in found
+    ]
+
+
+def _content(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def kinds_of(records: Sequence[DenseRecord]) -> list[list[DenseRecord]]:
+    """Return the seeds of each kind, as `read_records` orders them."""
+    return [list(seeds) for _, seeds in groupby(records, lambda one: one.kind)]
+
+
+def minus(seeds: Sequence[DenseRecord]) -> str:
+    """Return the mean difference to the fixed order, and the ends of all seeds' intervals."""
+    text = number(float(np.mean([one.difference_to_fixed for one in seeds])), is_signed=True)
+    ends = [one.interval for one in seeds if one.interval is not None]
+    if len(ends) < len(seeds):
+        return text
+    return f"{text} ({number(min(x[0] for x in ends))} to {number(max(x[1] for x in ends))})"
+
+
+def share(seeds: Sequence[DenseRecord]) -> str:
+    """Return the mean share of the gap that was closed, and its range over seeds."""
+    closed = [100 * one.gap_closed for one in seeds if one.gap_closed is not None]
+    if len(closed) < len(seeds):
+        return "-"
+    spread_out = f" ({min(closed):.0f} to {max(closed):.0f})" if len(closed) > 1 else ""
+    return f"{np.mean(closed):.0f} %{spread_out}"
+
+
+def table(folder: Path = RECORDS) -> str:
+    """Return what every arm reached, and what was not run."""
+    head = (
+        *("store, acquisition", "arm", "seeds", "minutes", "epochs", "parameters"),
+        *("columns tried a second", "SSIM", "fixed", "NA oracle", "oracle", "gap closed"),
+        "minus fixed",
+    )
+    records = read_records(folder)
+    text = markdown(head, [_line(seeds) for seeds in kinds_of(records)])
+    done = {(one.data, one.preset, one.arm, one.seed) for one in records}
+    missing: dict[str, list[str]] = {}
+    for data, preset, arm, seed in PLAN:
+        if (data, preset, arm, seed) not in done:
+            missing.setdefault(f"{preset} `{arm}`", []).append(str(seed))
+    words = [f"{name} ({', '.join(seeds)})" for name, seeds in missing.items()]
+    return f"{text}\nNot run: {', '.join(words) or 'nothing of the plan'}.\n"
+
+
+def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
+    first, ssim = seeds[0], [one.ssim for one in seeds]
+    rate = np.mean([one.n_reconstructions / one.train_s for one in seeds])
+    return (
+        *(f"{first.data}, {first.preset}", f"`{first.arm}`"),
+        ", ".join(str(one.seed) for one in seeds),
+        f"{np.mean([one.train_s for one in seeds]) / 60:.1f}",
+        *(str(first.n_epochs), f"{first.n_parameters:,}", f"{rate:,.0f}"),
+        spread(float(np.mean(ssim)), std_over_seeds(ssim)),
+        *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
+        *(share(seeds), minus(seeds)),
+    )
+
+
+def heads(folder: Path = HEADS) -> str:
+    """Return a line for each head that was left out: as made, and as its file is."""
+    head = (
+        *("left out", "arm, seeds", "SSIM", "gap closed", "minus fixed"),
+        *("its file, cut: minus fixed", "its file, resampled: minus fixed"),
+    )
+    plain, lines = read_plain(folder), []
+    for seeds in kinds_of(read_records(folder)):
+        first = seeds[0]
+        name, ssim = first.data.removeprefix(WITHOUT), [one.ssim for one in seeds]
+        runs = {f"{one.arm}-{one.data}-{one.preset}-seed{one.seed}" for one in seeds}
+        own = [one for one in plain if one.run in runs and _name(one.file) == name]
+        lines.append(
+            (
+                *(name, f"`{first.arm}`, {', '.join(str(one.seed) for one in seeds)}"),
+                spread(float(np.mean(ssim)), std_over_seeds(ssim)),
+                *(share(seeds), minus(seeds)),
+                *(_plainly([one for one in own if one.how == how]) for how in ("cut", "resampled")),
+            )
+        )
+    return markdown(head, lines)
+
+
+def unseen(folder: Path = HEADS) -> str:
+    """Return a line for each file that no policy has learned from, and each import of it."""
+    left_out = {one.data.removeprefix(WITHOUT) for one in read_records(folder)}
+    found = [one for one in read_plain(folder) if _name(one.file) not in left_out]
+    keyed = sorted(found, key=lambda one: (one.file, one.how))
+    lines = []
+    for (file, how), part in groupby(keyed, lambda one: (one.file, one.how)):
+        own = list(part)
+        fixed = float(np.mean([one.ssim["fixed"] for one in own]))
+        lines.append((file, how, str(own[0].n_slices), number(fixed), _plainly(own)))
+    return markdown(("file", "import", "slices", "SSIM of fixed orders", "minus fixed"), lines)
+
+
+def _plainly(records: Sequence[PlainRecord]) -> str:
+    """Return the mean difference over policies, and its range."""
+    values = [one.difference_to_fixed for one in records]
+    if not values:
+        return "-"
+    text = number(float(np.mean(values)), is_signed=True)
+    if len(values) == 1:
+        return text
+    ends = [number(end, is_signed=True) for end in (min(values), max(values))]
+    return f"{text} ({ends[0]} to {ends[1]} of {len(values)} policies)"
+
+
+def _name(file: str) -> str:
+    return file.removesuffix(".gz").removesuffix(".nii").removesuffix(".npy")
