@@ -17,6 +17,7 @@ from PIL import Image
 from kscout.errors import DataError
 from kscout.figures.png import gray_uri, heat_uri
 from kscout.player import acquisition_player, load_acquisition, save_acquisition
+from kscout.player.frames import moving_picture, still_picture
 from synthetic_results import make_acquisition
 
 
@@ -106,6 +107,49 @@ def test_every_policy_can_be_chosen_and_a_few_are_shown_at_first() -> None:
     )
     assert {name for off, name in cards if not off} == {"greedy", "fixed"}
     assert 'value="0"' in html and "step 0 of 9" in html, "it opens at the start"
+
+
+def test_a_steered_player_shows_k_space_scores_and_a_speed_and_a_report_none_of_them() -> None:
+    recorded = make_acquisition(("greedy",))
+    (policy,) = recorded.policies
+    ratings = np.arange(10 * 48, dtype=np.uint8).reshape(10, 48)
+    kspace = np.linspace(0, 1, recorded.target.size).reshape(recorded.target.shape)
+    you = replace(policy, name="you", columns=policy.columns[:3])
+    live = replace(
+        recorded, kspace=kspace, policies=(replace(policy, ratings=ratings), you), shown=()
+    )
+    html = acquisition_player(live, n_bytes=None, is_steered=True)
+    greedy, mine = data_of(html)["policies"]
+    assert np.frombuffer(base64.b64decode(greedy["ratings"]), np.uint8).tolist() == [
+        *ratings.flatten()
+    ]
+    assert "ratings" not in mine and html.count('<canvas class="kspace"') == 2
+    assert html.count('class="speed"') == 1 and html.count('<canvas class="ratings"') == 1
+    # Whoever steers has not stopped: the line ends with the last column.
+    lines = re.findall(r'<polyline points="([^"]+)"', html)
+    assert [len(line.split()) for line in lines] == [10, 4]
+    plain = acquisition_player(recorded)
+    assert not any(word in plain for word in ("kspace", "ratings", "speed", "steered", "pointed"))
+
+
+def test_a_picture_shows_the_pixels_of_its_step() -> None:
+    acquisition = make_acquisition()
+    shown = np.asarray(Image.open(io.BytesIO(still_picture(acquisition, 4))))
+    n_rows, n_cols = acquisition.target.shape
+    # 256 pixels hold 5 times 48; the second panel begins after the target and two gaps.
+    levels = np.clip(
+        acquisition.policies[0].images[4] / np.quantile(acquisition.target, 0.995), 0, 1
+    )
+    left, top = 8 + 240 + 8, 2 * 18 + 12 + 8
+    panel = shown[top : top + 5 * n_rows : 5, left : left + 5 * n_cols : 5, 0]
+    assert np.abs(panel - 255 * levels).max() <= 0.5
+    assert (
+        shown.tobytes()
+        != np.asarray(Image.open(io.BytesIO(still_picture(acquisition, 5)))).tobytes()
+    )
+    assert still_picture(acquisition, 99) == still_picture(acquisition, 9)
+    moving = Image.open(io.BytesIO(moving_picture(acquisition)))
+    assert (moving.size[::-1], getattr(moving, "n_frames", 1)) == (shown.shape[:2], 10)
 
 
 def test_one_kept_step_stands_without_a_slider() -> None:

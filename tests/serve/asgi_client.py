@@ -24,7 +24,14 @@ class Reply:
         return self.body.decode()
 
 
-def scope_of(kind: str, path: str, headers: Headers, method: str = "GET") -> dict[str, Any]:
+def scope_of(
+    kind: str,
+    path: str,
+    headers: Headers,
+    method: str = "GET",
+    query: bytes = b"",
+    sender: str = "127.0.0.1",
+) -> dict[str, Any]:
     """Return what a server tells of a connection; the path is what a server makes of bytes."""
     given = {"host": "127.0.0.1:9", **headers}
     return {
@@ -35,17 +42,22 @@ def scope_of(kind: str, path: str, headers: Headers, method: str = "GET") -> dic
         "method": method,
         "path": path,
         "raw_path": path.encode("utf-8", "surrogateescape"),
-        "query_string": b"",
+        "query_string": query,
         "root_path": "",
         "headers": [(k.encode("latin-1"), v.encode("latin-1")) for k, v in given.items()],
-        "client": ("127.0.0.1", 5),
+        "client": (sender, 5),
         "server": ("127.0.0.1", 9),
         "subprotocols": [],
     }
 
 
 async def requested(
-    app: Any, method: str, path: str, body: bytes = b"", headers: Headers | None = None
+    app: Any,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: Headers | None = None,
+    **told: Any,
 ) -> Reply:
     """Send one request, its body in two parts, and return the answer."""
     half = len(body) // 2
@@ -62,7 +74,7 @@ async def requested(
         sent.append(message)
 
     given = {"content-type": "application/json", **(headers or {})}
-    await app(scope_of("http", path, given, method), receive, send)
+    await app(scope_of("http", path, given, method, **told), receive, send)
     found = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
     return Reply(sent[0]["status"], found, b"".join(one.get("body", b"") for one in sent[1:]))
 

@@ -4,11 +4,14 @@ import asyncio
 import base64
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from asgi_client import requested, streamed
+from page_stage import make_stage, write_store
 from test_app import ASKED, LIMITS, column_of, desk_of, expected
+from test_page import ASKED as SHOWN
 
 from kscout.serve.app import make_app
 from kscout.serve.guard import LOOPBACK, Guard
@@ -26,6 +29,8 @@ PATHS = [
     "/metrics",
     "/sessions/",
     "/openapi.json",
+    "/docs",
+    *[f"/page/data/{one}" for one in ("choices", "files", "acquisitions", "verdicts", "pictures")],
     "/..",
     "//",
     "/%00",
@@ -35,7 +40,7 @@ METHODS = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE"]
 
 def odd_message(draw: random.Random) -> Any:
     """Return a message with something in it that should not be there."""
-    base: dict[str, Any] = dict(draw.choice([ASKED, column_of(draw.randrange(16))]))
+    base: dict[str, Any] = dict(draw.choice([ASKED, SHOWN, column_of(draw.randrange(16))]))
     for _ in range(draw.randrange(3)):
         base[draw.choice([*base, "path", "n_coils", "fallback", "seed"])] = draw.choice(ODD)
     if "data" in base and draw.random() < 0.3:
@@ -104,9 +109,11 @@ async def finished(app: Any) -> list[int]:
 
 
 @pytest.mark.slow
-def test_no_message_ends_the_service_or_disturbs_a_session() -> None:
+def test_no_message_ends_the_service_or_disturbs_a_session(tmp_path: Path) -> None:
     desk = desk_of()
-    app = Guard(make_app(desk), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes)
+    app = Guard(
+        make_app(desk, make_stage(write_store(tmp_path))), hosts=LOOPBACK, n_bytes=LIMITS.n_bytes
+    )
 
     async def whole() -> tuple[dict[int, int], list[int]]:
         seen = await fuzz(app, seed=0)

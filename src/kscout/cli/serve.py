@@ -8,12 +8,16 @@ import typer
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.names import POLICIES
 
+_POLICY = POLICIES.words("a run folder", "a weights file", "a zoo name", "LABEL=PATH")
+_SEVERAL = "Any number of times: sessions take the first, the page offers all."
+
 
 def serve(
-    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
-    policy: Annotated[
-        str, typer.Option(help=POLICIES.words("a run folder", "a weights file", "a zoo name"))
+    reconstructor: Annotated[
+        list[str], typer.Option(help=f"{RECONSTRUCTION_WORDS} {_SEVERAL}", show_default=False)
     ],
+    policy: Annotated[list[str], typer.Option(help=f"{_POLICY}. {_SEVERAL}", show_default=False)],
+    data: Annotated[Path | None, typer.Option(help="A store whose slices the page offers.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
     mrd_port: Annotated[
@@ -29,7 +33,9 @@ def serve(
     idle_s: Annotated[float, typer.Option(min=1, help="Close a session idle so long.")] = 3600,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Serve acquisition sessions by REST, WebSocket and MRD streams; prints where as JSON.
+    """Serve a page to steer acquisitions, and sessions by REST, WebSocket and MRD streams.
+
+    Prints its addresses as JSON when ready.
 
     Example: kscout serve --reconstructor runs/unet --policy runs/greedy-seed0 --keep sessions
     """
@@ -38,6 +44,7 @@ def serve(
 
     run(
         *(reconstructor, policy),
+        data=data,
         host=host,
         port=port,
         mrd_port=mrd_port,

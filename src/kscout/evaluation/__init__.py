@@ -4,6 +4,7 @@
 |---|---|
 | `compare`, `prepare`, `contenders`, `fixed_orders`, `finished` | `evaluate`, and what it opens |
 | `trajectories`, `progress` | one policy over a whole data set |
+| `watching` | one slice, step by step, with all that a page shows |
 | `results`, `summary`, `summarize`, `statistics` | `results.csv`, `summary.json`, tests |
 | `adaptivity`, `gradient_noise`, `policy_noise`, `overlooked` | numbers behind analyses |
 | `analyses` | one file per analysis |

@@ -28,6 +28,14 @@ class PolicySteps:
     columns: tuple[int, ...]
     """All acquired columns in order; fewer than others' where a policy stopped."""
     is_oracle: bool = False
+    ratings: UInt8[np.ndarray, "frame col"] | None = None
+    """How it rates every column at each kept step, from 0 to 255; files do not keep it."""
+
+    def at(self, frames: Sequence[int]) -> "PolicySteps":
+        """Return the same with some images alone."""
+        rows = list(frames)
+        ratings = None if self.ratings is None else self.ratings[rows]
+        return replace(self, images=self.images[rows], ssim=self.ssim[rows], ratings=ratings)
 
 
 @final
@@ -43,6 +51,8 @@ class Acquisition:
     """How many columns were acquired when each image was kept; 0, 1, 2, ... where not given."""
     shown: tuple[str, ...] = ()
     """Policies that a page shows before anyone has chosen; the first ones where not given."""
+    kspace: Float[np.ndarray, "row col"] | None = None
+    """Magnitude of the full k-space as it is drawn, from 0 to 1; files do not keep it."""
 
     def __post_init__(self) -> None:
         lengths = {len(policy.images) for policy in self.policies}
@@ -65,11 +75,8 @@ class Acquisition:
 
     def kept(self, places: Sequence[int]) -> "Acquisition":
         """Return the same with the images at some places alone; the last one must be among them."""
-        rows = list(places)
-        policies = tuple(
-            replace(one, images=one.images[rows], ssim=one.ssim[rows]) for one in self.policies
-        )
-        return replace(self, policies=policies, steps=tuple(self.steps[row] for row in rows))
+        policies = tuple(one.at(places) for one in self.policies)
+        return replace(self, policies=policies, steps=tuple(self.steps[row] for row in places))
 
     def thinned(self, n_images: int) -> "Acquisition":
         """Return the same with at most so many images, spread from the first to the last."""

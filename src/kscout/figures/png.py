@@ -30,15 +30,25 @@ def gray_uri(image: Float[np.ndarray, "row col"], limit: float, *, is_exact: boo
         limit: what is drawn white.
         is_exact: keep every pixel; else lose what the eye hardly sees, and two thirds of the bytes.
     """
-    return _data_uri(_picture(_levels(image, limit), "L"), is_exact)
+    return _data_uri(gray_picture(image, limit), is_exact)
 
 
 def heat_uri(image: Float[np.ndarray, "row col"], limit: float, *, is_exact: bool = True) -> str:
     """Encode an error map with a color table, black at 0 and pale yellow at `limit`."""
+    return _data_uri(heat_picture(image, limit), is_exact)
+
+
+def gray_picture(image: Float[np.ndarray, "row col"], limit: float) -> Image.Image:
+    """Draw an image in 256 grays, black at 0 and white at `limit`."""
+    return _picture(_levels(image, limit), "L")
+
+
+def heat_picture(image: Float[np.ndarray, "row col"], limit: float) -> Image.Image:
+    """Draw an error map with a color table, black at 0 and pale yellow at `limit`."""
     # 64 levels compress to half the size, and no eye tells them from 256.
     picture = _picture(_levels(image, limit) // 4, "P")
     picture.putpalette(_heat_table())
-    return _data_uri(picture, is_exact)
+    return picture
 
 
 def _levels(image: Float[np.ndarray, "row col"], limit: float) -> UInt8[np.ndarray, "row col"]:

@@ -7,13 +7,13 @@ from html import escape
 from pathlib import Path
 from typing import final
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
 from kscout.figures.style import save_figure, to_inline_svg
 from kscout.figures.tables import Table, to_html
 from kscout.files import write_text
+from kscout.player.pages import templates
 
 
 @final
@@ -44,26 +44,23 @@ def write_page(
         path: of the .html file.
         provenance: facts by label, by the run or folder that they tell of.
     """
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("kscout.report"), PackageLoader("kscout.player")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     shown = [section for section in sections if section.blocks]
-    text = environment.get_template("page.html.j2").render(
-        front=front,
-        summary=[_emphasized(sentence) for sentence in front.summary],
-        sections=[
-            {
-                "name": section.name,
-                "title": section.title,
-                "body": Markup("\n".join(_block_html(block) for block in section.blocks)),
-            }
-            for section in shown
-        ],
-        provenance=provenance or {},
+    text = (
+        templates("kscout.report")
+        .get_template("page.html.j2")
+        .render(
+            front=front,
+            summary=[_emphasized(sentence) for sentence in front.summary],
+            sections=[
+                {
+                    "name": section.name,
+                    "title": section.title,
+                    "body": Markup("\n".join(_block_html(block) for block in section.blocks)),
+                }
+                for section in shown
+            ],
+            provenance=provenance or {},
+        )
     )
     write_text(path, text)
     return path

@@ -22,6 +22,8 @@ from kscout.acquisition import Scan
 from kscout.errors import DataError, KScoutError
 from kscout.serve.counts import Counts, reply
 from kscout.serve.desk import Desk, NoSessionError, Place, TooManyError
+from kscout.serve.page.routes import OutsideError, add_pages
+from kscout.serve.page.stage import Stage
 
 POLICY_VIOLATION = 1008
 """Closes a stream whose message is refused."""
@@ -64,6 +66,7 @@ _COLUMNS: TypeAdapter[Columns] = TypeAdapter(Columns)
 
 def make_app(
     desk: Desk,
+    stage: Stage | None = None,
     *,
     beside: AbstractAsyncContextManager[object] | None = None,
     on_ready: Callable[[], None] = lambda: None,
@@ -72,6 +75,7 @@ def make_app(
 
     Args:
         desk: holds the sessions.
+        stage: computes what the page shows; without one there is no page.
         beside: lives as long as the service.
         on_ready: called when requests can be answered.
     """
@@ -84,17 +88,22 @@ def make_app(
             yield
         await run_in_threadpool(desk.shut)
 
-    app, counts = FastAPI(title="kscout", version=__version__, lifespan=life), desk.counts
+    counts = desk.counts
+    # FastAPI's own pages take their scripts from other hosts; `add_pages` has one that does not.
+    app = FastAPI(title="kscout", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
     _tell_faults(app, counts)
     _add_sessions(app, desk, counts)
     _add_stream(app, desk, counts)
+    add_pages(app, stage)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
+        """Tell that the service lives."""
         return {"status": "ok", "version": __version__, "n_sessions": len(desk)}
 
     @app.get("/metrics")
     def metrics() -> Response:
+        """Return counters and decision times, as Prometheus reads them."""
         return Response(counts.text(len(desk)), media_type="text/plain; version=0.0.4")
 
     return app
@@ -103,6 +112,7 @@ def make_app(
 def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
     @app.post("/sessions", status_code=201)
     def open_session(asked: NewSession) -> dict[str, Any]:
+        """Open a session; answer its id, and the columns of the start."""
         scan = asked.scan()
         name = desk.open(scan)
         counts.add("sessions_opened_total")
@@ -110,16 +120,19 @@ def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
 
     @app.get("/sessions/{name}")
     def look(name: str) -> dict[str, Any]:
+        """Tell what to measure next, and the order in which columns were measured."""
         place = desk.find(name)
         with place.lock:
             return {**reply(place.session, counts), "order": place.session.order}
 
     @app.post("/sessions/{name}/columns")
     def measure(name: str, columns: Annotated[Columns, Body()]) -> dict[str, Any]:
+        """Take in columns of k-space, one or a list; tell what to measure next."""
         return _measured(desk.find(name), columns, counts)
 
     @app.get("/sessions/{name}/image.png", response_class=Response)
     def image(name: str) -> Response:
+        """Return the reconstruction, white at its maximum."""
         place = desk.find(name)
         with place.lock:
             if place.session.missing:
@@ -129,6 +142,7 @@ def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
 
     @app.delete("/sessions/{name}", status_code=204)
     def close(name: str) -> None:
+        """Close a session, and remove its file."""
         desk.close(name)
 
 
@@ -199,7 +213,9 @@ def _png(image: Any) -> bytes:  # noqa: ANN401 - an array
     return buffer.getvalue()
 
 
-_STATUS: dict[type[KScoutError], int] = {NoSessionError: 404, NotYetError: 409, TooManyError: 429}
+_STATUS: dict[type[KScoutError], int] = {
+    **{NoSessionError: 404, NotYetError: 409, TooManyError: 429, OutsideError: 403}
+}
 
 
 def _tell_faults(app: FastAPI, counts: Counts) -> None:

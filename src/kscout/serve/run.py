@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from kscout.acquisition import Scan
@@ -33,10 +33,16 @@ def policy_maker(given: str) -> Callable[[Scan], Policy]:
     return lambda _: policy
 
 
+def _unlabeled(given: str) -> str:
+    label, equals, path = given.partition("=")
+    return path if label and equals and not Path(given).exists() else given
+
+
 def serve(
-    reconstructor: str,
-    policy: str,
+    reconstructor: str | Sequence[str],
+    policy: str | Sequence[str],
     *,
+    data: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
     mrd_port: int = 0,
@@ -49,8 +55,11 @@ def serve(
     """Serve sessions until the process is told to end.
 
     Args:
-        reconstructor: as `kscout.reconstruction.load` takes it.
-        policy: a name, a run folder, a weights file or a name of the zoo.
+        reconstructor: as `kscout.reconstruction.load` takes it; the page offers all, sessions take
+            the first.
+        policy: a name, a run folder, a weights file, a name of the zoo, or one of these as
+            `LABEL=PATH`; likewise.
+        data: a store whose slices the page offers.
         host: address to listen at.
         port: 0 takes a free one; likewise
         mrd_port: where MRD streams come in.
@@ -66,13 +75,17 @@ def serve(
 
         from kscout.serve.app import make_app
         from kscout.serve.mrd import MrdServer
+        from kscout.serve.page.stage import Shown, Stage
     except ImportError as error:
         raise ConfigError(
             f"the service needs packages that are not installed ({error}); install kscout[serve]"
         ) from error
-    limits = limits or Limits()
+    limits, on = limits or Limits(), resolve_device(device)
+    reconstructors = (reconstructor,) if isinstance(reconstructor, str) else tuple(reconstructor)
+    policies = (policy,) if isinstance(policy, str) else tuple(policy)
+    stage = Stage(Shown(reconstructors, policies, data), device=on)
     make = advisor_maker(
-        load_reconstructor(reconstructor), policy_maker(policy), device=resolve_device(device)
+        load_reconstructor(reconstructors[0]), policy_maker(_unlabeled(policies[0])), device=on
     )
     desk = Desk(make, limits=limits, folder=keep)
     with (
@@ -80,7 +93,9 @@ def serve(
         socket.create_server((host, mrd_port)) as streams,
     ):
         line = _addresses(host, listening.getsockname()[1], streams.getsockname()[1])
-        app = make_app(desk, beside=MrdServer(desk, streams), on_ready=lambda: on_ready(line))
+        app = make_app(
+            desk, stage, beside=MrdServer(desk, streams), on_ready=lambda: on_ready(line)
+        )
         guard = Guard(app, hosts={*LOOPBACK, host, *allowed_hosts}, n_bytes=limits.n_bytes)
         config = uvicorn.Config(
             guard,

@@ -1,0 +1,181 @@
+"""One slice acquired step by step while somebody watches, perhaps choosing columns themselves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import action_uniforms
+from kscout.acquisition.state import State
+from kscout.core import Policy, SliceBatch
+from kscout.errors import ConfigError
+from kscout.evaluation.acquisitions import PolicySteps
+from kscout.evaluation.contenders import Contender
+from kscout.physics.sampling import start_mask
+from kscout.policies.oracle import TIE
+from kscout.policies.views import in_precision
+
+
+@final
+@dataclass(frozen=True)
+class Turn:
+    """A column that somebody takes next, and what comes of it."""
+
+    name: str
+    """Who takes it."""
+    column: int
+    ssim: float
+    """After measuring it."""
+
+
+@final
+@dataclass(frozen=True)
+class Verdict:
+    """What somebody's column brought, beside what others would have taken in its place."""
+
+    before: float
+    """SSIM without it."""
+    turns: tuple[Turn, ...]
+    """That somebody's, the others', and the best one there is, which only the truth tells."""
+    rank: int
+    """Of the column among those left, from 1; equal ones share the first place."""
+    n_left: int
+
+
+@final
+class Watching:
+    """Acquires one slice by any policies, from one start, for one number of steps.
+
+    Args:
+        simulator: of a batch of one slice.
+        n_initial: central columns measured at the start.
+        horizon: columns to acquire.
+    """
+
+    def __init__(self, simulator: Simulator, *, n_initial: int, horizon: int) -> None:
+        self.simulator, self.n_initial, self.horizon = simulator, n_initial, horizon
+
+    @property
+    def start_columns(self) -> tuple[int, ...]:
+        """The columns measured before anyone chooses."""
+        mask = start_mask(self.n_initial, self.simulator.batch.selectable.shape)
+        return tuple(mask[0].nonzero()[:, 0].tolist())
+
+    @torch.no_grad()
+    def run(self, contender: Contender) -> PolicySteps:
+        """Let a policy acquire; one that was loaded takes the best columns, others draw."""
+        simulator, policy = self.simulator, self._ready(contender)
+        state = simulator.start(self.n_initial)
+        states, columns, ratings = [state], list[int](), list[UInt8[np.ndarray, " col"]]()
+        for step in range(self.horizon):
+            chosen, rated = self._chosen(contender, policy, state, step)
+            columns.append(int(chosen))
+            ratings.append(rated)
+            state = simulator.acquire(state, chosen)
+            states.append(state)
+        # Nothing is chosen after the last step, so that nobody is asked.
+        ratings.append(np.zeros(simulator.batch.n_cols, np.uint8))
+        return self._steps(contender.name, states, columns, contender.is_oracle, np.stack(ratings))
+
+    @torch.no_grad()
+    def replay(self, name: str, columns: Sequence[int]) -> PolicySteps:
+        """Measure columns that somebody chose; after the last one nothing changes."""
+        states = self.states(columns)
+        states += states[-1:] * (self.horizon + 1 - len(states))
+        return self._steps(name, states, columns, False, None)
+
+    @torch.no_grad()
+    def states(self, columns: Sequence[int]) -> list[State]:
+        """Return the start and what follows each of these columns."""
+        if len(columns) > self.horizon:
+            raise ConfigError(
+                f"{len(columns)} columns were measured, and {self.horizon} may be; take more steps"
+            )
+        states = [self.simulator.start(self.n_initial)]
+        for column in columns:
+            blocked = self.simulator.blocked(states[-1])[0]
+            if not 0 <= column < len(blocked) or blocked[column]:
+                raise ConfigError(
+                    f"column {column} is measured already, or outside of the matrix; take another"
+                )
+            chosen = torch.tensor([column], device=blocked.device)
+            states.append(self.simulator.acquire(states[-1], chosen))
+        return states
+
+    @torch.no_grad()
+    def judge(self, name: str, columns: Sequence[int], others: Sequence[Contender]) -> Verdict:
+        """Tell what the last of somebody's columns brought, and what others would have taken.
+
+        Args:
+            name: who took the columns.
+            columns: one or more, in order.
+            others: asked at the state before the last one.
+        """
+        state, step = self.states(columns)[-2], len(columns) - 1
+        every = self.simulator.score_every_column(state)[0]
+        taken = [(name, columns[-1])]
+        for one in others:
+            chosen, _ = self._chosen(one, self._ready(one), state, step)
+            taken.append((one.name, int(chosen)))
+        taken.append(("oracle", int(every.argmax())))
+        turns = tuple(Turn(who, column, float(every[column])) for who, column in taken)
+        rank = 1 + int((every > every[columns[-1]] + TIE).sum())
+        return Verdict(float(state.score), turns, rank, int(every.isfinite().sum()))
+
+    def _ready(self, contender: Contender) -> Policy:
+        device = self.simulator.batch.kspace.device
+        policy = contender.policy.to(device).eval()
+        return in_precision(policy, self.simulator.reconstructor.precision)
+
+    def _chosen(
+        self, contender: Contender, policy: Policy, state: State, step: int
+    ) -> tuple[Int[Tensor, " state"], UInt8[np.ndarray, " col"]]:
+        """Return the column that a policy takes, and how it rates all of them."""
+        seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
+        scores, blocked = policy(seen), self.simulator.blocked(state)
+        is_drawn = policy.is_stochastic and not contender.is_learned
+        uniforms = action_uniforms(1, 1, self.horizon, contender.draw_seed)[0, :, step]
+        chosen = choose_columns(policy, scores, blocked, uniforms.to(scores) if is_drawn else None)
+        check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
+        return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)
+
+    def _steps(
+        self,
+        name: str,
+        states: Sequence[State],
+        columns: Sequence[int],
+        is_oracle: bool,
+        ratings: UInt8[np.ndarray, "frame col"] | None,
+    ) -> PolicySteps:
+        images = torch.cat([self.simulator.images(state) for state in states])
+        ssim = torch.cat([state.score for state in states])
+        arrays = images.float().cpu().numpy(), ssim.float().cpu().numpy()
+        return PolicySteps(name, *arrays, tuple(columns), is_oracle, ratings)
+
+
+def _rated(
+    scores: Float[Tensor, " col"], blocked: Bool[Tensor, " col"], is_stochastic: bool
+) -> UInt8[np.ndarray, " col"]:
+    """Scale probabilities, or scores that are none, so that the best column left gets 255."""
+    if is_stochastic:
+        values = column_log_probabilities(scores, blocked).exp()
+        low = values.new_zeros(())
+    else:
+        values, low = scores, scores[~blocked].min()
+    top = values[~blocked].max()
+    shares = ((values - low) / (top - low).clamp_min(1e-12)).masked_fill(blocked, 0.0)
+    return (shares * 255).round().clamp(0, 255).to(torch.uint8).cpu().numpy()
+
+
+def drawn_kspace(batch: SliceBatch) -> Float[np.ndarray, "row col"]:
+    """Return the logarithm of k-space's magnitude, of all coils, from 0 to 1."""
+    magnitude = batch.kspace[0].abs().square().sum(dim=0).sqrt()
+    levels = magnitude.clamp_min(float(magnitude.max()) * 1e-5 or 1.0).log()
+    span = (levels.max() - levels.min()).clamp_min(1e-6)
+    return ((levels - levels.min()) / span).float().cpu().numpy()

@@ -1,0 +1,18 @@
+"""Templates of pages: what the report and the service's pages have in common."""
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+
+def templates(package: str) -> Environment:
+    """Return the templates of a package, and the player's: `base.css`, `player.css`, `player.js`.
+
+    Args:
+        package: with a folder `templates`.
+    """
+    return Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("kscout.player")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,116 @@
+"""Reconstructions and policies that the page offers, by the names that it shows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+import torch
+
+from kscout import reconstruction
+from kscout.core import Reconstructor
+from kscout.errors import ConfigError, unknown_name
+from kscout.evaluation.contenders import (
+    Contender,
+    Sizes,
+    budgets_of,
+    check_distinct,
+    is_fitted,
+    resolve,
+)
+from kscout.evaluation.run_names import run_label
+from kscout.names import POLICIES
+from kscout.policies.fixed import FixedOrder
+
+_ALWAYS = ("center-out", "random", "oracle")
+"""Policies that are offered besides those that were given."""
+_SIDE = 128
+"""Of images that nothing else tells the size of."""
+
+
+@final
+class Models:
+    """Loads what the command line named when it is first asked for.
+
+    Args:
+        reconstructors: as `kscout.reconstruction.load` takes them.
+        policies: names, run folders, weights files, names of the zoo, or `LABEL=PATH`.
+        device: where they run.
+    """
+
+    def __init__(
+        self, reconstructors: Sequence[str], policies: Sequence[str], *, device: torch.device
+    ) -> None:
+        self.device = device
+        self._named = {_label(one): one for one in reconstructors}
+        if len(self._named) < len(reconstructors):
+            raise ConfigError("two reconstructions have the same name; rename a folder")
+        self._reconstructors: dict[str, Reconstructor] = {}
+        self._frozen: dict[tuple[str, int, int], Reconstructor] = {}
+        self._policies: dict[str, Contender | None] = {}
+        given = [one for one in policies if one not in POLICIES or Path(one).exists()]
+        loaded = [resolve(one, Sizes(_SIDE, _SIDE, 1, 1))[0] for one in given]
+        check_distinct(loaded)
+        for one in policies:
+            if is_fitted(one):
+                raise ConfigError(
+                    f"policy {one!r} is fitted on data; give a fitted one: a run folder, a weights "
+                    "file or a name of the zoo"
+                )
+            found = loaded[given.index(one)] if one in given else None
+            self._policies[one if found is None else found.name] = found
+        for name in _ALWAYS:
+            self._policies.setdefault(name)
+        self.budget = next(iter(sorted(budgets_of(policies), key=str)), None)
+        """Of the first run, where one tells: columns at the start, columns to acquire, ..."""
+
+    @property
+    def reconstructions(self) -> list[str]:
+        return list(self._named)
+
+    @property
+    def policies(self) -> list[str]:
+        """Return names; those that were given come first."""
+        return list(self._policies)
+
+    @property
+    def fixed(self) -> str:
+        """The order that others are compared with: a fitted one, where one was given."""
+        loaded = ((name, one) for name, one in self._policies.items() if one is not None)
+        orders = (name for name, one in loaded if isinstance(one.policy, FixedOrder))
+        return next(orders, "center-out")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns that the policies take; where they take any, a usual size."""
+        loaded = [one.policy for one in self._policies.values() if one is not None]
+        bound = [one for one in loaded if not one.serves_any_size]
+        cols, rows = ([getattr(one, name, None) for one in bound] for name in ("n_cols", "n_rows"))
+        n_cols = next((n for n in cols if isinstance(n, int)), _SIDE)
+        n_rows = next((n for n in rows if isinstance(n, int)), n_cols)
+        return n_rows, n_cols
+
+    def reconstructor(self, name: str, n_rows: int, n_cols: int) -> Reconstructor:
+        """Return a reconstruction, frozen, for images of a size."""
+        if name not in self._named:
+            raise unknown_name("reconstruction", name, self.reconstructions)
+        if name not in self._reconstructors:
+            self._reconstructors[name] = reconstruction.load(self._named[name])
+        key = (name, n_rows, n_cols)
+        if key not in self._frozen:
+            self._frozen[key] = self._reconstructors[name].frozen(
+                precision="auto", n_rows=n_rows, n_cols=n_cols, device=self.device
+            )
+        return self._frozen[key]
+
+    def contender(self, name: str, sizes: Sizes) -> Contender:
+        """Return a policy, ready for an acquisition of given sizes."""
+        if name not in self._policies:
+            raise unknown_name("policy", name, self.policies)
+        found = self._policies[name]
+        return resolve(name, sizes)[0] if found is None else found
+
+
+def _label(given: str) -> str:
+    """Return what a reconstruction is called, without the folders that it lies in."""
+    path = Path(given)
+    return run_label(path) if path.exists() else given

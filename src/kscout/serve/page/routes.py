@@ -1,0 +1,116 @@
+"""What the page asks of the service, and the pages themselves."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from kscout import __version__
+from kscout.errors import KScoutError
+from kscout.player import acquisition_player
+from kscout.player.frames import moving_picture, still_picture
+from kscout.player.pages import templates
+from kscout.serve.guard import LOOPBACK
+from kscout.serve.page.interface import interface_page
+from kscout.serve.page.stage import YOU, Asked, Stage
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; connect-src 'self'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+_FILES = {"page.css": "text/css", "page.js": "text/javascript"}
+
+
+class OutsideError(KScoutError):
+    """Something was asked from another machine that this one's user may ask alone."""
+
+
+class Wanted(BaseModel):
+    """A slice acquired by policies; `kscout.serve.page.stage.Asked` says what the rest means."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source: str
+    slice: int
+    reconstruction: str
+    policies: Annotated[list[str], Field(max_length=2)]
+    n_initial: int
+    n_steps: int
+    own: Annotated[list[int], Field(max_length=4096)] = []
+    frame: int | None = None
+    """Of a picture: the step it shows, by its place; None shows all, one after the other."""
+
+    def asked(self) -> Asked:
+        """Return it checked."""
+        given = self.model_dump(exclude={"policies", "own", "frame"})
+        return Asked(**given, policies=tuple(self.policies), own=tuple(self.own))
+
+
+def add_pages(app: FastAPI, stage: Stage | None) -> None:
+    """Add the page at `/` and what it asks for, where there is a stage, and `/docs`."""
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    def interface() -> Response:
+        return HTMLResponse(interface_page(app.openapi()), headers=_HEADERS)
+
+    texts = templates("kscout.serve.page")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    def file(name: str) -> Response:
+        if name not in _FILES:
+            return Response(status_code=404)
+        text = texts.get_template(name).render()
+        return Response(text, media_type=_FILES[name], headers=_HEADERS)
+
+    if stage is None:
+        return
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    def page() -> Response:
+        text = texts.get_template("page.html.j2").render(version=__version__)
+        return HTMLResponse(text, headers=_HEADERS)
+
+    _add_answers(app, stage)
+
+
+def _add_answers(app: FastAPI, stage: Stage) -> None:
+    @app.get("/page/data/choices")
+    def choices() -> dict[str, Any]:
+        """Tell which slices, reconstructions and policies the page offers."""
+        return stage.choices()
+
+    @app.post("/page/data/files", status_code=201)
+    async def drop(request: Request, name: str = "") -> dict[str, Any]:
+        """Take in a file, its bytes as the body; its name tells the format alone."""
+        if request.client is None or request.client.host not in LOOPBACK:
+            raise OutsideError("files are taken from programs on the service's own machine alone")
+        content = await request.body()
+        return (await run_in_threadpool(stage.shelf.drop, content, name)).table()
+
+    @app.post("/page/data/acquisitions")
+    def acquire(wanted: Wanted) -> dict[str, Any]:
+        """Acquire a slice with the truth at hand; answer the player's HTML."""
+        acquisition = stage.acquired(wanted.asked())
+        colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
+        html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
+        return {"html": html, "title": acquisition.title}
+
+    @app.post("/page/data/verdicts")
+    def judge(wanted: Wanted) -> dict[str, Any]:
+        """Compare the last column of one's own with what policies and the truth would take."""
+        return asdict(stage.judged(wanted.asked()))
+
+    @app.post("/page/data/pictures", response_class=Response)
+    def picture(wanted: Wanted) -> Response:
+        """Draw what `acquisitions` computes: one step as PNG, or all as GIF."""
+        acquisition = stage.acquired(wanted.asked())
+        if wanted.frame is None:
+            return Response(moving_picture(acquisition), media_type="image/gif")
+        return Response(still_picture(acquisition, wanted.frame), media_type="image/png")

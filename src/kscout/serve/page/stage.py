@@ -1,0 +1,182 @@
+"""What the page shows: a slice acquired by policies, and by whoever looks, side by side."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, final
+
+import torch
+
+from kscout.acquisition.episode import Simulator
+from kscout.config.bounds import AtLeast
+from kscout.config.records import check
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError, DataError
+from kscout.evaluation.acquisitions import Acquisition
+from kscout.evaluation.contenders import Contender, Sizes
+from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, check_start
+from kscout.evaluation.watching import Verdict, Watching, drawn_kspace
+from kscout.names import Protocol
+from kscout.serve.desk import TooManyError
+from kscout.serve.page.models import Models
+from kscout.serve.page.shelf import Shelf
+
+YOU = "you"
+_N_REMEMBERED = 12
+"""Acquisitions, so that one more column of one's own computes no other again."""
+_N_WAITING = 4
+"""Requests that may wait for each other, so that sessions find threads."""
+_MOST_PIXELS = 2**25
+"""Of the images of one acquisition by one policy: 128 MiB."""
+
+_T = TypeVar("_T")
+
+
+@final
+@dataclass(frozen=True)
+class Shown:
+    """What the page offers, as the command line names it."""
+
+    reconstructors: tuple[str, ...]
+    policies: tuple[str, ...]
+    data: Path | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One state of the page, as its address tells it."""
+
+    source: str
+    slice: Annotated[int, AtLeast(0)]
+    """Position among the slices of the source."""
+    reconstruction: str
+    policies: tuple[str, ...]
+    """One, or two to be compared."""
+    n_initial: Annotated[int, AtLeast(1)]
+    n_steps: Annotated[int, AtLeast(1)]
+    own: tuple[int, ...] = ()
+    """Columns that whoever looks at the page took, in order."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not 1 <= len(set(self.policies)) == len(self.policies) <= 2:
+            raise ConfigError("the page shows one policy or two different ones; choose such")
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """What is acquired, and how it is reconstructed."""
+        return self.source, self.slice, self.reconstruction
+
+
+@final
+class Stage:
+    """Acquires the slices of the page, one request at a time.
+
+    Args:
+        shown: what is offered.
+        device: where it is computed.
+    """
+
+    def __init__(self, shown: Shown, *, device: torch.device) -> None:
+        self.models = Models(shown.reconstructors, shown.policies, device=device)
+        self.shelf = Shelf(shown.data, self.models.size)
+        self._remembered: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
+
+    def choices(self) -> dict[str, Any]:
+        """Return all that can be chosen."""
+        usual = max(1, self.shelf.size[1] // 8)
+        n_initial, n_steps, *_ = self.models.budget or (usual, usual)
+        return {
+            "sources": [source.table() for source in self.shelf.sources()],
+            "reconstructions": self.models.reconstructions,
+            "policies": self.models.policies,
+            "fixed": self.models.fixed,
+            "n_initial": n_initial,
+            "n_steps": n_steps,
+        }
+
+    def acquired(self, asked: Asked) -> Acquisition:
+        """Return a slice acquired by the policies, and by whoever took columns."""
+        with self._turn():
+            slices = self._slice(asked)
+            watching = self._watching(asked, slices)
+            steps = []
+            for name in asked.policies:
+                one = self._contender(name, asked, slices)
+                key = (*asked.place, asked.n_initial, asked.n_steps, name)
+                steps.append(self._remember(key, partial(watching.run, one)))
+            if asked.own:
+                steps.append(watching.replay(YOU, asked.own))
+            batch = watching.simulator.batch
+            return Acquisition(
+                batch.target[0].float().cpu().numpy(),
+                watching.start_columns,
+                tuple(steps),
+                title=f"{slices.volumes[0]}, slice {slices.slices[0]}",
+                shown=tuple(one.name for one in steps),
+                kspace=drawn_kspace(batch),
+            )
+
+    def judged(self, asked: Asked) -> Verdict:
+        """Return how the last column of one's own compares with what others would have taken."""
+        if not asked.own:
+            raise ConfigError("no column of your own is there to judge; take one")
+        with self._turn():
+            slices = self._slice(asked)
+            names = dict.fromkeys((*asked.policies, self.models.fixed))
+            others = [self._contender(name, asked, slices) for name in names if name != "oracle"]
+            return self._watching(asked, slices).judge(YOU, asked.own, others)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._waiting.acquire(blocking=False):
+            raise TooManyError("the page is computing for others; try again in a moment")
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._waiting.release()
+
+    def _slice(self, asked: Asked) -> SliceSet:
+        slices = self.shelf.find(asked.source).slices
+        if asked.slice >= len(slices):
+            raise DataError(f"there are {len(slices)} slices there; choose one of them")
+        _, n_rows, n_cols = slices.shape
+        if (asked.n_steps + 1) * n_rows * n_cols > _MOST_PIXELS:
+            raise ConfigError(f"{asked.n_steps} steps are too many for images of this size")
+        return slices.subset(torch.tensor([asked.slice])).to(self.models.device)
+
+    def _contender(self, name: str, asked: Asked, slices: SliceSet) -> Contender:
+        _, n_rows, n_cols = slices.shape
+        sizes = Sizes(n_rows, n_cols, asked.n_initial, asked.n_steps)
+        found = self.models.contender(name, sizes)
+        check_fits(found.policy, slices, _plan(asked))
+        return found
+
+    def _watching(self, asked: Asked, slices: SliceSet) -> Watching:
+        _, n_rows, n_cols = slices.shape
+        reconstructor = self.models.reconstructor(asked.reconstruction, n_rows, n_cols)
+        check_start(slices, reconstructor, _plan(asked))
+        (batch,) = slices.batches(1)
+        own: Protocol = reconstructor.protocol or slices.contents.kind.protocol
+        protocol: Protocol = "blind" if slices.kind == "kspace" else own
+        simulator = Simulator(batch, reconstructor, protocol=protocol)
+        return Watching(simulator, n_initial=asked.n_initial, horizon=asked.n_steps)
+
+    def _remember(self, key: Hashable, compute: Callable[[], _T]) -> _T:
+        if key not in self._remembered:
+            self._remembered[key] = compute()
+        self._remembered.move_to_end(key)
+        while len(self._remembered) > _N_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return self._remembered[key]
+
+
+def _plan(asked: Asked) -> AcquisitionPlan:
+    return AcquisitionPlan(n_initial=asked.n_initial, horizon=asked.n_steps)

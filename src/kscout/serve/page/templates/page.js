@@ -1,0 +1,242 @@
+{% include "player.js" %}
+(() => {
+  const by = (name) => document.getElementById(name);
+  const form = by("choices");
+  const fields = form.elements;
+  const stage = by("stage");
+  const state = { source: "", slice: 0, reconstruction: "", policies: [], n_initial: 0, n_steps: 0, own: [] };
+  const NUMBERS = ["slice", "n_initial", "n_steps"];
+  let choices = null;
+  let player = null;
+  let step = 0;
+  let wanted = 0;
+  let shown = 0;
+
+  const say = (words, bad = false) => {
+    by("status").textContent = words;
+    by("status").classList.toggle("bad", bad);
+  };
+  const ask = async (path, options) => {
+    const answer = await fetch(`page/data/${path}`, options);
+    if (answer.ok) return answer;
+    const told = await answer.json().catch(() => ({}));
+    throw new Error(told.error || `the service answered ${answer.status}`);
+  };
+  const asJson = (message) => ({
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(message),
+  });
+
+  const address = () => {
+    const told = new URLSearchParams();
+    for (const [name, value] of Object.entries(state)) {
+      const text = Array.isArray(value) ? value.join(name === "own" ? "," : "|") : String(value);
+      if (text) told.set(name, text);
+    }
+    told.set("step", step);
+    return `#${told}`;
+  };
+  let writing = 0;
+  const writeAddress = () => {
+    // Browsers take a limited number of these, so that a scrub tells its end alone.
+    clearTimeout(writing);
+    writing = setTimeout(() => history.replaceState(null, "", address()), 150);
+  };
+  const readAddress = () => {
+    const told = new URLSearchParams(location.hash.slice(1));
+    for (const name of ["source", "reconstruction"]) if (told.get(name)) state[name] = told.get(name);
+    for (const name of NUMBERS) if (/^\d+$/.test(told.get(name) || "")) state[name] = Number(told.get(name));
+    if (told.get("policies")) state.policies = told.get("policies").split("|").slice(0, 2);
+    state.own = (told.get("own") || "").split(",").filter((text) => /^\d+$/.test(text)).map(Number);
+    step = Number(told.get("step")) || 0;
+  };
+
+  const fill = (select, entries, value) => {
+    select.replaceChildren(...entries.map(([own, words]) => {
+      const option = document.createElement("option");
+      option.value = own;
+      option.textContent = words;
+      return option;
+    }));
+    if (entries.some(([own]) => own === value)) select.value = value;
+    return select.value;
+  };
+  const sourceNow = () => choices.sources.find((one) => one.name === state.source);
+  const volumeOf = (source, slice) => {
+    let first = 0;
+    for (const [index, [, numbers]] of source.volumes.entries()) {
+      if (slice < first + numbers.length) return { index, first, numbers };
+      first += numbers.length;
+    }
+    return volumeOf(source, 0);
+  };
+  const showForm = () => {
+    const pairs = (names) => names.map((name) => [name, name]);
+    const source = sourceNow() || choices.sources[0];
+    fill(fields.source, choices.sources.map((one) => [one.name, one.title]), source && source.name);
+    state.source = source ? source.name : "";
+    state.reconstruction = fill(fields.reconstruction, pairs(choices.reconstructions), state.reconstruction);
+    const first = fill(fields.first, pairs(choices.policies), state.policies[0]);
+    const others = choices.policies.filter((name) => name !== first);
+    const second = fill(fields.second, [["", "nothing"], ...pairs(others)], state.policies[1] || "");
+    state.policies = second ? [first, second] : [first];
+    for (const name of ["n_initial", "n_steps"]) fields[name].value = state[name] = state[name] || choices[name];
+    if (!source) return;
+    fields.n_initial.max = fields.n_steps.max = source.n_cols - 1;
+    const { index, first: begin, numbers } = volumeOf(source, state.slice);
+    if (state.slice >= begin + numbers.length) state.slice = 0;
+    fill(fields.volume, source.volumes.map(([name], at) => [String(at), name]), String(index));
+    fields.slice.max = numbers.length - 1;
+    fields.slice.value = state.slice - begin;
+    by("slice-number").textContent = numbers[state.slice - begin];
+  };
+
+  const showVerdict = (verdict) => {
+    by("yours").hidden = !verdict;
+    if (!verdict) return;
+    const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(4)}`;
+    say(verdict.turns.map(({ name, column, ssim }) => `${name}: column ${column}, ${signed(ssim - verdict.before)}`).join("; "));
+    by("verdict").textContent = `As column ${state.own.length} of ${state.n_steps}, from SSIM ` +
+      `${verdict.before.toFixed(4)}: yours is number ${verdict.rank} of the ${verdict.n_left} that were left.`;
+    const rows = verdict.turns.map(({ name, column, ssim }) => {
+      const row = document.createElement("tr");
+      row.className = name === "you" ? "you" : "";
+      const cell = (kind, words) => {
+        const one = document.createElement(kind);
+        one.textContent = words;
+        row.append(one);
+      };
+      const words = name === choices.fixed && !state.policies.includes(name) ? `${name} (fixed order)` : name;
+      cell("th", name === "oracle" ? "oracle (the best one)" : words);
+      cell("td", column);
+      cell("td", ssim.toFixed(4));
+      cell("td", signed(ssim - verdict.before));
+      return row;
+    });
+    by("yours").querySelector("tbody").replaceChildren(...rows);
+  };
+  const show = (answer, at) => {
+    if (player) player.close();
+    const focus = document.activeElement && document.activeElement.closest("#stage .card, #stage .controls");
+    const speed = stage.querySelector(".speed");
+    stage.innerHTML = answer.html;
+    if (speed) stage.querySelector(".speed").value = speed.value;
+    player = window.kscoutPlayer(stage.firstElementChild);
+    player.go(at);
+    if (focus) stage.querySelector(".card:last-child .kspace").focus({ preventScroll: true });
+    by("actions").hidden = false;
+    say(`${answer.title}, ${state.reconstruction}`);
+  };
+  const update = async () => {
+    wanted += 1;
+    writeAddress();
+    // One question at a time: whatever was chosen while it was answered is asked next, once.
+    if (stage.dataset.asking) return;
+    stage.dataset.asking = "yes";
+    stage.setAttribute("aria-busy", "true");
+    while (shown < wanted) {
+      const number = wanted;
+      say("Computing…");
+      try {
+        if (!state.source) throw new Error("There are no slices yet; drop a file.");
+        const answer = await ask("acquisitions", asJson(state));
+        show(await answer.json(), step);
+        showVerdict(null);
+        if (state.own.length && number === wanted) {
+          say("Comparing with every other column…");
+          showVerdict(await (await ask("verdicts", asJson(state))).json());
+        }
+      } catch (error) { say(error.message, true); }
+      shown = number;
+    }
+    delete stage.dataset.asking;
+    stage.setAttribute("aria-busy", "false");
+  };
+
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", ({ target }) => {
+    if (!target.name || (target.type === "number" && !target.checkValidity())) return;
+    const source = sourceNow();
+    if (target.name === "source") { state.source = target.value; state.slice = 0; }
+    if (target.name === "volume") {
+      const before = source.volumes.slice(0, Number(target.value));
+      state.slice = before.reduce((sum, [, numbers]) => sum + numbers.length, 0);
+    }
+    if (target.name === "slice") state.slice = volumeOf(source, state.slice).first + Number(target.value);
+    if (target.name === "reconstruction") state.reconstruction = target.value;
+    if (target.name === "first" || target.name === "second") state.policies = [fields.first.value, fields.second.value];
+    if (target.name === "n_initial" || target.name === "n_steps") state[target.name] = Number(target.value);
+    if (["source", "volume", "slice", "n_initial", "n_steps"].includes(target.name)) { state.own = []; step = 0; }
+    showForm();
+    update();
+  });
+  stage.addEventListener("step", ({ detail }) => {
+    step = detail.place;
+    if (!detail.playing) writeAddress();
+  });
+  stage.addEventListener("column", ({ detail }) => {
+    if (detail.columns.length > state.n_steps) { say("All columns are acquired; go back a step.", true); return; }
+    state.own = detail.columns;
+    step = state.own.length;
+    update();
+  });
+  by("back").addEventListener("click", () => { state.own = state.own.slice(0, -1); step = state.own.length; update(); });
+  by("clear").addEventListener("click", () => { state.own = []; step = 0; update(); });
+
+  const drop = async (file) => {
+    if (!file) return;
+    say(`Reading ${file.name}…`);
+    try {
+      const query = new URLSearchParams({ name: file.name });
+      const answer = await ask(`files?${query}`, { method: "POST", body: file });
+      const source = await answer.json();
+      choices.sources = [...choices.sources.filter((one) => one.name !== source.name), source];
+      Object.assign(state, { source: source.name, slice: 0, own: [] });
+      state.slice = Math.floor(source.volumes[0][1].length / 2);
+      step = 0;
+      showForm();
+      await update();
+    } catch (error) { say(error.message, true); }
+  };
+  by("file").addEventListener("change", ({ target }) => drop(target.files[0]));
+  addEventListener("dragover", (event) => { event.preventDefault(); by("drop").classList.add("over"); });
+  addEventListener("dragleave", () => by("drop").classList.remove("over"));
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    by("drop").classList.remove("over");
+    drop(event.dataTransfer.files[0]);
+  });
+
+  const save = async (name, frame) => {
+    say("Drawing…");
+    try {
+      const answer = await ask("pictures", asJson({ ...state, frame }));
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(await answer.blob());
+      link.download = name;
+      link.click();
+      URL.revokeObjectURL(link.href);
+      say(`Saved ${name}`);
+    } catch (error) { say(error.message, true); }
+  };
+  by("png").addEventListener("click", () => save("acquisition.png", player.place));
+  by("gif").addEventListener("click", () => save("acquisition.gif", null));
+  by("link").addEventListener("click", async () => {
+    history.replaceState(null, "", address());
+    try {
+      await navigator.clipboard.writeText(location.href);
+      say("The address is copied.");
+    } catch { say("Copy it from the address bar."); }
+  });
+  addEventListener("hashchange", () => { readAddress(); showForm(); update(); });
+
+  const begin = async () => {
+    try {
+      choices = await (await ask("choices")).json();
+    } catch (error) { say(error.message, true); return; }
+    readAddress();
+    if (!state.policies.length) state.policies = choices.policies.slice(0, 2);
+    showForm();
+    update();
+  };
+  begin();
+})();

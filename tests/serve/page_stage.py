@@ -1,0 +1,49 @@
+"""A stage with a store of two tiny volumes, and files to drop."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from kscout.data.store_writer import StoreWriter
+from kscout.serve.page.stage import Shown, Stage
+
+N_ROWS, N_COLS = 18, 16
+
+
+def blobs(n_slices: int, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> np.ndarray:
+    """Return smooth images with a little noise."""
+    rows, cols = np.linspace(-1, 1, n_rows)[:, None], np.linspace(-1, 1, n_cols)
+    noise = np.random.default_rng(0).random((n_slices, n_rows, n_cols))
+    places = np.linspace(-0.4, 0.4, n_slices)[:, None, None]
+    return (np.exp(-4 * ((rows - places) ** 2 + cols**2)) + 0.1 * noise).astype(np.float32)
+
+
+def write_store(folder: Path, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Path:
+    with StoreWriter(folder / "store", {"made": "by hand"}, name="blobs") as writer:
+        images = blobs(5, n_rows, n_cols)
+        writer.append("train", "c", images[:1])
+        writer.append("test", "a", images[:3], slices=[4, 5, 6])
+        writer.append("test", "b", images[3:])
+        writer.finish()
+    return folder / "store"
+
+
+def make_stage(data: Path | None) -> Stage:
+    shown = Shown(("zero-filled", "total-variation"), ("center-out", "random"), data)
+    return Stage(shown, device=torch.device("cpu"))
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def picture(array: np.ndarray, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    levels = np.rint(255 * array / array.max()).astype(np.uint8)
+    Image.fromarray(levels).convert("RGB").save(buffer, format=kind)
+    return buffer.getvalue()

@@ -1,0 +1,249 @@
+"""The page's questions are answered from the simulator; files and messages are not trusted."""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asgi_client import Client, Reply, requested
+from page_stage import N_COLS, N_ROWS, blobs, make_stage, npy, picture, write_store
+from PIL import Image
+from test_app import desk_of
+
+from kscout.acquisition import Simulator
+from kscout.errors import ConfigError
+from kscout.evaluation.contenders import Sizes, resolve
+from kscout.evaluation.watching import Watching
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.serve.app import make_app
+from kscout.serve.guard import LOOPBACK, Guard
+from kscout.serve.page import stage as stage_module
+from kscout.serve.page.stage import Shown, Stage
+
+ASKED: dict[str, Any] = {
+    **{"source": "test", "slice": 3, "reconstruction": "zero-filled", "n_initial": 4},
+    **{"policies": ["center-out", "oracle"], "n_steps": 5, "own": []},
+}
+PLACE = "/page/data"
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return make_stage(write_store(tmp_path_factory.mktemp("page")))
+
+
+@pytest.fixture(scope="module")
+def client(stage: Stage) -> Iterator[Client]:
+    guard = Guard(make_app(desk_of(), stage), hosts=LOOPBACK, n_bytes=200_000)
+    with Client(guard) as client:
+        yield client
+
+
+def dropped(client: Client, content: bytes, name: str) -> Reply:
+    path = f"{PLACE}/files"
+    asked = requested(client.app, "POST", path, content, query=f"name={name}".encode())
+    return client.runner.run(asked)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/page/page.css", "/page/page.js"])
+def test_pages_refer_to_no_other_host(client: Client, path: str) -> None:
+    reply = client.get(path)
+    assert reply.status == 200 and "default-src 'none'" in reply.headers["content-security-policy"]
+    assert not re.findall(r"(?:https?:|wss?:)?//[\w.]", re.sub(r"(?m)^\s*//.*$", "", reply.text))
+
+
+def test_the_interface_lists_every_request(client: Client) -> None:
+    text = client.get("/docs").text
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        assert path.replace("{", "{") in text and all(one.upper() in text for one in methods)
+    assert client.get("/page/../../etc/passwd").status == client.get("/page/x").status == 404
+
+
+def test_choices_tell_slices_and_what_was_given(client: Client) -> None:
+    found = client.get(f"{PLACE}/choices").json()
+    assert [one["name"] for one in found["sources"][:2]] == ["test", "train"]
+    assert found["sources"][0]["volumes"] == [["a", [4, 5, 6]], ["b", [0, 1]]]
+    assert found["reconstructions"] == ["zero-filled", "total-variation"]
+    assert found["policies"] == ["center-out", "random", "oracle"]
+    assert (found["n_initial"], found["n_steps"], found["fixed"]) == (2, 2, "center-out")
+
+
+def test_an_acquisition_is_that_of_the_simulator(client: Client, stage: Stage) -> None:
+    html = client.post(f"{PLACE}/acquisitions", {**ASKED, "own": [0, 15]}).json()["html"]
+    slices = stage.shelf.find("test").slices
+    watching = Watching(
+        Simulator(slices.batch(torch.tensor([3])), ZeroFilled()), n_initial=4, horizon=5
+    )
+    sizes = Sizes(N_ROWS, N_COLS, 4, 5)
+    for name in ("center-out", "oracle"):
+        columns = watching.run(resolve(name, sizes)[0]).columns
+        assert f'"columns":{list(columns)}'.replace(" ", "") in html
+    assert '"columns":[0,15]}' in html and "<b>you</b>" in html
+    told = client.post(f"{PLACE}/verdicts", {**ASKED, "own": [0, 15]}).json()
+    assert [one["name"] for one in told["turns"]] == ["you", "center-out", "oracle"]
+    assert told["turns"][0]["column"] == 15 and told["n_left"] == 16 - 4 - 1
+
+
+def test_one_more_column_of_ones_own_runs_no_policy_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {**ASKED, "slice": 4}
+    client.post(f"{PLACE}/acquisitions", asked)
+    monkeypatch.setattr(Watching, "run", lambda *_: pytest.fail("it ran again"))
+    assert client.post(f"{PLACE}/acquisitions", {**asked, "own": [0]}).status == 200
+
+
+def test_pictures_hold_one_step_or_all(client: Client) -> None:
+    still = Image.open(io.BytesIO(client.post(f"{PLACE}/pictures", {**ASKED, "frame": 2}).body))
+    moving = Image.open(io.BytesIO(client.post(f"{PLACE}/pictures", ASKED).body))
+    assert (still.format, moving.format) == ("PNG", "GIF")
+    assert still.size == moving.size and getattr(moving, "n_frames", 0) == 6
+
+
+BAD = {
+    "no slice": {"slice": 5},
+    "below": {"slice": -1},
+    "nowhere": {"source": "../test"},
+    "no policy": {"policies": []},
+    "twice": {"policies": ["random", "random"]},
+    "unknown policy": {"policies": ["/etc/passwd"]},
+    "module": {"policies": ["os:system"]},
+    "reconstruction": {"reconstruction": "sense"},
+    "many steps": {"n_steps": 10**9},
+    "no start": {"n_initial": 0},
+    "wide": {"n_initial": 17},
+    "own": {"own": [7]},
+    "own too long": {"own": [0, 1, 2, 3, 4, 5]},
+    "own huge": {"own": [2**70]},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("path", ["acquisitions", "verdicts", "pictures"])
+def test_what_cannot_be_shown_is_told_in_a_sentence(client: Client, path: str, name: str) -> None:
+    found = client.post(f"{PLACE}/{path}", {**ASKED, "own": [0], **BAD[name]})
+    assert found.status == 400 and found.json()["error"]
+    unknown = client.post(f"{PLACE}/{path}", {**ASKED, "path": "/etc/passwd"})
+    assert unknown.status == 422 and client.post(f"{PLACE}/{path}", []).status == 422
+
+
+def test_requests_that_pile_up_are_refused(
+    client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(stage_module._N_WAITING):
+        stage._waiting.acquire()
+    assert client.post(f"{PLACE}/acquisitions", ASKED).status == 429
+    stage._waiting.release(stage_module._N_WAITING)
+    assert client.post(f"{PLACE}/acquisitions", ASKED).status == 200
+
+
+def nifti(array: np.ndarray, folder: Path) -> bytes:
+    nibabel = pytest.importorskip("nibabel")
+    nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), folder / "x.nii")
+    return (folder / "x.nii").read_bytes()
+
+
+def dicom(array: np.ndarray) -> bytes:
+    pydicom = pytest.importorskip("pydicom")
+    held = pydicom.dataset.Dataset()
+    held.file_meta = pydicom.dataset.FileMetaDataset()
+    held.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    held.file_meta.MediaStorageSOPClassUID = pydicom.uid.MRImageStorage
+    held.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
+    held.Rows, held.Columns = array.shape
+    held.SamplesPerPixel, held.PhotometricInterpretation = 1, "MONOCHROME2"
+    held.BitsAllocated = held.BitsStored = 16
+    held.HighBit, held.PixelRepresentation = 15, 0
+    held.PixelData = np.rint(1000 * array).astype("<u2").tobytes()
+    buffer = io.BytesIO()
+    pydicom.dcmwrite(buffer, held, enforce_file_format=True)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["npy", "one.npy", "nii", "dicom", "png", "jpg"])
+def test_a_dropped_file_is_acquired_at_the_size_of_the_store(
+    client: Client, stage: Stage, kind: str, tmp_path: Path
+) -> None:
+    images = blobs(3, 40, 33)
+    content = {
+        "npy": lambda: npy(images),
+        "one.npy": lambda: npy(images[0]),
+        "nii": lambda: nifti(images.transpose(1, 2, 0), tmp_path),
+        "dicom": lambda: dicom(images[0]),
+        "png": lambda: picture(images[0], "PNG"),
+        "jpg": lambda: picture(images[0], "JPEG"),
+    }[kind]()
+    name = {"dicom": "IM0001"}.get(kind, f"..%2F..%2Fetc%2Fslice.{kind.rpartition('.')[2]}")
+    found = dropped(client, content, name)
+    assert found.status == 201, found.body
+    source = found.json()
+    assert re.fullmatch(r"file-[0-9a-f]{16}", source["name"])
+    assert "/" not in source["title"] and len(source["volumes"][0][1]) in (1, 3)
+    assert dropped(client, content, name).json()["name"] == source["name"]
+    images_ = stage.shelf.find(source["name"]).slices.magnitudes()
+    assert images_.shape[1:] == (N_ROWS, N_COLS) and images_.max() > 0
+    asked = {**ASKED, "source": source["name"], "slice": 0}
+    assert client.post(f"{PLACE}/acquisitions", asked).status == 200
+
+
+def test_a_picture_keeps_its_shape_when_it_is_shrunk(client: Client, stage: Stage) -> None:
+    tall = np.zeros((72, 32), np.float32)
+    tall[:, 8:24] = 1
+    source = dropped(client, npy(tall), "tall.npy").json()
+    (found,) = stage.shelf.find(source["name"]).slices.magnitudes().numpy()
+    # A quarter of the size: 18 rows of 8 columns in the middle, the bar 4 columns wide.
+    assert not found[:, :4].any() and not found[:, 12:].any()
+    assert (found[:, 6:10] > 0.5).all() and (found[:, [4, 5, 10, 11]] < 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"", "x.npy"),
+        (b"garbage", "x.nii.gz"),
+        (b"garbage", "x.png"),
+        (b"garbage", "passwd"),
+        (b"\x89HDF\r\n\x1a\n", "x.h5"),
+        (npy(np.zeros((9, 9))), "x.npy"),
+        (npy(np.full((9, 9), np.nan)), "x.npy"),
+        (npy(np.zeros((2, 2, 2, 2, 2))), "x.npy"),
+        (npy(np.array([{}], dtype=object)), "x.npy"),
+        (npy(np.zeros((0, 9))), "x.npy"),
+        (npy(np.ones((1, 5000))), "x.npy"),
+    ],
+)
+def test_files_that_hold_no_images_are_refused_without_their_place(
+    client: Client, content: bytes, name: str
+) -> None:
+    found = dropped(client, content, name)
+    assert found.status == 400 and "/" not in found.json()["error"].replace("NIfTI", "")
+
+
+def test_files_from_other_machines_and_long_ones_are_refused(client: Client) -> None:
+    path, body = f"{PLACE}/files", npy(blobs(1))
+    far = requested(client.app, "POST", path, body, query=b"name=x.npy", sender="10.0.0.7")
+    assert client.runner.run(far).status == 403
+    assert dropped(client, b"0" * 200_001, "x.npy").status == 413
+
+
+def test_the_file_that_nobody_asked_for_longest_makes_room(client: Client, stage: Stage) -> None:
+    names = [dropped(client, npy(blobs(1, 9, 9 + n)), "x.npy").json()["name"] for n in range(9)]
+    assert client.post(f"{PLACE}/acquisitions", {**ASKED, "source": names[0]}).status == 400
+    kept = [one.name for one in stage.shelf.sources() if one.name in names]
+    assert kept == names[1:]
+
+
+def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
+    device = torch.device("cpu")
+    for given in (("fixed",), ("nowhere",), ("x=knee-base-greedy", "x=knee-base-fixed")):
+        with pytest.raises(ConfigError):
+            Stage(Shown(("zero-filled",), given), device=device)
+    named = Stage(Shown(("zero-filled",), ("knee-base-greedy", "knee-base-fixed")), device=device)
+    told = named.choices()
+    assert told["policies"][:2] == ["knee-base-greedy", "knee-base-fixed"] and not told["sources"]
+    assert (told["n_initial"], told["n_steps"], told["fixed"]) == (16, 16, "knee-base-fixed")
+    assert named.shelf.size == (128, 128)
