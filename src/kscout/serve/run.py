@@ -61,8 +61,8 @@ def serve(
             `LABEL=PATH`; likewise.
         data: a store whose slices the page offers.
         host: address to listen at.
-        port: 0 takes a free one; likewise
-        mrd_port: where MRD streams come in.
+        port: 0 takes a free one.
+        mrd_port: where MRD streams come in; likewise.
         device: auto, cpu or cuda.
         keep: folder of sessions; those that are there are continued.
         limits: what is taken on.
