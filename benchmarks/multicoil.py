@@ -1,16 +1,20 @@
 """Reconstructions and policies on simulated coils: stages that each leave a record.
 
 A stage is a few commands of kscout, which go on where they were stopped; a stage whose record has
-the same commands is not run again. Records are JSON files in `--records`, one per stage.
+the same commands is not run again. Records are JSON files in `--records`, one per stage;
+`benchmarks/tables.py` writes the tables of docs/coils.md from them.
 
-    python benchmarks/multicoil.py store varnet unet reconstructions --work runs/coils
-    python benchmarks/multicoil.py policy-4x policies-4x --work runs/coils --minutes 8
-    python benchmarks/multicoil.py --table
+    python benchmarks/multicoil.py all --kind knee --work runs/coils --minutes 9
+    python benchmarks/multicoil.py all --kind heads --source runs/heads/*.nii.gz --minutes 9
+
+`--minutes` are for all that is named: what is left over is done by the same command again.
 """
 
 import argparse
 import csv
 import json
+import math
+import re
 import shlex
 import subprocess
 import sys
@@ -26,6 +30,18 @@ RECORDS = Path(__file__).parent / "multicoil"
 BUDGETS = {"4x": ("--n-initial", "16", "--steps", "16"), "8x": ("--n-initial", "8", "--steps", "8")}
 UNTRAINED = ("zero-filled", "zero-filled-weighted", "total-variation", "sense", "sense-tv")
 POLICIES = ("random", "equispaced-two", "center-out", "fixed", "na-oracle", "oracle")
+SETTINGS = {
+    # Multiples of 8 channels suit tensor cores.
+    "reconstructor.n_cascades": "4",
+    "reconstructor.n_channels": "16",
+    # A policy starts from the mean gains of a fixed order; few labels of many states refine it.
+    "training.n_best": "4",
+    "training.n_random": "4",
+    "training.batch_size": "16",
+    "training.n_warm": "50",
+    "training.n_prior_slices": "64",
+}
+"""Of `varnet` and of dense policies, to fit some minutes of a GPU; `--set` changes them."""
 # From the bare start of each budget to its end, so that no state of an acquisition is new.
 MASKS = (
     "--set",
@@ -48,14 +64,23 @@ def name_of(wanted: argparse.Namespace) -> str:
     return f"{wanted.kind}{wanted.coils}{'' if wanted.target == 'rss' else wanted.target}"
 
 
+def settings(wanted: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the options that set up `varnet`, and those that set up policies."""
+    chosen = {"reconstructor.output": wanted.target, **SETTINGS}
+    chosen |= dict(one.split("=", 1) for one in wanted.set)
+    of_network: list[str] = []
+    of_policy: list[str] = []
+    for key, value in chosen.items():
+        own = of_network if key.startswith("reconstructor.") else of_policy
+        own += ["--set", f"{key}={value}"]
+    return of_network, of_policy
+
+
 def stages(wanted: argparse.Namespace) -> dict[str, Stage]:
     """Return every stage by its name."""
     work = wanted.work / name_of(wanted)
     store, blind = str(work / "store"), ("--protocol", "blind")
-    own = [one for one in wanted.set if one.startswith("reconstructor.")]
-    own = [f"reconstructor.output={wanted.target}", *own]
-    of_network = [word for one in own for word in ("--set", one)]
-    of_policy = [word for one in wanted.set if one not in own for word in ("--set", one)]
+    of_network, of_policy = settings(wanted)
     networks = {name: str(work / f"{name}-seed{wanted.seed}") for name in ("unet", "varnet")}
     data = ("--data", store, *blind, "--device", wanted.device)
     make = ["data", "make", wanted.kind, "--coils", str(wanted.coils), "--phase", "--out", store]
@@ -87,6 +112,7 @@ def stages(wanted: argparse.Namespace) -> dict[str, Stage]:
         found[f"policy-{x}"] = Stage([learn], lambda run=run: _last(Path(run)))  # type: ignore[misc]
         names = [word for name in (*POLICIES, run) for word in ("--policy", name)]
         judge = ["evaluate", *given, *names, "--argmax", "--trajectories", "1", "--out", str(out)]
+        judge += ["--fixed-slices", str(wanted.fixed_slices)]
         judge += ["--limit", str(wanted.limit)] if wanted.limit else []
         found[f"policies-{x}"] = Stage([judge], lambda out=out: _summary(out))  # type: ignore[misc]
     return found
@@ -118,14 +144,15 @@ def _summary(results: Path) -> dict[str, Any]:
     return {"policies": rows, **{key: summary.get(key) for key in told}}
 
 
-def run(name: str, stage: Stage, record: Path, *, minutes: float | None = None) -> None:
+def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> None:
     """Run the commands of a stage, unless its record says that they were run.
 
     Args:
         name: of the stage.
         stage: what to run.
         record: the file that is written when all commands have ended well.
-        minutes: after which a command is asked to stop; the same stage then goes on where it was.
+        until: time by `time.monotonic` at which a command is asked to stop; the same stage then
+            goes on where it was.
     """
     commands = [shlex.join(["kscout", *words]) for words in stage.commands]
     if record.is_file() and json.loads(record.read_text())["commands"] == commands:
@@ -133,14 +160,13 @@ def run(name: str, stage: Stage, record: Path, *, minutes: float | None = None) 
         return
     begin = time.monotonic()
     for words in stage.commands:
+        left = until - time.monotonic()
         with subprocess.Popen([sys.executable, "-m", "kscout", *words]) as process:
             try:
-                code = process.wait(None if minutes is None else 60 * minutes)
+                code = process.wait(None if left == math.inf else max(0, left))
             except subprocess.TimeoutExpired:
                 process.terminate()
-                raise SystemExit(
-                    f"{name}: stopped after {minutes:g} minutes; run it again"
-                ) from None
+                raise SystemExit(f"{name}: stopped, time is up; run it again") from None
         if code:
             raise SystemExit(f"{name}: kscout {words[0]} ended with {code}")
     commit = subprocess.run(
@@ -155,32 +181,57 @@ def run(name: str, stage: Stage, record: Path, *, minutes: float | None = None) 
     }
     record.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, told)
+    print(f"{name}: {told['seconds']:.0f} s")
 
 
-def table(records: Path) -> str:
-    """Return the recorded reconstructions and policies as Markdown."""
-    lines = [
-        "| store | reconstruction | acceleration | SSIM | 95 % | PSNR |",
-        "|---|---|---|---|---|---|",
-    ]
+def tables(records: Path = RECORDS) -> dict[str, str]:
+    """Return the tables of reconstructions and of policies by their names, as Markdown."""
+    images: Cells = {}
     for path in sorted(records.glob("*-reconstructions.json")):
         for row in json.loads(path.read_text())["results"]:
-            between = f"{float(row['ssim_low'] or 0):.4f} to {float(row['ssim_high'] or 0):.4f}"
-            store = path.name.partition("-")[0]
-            cells = [store, row["reconstruction"], f"{float(row['acceleration']):g}"]
-            cells += [f"{float(row['ssim']):.4f}", between, f"{float(row['psnr']):.2f}"]
-            lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "| store | policy | SSIM | gap closed |", "|---|---|---|---|"]
+            place = (_store(path), row["reconstruction"])
+            between = [float(row[key]) if row[key] else None for key in ("ssim_low", "ssim_high")]
+            cell = _with_interval(float(row["ssim"]), between)
+            images.setdefault(place, {})[f"{float(row['acceleration']):g}x"] = cell
+    columns: Cells = {}
     for path in sorted(records.glob("*-policies-*.json")):
-        for row in json.loads(path.read_text())["results"]["policies"]:
-            closed = row.get("gap_closed")
-            cells = [path.stem.replace("-policies", ""), row["policy"]]
-            cells += [
-                f"{row['final']['ssim']['mean']:.4f}",
-                "" if closed is None else f"{closed:.2f}",
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        found, x = json.loads(path.read_text())["results"], path.stem.rpartition("-")[2]
+        for row in sorted(found["policies"], key=lambda row: row["final"]["ssim"]["mean"]):
+            name = re.sub(r"^dense-.*", "dense", row["policy"]) + " *" * row["is_oracle"]
+            ssim = row["final"]["ssim"]
+            cell = _with_interval(ssim["mean"], ssim["interval"])
+            columns.setdefault((_store(path), name), {})[x] = cell
+    return {
+        "coil-reconstructions": _table("reconstruction", images),
+        "coil-policies": _table("policy", columns),
+    }
+
+
+Cells = dict[tuple[str, str], dict[str, str]]
+"""Of a store and a method: what stands under each acceleration."""
+
+
+def _store(record: Path) -> str:
+    return record.name.partition("-")[0]
+
+
+def _with_interval(mean: float, interval: Sequence[float | None] | None) -> str:
+    ends = [_number(end) for end in interval or () if end is not None]
+    return _number(mean) + (f" ({' to '.join(ends)})" if ends else "")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}".replace("0.", ".", 1)
+
+
+def _table(what: str, cells: Cells) -> str:
+    if not cells:
+        return "Not recorded yet.\n"
+    under = sorted({x for row in cells.values() for x in row}, key=lambda x: float(x[:-1]))
+    lines = [["store", what, *(f"SSIM, {x}" for x in under)]]
+    lines += [[*place, *(row.get(x, "") for x in under)] for place, row in cells.items()]
+    texts = [f"| {' | '.join(line)} |\n" for line in lines]
+    return "".join([texts[0], "|---" * len(lines[0]) + "|\n", *texts[1:]])
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
@@ -188,39 +239,37 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", nargs="*", help="store, varnet, unet, reconstructions, ...")
+    parser.add_argument("stage", nargs="+", help="all, or store, varnet, unet, reconstructions, ...")
     parser.add_argument("--work", type=Path, default=Path("runs/multicoil"))
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--kind", default="heads", help="heads, knee or brain")
-    parser.add_argument("--source", type=Path, action="append", default=[], help="of heads")
+    parser.add_argument("--source", type=Path, nargs="*", default=[], help="of heads")
     parser.add_argument("--coils", type=int, default=8)
     parser.add_argument("--target", default="rss", help="rule of targets: rss or weighted")
     parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--volumes", default="200,20,40")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--policy-epochs", type=int, default=10)
-    parser.add_argument("--limit", type=int, default=0, help="slices that policies are judged on")
+    parser.add_argument("--volumes", default="100,8,16")
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--policy-epochs", type=int, default=4)
+    parser.add_argument("--limit", type=int, default=96, help="slices that policies are judged on")
+    parser.add_argument("--fixed-slices", type=int, default=64, help="per column of a fixed order")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--minutes", type=float, help="stop a command after so many")
+    parser.add_argument("--minutes", type=float, help="stop after so many, to go on later")
     parser.add_argument("--set", action="append", default=[], help="of varnet and of policies")
-    parser.add_argument("--table", action="store_true")
     return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the stages that were named, or print what is recorded."""
+    """Run the stages that were named."""
     wanted = parsed(words)
-    if wanted.table:
-        print(table(wanted.records))
-        return
+    until = math.inf if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes
     known = stages(wanted)
-    unknown = [name for name in wanted.stage if name not in known]
-    if unknown or not wanted.stage:
-        raise SystemExit(f"name stages among {', '.join(known)}")
-    for name in wanted.stage:
+    named = list(known) if wanted.stage == ["all"] else wanted.stage
+    if any(name not in known for name in named):
+        raise SystemExit(f"name stages among all, {', '.join(known)}")
+    for name in named:
         record = wanted.records / f"{name_of(wanted)}-seed{wanted.seed}-{name}.json"
-        run(name, known[name], record, minutes=wanted.minutes)
+        run(name, known[name], record, until=until)
 
 
 if __name__ == "__main__":

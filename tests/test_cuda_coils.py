@@ -1,5 +1,8 @@
 """On CUDA coils give the images of a CPU, and an unrolled network learns inside a graph."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -76,3 +79,32 @@ def test_a_graph_gives_an_unrolled_network_the_gradients_of_eager_code() -> None
     expected = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for one, two in zip(found, expected, strict=True):
         torch.testing.assert_close(one, two, atol=1e-3 * float(two.abs().max() + 1e-6), rtol=1e-2)
+
+
+COMPILED = """
+import torch
+from kscout.reconstruction.varnet import ComplexUNet, compile_networks
+torch.manual_seed(0)
+networks = [ComplexUNet(n_channels=8, n_pools=2).cuda().eval().requires_grad_(False) for _ in "ab"]
+for network in networks:
+    network.is_half = True
+for n in (2, 5, 64, 1):
+    image = torch.randn(n, 40, 33, dtype=torch.complex64, device="cuda")
+    with torch.no_grad():
+        expected = [network(image) for network in networks]
+        assert compile_networks(networks, 40, 33, image.device)
+        found = [network(image) for network in networks]
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, atol=2e-2, rtol=2e-2)
+    for network in networks:
+        network.is_compiled = False
+print("agree", torch._dynamo.utils.counters["stats"]["unique_graphs"])
+"""
+
+
+def test_compiled_networks_agree_and_share_what_is_compiled() -> None:
+    # In a process of its own: checks of shapes, which tests switch on, cannot be compiled.
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["agree", "1"], done.stderr

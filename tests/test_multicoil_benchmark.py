@@ -24,13 +24,14 @@ def multicoil() -> Iterator[ModuleType]:
 
 def test_every_command_of_every_stage_parses(multicoil: ModuleType) -> None:
     words = ["--set", "reconstructor.n_cascades=4", "--set", "training.n_random=8"]
-    found = multicoil.stages(multicoil.parsed([*words, "--limit", "9"]))
+    found = multicoil.stages(multicoil.parsed(["all", *words, "--limit", "9"]))
     assert {"store", "unet", "varnet", "reconstructions", "policies-8x"} <= set(found)
     for stage in found.values():
         for command in stage.commands:
             check_parses(shlex.join(["kscout", *command]))
     assert "reconstructor.n_cascades=4" in found["varnet"].commands[0]
     assert "training.n_random=8" in found["policy-4x"].commands[0]
+    assert "training.n_random=4" not in found["policy-4x"].commands[0]
 
 
 def test_the_page_has_the_numbers_of_the_record_of_the_brain() -> None:
@@ -52,3 +53,33 @@ def test_a_recorded_stage_is_run_once(
     record = json.loads((tmp_path / "deep" / "none.json").read_text())
     assert len(n_asked) == 1 and record["results"] == [{"found": 1}]
     assert "recorded in" in capsys.readouterr().out
+
+
+def test_tables_have_a_column_per_acceleration(multicoil: ModuleType, tmp_path: Path) -> None:
+    assert set(multicoil.tables(tmp_path).values()) == {"Not recorded yet.\n"}
+    ssim = {"ssim": ".9", "ssim_low": ".8", "ssim_high": ".95"}
+    rows = [{"reconstruction": "sense", "acceleration": x, **ssim} for x in ("8.0", "4.0")]
+    (tmp_path / "knee8-seed0-reconstructions.json").write_text(json.dumps({"results": rows}))
+    for x in ("4x", "8x"):
+        final = {"ssim": {"mean": 0.75, "interval": None}}
+        own = [{"policy": f"dense-{x}", "is_oracle": False, "final": final}]
+        found = {"results": {"policies": [*own, {**own[0], "policy": "oracle", "is_oracle": True}]}}
+        (tmp_path / f"knee8-seed0-policies-{x}.json").write_text(json.dumps(found))
+    found = multicoil.tables(tmp_path)
+    cell = ".9000 (.8000 to .9500)"
+    assert found["coil-reconstructions"].splitlines() == [
+        "| store | reconstruction | SSIM, 4x | SSIM, 8x |",
+        "|---|---|---|---|",
+        f"| knee8 | sense | {cell} | {cell} |",
+    ]
+    assert "| knee8 | oracle * | .7500 | .7500 |" in found["coil-policies"].splitlines()
+    assert "| knee8 | dense | .7500 | .7500 |" in found["coil-policies"].splitlines()
+
+
+def test_a_stage_that_runs_out_of_time_leaves_no_record(
+    multicoil: ModuleType, tmp_path: Path
+) -> None:
+    stage = multicoil.Stage([["data", "make", "--help"]], list)
+    with pytest.raises(SystemExit, match="late: stopped, time is up"):
+        multicoil.run("late", stage, tmp_path / "late.json", until=0.0)
+    assert not any(tmp_path.iterdir())

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from pytest import LogCaptureFixture, MonkeyPatch
+from torch import Tensor, nn
 
 from coil_slices import coil_batch
 from fastmri_definition import expected_output
@@ -14,8 +15,8 @@ from kscout.core import Measurement
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.physics import center_mask, coils, fft2c, ifft2c
 from kscout.physics.normalization import denormalize, magnitude
-from kscout.reconstruction import load, save
-from kscout.reconstruction.varnet import VarNet
+from kscout.reconstruction import load, save, varnet
+from kscout.reconstruction.varnet import ComplexUNet, VarNet
 from kscout.training.reconstructor import training_loss
 from kscout.weights import fingerprint
 
@@ -184,3 +185,39 @@ def test_frozen_on_a_cpu_it_stays_in_32_bit() -> None:
 def test_networks_that_do_not_exist_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(KScoutError, match=r"all start at 1|espirit, learned|rss, weighted"):
         VarNet(**{**TINY, **wrong})
+
+
+def frozen_networks() -> list[ComplexUNet]:
+    return [cascade.model for cascade in made().requires_grad_(False).cascades]
+
+
+def test_compiled_networks_serve_batches_without_gradients(monkeypatch: MonkeyPatch) -> None:
+    networks, served = frozen_networks(), []
+
+    def passes(unet: nn.Module, images: Tensor) -> Tensor:
+        served.append(tuple(images.shape))
+        return unet(images)
+
+    monkeypatch.setattr(varnet, "compiled_passes", lambda: passes)
+    assert varnet.compile_networks(networks, 40, 33, torch.device("cpu"))
+    image = torch.randn(3, 40, 33, dtype=torch.complex64)
+    with torch.no_grad():
+        networks[1](image), networks[1](image[:1])
+    networks[0](image)
+    assert served == [(2, 2, 48, 48), (3, 2, 48, 48)]
+
+
+def test_networks_that_cannot_be_compiled_stay_as_they_are(
+    monkeypatch: MonkeyPatch, caplog: LogCaptureFixture
+) -> None:
+    def fails(unet: nn.Module, images: Tensor) -> Tensor:
+        raise RuntimeError("no compiler found\nand much more")
+
+    networks = frozen_networks()
+    monkeypatch.setattr(varnet, "compiled_passes", lambda: fails)
+    assert not varnet.compile_networks(networks, 40, 33, torch.device("cpu"))
+    assert caplog.messages == [
+        "torch.compile does not serve varnet here, which stays slower: no compiler found"
+    ]
+    with torch.no_grad():
+        assert networks[0](torch.randn(3, 40, 33, dtype=torch.complex64)).isfinite().all()

@@ -10,8 +10,12 @@ so that the whole is indifferent to the scanner's units. Parameter names are tho
 checkpoints.
 """
 
+import logging
+import warnings
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from copy import copy
+from functools import cache
 from typing import final
 
 import torch
@@ -22,7 +26,7 @@ from torch.nn import functional as F
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, unknown_name
 from kscout.names.data import check_target
-from kscout.physics.coils import calibrated, central_mask, combine, expand, keep, unit_norm
+from kscout.physics.coils import calibrated, central_mask, combine, keep, unit_norm
 from kscout.physics.fourier import ifft2c
 from kscout.reconstruction.fastmri_unet import FastMRINetwork
 from kscout.reconstruction.unet_network import peak_bytes
@@ -31,6 +35,8 @@ SENSITIVITIES = ("learned", "espirit")
 _MULTIPLE = 16
 """Images are padded to this multiple, as fastMRI pads them."""
 _TINY = 1e-30
+
+logger = logging.getLogger(__name__)
 
 
 @final
@@ -42,6 +48,8 @@ class ComplexUNet(nn.Module):
         self.unet = FastMRINetwork(n_channels=n_channels, n_pools=n_pools, n_images=2)
         self.is_half = False
         """Whether convolutions run in 16 bit; what they see is normalized."""
+        self.is_compiled = False
+        """Whether `compiled_passes` serve images without gradients."""
 
     def forward(self, image: Complex[Tensor, "batch row col"]) -> Complex[Tensor, "batch row col"]:
         parts = torch.stack([image.real, image.imag], dim=1)
@@ -51,9 +59,55 @@ class ComplexUNet(nn.Module):
         (left, right), (above, below) = sides
         padded = F.pad((parts - mean) / std, [left, right, above, below])
         with torch.autocast(image.device.type, torch.float16) if self.is_half else nullcontext():
-            found = self.unet(padded).float()
+            # A single image would be compiled anew, as sizes of one are compiled in.
+            serves = self.is_compiled and len(padded) > 1 and not torch.is_grad_enabled()
+            found = (compiled_passes() if serves else _passes)(self.unet, padded).float()
         found = found[..., above : above + parts.shape[-2], left : left + parts.shape[-1]]
         return torch.complex(*(found * std + mean).unbind(dim=1))
+
+
+def _passes(
+    unet: nn.Module, images: Float[Tensor, "batch 2 row col"]
+) -> Float[Tensor, "batch 2 row col"]:
+    return unet(images)
+
+
+@cache
+def compiled_passes() -> Callable[[nn.Module, Tensor], Tensor]:
+    """Return a U-Net's passes by torch.compile; networks of one shape share what is compiled."""
+    return torch.compile(_passes)
+
+
+def compile_networks(
+    networks: Iterable[ComplexUNet], n_rows: int, n_cols: int, device: torch.device
+) -> bool:
+    """Let torch.compile serve networks of one shape; say whether it does.
+
+    Where it cannot, for want of a compiler or of Triton, they stay as they are, and a warning tells
+    why.
+
+    Args:
+        networks: frozen, in 16 bit.
+        n_rows: of the images that they will see.
+        n_cols: of the images that they will see.
+        device: where they are.
+    """
+    networks, sides = list(networks), [n + sum(_padding(n)) for n in (n_rows, n_cols)]
+    example = torch.zeros(2, 2, *sides, device=device)
+    # Any number of images: numbers of candidates are all different.
+    torch._dynamo.mark_dynamic(example, 0)
+    half = torch.autocast(device.type, torch.float16)
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), half:
+            warnings.simplefilter("ignore")
+            compiled_passes()(networks[0].unet, example)
+    except (RuntimeError, ImportError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        logger.warning("torch.compile does not serve varnet here, which stays slower: %s", reason)
+        return False
+    for network in networks:
+        network.is_compiled = True
+    return True
 
 
 def _padding(n: int) -> tuple[int, int]:
@@ -78,10 +132,12 @@ class Cascade(nn.Module):
         maps: Complex[Tensor, "batch coil row col"],
     ) -> Complex[Tensor, "batch coil row col"]:
         # Transforms along the rows cancel: whole columns are measured.
-        kept = torch.fft.ifftshift(measured.mask, dim=-1)[:, None, None, :]
-        seen = torch.fft.ifft(torch.fft.fft(images) * kept)
-        correction = expand(self.model(combine(images, maps)), maps)
-        return images - self.dc_weight * (seen - measured.zero_filled) - correction
+        kept = torch.fft.ifftshift(measured.mask, dim=-1)[:, None, None, :] / images.shape[-1]
+        seen = torch.fft.ifft(torch.fft.fft(images) * kept, norm="forward")
+        correction = self.model(combine(images, maps))[:, None]
+        # Coil images are large, and a pass over them is what these steps cost.
+        images = torch.addcmul(images, seen - measured.zero_filled, self.dc_weight, value=-1)
+        return torch.addcmul(images, correction, maps, value=-1)
 
 
 @final
@@ -170,14 +226,20 @@ class VarNet(Reconstructor):
     def frozen(
         self, *, precision: str, n_rows: int, n_cols: int, device: torch.device | str
     ) -> Reconstructor:
-        """Return it without gradients; on CUDA the U-Nets of its cascades run in 16 bit."""
+        """Return it without gradients; on CUDA the U-Nets of its cascades run in 16 bit, compiled.
+
+        Compiling takes a while where torch has not kept it from an earlier process.
+        """
         is_half = torch.device(device).type == "cuda" and precision in ("auto", "fp16")
         super().frozen(
             precision="fp32" if is_half else precision, n_rows=n_rows, n_cols=n_cols, device=device
         )
-        for cascade in self.cascades:
-            assert isinstance(cascade, Cascade)
-            cascade.model.is_half = is_half
+        networks = [cascade.model for cascade in self.cascades if isinstance(cascade, Cascade)]
+        for network in networks:
+            network.is_half, network.is_compiled = is_half, False
+        if is_half:
+            self.cascades.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            compile_networks(networks, n_rows, n_cols, torch.device(device))
         # A copy tells, because the fingerprint of what was loaded is not to change.
         told = copy(self)
         told.precision = "fp16" if is_half else "fp32"
