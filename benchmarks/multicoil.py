@@ -239,7 +239,9 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", nargs="+", help="all, or store, varnet, unet, reconstructions, ...")
+    parser.add_argument(
+        "stage", nargs="+", help="all, or store, varnet, unet, reconstructions, ..."
+    )
     parser.add_argument("--work", type=Path, default=Path("runs/multicoil"))
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--kind", default="heads", help="heads, knee or brain")
