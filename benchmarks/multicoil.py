@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tables import markdown, number
+
 from kscout.files import write_json
 
 RECORDS = Path(__file__).parent / "multicoil"
@@ -184,54 +186,47 @@ def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> No
     print(f"{name}: {told['seconds']:.0f} s")
 
 
-def tables(records: Path = RECORDS) -> dict[str, str]:
-    """Return the tables of reconstructions and of policies by their names, as Markdown."""
-    images: Cells = {}
+Cells = dict[tuple[str, str], dict[str, str]]
+"""Of a store and a method: what stands under each acceleration."""
+
+
+def image_table(records: Path = RECORDS) -> str:
+    """Return the table of reconstructions."""
+    cells: Cells = {}
     for path in sorted(records.glob("*-reconstructions.json")):
         for row in json.loads(path.read_text())["results"]:
-            place = (_store(path), row["reconstruction"])
-            between = [float(row[key]) if row[key] else None for key in ("ssim_low", "ssim_high")]
-            cell = _with_interval(float(row["ssim"]), between)
-            images.setdefault(place, {})[f"{float(row['acceleration']):g}x"] = cell
-    columns: Cells = {}
+            between = [float(row[key]) for key in ("ssim_low", "ssim_high") if row[key]]
+            own = cells.setdefault((_store(path), row["reconstruction"]), {})
+            own[f"{float(row['acceleration']):g}x"] = _cell(float(row["ssim"]), between)
+    return _table("reconstruction", cells)
+
+
+def policy_table(records: Path = RECORDS) -> str:
+    """Return the table of policies, the best last."""
+    cells: Cells = {}
     for path in sorted(records.glob("*-policies-*.json")):
         found, x = json.loads(path.read_text())["results"], path.stem.rpartition("-")[2]
         for row in sorted(found["policies"], key=lambda row: row["final"]["ssim"]["mean"]):
             name = re.sub(r"^dense-.*", "dense", row["policy"]) + " *" * row["is_oracle"]
             ssim = row["final"]["ssim"]
-            cell = _with_interval(ssim["mean"], ssim["interval"])
-            columns.setdefault((_store(path), name), {})[x] = cell
-    return {
-        "coil-reconstructions": _table("reconstruction", images),
-        "coil-policies": _table("policy", columns),
-    }
-
-
-Cells = dict[tuple[str, str], dict[str, str]]
-"""Of a store and a method: what stands under each acceleration."""
+            cells.setdefault((_store(path), name), {})[x] = _cell(ssim["mean"], ssim["interval"])
+    return _table("policy", cells)
 
 
 def _store(record: Path) -> str:
     return record.name.partition("-")[0]
 
 
-def _with_interval(mean: float, interval: Sequence[float | None] | None) -> str:
-    ends = [_number(end) for end in interval or () if end is not None]
-    return _number(mean) + (f" ({' to '.join(ends)})" if ends else "")
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}".replace("0.", ".", 1)
+def _cell(mean: float, interval: Sequence[float] | None) -> str:
+    return number(mean) + (f" ({' to '.join(map(number, interval))})" if interval else "")
 
 
 def _table(what: str, cells: Cells) -> str:
     if not cells:
         return "Not recorded yet.\n"
     under = sorted({x for row in cells.values() for x in row}, key=lambda x: float(x[:-1]))
-    lines = [["store", what, *(f"SSIM, {x}" for x in under)]]
-    lines += [[*place, *(row.get(x, "") for x in under)] for place, row in cells.items()]
-    texts = [f"| {' | '.join(line)} |\n" for line in lines]
-    return "".join([texts[0], "|---" * len(lines[0]) + "|\n", *texts[1:]])
+    lines = [[*place, *(row.get(x, "") for x in under)] for place, row in cells.items()]
+    return markdown(["store", what, *(f"SSIM, {x}" for x in under)], lines)
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:

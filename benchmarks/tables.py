@@ -10,7 +10,7 @@ prints, `{gap S}` for its oracle minus its NA oracle, and `{size NAME}` for the 
 A table that is `made_by` a function of a module here is what that function returns.
 Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
 as they were written down), half_size.json (campaigns at half the paper's size) and the paper's
-numbers. The tables of coils are laid out by multicoil.py, whose stages recorded them.
+numbers.
 """
 
 import re
@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-import multicoil
 from leaderboard import LEADERBOARD, LeaderboardRow, read_leaderboard
 from paired import Paired
 
@@ -128,7 +127,6 @@ def tables() -> dict[str, dict[str, str]]:
             lines = [[filled(cell, records) for cell in row] for row in table["rows"]]
             text = markdown(table["head"], lines)
         found.setdefault(table["file"], {})[table["name"]] = text
-    found.setdefault("docs/coils.md", {}).update(multicoil.tables())
     return found
 
 
