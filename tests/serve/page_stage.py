@@ -32,7 +32,7 @@ def write_store(folder: Path, n_rows: int = N_ROWS, n_cols: int = N_COLS) -> Pat
 
 
 def make_stage(data: Path | None) -> Stage:
-    shown = Shown(("zero-filled", "total-variation"), ("center-out", "random"), data)
+    shown = Shown(("zero-filled", "zero-filled-weighted"), ("center-out", "random"), data)
     return Stage(shown, device=torch.device("cpu"))
 
 

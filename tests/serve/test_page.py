@@ -20,7 +20,9 @@ from kscout.evaluation.contenders import Sizes, resolve
 from kscout.evaluation.watching import Watching
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app
+from kscout.serve.desk import Limits
 from kscout.serve.guard import LOOPBACK, Guard
+from kscout.serve.page import shelf as shelf_module
 from kscout.serve.page import stage as stage_module
 from kscout.serve.page.stage import Shown, Stage
 
@@ -67,7 +69,7 @@ def test_choices_tell_slices_and_what_was_given(client: Client) -> None:
     found = client.get(f"{PLACE}/choices").json()
     assert [one["name"] for one in found["sources"][:2]] == ["test", "train"]
     assert found["sources"][0]["volumes"] == [["a", [4, 5, 6]], ["b", [0, 1]]]
-    assert found["reconstructions"] == ["zero-filled", "total-variation"]
+    assert found["reconstructions"] == ["zero-filled", "zero-filled-weighted"]
     assert found["policies"] == ["center-out", "random", "oracle"]
     assert (found["n_initial"], found["n_steps"], found["fixed"]) == (2, 2, "center-out")
 
@@ -235,6 +237,14 @@ def test_the_file_that_nobody_asked_for_longest_makes_room(client: Client, stage
     assert client.post(f"{PLACE}/acquisitions", {**ASKED, "source": names[0]}).status == 400
     kept = [one.name for one in stage.shelf.sources() if one.name in names]
     assert kept == names[1:]
+
+
+def test_the_documents_tell_the_limits_of_the_page() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    assert f"at most {Limits().n_bytes // 2**20} MiB" in text
+    words = {4: "four", 8: "eight"}
+    assert f"which keeps {words[shelf_module._N_DROPPED]}" in " ".join(text.split())
+    assert f"{words[stage_module._N_WAITING]} may wait" in text
 
 
 def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
