@@ -19,6 +19,7 @@ from kscout.cli import analyze, data, train
 from kscout.cli.bench import bench
 from kscout.cli.campaign import app as campaign_app
 from kscout.cli.console import Commands, console
+from kscout.cli.data_export import export as export_images
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
 from kscout.cli.export import app as export_app
@@ -73,7 +74,8 @@ def kscout(
 
 
 app.command()(demo)
-app.add_typer(data.app, name="data", help="Make, import and look at stores of slices.")
+data.app.command("export")(export_images)
+app.add_typer(data.app, name="data", help="Make, import, look at and export stores of slices.")
 train.app.command("policy")(train_policy)
 train.app.command("policies")(train_together)
 train.app.command("joint")(train_joint)

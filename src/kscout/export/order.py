@@ -13,6 +13,7 @@ import torch
 from kscout.acquisition.choose import best_columns
 from kscout.acquisition.session_file import read_kept
 from kscout.columns import center_columns
+from kscout.core import Policy
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.evaluation.orders import read_orders
 from kscout.evaluation.summary import read_summary
@@ -104,8 +105,7 @@ def order_of_policy(
             f"{n_initial} + {steps} columns cannot be measured of {n_cols}; lower --n-initial or "
             "--steps"
         )
-    sizes = {"n_cols": n_cols, "n_initial": n_initial, "horizon": steps}
-    policy = load(given) if Path(given).exists() else _named(given, sizes)
+    policy = policy_of(given, n_cols=n_cols, n_initial=n_initial, horizon=steps)
     if not isinstance(policy, Ranking):
         raise ConfigError(
             f"{given} ({type(policy).__name__}) chooses columns as it goes, by the image or by "
@@ -124,7 +124,10 @@ def order_of_policy(
     return ScanTable(given, n_cols, start, tuple(acquired), field_of_view_mm)
 
 
-def _named(given: str, sizes: dict[str, int]) -> Any:  # noqa: ANN401 - a policy
+def policy_of(given: str, **sizes: int) -> Policy:
+    """Return a policy: that of a run, a file or the zoo, or one built for given sizes."""
+    if Path(given).exists():
+        return load(given)
     try:
         return build(given, **sizes)
     except ConfigError as error:

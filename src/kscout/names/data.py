@@ -83,6 +83,9 @@ RAW_FORMATS: Mapping[str, FormatEntry] = {
 }
 """Formats of k-space, which `data import --raw` reads."""
 
+ImageFormat = Literal["fastmri", "nifti", "dicom"]
+"""What `data export` writes."""
+
 TARGETS = ("rss", "weighted")
 """What scores compare with, of k-space of coils: the root of their sum of squares, or their
 combination weighted by sensitivities."""

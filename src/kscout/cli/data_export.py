@@ -1,0 +1,62 @@
+"""`kscout data export`: reconstructions of a store for other programs."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kscout.cli.console import answer_console
+from kscout.cli.evaluate import RECONSTRUCTION_WORDS
+from kscout.cli.progress import evaluation_progress
+from kscout.names import POLICIES, ImageFormat
+
+
+def export(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Folder of a store.")],
+    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
+    format_: Annotated[ImageFormat, typer.Option("--format", help="Of the files.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")],
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Chooses the columns; without one all that were measured are used. "
+            + POLICIES.words("a run folder", "a weights file", "a zoo name")
+        ),
+    ] = None,
+    n_initial: Annotated[
+        int | None, typer.Option(help="Central columns that the policy starts from.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Columns that the policy acquires.")] = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Draw columns; without it, the best.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Slices at once.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write reconstructions of a store as fastMRI's HDF5, NIfTI or DICOM, a file per volume.
+
+    Example: kscout data export stores/knee --reconstructor runs/unet --policy runs/greedy-seed0
+    --n-initial 16 --steps 16 --format nifti --out images
+    """
+    from kscout.export.volumes import ExportSetting, export_store
+
+    setting = ExportSetting(
+        format=format_,
+        split=split,
+        n_initial=n_initial,
+        steps=steps,
+        seed=sample,
+        batch_size=batch_size,
+        device=device,
+    )
+    with evaluation_progress() as on_step:
+        written = export_store(
+            *(store, out, setting), reconstructor=reconstructor, policy=policy, on_step=on_step
+        )
+    if as_json:
+        typer.echo(json.dumps({"files": [str(path) for path in written]}))
+        return
+    answer_console().print(f"wrote {len(written)} volumes to {out}", soft_wrap=True)

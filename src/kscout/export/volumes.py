@@ -1,0 +1,155 @@
+"""Reconstructions of a store, volume by volume, as files of other programs."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32
+
+from kscout import reconstruction
+from kscout.config.records import check
+from kscout.core import Policy, Reconstructor
+from kscout.data.manifest import VolumeRecord, refuse_store
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.device import resolve_device
+from kscout.errors import ConfigError
+from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.trajectories import AcquisitionPlan, trajectories
+from kscout.export.image_files import SUFFIXES, WRITERS, Volume
+from kscout.export.order import policy_of
+from kscout.names import ImageFormat
+from kscout.physics.sampling import start_mask
+from kscout.weights import fingerprint
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ExportSetting:
+    """What is reconstructed, from which columns, and as what it is written."""
+
+    format: ImageFormat
+    split: str = "test"
+    n_initial: int | None = None
+    """Central columns that a policy starts from."""
+    steps: int | None = None
+    """Columns that it acquires."""
+    seed: int | None = None
+    """Draws columns of a stochastic policy; None takes the best."""
+    batch_size: int | None = None
+    """Slices at once."""
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def plan(self) -> AcquisitionPlan:
+        return AcquisitionPlan(
+            n_initial=self.n_initial or 0,
+            horizon=self.steps or 0,
+            n_trajectories=1,
+            seed=self.seed or 0,
+            is_argmax=self.seed is None,
+            protocol="blind",
+            batch_size=self.batch_size,
+        )
+
+
+def export_store(
+    store: Path,
+    out: Path,
+    setting: ExportSetting,
+    *,
+    reconstructor: str,
+    policy: str | None = None,
+    on_step: OnStep | None = None,
+) -> list[Path]:
+    """Write the reconstructions of a split, one volume per file, and return what was written.
+
+    Images are in the reconstruction's own units, as those of a session: nothing of the truth is
+    in them.
+
+    Args:
+        store: of images or k-space; one that was imported undersampled cannot have a policy.
+        out: folder for the files.
+        setting: what is reconstructed, from which columns, and as what.
+        reconstructor: as `kscout.reconstruction.load` takes it.
+        policy: chooses the columns; without one all that were measured are used.
+        on_step: is told how far it has come.
+    """
+    refuse_store(out)
+    if (policy is None) != (setting.n_initial is None) or (policy is None) != (
+        setting.steps is None
+    ):
+        raise ConfigError("a policy needs --n-initial and --steps, and these a policy; give all")
+    opened, network = Store.open(store), reconstruction.load(reconstructor)
+    about = {"store": opened.name, "reconstruction": type(network).__name__}
+    about |= {"weights": fingerprint(network), "policy": policy or "all measured columns"}
+    sizes = {"n_initial": setting.n_initial or 0, "horizon": setting.steps or 0}
+    choose = None if policy is None else cache(partial(policy_of, policy, **sizes))
+    written: list[Path] = []
+    n_volumes = sum(record.split == setting.split for record in opened.manifest.volumes)
+    for record, slices in _volumes(opened, setting, is_scored=policy is not None):
+        images, masks = _reconstructed(slices, network, choose, setting)
+        volume = Volume(images, masks, record, about)
+        name = _name(record.volume, SUFFIXES[setting.format], {path.name for path in written})
+        WRITERS[setting.format](out / name, volume)
+        written.append(out / name)
+        if on_step is not None:
+            on_step(Step("reconstructing, volume by volume", len(written), n_volumes))
+    return written
+
+
+def _volumes(
+    store: Store, setting: ExportSetting, *, is_scored: bool
+) -> Iterator[tuple[VolumeRecord, SliceSet]]:
+    """Yield the volumes of a split, whatever their matrix sizes."""
+    sizes = [array.size for array in store.manifest.arrays if array.split == setting.split]
+    for size in sizes or [None]:
+        open_split = store.split if is_scored else store.measured
+        slices = open_split(setting.split, size=size).to(resolve_device(setting.device))
+        for record in store.records(setting.split, slices.shape[1:]):
+            yield record, slices.of_volumes(record.volume)
+
+
+@torch.no_grad()
+def _reconstructed(
+    slices: SliceSet,
+    network: Reconstructor,
+    choose: Callable[..., Policy] | None,
+    setting: ExportSetting,
+) -> tuple[Float32[np.ndarray, "slice row col"], Bool[np.ndarray, "slice col"]]:
+    """Return the images of all slices, and the columns they were made of."""
+    _, n_rows, n_cols = slices.shape
+    view = network.frozen(precision="auto", n_rows=n_rows, n_cols=n_cols, device=slices.device)
+    images, masks, plan = [], [], setting.plan
+    if choose is None:
+        for batch in slices.batches(plan.n_at_once(slices)):
+            found = view(batch.kspace, batch.selectable)
+            images.append(batch.unnormalized(found, "blind"))
+            masks.append(batch.selectable)
+    else:
+        policy = choose(n_cols=n_cols)
+        for batch, done in trajectories(policy, slices, view, plan, keep_images=True):
+            assert done.images is not None
+            images.append(done.images[-1, :, 0].float())
+            start = start_mask(plan.n_initial, batch.selectable.shape, slices.device)
+            masks.append(start.scatter(-1, done.columns[:, 0], True))
+    return torch.cat(images).cpu().numpy(), torch.cat(masks).cpu().numpy()
+
+
+def _name(volume: str, suffix: str, others: set[str]) -> str:
+    """Return a name for a volume that leads nowhere else and that no other one has."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", volume).strip(".") or "volume"
+    for known in (".nii.gz", ".nii", ".h5", ".hdf5", ".npy", ".npz", ".dcm", ".mrd", ".cfl"):
+        plain = plain.removesuffix(known) or "volume"
+    plain, number = plain[:100], 1
+    while (found := f"{plain}{'' if number == 1 else f'-{number}'}{suffix}") in others:
+        number += 1
+    return found

@@ -1,0 +1,199 @@
+"""Exported reconstructions are those of sessions, and are read back from every format."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from coil_data import coil_store, imported
+from kscout.acquisition import Advisor, Scan, Session
+from kscout.cli import app
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.kinds import IMAGES
+from kscout.data.store import Store
+from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError, DataError
+from kscout.export.volumes import ExportSetting, _name, export_store
+from kscout.policies.center_out import CenterOut
+from kscout.reconstruction import load
+from kscout.reconstruction.zero_filled import ZeroFilled
+from mrd_files import lines, write
+
+SIZE = (9, 14)
+
+
+def run(store: Path, out: Path, *words: object) -> Any:
+    given = ["data", "export", store, "--out", out, "--json", *words]
+    result = CliRunner().invoke(app, [str(word) for word in given])
+    if result.exception is not None:
+        raise result.exception
+    return [Path(file) for file in json.loads(result.stdout)["files"]]
+
+
+def image_store(path: Path) -> Store:
+    draw = np.random.default_rng(0)
+    with StoreWriter(path, {"made by": "tests"}, kind=IMAGES) as writer:
+        for name in ("../a b.h5", "..", "c"):
+            writer.append("test", name, draw.random((2, *SIZE), dtype=np.float32))
+        return writer.finish()
+
+
+def expected(kspace: torch.Tensor, n_initial: int, steps: int) -> np.ndarray:
+    """Return the image of a session that takes its columns from the center outwards."""
+    n_coils, n_rows, n_cols = kspace.shape
+    scan = Scan(
+        n_rows=n_rows,
+        n_cols=n_cols,
+        n_coils=n_coils,
+        budget=n_initial + steps,
+        initial=n_initial,
+    )
+    with Advisor(ZeroFilled(), CenterOut(n_cols=n_cols)) as advisor:
+        session = Session(advisor, scan)
+        while columns := session.advise().columns:
+            session.measure(columns, kspace[:, :, list(columns)].movedim(-1, 0))
+        return session.image().numpy()
+
+
+POLICY = ("--policy", "center-out", "--n-initial", 3, "--steps", 4, "--batch-size", 2)
+
+
+@pytest.mark.parametrize("kind", ["images", "kspace"])
+def test_fastmri_files_hold_what_sessions_reconstruct(kind: str, tmp_path: Path) -> None:
+    store = image_store(tmp_path / "s") if kind == "images" else coil_store(tmp_path / "s")
+    files = run(
+        tmp_path / "s",
+        tmp_path / "out",
+        "--reconstructor",
+        "zero-filled",
+        *POLICY,
+        "--format",
+        "fastmri",
+    )
+    slices = store.split("test")
+    names = dict(zip(dict.fromkeys(slices.volumes), files, strict=True))
+    batch = slices.batch(torch.arange(len(slices)))
+    for at, (volume, number) in enumerate(zip(slices.volumes, slices.slices, strict=True)):
+        with h5py.File(names[volume]) as file:
+            place = file["slices"][()].tolist().index(number)
+            found, mask = file["reconstruction"][place], file["mask"][place]
+            assert json.loads(file.attrs["kscout"])["policy"] == "center-out"
+        np.testing.assert_allclose(found, expected(batch.kspace[at], 3, 4), rtol=1e-4, atol=1e-5)
+        center = slices.n_cols // 2
+        assert np.flatnonzero(mask).tolist() == list(range(center - 3, center + 4))
+    assert all(path.parent == tmp_path / "out" for path in files)
+
+
+def test_nifti_and_dicom_are_read_back_as_they_were(tmp_path: Path) -> None:
+    """All columns are used without a policy, so that images are the targets themselves."""
+    store = image_store(tmp_path / "s")
+    images = store.split("test").magnitudes().numpy().reshape(3, 2, *SIZE)
+    for format_ in ("nifti", "dicom"):
+        out = tmp_path / format_
+        files = run(tmp_path / "s", out, "--reconstructor", "zero-filled", "--format", format_)
+        assert [path.name.split(".")[0] for path in files] == ["_a_b", "volume", "c"]
+        again = import_folder(out, tmp_path / f"{format_}-again", ImportSettings(held_out=0))
+        found = again.split("train").magnitudes().numpy().reshape(3, 2, *SIZE)
+        np.testing.assert_allclose(found, images[[0, 2, 1]], atol=2e-5)
+
+
+def test_dicom_is_a_secondary_capture_that_tells_its_spacing(tmp_path: Path) -> None:
+    write(tmp_path / "a.mrd", lines())
+    imported(tmp_path / "a.mrd")
+    (folder,) = run(
+        tmp_path / "store", tmp_path / "out", "--reconstructor", "zero-filled", "--format", "dicom"
+    )
+    first, second = (pydicom.dcmread(path) for path in sorted(folder.iterdir()))
+    assert first.SOPClassUID == pydicom.uid.SecondaryCaptureImageStorage
+    assert list(first.PixelSpacing) == [20, 10] and first.SeriesDescription == "gre"
+    assert first.SeriesInstanceUID == second.SeriesInstanceUID
+    assert first.SOPInstanceUID != second.SOPInstanceUID and second.InstanceNumber == 2
+    assert str(first.PatientName) == "" and "research only" in first.DerivationDescription
+
+
+def test_the_same_export_makes_the_same_bytes(tmp_path: Path) -> None:
+    image_store(tmp_path / "s")
+    for format_ in ("fastmri", "nifti", "dicom"):
+        ways = [
+            {p.name: p.read_bytes() for p in sorted((tmp_path / name).rglob("*.*")) if p.is_file()}
+            for name in ("a", "b")
+            if run(
+                tmp_path / "s",
+                tmp_path / name,
+                "--reconstructor",
+                "zero-filled",
+                "--format",
+                format_,
+            )
+        ]
+        assert ways[0] == ways[1] and ways[0]
+
+
+def test_an_undersampled_store_is_reconstructed_from_what_was_measured(tmp_path: Path) -> None:
+    rows = [row for row in lines() if row.head["idx"]["kspace_encode_step_1"] not in (1, 9)]
+    store = imported(write(tmp_path / "a.mrd", rows), prospective=True)
+    (file,) = run(
+        store.path, tmp_path / "out", "--reconstructor", "zero-filled", "--format", "nifti"
+    )
+    slices = store.measured("test")
+    batch = slices.batch(torch.arange(len(slices)))
+    found = load("zero-filled")(batch.kspace, batch.selectable)
+    image = nibabel.load(file)
+    np.testing.assert_allclose(image.header.get_zooms(), (10, 20, 1))
+    shown = image.get_fdata().transpose(2, 1, 0)[:, ::-1, ::-1]
+    np.testing.assert_allclose(shown, batch.unnormalized(found, "blind").numpy(), rtol=1e-5)
+    with pytest.raises(DataError, match="undersampled"):
+        run(
+            store.path,
+            tmp_path / "x",
+            "--reconstructor",
+            "zero-filled",
+            "--format",
+            "nifti",
+            *POLICY,
+        )
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+    coil_store(tmp_path / "s")
+    setting = ExportSetting(format="nifti")
+    with pytest.raises(DataError, match="is a store"):
+        export_store(tmp_path / "s", tmp_path / "s", setting, reconstructor="zero-filled")
+    with pytest.raises(ConfigError, match="--n-initial and --steps"):
+        export_store(
+            *(tmp_path / "s", tmp_path / "o", setting), reconstructor="zero-filled", policy="random"
+        )
+    with pytest.raises(DataError, match="no split 'x'"):
+        changed = ExportSetting(format="nifti", split="x")
+        export_store(tmp_path / "s", tmp_path / "o", changed, reconstructor="zero-filled")
+    with pytest.raises(ConfigError, match="format"):
+        ExportSetting(format="png")  # type: ignore[arg-type]
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("volume", ["", "..", "../../x", "a/b", "\0", "é", ".h5", "x" * 300, "CON"])
+def test_names_of_volumes_lead_nowhere_and_differ(volume: str) -> None:
+    first = _name(volume, ".h5", set())
+    assert Path(first).name == first and not first.startswith(".") and len(first) < 120
+    assert _name(volume, ".h5", {first}) != first
+
+
+def test_draws_of_a_policy_are_those_of_an_evaluation(tmp_path: Path) -> None:
+    """Columns are keyed by seed and slice: the same again, others with another seed."""
+    coil_store(tmp_path / "s", n_coils=1)
+    masks = []
+    for seed in (0, 0, 1):
+        setting = ExportSetting(format="fastmri", n_initial=3, steps=5, seed=seed)
+        given: dict[str, Any] = {"reconstructor": "zero-filled", "policy": "random"}
+        (file,) = export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+        with h5py.File(file) as opened:
+            masks.append(opened["mask"][()])
+    assert (masks[0] == masks[1]).all() and (masks[0] != masks[2]).any()
+    assert (masks[0].sum(axis=-1) == 8).all()
