@@ -110,9 +110,9 @@ def _volumes(
     store: Store, setting: ExportSetting, *, is_scored: bool
 ) -> Iterator[tuple[VolumeRecord, SliceSet]]:
     """Yield the volumes of a split, whatever their matrix sizes."""
-    sizes = [array.size for array in store.manifest.arrays if array.split == setting.split]
-    for size in sizes or [None]:
-        open_split = store.split if is_scored else store.measured
+    open_split = store.split if is_scored else store.measured
+    arrays = [array for array in store.manifest.arrays if array.split == setting.split]
+    for size in [array.size for array in arrays or [store.array(setting.split)]]:
         slices = open_split(setting.split, size=size).to(resolve_device(setting.device))
         for record in store.records(setting.split, slices.shape[1:]):
             yield record, slices.of_volumes(record.volume)
