@@ -112,6 +112,7 @@ class _Scanner:
                 f"horizon = {horizon}; give a split that has slices and a horizon of 1 or more"
             )
         check_budget(self.slices.selectable, n_initial=n_initial, horizon=horizon)
+        self.slices.check_start(n_initial)
         chosen = reconstructor if isinstance(reconstructor, Reconstructor) else load(reconstructor)
         self.reconstructor = chosen.to(self.slices.device).eval()
         self.n_initial, self.horizon, self.protocol = n_initial, horizon, protocol

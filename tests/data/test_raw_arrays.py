@@ -19,9 +19,11 @@ from kscout.data.importing.kspace_cutting import Cutting
 from kscout.data.info import describe
 from kscout.data.montage import save_montage
 from kscout.data.store import Store
-from kscout.errors import ConfigError, DataError
+from kscout.errors import ConfigError, DataError, KScoutError
+from kscout.physics.coils import compress
 from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import magnitude
+from kscout.physics.sampling import center_mask
 
 KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
 """Three slices of four coils."""
@@ -263,6 +265,67 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
     assert imread(tmp_path / "a.png").shape == (18, 6 * 20 + 5 * 2)
     with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
         take(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+
+
+def test_slices_of_a_prospective_volume_may_lack_different_columns(tmp_path: Path) -> None:
+    lacking = KSPACE.copy()
+    for number, missing in enumerate(([2, 8], [], [0, 5, 19])):
+        lacking[number, ..., missing] = 0
+    np.save(tmp_path / "a.npy", lacking)
+    store = Store.open(take(tmp_path / "a.npy", axes=AXES, prospective=True).path)
+    assert store.manifest.is_prospective
+    batch = store.measured("test").batch(torch.arange(3))
+    assert np.array_equal(batch.selectable.numpy(), lacking.any(axis=(1, 2)))
+    assert np.array_equal(batch.kspace.numpy(), lacking)
+    with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
+        take(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+
+
+def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
+    is_central = center_mask(20, 9).numpy()
+    found = []
+    for name, kspace in {"a": KSPACE, "b": np.where(is_central, KSPACE, 7 - 5j)}.items():
+        np.save(tmp_path / f"{name}.npy", kspace)
+        asked = {"axes": AXES, "compress": 2, "compress_center": 9}
+        store = Store.open(take(tmp_path / f"{name}.npy", f"{name}-store", **asked).path)
+        found.append(stored(store))
+    expected = compress(torch.from_numpy(KSPACE), n_coils=2, n_center=9)
+    assert np.array_equal(found[0], expected.numpy())
+    assert np.array_equal(found[0][..., is_central], found[1][..., is_central])
+    told = describe(store)
+    assert (told["n_coils"], told["virtual"]) == (2, (2, 9))
+    note = "1 volume: 4 coils compressed to 2 by 9 central columns, which acquisitions start from"
+    assert note in told["warnings"]
+
+
+def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    slices = take(tmp_path / "a.npy", axes=AXES, compress=3).split("test")
+    slices.check_start(8)
+    slices.check_start(torch.ones(3, 20, dtype=torch.bool))
+    for initial in (7, [*range(7, 14)]):
+        with pytest.raises(ConfigError, match="compressed by 8 central columns"):
+            slices.check_start(initial)
+    assert take(tmp_path / "a.npy", "all", axes=AXES).split("test").check_start(1) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"compress": 0}, "--compress is 0; it must be 1 or more"),
+        ({"compress": 2, "compress_center": 21}, "1 to 20 central columns, found 21"),
+        ({"compress": 2, "prospective": True}, "lacks some of the 8 central columns"),
+    ],
+)
+def test_coils_that_cannot_be_compressed_leave_nothing(
+    asked: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    np.save(
+        tmp_path / "a.npy", KSPACE * (np.arange(20) != 10) if "prospective" in asked else KSPACE
+    )
+    with pytest.raises(KScoutError, match=told):
+        take(tmp_path / "a.npy", axes=AXES, **asked)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
 
 
 def test_the_page_reconstructs_undersampled_kspace(

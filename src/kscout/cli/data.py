@@ -115,6 +115,15 @@ def import_(
         str | None,
         typer.Option(metavar="|".join(TARGETS), help="Rule of targets.", rich_help_panel=_KSPACE),
     ] = None,
+    compress: Annotated[
+        int | None, typer.Option(help="Virtual coils to keep, e.g. 8.", rich_help_panel=_KSPACE)
+    ] = None,
+    compress_center: Annotated[
+        int | None,
+        typer.Option(
+            help="Central columns they are found in (default: 8).", rich_help_panel=_KSPACE
+        ),
+    ] = None,
     prospective: Annotated[
         bool | None,
         typer.Option(
@@ -144,6 +153,7 @@ def import_(
     options |= {"key": key, "plane": plane, "skip_bad": skip_bad, "raw": raw}
     options |= {"header": header, "prospective": prospective, "target": target}
     options |= {"phase_encoding": phase_encoding, "origin": origin}
+    options |= {"compress": compress, "compress_center": compress_center}
     if axes is not None:
         options["axes"] = ImportSettings.parse_axes(axes)
     if resample is not None:
@@ -339,7 +349,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
     checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
     console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
     if facts["kind"] == "kspace":
-        coils = f"{facts['n_coils']} coils; {facts['columns']} columns"
+        coils = f"{facts['n_coils']} {'virtual ' * bool(facts['virtual'])}coils"
+        coils += f"; {facts['columns']} columns"
         console.print(f"{coils}; target: {facts['target']}")
     console.print(f"fingerprint {facts['fingerprint']} ({checked})")
     columns = ("split", "matrix", "volumes", "slices", "pixels", "data_range", "MB", "sha256")

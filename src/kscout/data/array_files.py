@@ -21,6 +21,10 @@ from kscout.files import checksum
 _HEADER_BYTES = 128
 
 
+Columns = tuple[tuple[int, ...], ...]
+"""Those that were measured, slice by slice."""
+
+
 class Part(NamedTuple):
     """Some slices of a volume that are kept."""
 
@@ -30,6 +34,8 @@ class Part(NamedTuple):
     """Their numbers in the source."""
     n_blank: int = 0
     """How many more were left out because they show nothing."""
+    columns: Columns = ()
+    """Empty where all of the matrix was measured."""
 
 
 class Written(NamedTuple):
@@ -44,6 +50,7 @@ class Written(NamedTuple):
     peak: float = 0.0
     """Of the targets; NaN where one of them is."""
     crc32: int = 0
+    columns: Columns = ()
 
     def grown(self, stored: np.ndarray, part: Part, peaks: list[float]) -> "Written":
         """Return this with a part more."""
@@ -56,6 +63,7 @@ class Written(NamedTuple):
             shape=(self.shape[0] + len(stored), *self.shape[1:]),
             slices=self.slices + part.slices,
             n_blank=self.n_blank + part.n_blank,
+            columns=self.columns + part.columns,
             peak=float(np.max([self.peak, *peaks])),
             crc32=zlib.crc32(stored.data, self.crc32),
         )

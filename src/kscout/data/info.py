@@ -37,6 +37,7 @@ def describe(store: Store) -> dict[str, Any]:
         "target": store.kind.target,
         "columns": manifest.columns,
         "is_prospective": manifest.is_prospective,
+        "virtual": manifest.virtual,
         "n_coils": max(store.kind.shape(array.shape)[0] for array in manifest.arrays),
         "schema_version": manifest.schema_version,
         "arrays": [_describe_array(store, array) for array in manifest.arrays],

@@ -65,6 +65,8 @@ class VolumeRecord:
     """Of an imported volume; no part of the store's fingerprint, as it changes no pixel."""
     measured: tuple[Count, ...] | None = None
     """The columns that were measured, of a volume that lacks others; None where it lacks none."""
+    masks: tuple[tuple[Count, ...], ...] | None = None
+    """Those of each slice, where slices differ."""
 
     def __post_init__(self) -> None:
         first, end = self.selectable
@@ -73,6 +75,10 @@ class VolumeRecord:
                 f"volume {self.volume!r} has {len(self.slices)} slices of {self.size[1]} columns, "
                 f"data_range {self.data_range:g} and selectable columns {first} to {end}, which "
                 "cannot be"
+            )
+        if self.masks is not None and len(self.masks) != len(self.slices):
+            raise ConfigError(
+                f"volume {self.volume!r} has {len(self.slices)} slices and {len(self.masks)} masks"
             )
 
 
@@ -118,6 +124,8 @@ class Manifest:
     """What every array of the store holds, by its word in `kscout.data.kinds`."""
     target: str | None = None
     """The rule of its targets, where its kind has several and this is not the first."""
+    virtual: tuple[Count, Count] | None = None
+    """Of coils that were compressed: at most so many are left, found in so many central columns."""
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

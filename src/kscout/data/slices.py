@@ -15,6 +15,7 @@ from kscout.data.kinds import IMAGES, KSPACE, Kind, Stored
 from kscout.errors import ConfigError, DataError
 from kscout.physics.coils import check_compression, compress
 from kscout.physics.normalization import denormalize, normalize
+from kscout.physics.sampling import Initial, center_mask, start_mask
 
 
 @final
@@ -41,6 +42,8 @@ class SliceSet:
     split: str = ""
     virtual: tuple[int, int] | None = None
     """Virtual coils that batches are compressed to, and the central columns that tell how."""
+    n_basis: int = 0
+    """Central columns that virtual coils of the stored slices were found in."""
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -198,6 +201,21 @@ class SliceSet:
             return kspace
         n_coils, n_center = self.virtual
         return compress(kspace, n_coils=n_coils, n_center=n_center)
+
+    def check_start(self, initial: Initial) -> None:
+        """Refuse a start without the central columns that virtual coils were found in.
+
+        Args:
+            initial: a number of central columns, columns, or a mask per slice.
+        """
+        n_basis = max(self.n_basis, self.virtual[1] if self.virtual else 0)
+        start = start_mask(initial, self.selectable.shape)
+        if n_basis and not start[:, center_mask(self.n_cols, n_basis)].all():
+            raise ConfigError(
+                f"coils were compressed by {n_basis} central columns, which an acquisition that "
+                "starts without them has not measured; start from these or more, or compress by "
+                "fewer (--compress-center)"
+            )
 
     def check_protocol(self, protocol: str) -> None:
         """Refuse a protocol that slices of this kind cannot be scored by."""

@@ -138,7 +138,9 @@ class Store:
         selectable = (columns >= bounds[:, :1]) & (columns < bounds[:, 1:])
         for place, record in zip(np.cumsum([0, *lengths]).tolist(), records, strict=False):
             if record.measured is not None:
-                selectable[place : place + len(record.slices)] &= np.isin(columns, record.measured)
+                masks = record.masks or [record.measured] * len(record.slices)
+                measured = np.stack([np.isin(columns, mask) for mask in masks])
+                selectable[place : place + len(record.slices)] &= measured
         return SliceSet(
             contents=read_contents(self.kind, check_array(self.path, array), lazy=lazy),
             data_range=torch.from_numpy(ranges),
@@ -148,6 +150,7 @@ class Store:
             slices=tuple(number for record in records for number in record.slices),
             name=self.name,
             split=name,
+            n_basis=self.manifest.virtual[1] if self.manifest.virtual else 0,
         )
 
     def records(self, split: str, size: tuple[int, int]) -> list[VolumeRecord]:

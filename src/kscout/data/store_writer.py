@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from kscout.config import read
-from kscout.data.array_files import ArrayFiles, Part
+from kscout.data.array_files import ArrayFiles, Columns, Part
 from kscout.data.formats import reading
 from kscout.data.journal import JOURNAL, Journal, room_for
 from kscout.data.kinds import IMAGES, Kind
@@ -115,7 +115,6 @@ class StoreWriter:
         n_blank: int = 0,
         geometry: Geometry | None = None,
         selectable: tuple[int, int] | None = None,
-        measured: Sequence[int] | None = None,
     ) -> None:
         """Add the slices of one volume; they are on disk when this returns.
 
@@ -123,7 +122,8 @@ class StoreWriter:
             split: train, val or test.
             volume: its name in the split.
             stored: the slices that are kept, as the store's kind lays them out, or in parts, of
-                which memory holds one at a time; they say slice numbers and blanks themselves.
+                which memory holds one at a time; they say slice numbers, blanks and columns
+                that were measured themselves.
             slices: their numbers in the source; counted from 0 where not given.
             source: the file, or the generator, that they come from.
             acquisition: its contrast.
@@ -131,7 +131,6 @@ class StoreWriter:
                 counts those of all volumes.
             geometry: where their pixels lay, where that is known.
             selectable: first and one past the last column of the measured matrix; all by default.
-            measured: the columns that hold anything, where others between them do not.
         """
         if self.holds(split, volume):
             raise DataError(
@@ -155,9 +154,8 @@ class StoreWriter:
             data_range=written.peak,
             source=source,
             acquisition=acquisition,
-            selectable=selectable or (0, n_cols),
             geometry=geometry,
-            measured=None if measured is None else tuple(measured),
+            **_sampling(written.columns, selectable or (0, n_cols)),
         )
         told = {"n_blank": written.n_blank, "shape": written.shape, "crc32": written.crc32}
         self._journal.write({"volume": asdict(record), **told})
@@ -169,8 +167,15 @@ class StoreWriter:
             self._journal.write({"left_out": {"source": source, "reason": reason}})
             self.left_out[source] = reason
 
-    def finish(self, warnings: Sequence[str] = ()) -> Store:
-        """Write the manifest and let the store appear at its path, whole."""
+    def finish(
+        self, warnings: Sequence[str] = (), *, virtual: tuple[int, int] | None = None
+    ) -> Store:
+        """Write the manifest and let the store appear at its path, whole.
+
+        Args:
+            warnings: what is odd about the slices.
+            virtual: what the manifest tells of coils that were compressed.
+        """
         if not self._records:
             raise DataError(f"no slices to store in {self.path}; {self._why_empty()}")
         with room_for(self._folder / MANIFEST):
@@ -183,6 +188,7 @@ class StoreWriter:
                 warnings=tuple(warnings),
                 kind=self.kind.word,
                 target=self.kind.rule,
+                virtual=virtual,
             )
             write_manifest(self._folder, manifest)
         self._appear()
@@ -274,6 +280,23 @@ class StoreWriter:
         self.n_blank += n_blank
         self._records[record.split, record.volume] = record
         self._arrays.keep(record, shape)
+
+
+def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
+    """Return what a volume's record tells of its columns.
+
+    Args:
+        columns: that each slice has; none where all have the selectable ones.
+        selectable: first and one past the last column of the matrix.
+    """
+    if not columns:
+        return {"selectable": selectable}
+    every = sorted(set().union(*columns))
+    alike, first, end = len(set(columns)) == 1, every[0], every[-1] + 1
+    if alike and len(every) == end - first:
+        return {"selectable": (first, end)}
+    own = {} if alike else {"masks": columns}
+    return {"selectable": (first, end), "measured": tuple(every), **own}
 
 
 def finished_store(path: Path, recipe: dict[str, Any]) -> Store | None:

@@ -339,6 +339,7 @@ def _drafts(
     """Return the policies before orders are fitted, and the name of the reference."""
     plan = setting.plan
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
+    slices.check_start(plan.start(slices))
     for name in filter(is_fitted, wanted):
         if len(plan.initial) > 1 and not POLICIES[name].is_oracle:
             raise ConfigError(

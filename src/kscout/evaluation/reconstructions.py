@@ -63,6 +63,7 @@ def compare_reconstructions(
         masking = MaskDistribution(slices.n_cols, [acceleration], [center_fraction])
         masks = masking.of_volumes(slices.volumes).to(slices.device) & slices.selectable
         n_center, median = round(slices.n_cols * center_fraction), 0
+        slices.check_start(n_center)
         for name, method in loaded.items():
             values = _values(method, slices, masks, protocol, batch_size)
             rows.append(_row(name, acceleration, n_center, values, slices, protocol))

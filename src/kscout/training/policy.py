@@ -215,6 +215,7 @@ def check_setting(
     for split in splits:
         split.check_protocol(config.training.protocol)
         check_budget(split.selectable, n_initial=setting.start, horizon=setting.horizon)
+        split.check_start(setting.start)
         _check_span(config, split)
     for note in (
         reconstructor.protocol_note(config.training.protocol),

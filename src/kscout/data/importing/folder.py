@@ -56,7 +56,7 @@ def import_folder(
         warnings = [*assignment.doubles(), *_warnings(assignment, writer, settings)]
         for warning in warnings:
             logger.warning(warning)
-        return writer.finish(warnings)
+        return writer.finish(warnings, virtual=settings.virtual)
 
 
 def _import_all(
@@ -164,6 +164,8 @@ def _recipe(source: Path, settings: ImportSettings, assignment: Assignment) -> d
             del values[name]
     if settings.phase_encoding == "columns":
         del values["phase_encoding"]
+    if settings.compress is None:
+        del values["compress"], values["compress_center"]
     if not settings.raw:
         for name in ("raw", "crop", "resize", "axes", "header", "origin", "target", "prospective"):
             del values[name]

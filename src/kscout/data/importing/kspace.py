@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool
+import torch
+from jaxtyping import Bool, Complex64
 
+from kscout.columns import center_columns
 from kscout.data.array_files import Part
 from kscout.data.contents import CHUNK_BYTES
 from kscout.data.formats import reading
@@ -16,8 +19,10 @@ from kscout.data.importing.images import kept_slices
 from kscout.data.importing.kspace_cutting import Cutting
 from kscout.data.importing.settings import ImportSettings
 from kscout.data.importing.volumes import VolumeFile, find_volumes, read_raw
+from kscout.data.manifest import Geometry
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import DataError
+from kscout.physics.coils import check_compression, compress
 
 Filled = Bool[np.ndarray, " col"]
 """Columns that hold anything."""
@@ -52,23 +57,31 @@ def store_kspace(
     numbers = kept_slices(scan.shape[0], path, settings)
     filled = _filled_columns(scan, numbers, path)
     cutting = Cutting.plan(scan, path, settings)
-    is_whole = _check_sampling(filled, cutting, path, settings)
+    _check_sampling(filled, cutting, path, settings)
     columns = np.flatnonzero(cutting.columns(filled))
     if not len(columns):
         raise DataError(f"{path} has no column left that was measured; raise --resize")
     divide = settings.divide or 1.0
-    parts = _parts(scan, numbers, filled, cutting, path)
+    parts = _parts(scan, numbers, filled, cutting, path, settings)
     writer.append(
         split,
         volume.name,
         (part._replace(stored=part.stored / divide) for part in parts) if divide != 1 else parts,
         source=origin,
         acquisition=scan.acquisition,
-        geometry=cutting.geometry(scan),
+        geometry=_geometry(scan, cutting, settings),
         selectable=(int(columns[0]), int(columns[-1]) + 1),
-        measured=None if is_whole else columns.tolist(),
     )
     return scan.acquisition
+
+
+def _geometry(scan: RawScan, cutting: Cutting, settings: ImportSettings) -> Geometry:
+    found, n_coils = cutting.geometry(scan), scan.shape[1]
+    if settings.compress is None or n_coils <= settings.compress:
+        return found
+    note = f"{n_coils} coils compressed to {settings.compress}"
+    note += f" by {settings.compress_center} central columns, which acquisitions start from"
+    return replace(found, notes=(*(found.notes or ()), note))
 
 
 def caveats(writer: StoreWriter) -> Iterator[str]:
@@ -120,12 +133,12 @@ def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path) -> Filled
     )
 
 
-def _check_sampling(filled: Filled, cutting: Cutting, path: Path, settings: ImportSettings) -> bool:
-    """Say whether all columns were measured between the first and the last; refuse it unasked."""
+def _check_sampling(filled: Filled, cutting: Cutting, path: Path, settings: ImportSettings) -> None:
+    """Refuse a slice that lacks columns between the first and the last, unless that is asked."""
     places = np.flatnonzero(filled)
     n_matrix = int(places[-1] - places[0]) + 1
     if len(places) == n_matrix:
-        return True
+        return
     if not settings.prospective:
         raise DataError(
             f"{path} is undersampled: {len(places)} of {n_matrix} columns were measured, and what "
@@ -136,11 +149,15 @@ def _check_sampling(filled: Filled, cutting: Cutting, path: Path, settings: Impo
             f"{path} is undersampled, and cutting its phase direction would mix columns that were "
             f"measured with others; keep all {cutting.size[1]} columns"
         )
-    return False
 
 
 def _parts(
-    scan: RawScan, numbers: range, filled: Filled, cutting: Cutting, path: Path
+    scan: RawScan,
+    numbers: range,
+    filled: Filled,
+    cutting: Cutting,
+    path: Path,
+    settings: ImportSettings,
 ) -> Iterator[Part]:
     n_bytes = 8 * int(np.prod(scan.shape[1:]))
     step = max(1, CHUNK_BYTES // n_bytes)
@@ -150,11 +167,38 @@ def _parts(
         found = _filled(values)
         shown = np.flatnonzero(found.any(axis=1))
         for place in shown:
-            if not np.array_equal(found[place], filled):
+            if not settings.prospective and not np.array_equal(found[place], filled):
                 raise DataError(
                     f"{path} measured {int(found[place].sum())} columns of slice {first + place}, "
-                    f"and others, or {int(filled.sum())} columns, of another slice; split it up"
+                    f"and others, or {int(filled.sum())} columns, of another slice; split it up, "
+                    "or import it to be reconstructed alone with --prospective"
                 )
+            _check_sampling(found[place], cutting, path, settings)
         slices = tuple(first + int(place) for place in shown)
         kept = cutting.apply(values if len(shown) == len(values) else values[shown])
-        yield Part(kept, slices, len(values) - len(shown))
+        masks = [cutting.columns(found[place]) for place in shown]
+        columns = tuple(tuple(np.flatnonzero(mask).tolist()) for mask in masks)
+        yield Part(
+            _compressed(kept, masks, path, settings),
+            slices,
+            len(values) - len(shown),
+            columns if settings.prospective else (),
+        )
+
+
+def _compressed(
+    kspace: Slices, masks: Sequence[Filled], path: Path, settings: ImportSettings
+) -> Complex64[np.ndarray, "slice virtual row col"]:
+    """Return k-space of few virtual coils, where that is asked for."""
+    if settings.compress is None or not len(kspace):
+        return kspace
+    n_coils, n_center, n_cols = settings.compress, settings.compress_center, kspace.shape[-1]
+    check_compression(n_coils, n_center, n_cols)
+    center = center_columns(n_cols, n_center)
+    if not all(mask[center.start : center.stop].all() for mask in masks):
+        raise DataError(
+            f"{path} lacks some of the {n_center} central columns that its coils would be "
+            "compressed by; lower --compress-center, or keep all coils"
+        )
+    found = compress(torch.from_numpy(kspace), n_coils=n_coils, n_center=n_center)
+    return found.contiguous().numpy()

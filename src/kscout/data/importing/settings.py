@@ -60,6 +60,10 @@ class ImportSettings:
     """File of the header, for ISMRMRD files without one."""
     target: str = "rss"
     """The rule of the targets of k-space, a name in `kscout.names.TARGETS`."""
+    compress: int | None = None
+    """Virtual coils that the coils of each slice are compressed to; None keeps all."""
+    compress_center: int = 8
+    """Central columns that virtual coils are found in, which acquisitions then start from."""
     prospective: bool = False
     """Take k-space of which only some columns were measured, to be reconstructed alone."""
     skip_bad: bool = False
@@ -93,10 +97,15 @@ class ImportSettings:
         self._check_kind()
 
     @property
+    def virtual(self) -> tuple[int, int] | None:
+        """Virtual coils, and the central columns that they are found in; None keeps all coils."""
+        return None if self.compress is None else (self.compress, self.compress_center)
+
+    @property
     def names_kspace(self) -> list[str]:
         """Settings that only k-space has, as far as they are given."""
-        names = ("raw", "crop", "resize", "axes", "header", "prospective")
-        found = [name for name in names if getattr(self, name)]
+        names = ("raw", "crop", "resize", "axes", "header", "compress", "prospective")
+        found = [name for name in names if getattr(self, name) not in (None, False)]
         found += ["target"] if self.target != "rss" else []
         return found + (["origin"] if self.origin != "center" else [])
 
@@ -109,6 +118,9 @@ class ImportSettings:
                 f"--{of_images[0]} is of images, and --{self.names_kspace[0]} of k-space, which "
                 "--crop and --resize cut; drop one of them"
             )
+        for name, count in (("compress", self.compress), ("compress-center", self.compress_center)):
+            if count is not None and count < 1:
+                raise ConfigError(f"--{name} is {count}; it must be 1 or more")
         if self.crop is not None and self.size is not None:
             raise ConfigError("--size and --crop say the same of k-space; drop one of them")
 
