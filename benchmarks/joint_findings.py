@@ -60,8 +60,17 @@ def _finding(group: dict[str, list[JointRecord]], found: Paired) -> str:
         f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, "
         f"{first.n_parameters / 1e6:.1f} million parameters, {first.n_updates:,} updates"
     )
-    words = f"{difference(found)} over {_seeds(len(found.seeds))}: {verdict(found)}."
+    words = (
+        f"{difference(found)} over {_seeds(len(found.seeds))} ({_by_seed(group, found)}): "
+        f"{verdict(found)}."
+    )
     return f"**{place}.** `{ADAPTIVE}` minus `{REFERENCE}` {words}{_beside_frozen(group)}"
+
+
+def _by_seed(group: dict[str, list[JointRecord]], found: Paired) -> str:
+    """Return the difference of each seed, which the interval over volumes does not tell of."""
+    own, other = ({x.seed: x.ssim for x in group[arm]} for arm in (ADAPTIVE, REFERENCE))
+    return ", ".join(number(own[x] - other[x], is_signed=True) for x in found.seeds)
 
 
 def _beside_frozen(group: dict[str, list[JointRecord]]) -> str:
@@ -137,9 +146,9 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
     arm = max(own, key=lambda seeds: _mean([one.ssim for one in seeds]))
     first, frozen = arm[0], [x for x in frozen_rows() if x.horizon == horizon]
     top = max((x for x in frozen if "oracle" not in x.method), key=lambda x: x.ssim_mean)
-    start = HORIZONS[horizon].start
-    network = f"--channels {first.settings['reconstructor']['n_channels']}"
-    given = network if first.settings["start"] == "nothing" else f"--reconstructor {start}"
+    given = f"--reconstructor {HORIZONS[horizon].start}"
+    if first.settings["start"] == "nothing":
+        given = f"--channels {first.settings['reconstructor']['n_channels']}"
     return (
         f"For the best image at 4x, train reconstruction and columns together:\n"
         f"`{_command(first.arm, given)}`\n"

@@ -98,7 +98,9 @@ class JointRecord:
     @property
     def key(self) -> tuple[str, str]:
         """Records of one key are compared."""
-        return self.horizon, json.dumps(self.settings, sort_keys=True)
+        # The oldest records are of before slices could be mirrored.
+        training = {"flips": False, **self.settings.get("training", {})}
+        return self.horizon, json.dumps({**self.settings, "training": training}, sort_keys=True)
 
 
 def read_records(folder: Path = RECORDS) -> list[JointRecord]:

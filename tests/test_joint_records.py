@@ -121,7 +121,8 @@ def test_findings_and_headroom_are_those_of_the_records(
             one = record(records, arm, seed, ssim, settings=settings)
             write_json(tmp_path / f"{arm}-{seed}.json", to_table(one))
     text = findings.findings(tmp_path)
-    words = "`dense` minus `fixed` +.0010 (.0010 to .0010) over 2 seeds: adapting pays, by less"
+    words = "`dense` minus `fixed` +.0010 (.0010 to .0010) over 2 seeds (+.0010, +.0010): "
+    words += "adapting pays, by less"
     assert text.count("\n") == 1 and words in text
     assert "reaches .8783, above the frozen network's oracle, which sees the truth (.8696;" in text
     row = {"policy": "posterior", "step": 1, "ssim": 0.8, "gap_closed": 0.31, "difference": 0.1}

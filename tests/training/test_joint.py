@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from kscout import policies, reconstruction
 from kscout.cli import app
 from kscout.config import JointConfig, LearnedSampling
-from kscout.core import SliceBatch
+from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
@@ -30,6 +30,7 @@ from kscout.training.joint.course import Current
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import acquire, moments_of
 from kscout.training.joint.train import train_joint
+from kscout.training.reconstructor import training_loss
 from kscout.weights import read_weights
 
 
@@ -137,13 +138,45 @@ def test_the_first_masks_are_random_and_later_ones_the_samplers(store: Store) ->
     start[:, 8] = True
     masks = moments_of(start, torch.tensor([[1, 2], [3, 4], [5, 6]]))
     assert masks.sum(dim=-1).tolist() == [[1, 2, 3]] * 3
-    pool.add(torch.tensor([0, 1, 2]), masks)
-    pool.add(torch.tensor([7, 8, 9]), masks)
+    pool.add(torch.tensor([0, 1, 2]), torch.tensor([True, True, False]), masks)
+    pool.add(torch.tensor([7, 8, 9]), torch.tensor([True, False, True]), masks)
     assert pool.index.tolist() == [2, 7, 8, 9]
     uniforms = torch.cartesian_prod(torch.arange(4) / 4, torch.arange(3) / 3 + 0.01)
-    index, drawn = pool.draw(uniforms)
+    index, is_mirrored, drawn = pool.draw(uniforms)
     assert index.tolist() == [2] * 3 + [7] * 3 + [8] * 3 + [9] * 3
+    assert is_mirrored.tolist() == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
     assert torch.equal(drawn.view(4, 3, 16), masks[[2, 0, 1, 2]])
+
+
+def test_mirrored_slices_are_learned_with_the_masks_of_their_own_acquisition(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquired: list[tuple[bytes, bytes]] = []
+    learned: list[tuple[bytes, bytes]] = []
+
+    def acquiring(policy: Policy, batch: SliceBatch, *rest: Any) -> torch.Tensor:
+        masks = acquire(policy, batch, *rest)
+        for target, own in zip(batch.target, masks, strict=True):
+            acquired.extend((_bytes(target), _bytes(mask)) for mask in own)
+        return masks
+
+    def learning(model: Any, batch: SliceBatch, masks: torch.Tensor, *rest: Any) -> torch.Tensor:
+        pairs = zip(batch.target, masks, strict=True)
+        learned.extend((_bytes(target), _bytes(mask)) for target, mask in pairs)
+        return training_loss(model, batch, masks, *rest)
+
+    monkeypatch.setattr("kscout.training.joint.course.acquire", acquiring)
+    monkeypatch.setattr("kscout.training.joint.course.training_loss", learning)
+    train_joint(joint_config("random", flips=True), store, tmp_path / "run", device="cpu")
+    assert set(learned) <= set(acquired)
+    slices = store.split("train")
+    plain = {_bytes(target) for target in slices.batch(torch.arange(len(slices))).target}
+    are_plain = [target in plain for target, _ in learned]
+    assert any(are_plain) and not all(are_plain)
+
+
+def _bytes(values: torch.Tensor) -> bytes:
+    return values.contiguous().numpy().tobytes()
 
 
 @pytest.mark.parametrize("method", METHODS)

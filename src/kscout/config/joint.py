@@ -42,6 +42,8 @@ class JointTraining:
     """Slices acquired anew at a time."""
     refill_every: Annotated[int, AtLeast(1)] = 64
     """Steps of the reconstruction between two such refills."""
+    flips: bool = False
+    """Whether half of the slices, drawn at each refill, are acquired mirrored left to right."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """What the sampler learns to raise, and the best epoch is best in."""
     protocol: Protocol = "paper"
@@ -134,7 +136,7 @@ class DenseSampling(LearnedSampling):
 
     method: _Method = "dense"
     """Name of the sampler."""
-    sampler_every: Annotated[int, AtLeast(1)] = 20
+    sampler_every: Annotated[int, AtLeast(1)] = 5
     """Steps of the reconstruction for each step of the sampler."""
     sampler_batch: Annotated[int, AtLeast(1)] = 48
     """Slices per step of the sampler."""

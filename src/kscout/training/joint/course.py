@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.assemble import seeded_globals
@@ -18,6 +18,7 @@ from kscout.data.slices import SliceSet
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
+from kscout.training.augmentation import mirrored
 from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
@@ -155,17 +156,30 @@ class Joint(Course[Pair, JointConfig]):
         if looks:
             self.current.refresh()
         size = _N_ACQUIRED_AT_ONCE[slices.device.type]
-        for own, drawn in zip(index.split(size), uniforms.split(size), strict=True):
-            batch = slices.batch(own.to(slices.index_device))
+        flips = self._flips(number, n)
+        parts = (x.split(size) for x in (index, flips, uniforms))
+        for own, is_mirrored, drawn in zip(*parts, strict=True):
+            batch = self._batch(own.to(slices.index_device), is_mirrored)
             view = self.current.view if looks else None
-            self.pool.add(own, acquire(policy, batch, self.config, drawn, view))
+            self.pool.add(own, is_mirrored, acquire(policy, batch, self.config, drawn, view))
+
+    def _flips(self, number: int, n: int) -> Bool[Tensor, " slice"]:
+        """Draw which of the slices acquired anew are mirrored."""
+        if not self.training.flips:
+            return torch.zeros(n, dtype=torch.bool, device=self.slices.device)
+        uniforms = torch.rand(n, generator=keyed_generator("mirrored", self.training.seed, number))
+        return (uniforms < 0.5).to(self.slices.device)
+
+    def _batch(self, index: Int[Tensor, " slice"], flips: Bool[Tensor, " slice"]) -> SliceBatch:
+        batch = self.slices.batch(index)
+        return mirrored(batch, flips) if self.training.flips else batch
 
     def _learn(self, number: int, uniforms: Float[Tensor, "batch 2"]) -> Float[Tensor, ""]:
         """Take an update of the reconstruction; return its loss."""
-        index, mask = self.pool.draw(uniforms)
+        index, is_mirrored, mask = self.pool.draw(uniforms)
         self.model.train()
         # Slices are read outside of any graph: they may lie in a file.
-        loss = self.gradients([mask, *self.slices.batch(index).tensors()]).clone()
+        loss = self.gradients([mask, *self._batch(index, is_mirrored).tensors()]).clone()
         take_step(self.trainee.optimizer, self._rate(number))
         return loss
 

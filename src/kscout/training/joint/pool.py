@@ -15,7 +15,9 @@ from kscout.data.slices import SliceSet
 
 @final
 class MaskPool:
-    """Slices by number, with their masks from the start to the budget; the oldest leave first.
+    """Slices by number, as they are or mirrored, with their masks from the start to the budget.
+
+    The oldest leave first.
 
     Args:
         slices: what is acquired.
@@ -26,6 +28,7 @@ class MaskPool:
     def __init__(self, slices: SliceSet, n_moments: int, n_most: int) -> None:
         self.slices, self.n_most = slices, n_most
         self.index = torch.empty(0, dtype=torch.int64, device=slices.index_device)
+        self.is_mirrored = torch.empty(0, dtype=torch.bool, device=slices.device)
         shape = (0, n_moments, slices.n_cols)
         self.masks = torch.empty(shape, dtype=torch.bool, device=slices.device)
 
@@ -35,29 +38,43 @@ class MaskPool:
     def clear(self) -> None:
         """Forget all."""
         self.index, self.masks = self.index[:0], self.masks[:0]
+        self.is_mirrored = self.is_mirrored[:0]
 
-    def add(self, index: Int[Tensor, " slice"], masks: Bool[Tensor, "slice moment col"]) -> None:
+    def add(
+        self,
+        index: Int[Tensor, " slice"],
+        is_mirrored: Bool[Tensor, " slice"],
+        masks: Bool[Tensor, "slice moment col"],
+    ) -> None:
         """Take new acquisitions in."""
         self.index = torch.cat([self.index, index.to(self.index.device)])[-self.n_most :]
+        self.is_mirrored = torch.cat([self.is_mirrored, is_mirrored])[-self.n_most :]
         self.masks = torch.cat([self.masks, masks])[-self.n_most :]
 
     def draw(
         self, uniforms: Float[Tensor, "batch 2"]
-    ) -> tuple[Int[Tensor, " batch"], Bool[Tensor, "batch col"]]:
-        """Draw slices and, for each, the mask of one moment.
+    ) -> tuple[Int[Tensor, " batch"], Bool[Tensor, " batch"], Bool[Tensor, "batch col"]]:
+        """Draw slices and, for each, whether it was mirrored, and the mask of one moment.
 
         Args:
             uniforms: numbers in [0, 1), where slices are numbered, that decide which.
         """
         entry, moment = ((uniforms[:, i] * n).long() for i, n in enumerate(self.masks.shape[:2]))
-        place = self.masks.device
-        return self.index[entry], self.masks[entry.to(place), moment.to(place)]
+        index, entry, moment = (
+            self.index[entry],
+            *(x.to(self.masks.device) for x in (entry, moment)),
+        )
+        return index, self.is_mirrored[entry], self.masks[entry, moment]
 
     def state(self) -> dict[str, Any]:
         """Return all that a checkpoint must hold."""
-        return {"index": self.index.cpu(), "masks": self.masks.cpu()}
+        mirrored = {"is_mirrored": self.is_mirrored.cpu()}
+        return {"index": self.index.cpu(), **mirrored, "masks": self.masks.cpu()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` gave."""
         self.clear()
-        self.add(state["index"], state["masks"].to(self.masks.device))
+        masks = state["masks"].to(self.masks.device)
+        # A checkpoint of an older kscout tells of none.
+        known = state.get("is_mirrored", torch.zeros(len(masks), dtype=torch.bool))
+        self.add(state["index"], known.to(masks.device), masks)
