@@ -15,6 +15,8 @@ from PIL import Image
 from test_app import desk_of
 
 from kscout.acquisition import Simulator
+from kscout.data.kinds import KSPACE
+from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation.contenders import Sizes, resolve
 from kscout.evaluation.watching import Watching
@@ -24,7 +26,7 @@ from kscout.serve.desk import Limits
 from kscout.serve.guard import LOOPBACK, Guard
 from kscout.serve.page import shelf as shelf_module
 from kscout.serve.page import stage as stage_module
-from kscout.serve.page.stage import Shown, Stage
+from kscout.serve.page.stage import Asked, Shown, Stage
 
 ASKED: dict[str, Any] = {
     **{"source": "test", "slice": 3, "reconstruction": "zero-filled", "n_initial": 4},
@@ -97,6 +99,30 @@ def test_one_more_column_of_ones_own_runs_no_policy_again(
     client.post(f"{PLACE}/acquisitions", asked)
     monkeypatch.setattr(Watching, "run", lambda *_: pytest.fail("it ran again"))
     assert client.post(f"{PLACE}/acquisitions", {**asked, "own": [0]}).status == 200
+
+
+def test_acquisitions_are_forgotten_when_they_take_too_much(
+    client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_pixels = 6 * N_ROWS * N_COLS
+    monkeypatch.setattr(stage_module, "_MOST_REMEMBERED", 3 * n_pixels)
+    for number in range(4):
+        assert client.post(f"{PLACE}/acquisitions", {**ASKED, "slice": number}).status == 200
+    kept = [(one.slice, *one.policies) for one in stage._remembered]
+    assert kept == [(2, "oracle"), (3, "center-out"), (3, "oracle")]
+
+
+def test_k_space_of_coils_is_acquired_too(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    coils = draw.normal(size=(1, 3, N_ROWS, N_COLS, 2)).astype(np.float32)
+    with StoreWriter(tmp_path / "coils", {}, name="coils", kind=KSPACE) as writer:
+        writer.append("test", "a", coils.view(np.complex64)[..., 0])
+        writer.finish()
+    stage = make_stage(tmp_path / "coils")
+    asked = {**ASKED, "slice": 0, "n_initial": 8, "own": (0,), "policies": ("center-out",)}
+    for name in ("zero-filled", "zero-filled-weighted"):
+        found = stage.acquired(Asked(**{**asked, "reconstruction": name}))
+        assert len(found.policies) == 2 and found.target.shape == (N_ROWS, N_COLS)
 
 
 def test_pictures_hold_one_step_or_all(client: Client) -> None:

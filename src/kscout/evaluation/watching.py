@@ -140,8 +140,9 @@ class Watching:
         seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
         scores, blocked = policy(seen), self.simulator.blocked(state)
         is_drawn = policy.is_stochastic and not contender.is_learned
-        uniforms = action_uniforms(1, 1, self.horizon, contender.draw_seed)[0, :, step]
-        chosen = choose_columns(policy, scores, blocked, uniforms.to(scores) if is_drawn else None)
+        draws = action_uniforms(1, 1, self.horizon, contender.draw_seed)[0, :, step]
+        own = draws.to(scores.device) if is_drawn else None
+        chosen = choose_columns(policy, scores, blocked, own)
         check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
         return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)
 

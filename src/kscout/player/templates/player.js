@@ -121,7 +121,7 @@
       pointed[index] = inside ? column : -1;
       const canvas = cards[index].querySelector(".kspace");
       const known = measured(index).includes(column);
-      const share = ratings[index] && !known ? `, score ${Math.round(rating(index)[column] / 2.55)} %` : "";
+      const share = ratings[index] && !known ? `, rated ${Math.round(rating(index)[column] / 2.55)} % of the best` : "";
       const words = inside ? `column ${column}${known ? ", measured" : share}` : "";
       canvas.setAttribute("aria-valuenow", inside ? column : Math.floor(data.nCols / 2));
       canvas.setAttribute("aria-valuetext", words);

@@ -48,7 +48,8 @@ class Models:
         self._frozen: dict[tuple[str, int, int], Reconstructor] = {}
         self._policies: dict[str, Contender | None] = {}
         given = [one for one in policies if one not in POLICIES or Path(one).exists()]
-        loaded = [resolve(one, Sizes(_SIDE, _SIDE, 1, 1))[0] for one in given]
+        sizes = Sizes(_SIDE, _SIDE, 1, 1)
+        loaded = [resolve(Path(one) if Path(one).exists() else one, sizes)[0] for one in given]
         check_distinct(loaded)
         for one in policies:
             if is_fitted(one):

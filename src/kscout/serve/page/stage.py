@@ -2,12 +2,11 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, final
+from typing import Annotated, Any, final
 
 import torch
 
@@ -16,7 +15,7 @@ from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.acquisitions import Acquisition
+from kscout.evaluation.acquisitions import Acquisition, PolicySteps
 from kscout.evaluation.contenders import Contender, Sizes
 from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, check_start
 from kscout.evaluation.watching import Verdict, Watching, drawn_kspace
@@ -26,14 +25,13 @@ from kscout.serve.page.models import Models
 from kscout.serve.page.shelf import Shelf
 
 YOU = "you"
-_N_REMEMBERED = 12
-"""Acquisitions, so that one more column of one's own computes no other again."""
+_MOST_REMEMBERED = 2**26
+"""Pixels of acquisitions that are kept, so that one more column of one's own runs no policy again:
+256 MiB."""
 _N_WAITING = 4
 """Requests that may wait for each other, so that sessions find threads."""
 _MOST_PIXELS = 2**25
 """Of the images of one acquisition by one policy: 128 MiB."""
-
-_T = TypeVar("_T")
 
 
 @final
@@ -67,11 +65,6 @@ class Asked:
         if not 1 <= len(set(self.policies)) == len(self.policies) <= 2:
             raise ConfigError("the page shows one policy or two different ones; choose such")
 
-    @property
-    def place(self) -> tuple[str, int, str]:
-        """What is acquired, and how it is reconstructed."""
-        return self.source, self.slice, self.reconstruction
-
 
 @final
 class Stage:
@@ -85,7 +78,7 @@ class Stage:
     def __init__(self, shown: Shown, *, device: torch.device) -> None:
         self.models = Models(shown.reconstructors, shown.policies, device=device)
         self.shelf = Shelf(shown.data, self.models.size)
-        self._remembered: OrderedDict[Hashable, Any] = OrderedDict()
+        self._remembered: OrderedDict[Asked, PolicySteps] = OrderedDict()
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
 
     def choices(self) -> dict[str, Any]:
@@ -108,9 +101,8 @@ class Stage:
             watching = self._watching(asked, slices)
             steps = []
             for name in asked.policies:
-                one = self._contender(name, asked, slices)
-                key = (*asked.place, asked.n_initial, asked.n_steps, name)
-                steps.append(self._remember(key, partial(watching.run, one)))
+                contender = self._contender(name, asked, slices)
+                steps.append(self._run(asked, contender, watching))
             if asked.own:
                 steps.append(watching.replay(YOU, asked.own))
             batch = watching.simulator.batch
@@ -169,13 +161,14 @@ class Stage:
         simulator = Simulator(batch, reconstructor, protocol=protocol)
         return Watching(simulator, n_initial=asked.n_initial, horizon=asked.n_steps)
 
-    def _remember(self, key: Hashable, compute: Callable[[], _T]) -> _T:
-        if key not in self._remembered:
-            self._remembered[key] = compute()
-        self._remembered.move_to_end(key)
-        while len(self._remembered) > _N_REMEMBERED:
+    def _run(self, asked: Asked, contender: Contender, watching: Watching) -> PolicySteps:
+        """Let a policy acquire, or remember how it did."""
+        key = replace(asked, policies=(contender.name,), own=())
+        found = self._remembered.pop(key, None) or watching.run(contender)
+        self._remembered[key] = found
+        while sum(old.images.size for old in self._remembered.values()) > _MOST_REMEMBERED:
             self._remembered.popitem(last=False)
-        return self._remembered[key]
+        return found
 
 
 def _plan(asked: Asked) -> AcquisitionPlan:
