@@ -82,10 +82,14 @@ class Writer:
         return
 
 
+async def _directly(function: Any, *given: Any) -> Any:
+    return function(*given)
+
+
 async def answered(desk: Desk, sent: bytes) -> bytes:
     """Return what is answered to the bytes of a whole stream."""
     reader, writer = asyncio.StreamReader(), Writer()
     reader.feed_data(sent)
     reader.feed_eof()
-    await converse(desk, reader, writer, is_full=False)  # type: ignore[arg-type]
+    await converse(desk, reader, writer, _directly)  # type: ignore[arg-type]
     return writer.raw

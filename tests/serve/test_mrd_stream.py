@@ -297,14 +297,7 @@ def odd_stream(draw: random.Random) -> bytes:
     return bytes(whole)
 
 
-async def _directly(function: Any, *given: Any) -> Any:
-    return function(*given)
-
-
-def test_no_stream_ends_the_service(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kscout.serve.mrd.run_in_threadpool", _directly)
+def test_no_stream_ends_the_service(caplog: pytest.LogCaptureFixture) -> None:
     draw, desk = random.Random(0), Desk(_plain, limits=LIMITS)
 
     async def all_of_them() -> list[bytes]:

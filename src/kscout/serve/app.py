@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Annotated, Any
 
 import numpy as np
+from anyio import to_thread
 from fastapi import Body, FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -20,7 +21,7 @@ from starlette.exceptions import HTTPException
 from kscout import __version__
 from kscout.acquisition import Scan
 from kscout.errors import DataError, KScoutError
-from kscout.serve.counts import Counts, reply
+from kscout.serve.counts import MOST_THREADS, Counts, reply
 from kscout.serve.desk import Desk, NoSessionError, Place, TooManyError
 from kscout.serve.page.routes import OutsideError, add_pages
 from kscout.serve.page.stage import Stage
@@ -82,6 +83,9 @@ def make_app(
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
+        # A session that waits holds a thread, and those that wait together are computed together.
+        threads = to_thread.current_default_thread_limiter()
+        threads.total_tokens = max(threads.total_tokens, min(desk.limits.n_sessions, MOST_THREADS))
         await run_in_threadpool(desk.restore)
         async with beside or nullcontext():
             on_ready()

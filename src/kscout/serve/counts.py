@@ -7,6 +7,8 @@ from typing import Any, final
 from kscout.acquisition import Session
 from kscout.files import finite
 
+MOST_THREADS = 256
+"""Of a service, for sessions that wait at the same time."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 

@@ -4,17 +4,22 @@ import asyncio
 import json
 import logging
 import socket
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
-from typing import final
-
-from starlette.concurrency import run_in_threadpool
+from typing import Any, final
 
 from kscout.errors import KScoutError
+from kscout.serve.counts import MOST_THREADS
 from kscout.serve.desk import Desk, TooManyError
 from kscout.serve.mrd_messages import Id, Message, close_message, read_message, text_message
 from kscout.serve.mrd_stream import Stream
 
 _LOG = logging.getLogger(__name__)
+Work = Callable[..., Awaitable[Any]]
+"""Calls a function with its arguments, elsewhere, and returns what it returns."""
+
 _LINGER_S = 1.0
 """What a refused client still sends is thrown away so long: it may then read why."""
 
@@ -31,6 +36,10 @@ class MrdServer:
     def __init__(self, desk: Desk, listening: socket.socket) -> None:
         self._desk, self._listening = desk, listening
         self._talks: set[asyncio.Task[None]] = set()
+        # Decisions are computed together as far as those who ask for them wait together.
+        self._pool = ThreadPoolExecutor(
+            min(desk.limits.n_sessions, MOST_THREADS), thread_name_prefix="kscout-mrd"
+        )
 
     async def __aenter__(self) -> "MrdServer":
         self._server = await asyncio.start_server(self._connected, sock=self._listening)
@@ -46,24 +55,39 @@ class MrdServer:
         for talk in self._talks:
             talk.cancel()
         await asyncio.gather(*self._talks, return_exceptions=True)
+        await asyncio.to_thread(self._pool.shutdown)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_full = len(self._talks) >= self._desk.limits.n_sessions
-        talk = asyncio.ensure_future(converse(self._desk, reader, writer, is_full=is_full))
+        work = partial(asyncio.get_running_loop().run_in_executor, self._pool)
+        talk = asyncio.ensure_future(converse(self._desk, reader, writer, work, is_full=is_full))
         self._talks.add(talk)
         talk.add_done_callback(self._talks.discard)
 
 
 async def converse(
-    desk: Desk, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_full: bool
+    desk: Desk,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    work: Work,
+    *,
+    is_full: bool = False,
 ) -> None:
-    """Answer one client until it ends, is wrong, or is silent for too long."""
+    """Answer one client until it ends, is wrong, or is silent for too long.
+
+    Args:
+        desk: where its sessions are.
+        reader: what it sends.
+        writer: what it gets.
+        work: computes.
+        is_full: whether it comes in vain.
+    """
     stream, told = Stream(desk), b""
     try:
         try:
             if is_full:
                 raise TooManyError(f"{desk.limits.n_sessions} streams are open; close one")
-            await _answer(desk, stream, reader, writer)
+            await _answer(desk, stream, reader, writer, work)
             told = close_message()
         except KScoutError as error:
             desk.counts.add("refused_total")
@@ -72,20 +96,24 @@ async def converse(
         except Exception as error:
             if not isinstance(error, EOFError | OSError):
                 _LOG.exception("a stream ended by a mistake of kscout's")
-        await run_in_threadpool(stream.end)
+        await work(stream.end)
         await _part(reader, writer, told)
     finally:
         writer.close()
 
 
 async def _answer(
-    desk: Desk, stream: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    desk: Desk,
+    stream: Stream,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    work: Work,
 ) -> None:
     message: Message | None = None
     while message is None or message.id is not Id.CLOSE:
         async with asyncio.timeout(desk.limits.idle_s):
             message = await read_message(reader.readexactly, desk.limits.n_bytes)
-        answers = await run_in_threadpool(stream.take, message)
+        answers = await work(stream.take, message)
         async with asyncio.timeout(desk.limits.idle_s):
             for answer in answers:
                 writer.write(answer)
