@@ -1,5 +1,6 @@
 """Shapes in signatures are checked while fast tests run, each process on one thread."""
 
+import functools
 import gc
 import importlib.util
 import os
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jaxtyping
 import pytest
+import typer
 
 from shape_checks import install, next_test
 
@@ -51,6 +53,8 @@ if importlib.util.find_spec("beartype") is not None:
     install(modules_with_shapes())
 
 
+# Building the commands takes longer than most of them.
+typer.main.get_command = functools.cache(typer.main.get_command)
 # What is loaded before the first test stays to the end: looking through it again takes long.
 gc.disable()
 

@@ -12,8 +12,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import final
+
+import typer
 
 from kscout.campaign.task import Task
 
@@ -24,6 +27,7 @@ INVALID = 98
 
 _MODULES = [
     *("torch._dynamo", "matplotlib.pyplot", "nibabel", "pydicom", "pydicom.pixels", "h5py"),
+    *("scipy.stats", "kscout.training.joint.train"),
     *("kscout.training.reconstructor", "kscout.training.policy", "kscout.evaluation.compare"),
     *("kscout.evaluation.analyses", "kscout.report.build", "kscout.data.generate", "kscout.cli"),
     *("kscout.data.importing.folder", "kscout.data.montage", "kscout.campaign.state"),
@@ -46,6 +50,7 @@ def prepare(folder: Path, commands: Sequence[Sequence[str]]) -> None:
         commands: they must succeed, and start no threads.
     """
     warnings.simplefilter("ignore")
+    typer.main.get_command = cache(typer.main.get_command)
     load_modules()
     import torch
 

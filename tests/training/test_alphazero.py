@@ -13,7 +13,7 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.policies.alphazero import AlphaZeroPolicy
 from kscout.runs import read_run
-from kscout.training.estimators.alphazero import Memory, Sizes, imitation_loss
+from kscout.training.estimators.alphazero import Decisions, Sizes, imitation_loss
 from kscout.training.estimators.tree_search import Episodes
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.rounds import slices_of_round
@@ -74,8 +74,10 @@ def test_memory_keeps_the_newest_decisions() -> None:
         mask = torch.zeros(2, 2, 2, dtype=torch.bool)
         return Episodes(mask, visits, torch.zeros(2), mask[:, 0], torch.zeros(2), 0)
 
-    memory = Memory.empty(2).with_episodes(torch.tensor([6, 4]), episodes(0), 6)
-    memory = memory.with_episodes(torch.tensor([1, 0]), episodes(8), 6)
+    memory = Decisions.empty(2)
+    for index, first in (([6, 4], 0), ([1, 0], 8)):
+        new = Decisions.of(torch.tensor(index), episodes(first))
+        memory = memory.joined([new], 6)
     assert memory.index.tolist() == [4, 4, 1, 1, 0, 0]
     assert memory.step.tolist() == [0, 1, 0, 1, 0, 1]
     assert memory.visits.flatten().tolist() == list(range(4, 16))

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from kscout.assemble import make_policy
-from kscout.config import AcquisitionSetting, Component, PolicyConfig
-from kscout.config.training import settings_class, training_of
+from kscout.config import AcquisitionSetting, Component, PolicyConfig, settings_class, training_of
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter

@@ -21,6 +21,7 @@ from kscout.config.layers import (
     told,
     without_retired,
 )
+from kscout.config.methods import settings_class
 from kscout.config.records import (
     check,
     check_arguments,
@@ -53,7 +54,6 @@ from kscout.config.training import (
     ReconstructorTraining,
     estimators_with,
     learning_rate_at,
-    settings_class,
     training_of,
 )
 

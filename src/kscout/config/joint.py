@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
-from kscout.config.layers import Table
 from kscout.config.records import check
 from kscout.config.training import Convolution, DenseTraining, FrozenPrecision, Precision
 from kscout.errors import ConfigError
-from kscout.names import METRICS, SAMPLERS, Protocol, import_target
+from kscout.names import METRICS, SAMPLERS, Protocol
 
 _Method = Annotated[str, OneOf("sampler", SAMPLERS)]
 
@@ -176,21 +175,6 @@ class LoupeSampling(LearnedSampling):
     """Its largest step size: of logits, not of a network's weights."""
     temperature: Annotated[float, Above(0)] = 1.0
     """Of the probabilities that gradients go through; choices do not depend on it."""
-
-
-def joint_settings(method: str) -> type[JointTraining]:
-    """Return the class of a sampler's settings."""
-    entry = SAMPLERS[method]
-    if entry.settings:
-        return import_target(entry.settings, of="settings class")
-    return SAMPLERS.resolve(method).settings
-
-
-def picked_joint(table: Table) -> type[JointTraining]:
-    """Return the class of settings that a table `[training]` names by its method."""
-    method = table.get("method", FixedSampling.method)
-    # A method that does not exist is told as such when the table is read.
-    return joint_settings(method) if method in SAMPLERS else FixedSampling
 
 
 def warmed_rate(rate: float, n_done: int, n_steps: int, n_warm: int) -> float:

@@ -10,13 +10,13 @@ from typing import Annotated, ClassVar, final
 
 from kscout.columns import parse_columns
 from kscout.config.bounds import REST, AtLeast, Chosen, Told
-from kscout.config.joint import FixedSampling, JointTraining, joint_settings, picked_joint
+from kscout.config.joint import FixedSampling, JointTraining
+from kscout.config.methods import picked_settings, settings_class
 from kscout.config.records import check
 from kscout.config.training import (
     GreedyTraining,
     PolicyTraining,
     ReconstructorTraining,
-    picked_training,
     training_of,
 )
 from kscout.errors import ConfigError
@@ -120,9 +120,9 @@ class PolicyConfig:
     """What is trained."""
     acquisition: AcquisitionSetting = AcquisitionSetting()
     """What it is trained for."""
-    training: Annotated[PolicyTraining, Chosen(picked_training)] = field(
-        default_factory=GreedyTraining
-    )
+    training: Annotated[
+        PolicyTraining, Chosen(picked_settings(ESTIMATORS, GreedyTraining.method))
+    ] = field(default_factory=GreedyTraining)
     """How it is trained."""
 
     def __post_init__(self) -> None:
@@ -156,7 +156,9 @@ class JointConfig:
     """What chooses columns."""
     acquisition: AcquisitionSetting = AcquisitionSetting()
     """What both are trained for."""
-    training: Annotated[JointTraining, Chosen(picked_joint)] = field(default_factory=FixedSampling)
+    training: Annotated[JointTraining, Chosen(picked_settings(SAMPLERS, FixedSampling.method))] = (
+        field(default_factory=FixedSampling)
+    )
     """How they are trained."""
 
     def __post_init__(self) -> None:
@@ -173,7 +175,7 @@ class JointConfig:
     @classmethod
     def of(cls, method: str) -> "JointConfig":
         """Return the preset of a sampler, with the policy that it trains by default."""
-        training = joint_settings(method)(method=method)
+        training = settings_class(method, SAMPLERS)(method=method)
         return cls(policy=Component(SAMPLERS[method].policy), training=training)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
-from kscout.config.layers import Table
+from kscout.config.methods import settings_class
 from kscout.config.records import check
 from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS, METRICS, Protocol, import_target
+from kscout.names import ESTIMATORS, METRICS, Protocol
 
 Precision = Literal["fp32", "bf16"]
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
@@ -362,21 +362,6 @@ def training_of(method: str) -> PolicyTraining:
         method: its name, which for one from outside kscout is imported.
     """
     return settings_class(method)(method=method)
-
-
-def settings_class(method: str) -> type[PolicyTraining]:
-    """Return the class of an estimator's settings."""
-    entry = ESTIMATORS[method]
-    if entry.settings:
-        return import_target(entry.settings, of="settings class")
-    return ESTIMATORS.resolve(method).settings
-
-
-def picked_training(table: Table) -> type[PolicyTraining]:
-    """Return the class of settings that a table `[training]` names by its method."""
-    method = table.get("method", GreedyTraining.method)
-    # A method that does not exist is told as such when the table is read.
-    return settings_class(method) if method in ESTIMATORS else GreedyTraining
 
 
 def estimators_with(setting: str) -> list[str]:

@@ -10,6 +10,7 @@ in searches alone, hence in training alone: at test the network chooses by itsel
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -25,12 +26,7 @@ from kscout.data.slices import SliceSet
 from kscout.names import metric_word
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
-from kscout.training.distributed import (
-    average_gradients,
-    n_processes,
-    share,
-    sum_over_processes,
-)
+from kscout.training.distributed import n_processes, share
 from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
 from kscout.training.estimators.tree_search import (
     Episodes,
@@ -38,6 +34,7 @@ from kscout.training.estimators.tree_search import (
     SearchRule,
     search_episodes,
 )
+from kscout.training.replay import Memory, step_on
 from kscout.training.rounds import slices_of_round
 
 N_TREES = {"cpu": 16, "cuda": 256}
@@ -65,7 +62,7 @@ class Sizes:
 
 @final
 @dataclass(frozen=True)
-class Memory:
+class Decisions(Memory):
     """The newest decisions, oldest first."""
 
     index: Int[Tensor, " decision"]
@@ -77,7 +74,7 @@ class Memory:
     """Searches that passed each column."""
 
     @classmethod
-    def empty(cls, n_cols: int) -> "Memory":
+    def empty(cls, n_cols: int) -> "Decisions":
         """Return a memory of nothing."""
         return cls(
             torch.empty(0, dtype=torch.int64),
@@ -86,20 +83,13 @@ class Memory:
             torch.empty(0, n_cols, dtype=torch.int32),
         )
 
-    def with_episodes(
-        self,
-        index: Int[Tensor, " episode"],
-        found: Episodes,
-        n_most: int,
-    ) -> "Memory":
-        """Return the memory with new decisions, and without the oldest of too many."""
-        mask, visits = found.mask.cpu().flatten(0, 1), found.visits.cpu().flatten(0, 1)
+    @classmethod
+    def of(cls, index: Int[Tensor, " episode"], found: Episodes) -> "Decisions":
+        """Return the decisions of episodes."""
         n_episodes, horizon, _ = found.mask.shape
         steps = torch.arange(horizon).repeat(n_episodes)
-        new = (index.repeat_interleave(horizon), mask, steps, visits)
-        old = (self.index, self.mask, self.step, self.visits)
-        pairs = zip(old, new, strict=True)
-        return Memory(*(torch.cat([a, b.to(a.dtype)])[-n_most:] for a, b in pairs))
+        mask, visits = found.mask.flatten(0, 1), found.visits.flatten(0, 1)
+        return cls(index.repeat_interleave(horizon), mask, steps, visits.int())
 
 
 @final
@@ -113,7 +103,7 @@ class AlphaZero(Estimator):
     ) -> None:
         super().__init__(trainees, slices, reconstructor)
         self.sizes = Sizes.of(trainees[0].config, len(slices), slices.n_cols)
-        self.memories = [Memory.empty(slices.n_cols) for _ in trainees]
+        self.memories = [Decisions.empty(slices.n_cols) for _ in trainees]
         horizon = trainees[0].config.acquisition.horizon
         n_parts = math.ceil(self.sizes.n_episodes / self._n_trees)
         self.n_steps = len(trainees) * (n_parts * horizon + self.sizes.n_updates)
@@ -129,7 +119,7 @@ class AlphaZero(Estimator):
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Remember what was remembered."""
         if state:
-            self.memories[number] = Memory(**state)
+            self.memories[number] = Decisions(**state)
 
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
         """Run a round of every policy: episodes, then optimizer steps on what is remembered."""
@@ -148,12 +138,16 @@ class AlphaZero(Estimator):
                 training.seed, epoch, self.sizes.n_episodes, n_slices=len(self.slices)
             )
             found = self._episodes(number, epoch, order, tell)
-            memory = self.memories[number].with_episodes(order, found, training.n_memory)
+            memory = self.memories[number].joined([Decisions.of(order, found)], training.n_memory)
             self.memories[number] = memory
-            shape = (self.sizes.n_updates, training.batch_size)
-            generator = keyed_generator("replay", training.seed, epoch)
-            replayed = torch.randint(len(memory.index), shape, generator=generator)
-            losses = [self._update(number, rows, tell) for rows in replayed]
+            replayed = memory.drawn(
+                self.sizes.n_updates, training.batch_size, seed=training.seed, epoch=epoch
+            )
+            losses = []
+            for rows in replayed:
+                loss_of = partial(self._loss, number)
+                losses.append(step_on(rows, trainee, self.views[number], loss_of))
+                tell()
             word = metric_word(training.metric)
             scores = {
                 f"search_{word}": float(found.score.mean()),
@@ -220,36 +214,18 @@ class AlphaZero(Estimator):
             *(torch.from_numpy(np.stack(part)).to(self.device) for part in (uniforms, gammas))
         )
 
-    def _update(
-        self, number: int, rows: Int[Tensor, " decision"], tell: Callable[[], None]
-    ) -> Float[Tensor, ""]:
-        """Take an optimizer step on remembered decisions; return their mean cross-entropy."""
-        trainee, view = self.trainees[number], self.views[number]
-        trainee.optimizer.zero_grad()
-        view.refresh()
-        mine, loss = share(rows), torch.zeros((), device=self.device)
-        if len(mine):
-            loss = imitation_loss(*self._scored(number, mine))
-            loss.backward()
-        weight = len(mine) / len(rows)
-        average_gradients(list(trainee.module.parameters()), weight)
-        trainee.optimizer.step()
-        tell()
-        return sum_over_processes(loss.detach() * weight)
-
-    def _scored(
-        self, number: int, rows: Int[Tensor, " decision"]
-    ) -> tuple[Float[Tensor, "decision col"], Int[Tensor, "decision col"]]:
-        """Return the network's log probabilities, with gradients, and the searches' visits."""
-        view, memory = self.views[number], self.memories[number]
+    def _loss(self, number: int, rows: Int[Tensor, " decision"]) -> Float[Tensor, ""]:
+        """Return the mean cross-entropy of the network on remembered decisions."""
+        view, kept = self.views[number], self.memories[number].rows(rows, self.device)
         protocol = self.trainees[number].config.training.protocol
-        batch = self.slices.batch(memory.index[rows].to(self.slices.index_device))
+        index = self.memories[number].index[rows]
+        batch = self.slices.batch(index.to(self.slices.index_device))
         simulator = Simulator(batch, self.reconstructor, protocol=protocol)
-        state = simulator.start_from(memory.mask[rows].to(self.device))
+        state = simulator.start_from(kept.mask)
         seen = simulator.observe(view.chooser, state)
-        logits = view.recall(replace(seen, step=memory.step[rows].to(self.device)), 0)
+        logits = view.recall(replace(seen, step=kept.step), 0)
         chances = column_log_probabilities(logits.float(), simulator.blocked(state))
-        return chances, memory.visits[rows].to(self.device)
+        return imitation_loss(chances, kept.visits)
 
 
 def imitation_loss(

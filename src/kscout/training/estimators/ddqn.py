@@ -13,6 +13,7 @@ where Q' is a copy of the network of some steps before; after the last column no
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -28,8 +29,8 @@ from kscout.names import metric_word
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
-from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
+from kscout.training.replay import Memory, step_on
 from kscout.training.rounds import slices_of_round
 
 N_AT_ONCE = {"cpu": 16, "cuda": 256}
@@ -38,7 +39,7 @@ N_AT_ONCE = {"cpu": 16, "cuda": 256}
 
 @final
 @dataclass(frozen=True)
-class Transitions:
+class Transitions(Memory):
     """Steps that were taken, oldest first."""
 
     index: Int[Tensor, " step"]
@@ -56,18 +57,6 @@ class Transitions:
         whole = torch.empty(0, dtype=torch.int64)
         mask = torch.empty(0, n_cols, dtype=torch.bool)
         return cls(whole, mask, whole, whole, torch.empty(0))
-
-    def joined(self, others: "Sequence[Transitions]", n_most: int) -> "Transitions":
-        """Return these and others, without the oldest of too many."""
-        parts = [vars(one) for one in (self, *others)]
-        names = [*parts[0]]
-        return Transitions(
-            **{name: torch.cat([part[name].cpu() for part in parts])[-n_most:] for name in names}
-        )
-
-    def rows(self, selection: Int[Tensor, " n"], device: torch.device) -> "Transitions":
-        """Return the chosen steps on a device."""
-        return Transitions(**{name: x[selection].to(device) for name, x in vars(self).items()})
 
 
 @final
@@ -112,16 +101,17 @@ class Ddqn(Estimator):
             training = _training(trainee.config)
             trainee.begin(epoch)
             score = self._acquire(number, epoch, tell)
-            shape = (training.n_updates, training.batch_size)
-            generator = keyed_generator("replay", training.seed, epoch)
-            n_kept = len(self.memories[number].index)
-            replayed = torch.randint(n_kept, shape, generator=generator)
+            replayed = self.memories[number].drawn(
+                training.n_updates, training.batch_size, seed=training.seed, epoch=epoch
+            )
             losses = []
             for step, rows in enumerate(replayed):
                 n_before = (epoch - 1) * training.n_updates + step
                 if n_before % training.n_target == 0:
                     self.targets[number].load_state_dict(trainee.module.state_dict())
-                losses.append(self._update(number, rows))
+                losses.append(
+                    step_on(rows, trainee, self.views[number], partial(self._loss, number))
+                )
                 tell()
             word = metric_word(training.metric)
             scores = {f"train_{word}": score, "loss": float(torch.stack(losses).mean())}
@@ -166,20 +156,6 @@ class Ddqn(Estimator):
         return Simulator(
             batch, self.reconstructor, protocol=training.protocol, metric=training.metric
         )
-
-    def _update(self, number: int, rows: Int[Tensor, " step"]) -> Float[Tensor, ""]:
-        """Take an optimizer step on remembered steps; return their mean loss."""
-        trainee, view = self.trainees[number], self.views[number]
-        trainee.optimizer.zero_grad()
-        view.refresh()
-        mine, loss = share(rows), torch.zeros((), device=self.device)
-        if len(mine):
-            loss = self._loss(number, mine)
-            loss.backward()
-        weight = len(mine) / len(rows)
-        average_gradients(list(trainee.module.parameters()), weight)
-        trainee.optimizer.step()
-        return sum_over_processes(loss.detach() * weight)
 
     def _loss(self, number: int, rows: Int[Tensor, " step"]) -> Float[Tensor, ""]:
         config, view = self.trainees[number].config, self.views[number]

@@ -1,0 +1,40 @@
+"""Which class of settings the name of a method picks: `training.method` of policies and pairs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kscout.config.layers import Table
+from kscout.names import ESTIMATORS, import_target
+from kscout.names.entries import EstimatorEntry
+from kscout.names.table import Table as Names
+
+Methods = Names[EstimatorEntry]
+
+
+def settings_class(method: str, methods: Methods = ESTIMATORS) -> type[Any]:
+    """Return the class of the settings of an estimator, or of a sampler.
+
+    Args:
+        method: its name.
+        methods: the table of names that it stands in.
+    """
+    entry = methods[method]
+    if entry.settings:
+        return import_target(entry.settings, of="settings class")
+    return methods.resolve(method).settings
+
+
+def picked_settings(methods: Methods, default: str) -> Callable[[Table], type[Any]]:
+    """Return what picks the class of settings of a table `[training]`, by its method.
+
+    Args:
+        methods: the table of names.
+        default: where no method is named.
+    """
+
+    def picked(table: Table) -> type[Any]:
+        method = table.get("method", default)
+        # A method that does not exist is told as such when the table is read.
+        return settings_class(method if method in methods else default, methods)
+
+    return picked
