@@ -102,6 +102,8 @@ class ImportedStore:
     header: str | None = None
     target: str | None = None
     prospective: bool | None = None
+    compress: int | None = None
+    compress_center: int | None = None
     skip_bad: bool | None = None
 
     def __post_init__(self) -> None:
