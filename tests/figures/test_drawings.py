@@ -116,7 +116,7 @@ def lab(color: str, vision: str) -> np.ndarray:
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])
 def test_no_two_colors_of_a_page_look_alike_to_any_eye(scheme: str, vision: str) -> None:
-    css = (resources.files("kscout.report") / "templates" / "page.css").read_text()
+    css = (resources.files("kscout.player") / "templates" / "base.css").read_text()
     palettes = re.findall(r"--series-1: [^}]*?--series-8: #\w+", css)
     found = dict(zip(["light", "dark", "print"], palettes, strict=True))[scheme]
     colors = re.findall(r"#\w{6}", found)
