@@ -1,4 +1,4 @@
-"""Small files of Siemens raw data (twix, software VD)."""
+"""Small files of Siemens raw data (twix, software VD; or VB, of one measurement)."""
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +41,29 @@ def block(
     assert len(head) == 192
     coils = (bytes(32) + coil.astype("<c8").tobytes() for coil in values)
     return head + b"".join(coils)
+
+
+def older(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Rewrite blocks as software VB lays them out: a head of 128 bytes before every coil."""
+    for block in blocks:
+        flags, n_samples, n_coils = struct.unpack_from("<QHH", block, 40)
+        is_special = bool(flags & (END | SYNCHRONOUS))
+        length = struct.unpack_from("<I", block)[0] - 64 if is_special else 128 + 8 * n_samples
+        head = struct.pack("<I16x", length) + block[40:148]
+        if is_special:
+            yield head + block[192:]
+            continue
+        coils = np.frombuffer(block, np.uint8, offset=192).reshape(n_coils, -1)[:, 32:]
+        for number, coil in enumerate(coils):
+            yield head[:124] + struct.pack("<HH", number, 0) + coil.tobytes()
+
+
+def write_older(path: Path, blocks: Iterable[bytes], protocol: str = PROTOCOL) -> Path:
+    """Write a file of software VB."""
+    text = protocol.encode("latin-1").ljust(12000, b"\0")
+    content = b"".join(older([*blocks, special(END)]))
+    path.write_bytes(struct.pack("<II", 8 + len(text), 6) + text + content)
+    return path
 
 
 def special(flags: int, n_bytes: int = 64) -> bytes:

@@ -25,6 +25,7 @@ from twix_files import (
     blocks,
     special,
     write,
+    write_older,
 )
 
 take = partial(imported, crop=(N_ROWS, N_COLS))
@@ -38,6 +39,20 @@ def test_lines_become_slices(tmp_path: Path) -> None:
     assert record.acquisition == "gre" and record.geometry is not None
     assert record.geometry.spacing_mm == (20, 10)
     assert take(source, "usual", crop=None).split("test").shape == (N_COILS, 8, N_COLS)
+
+
+def test_files_of_software_vb_have_the_slices_of_newer_ones(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    noise = random.normal(size=(N_COILS, 4000)) + 1j * random.normal(size=(N_COILS, 4000))
+    reverse = block(KSPACE[0, :, ::-1, 0], REVERSED, line=0)
+    _, *rest = blocks()
+    rows = [special(SYNCHRONOUS, 96), block(noise, NOISE), reverse, *rest]
+    old = take(write_older(tmp_path / "old.dat", rows), "old")
+    new = take(write(tmp_path / "new.dat", rows), "new")
+    np.testing.assert_array_equal(stored(old), stored(new))
+    found, expected = (store.manifest.volumes[0] for store in (old, new))
+    assert (found.acquisition, found.geometry) == (expected.acquisition, expected.geometry)
+    np.testing.assert_array_equal(stored(take(write_older(tmp_path / "b.dat", blocks()))), KSPACE)
 
 
 def test_averages_reversed_and_partial_lines_are_put_in_their_places(tmp_path: Path) -> None:
@@ -98,7 +113,15 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "depth": (lambda path: write(path, blocks(partition=1)), "encodes two phase directions"),
     "empty": (lambda path: write(path, []), "no line that makes an image"),
-    "old": (lambda path: write(path, blocks(), first=99999), "no raw data of Siemens' software VD"),
+    "other": (lambda path: write(path, blocks(), first=99999), "no raw data of Siemens' software"),
+    "protocol": (
+        lambda path: write_older(path, blocks(), protocol=""),
+        "no raw data of Siemens' software, as it begins with 12008 and 6",
+    ),
+    "torn": (
+        lambda path: write_older(path, [*blocks(), special(SYNCHRONOUS)[:-60]]),
+        "ends within a measurement, or is damaged",
+    ),
     "short": (lambda path: path.write_bytes(b"\0" * 64), "has 64 bytes, too few for raw data"),
     "truncated": (truncated, "ends within a measurement, or is damaged"),
 }

@@ -1,8 +1,10 @@
-"""Siemens raw data (twix, `.dat`) of software VD and later: lines with their counters and flags.
+"""Siemens raw data (twix, `.dat`): lines with their counters and flags.
 
-A file holds measurements, the last of which makes the images; those before it adjust noise and the
-like. A measurement is a text, the protocol, and blocks: a head of 192 bytes, then for every coil a
-head of 32 bytes and its samples.
+A measurement is a text, the protocol, and blocks of lines. A file of software VD and later holds
+several, the last of which makes the images; those before it adjust noise and the like. Its blocks
+are a head of 192 bytes, then for every coil a head of 32 bytes and its samples. A file of software
+VB, and of VA before it, is one measurement, whose blocks have a head of 128 bytes for every coil,
+alike but for the coil's number.
 """
 
 import re
@@ -18,15 +20,35 @@ from kscout.errors import DataError
 _COUNTERS = ("line", "average", "slice", "partition", "echo", "phase", "repetition", "set")
 _PLACES = ("before", "after", "center", "center_line")
 """Samples that are discarded at both ends, and the centers of k-space."""
-_HEAD = np.dtype(
-    {
-        "names": ["length", "flags", "n_samples", "n_coils", *_COUNTERS, *_PLACES],
-        "formats": ["<u4", "<u8", "<u2", "<u2", *["<u2"] * len(_COUNTERS), *["<u2"] * 4],
-        "offsets": [0, 40, 48, 50, *range(52, 52 + 2 * len(_COUNTERS), 2), 80, 82, 84, 96],
-        "itemsize": 192,
-    }
-)
-_COIL_BYTES = 32
+
+
+@final
+class _Layout(NamedTuple):
+    """How a block lies in a file."""
+
+    head: np.dtype[np.void]
+    own_bytes: int
+    """Of the head of all coils; 0 where it is the head of the first."""
+    coil_bytes: int
+    """Of the head of each coil."""
+
+
+def _head(first: int, itemsize: int) -> np.dtype[np.void]:
+    """Return a head whose counters and flags begin at a byte."""
+    counters = range(first + 12, first + 12 + 2 * len(_COUNTERS), 2)
+    places = [first + offset for offset in (40, 42, 44, 56)]
+    return np.dtype(
+        {
+            "names": ["length", "flags", "n_samples", "n_coils", *_COUNTERS, *_PLACES],
+            "formats": ["<u4", "<u8", "<u2", "<u2", *["<u2"] * len(_COUNTERS), *["<u2"] * 4],
+            "offsets": [0, first, first + 8, first + 10, *counters, *places],
+            "itemsize": itemsize,
+        }
+    )
+
+
+_NEW = _Layout(_head(40, 192), own_bytes=192, coil_bytes=32)
+_OLD = _Layout(_head(20, 128), own_bytes=0, coil_bytes=128)
 _MOST_MEASUREMENTS, _ENTRY_BYTES = 64, 152
 _LARGEST_PROTOCOL = 2**26
 
@@ -49,6 +71,7 @@ class _Measurement(NamedTuple):
     """Of all blocks that hold lines."""
     places: np.ndarray
     """Where they begin in the file."""
+    layout: _Layout
 
     def value(self, name: str) -> float | None:
         """Return a number of the protocol."""
@@ -60,7 +83,8 @@ class _Measurement(NamedTuple):
 def read_twix(path: Path) -> RawScan:
     """Return the Cartesian k-space of the last measurement of a file."""
     content = _content(path)
-    measurements = [_measurement(path, content, begin) for begin in _offsets(path, content)]
+    layout, offsets = _offsets(path, content)
+    measurements = [_measurement(path, content, begin, layout) for begin in offsets]
     last = measurements[-1]
     flags = last.heads["flags"].copy()
     flags[(flags & np.uint64(_CALIBRATION_TOO)) != 0] &= ~np.uint64(_CALIBRATION)
@@ -94,23 +118,24 @@ def _content(path: Path) -> np.ndarray:
     return np.memmap(path, dtype=np.uint8, mode="r")
 
 
-def _offsets(path: Path, content: np.ndarray) -> list[int]:
-    """Return where the measurements of a file begin."""
+def _offsets(path: Path, content: np.ndarray) -> tuple[_Layout, list[int]]:
+    """Return how a file lies, and where its measurements begin."""
     if len(content) < 10240:
         raise DataError(f"{path} has {len(content)} bytes, too few for raw data; copy it again")
     first, count = (int(number) for number in content[:8].view("<u4"))
-    if first >= 10000 or not 1 <= count <= _MOST_MEASUREMENTS:
+    if first < 10000 and 1 <= count <= _MOST_MEASUREMENTS:
+        places = range(16, 16 + count * _ENTRY_BYTES, _ENTRY_BYTES)
+        return _NEW, [int(content[place : place + 8].view("<u8")[0]) for place in places]
+    is_old = 10000 <= first <= min(len(content), _LARGEST_PROTOCOL)
+    if not is_old or b"ASCCONV" not in content[:first].tobytes():
         raise DataError(
-            f"{path} is no raw data of Siemens' software VD or later, as it begins with {first} "
-            f"and {count}; convert it to MRD first"
+            f"{path} is no raw data of Siemens' software, as it begins with {first} and {count}; "
+            "convert it to MRD first"
         )
-    return [
-        int(content[place : place + 8].view("<u8")[0])
-        for place in range(16, 16 + count * _ENTRY_BYTES, _ENTRY_BYTES)
-    ]
+    return _OLD, [0]
 
 
-def _measurement(path: Path, content: np.ndarray, begin: int) -> _Measurement:
+def _measurement(path: Path, content: np.ndarray, begin: int, layout: _Layout) -> _Measurement:
     damaged = DataError(f"{path} ends within a measurement, or is damaged; copy it again")
     if begin + 4 > len(content):
         raise damaged
@@ -119,24 +144,26 @@ def _measurement(path: Path, content: np.ndarray, begin: int) -> _Measurement:
         raise damaged
     text = content[begin : begin + length].tobytes().decode("latin-1")
     places, place = [], begin + length
-    while place + _HEAD.itemsize <= len(content):
-        (head,) = np.frombuffer(content, _HEAD, 1, place)
-        flags, n_bytes = int(head["flags"]), _block_bytes(head)
+    while place + layout.head.itemsize <= len(content):
+        (head,) = np.frombuffer(content, layout.head, 1, place)
+        flags, n_bytes = int(head["flags"]), _block_bytes(head, layout)
         if flags & _END:
             break
-        if n_bytes < _HEAD.itemsize or place + n_bytes > len(content):
+        if n_bytes < layout.head.itemsize or place + n_bytes > len(content):
             raise damaged
         if not flags & _SYNCHRONOUS and head["n_samples"]:
             places.append(place)
         place += n_bytes
-    heads = np.array([np.frombuffer(content, _HEAD, 1, one)[0] for one in places], dtype=_HEAD)
-    return _Measurement(text, heads, np.array(places, dtype=np.int64))
+    heads = [np.frombuffer(content, layout.head, 1, one)[0] for one in places]
+    found = np.array(heads, dtype=layout.head)
+    return _Measurement(text, found, np.array(places, dtype=np.int64), layout)
 
 
-def _block_bytes(head: np.void) -> int:
+def _block_bytes(head: np.void, layout: _Layout) -> int:
     if int(head["flags"]) & (_END | _SYNCHRONOUS):
         return int(head["length"]) & 0x1FFFFFF
-    return _HEAD.itemsize + int(head["n_coils"]) * (_COIL_BYTES + 8 * int(head["n_samples"]))
+    per_coil = layout.coil_bytes + 8 * int(head["n_samples"])
+    return layout.own_bytes + int(head["n_coils"]) * per_coil
 
 
 def _check_lines(path: Path, last: _Measurement, numbers: np.ndarray) -> None:
@@ -204,8 +231,8 @@ def _lines(content: np.ndarray, one: _Measurement, numbers: np.ndarray) -> list[
 
 def _values(content: np.ndarray, one: _Measurement, number: int) -> np.ndarray:
     """Return a line, coil x sample, without what its head discards."""
-    head, place = one.heads[number], int(one.places[number]) + _HEAD.itemsize
+    head, place = one.heads[number], int(one.places[number]) + one.layout.own_bytes
     n_coils, n_samples = int(head["n_coils"]), int(head["n_samples"])
-    block = content[place : place + n_coils * (_COIL_BYTES + 8 * n_samples)]
-    samples = block.reshape(n_coils, -1)[:, _COIL_BYTES:].copy().view("<c8")
+    block = content[place : place + n_coils * (one.layout.coil_bytes + 8 * n_samples)]
+    samples = block.reshape(n_coils, -1)[:, one.layout.coil_bytes :].copy().view("<c8")
     return samples[:, int(head["before"]) : n_samples - int(head["after"])]
