@@ -11,6 +11,7 @@ from kscout.bench.engine import Workload
 from kscout.bench.growth import measure_memory
 from kscout.bench.table import print_tables
 from kscout.cli import app
+from kscout.reconstruction import RECONSTRUCTORS
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +51,15 @@ def test_parts_and_batches_are_those_of_a_training(found: dict[str, Any]) -> Non
     assert all("extrapolated_paper_minutes" not in record for record in found["batches"])
     assert found["memory"] == []
     assert {"date", "device", "torch", "load_before", "load_after", "ceilings"} <= set(found)
+
+
+def test_every_reconstruction_of_coils_is_timed_beside_its_limit(found: dict[str, Any]) -> None:
+    rows = {record["reconstruction"]: record for record in found["coils"]}
+    assert set(rows) == set(RECONSTRUCTORS) - {"fastmri-unet"}
+    for record in rows.values():
+        assert record["n_coils"] == 8 and record["share_of_limit"] > 0
+    assert rows["sense-tv"]["limit_images_per_s"] < rows["sense"]["limit_images_per_s"]
+    assert rows["sense"]["limit_images_per_s"] < rows["zero-filled"]["limit_images_per_s"]
 
 
 def test_every_32_bit_mode_agrees_on_knees(found: dict[str, Any]) -> None:

@@ -28,6 +28,12 @@ def test_a_dense_layer_and_a_convolution_are_counted_by_hand() -> None:
     assert shared.n_bytes == 4 * ((2 * 35 + 3 * 35) + (105 + 4 + 105 * 4 / 7))
 
 
+def test_a_transposed_convolution_is_counted_by_its_inputs() -> None:
+    work = count_work(torch.nn.ConvTranspose2d(3, 2, 2, stride=2), torch.zeros(1, 3, 5, 7))
+    assert work.flops == 2 * (3 * 2 * 4 * 35)
+    assert work.n_bytes == 4 * (3 * 35 + 2 * 4 * 35)
+
+
 def test_counting_leaves_no_hook_behind() -> None:
     network = UNet(n_channels=2, n_pools=1).network
     count_work(network, torch.zeros(1, 1, 8, 8))

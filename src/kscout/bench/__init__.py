@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kscout.bench.agreement import measure_agreement
+from kscout.bench.coils import measure_coils
 from kscout.bench.engine import (
     LARGEST_SIZE,
     PAPER,
@@ -65,6 +66,7 @@ def run_benchmarks(
             "copy_gb_per_s": ceilings.bytes_per_s / 1e9,
         },
         **{"yardstick_ratio": {}, "yardstick": {}, "parts": [], "batches": [], "agreement": []},
+        "coils": [],
     }
     for size in sizes:
         engine = Engine.build(size, n_slices, place, unet=unet)
@@ -73,6 +75,7 @@ def run_benchmarks(
         found["yardstick"][str(size)] = yardstick
         release(place)
         found["parts"] += measure_parts(engine, ceilings, at_least_s=at_least_s)
+        found["coils"] += measure_coils(size, place, unet, ceilings, at_least_s=at_least_s)
         found["batches"] += measure_batches(engine, horizon=horizon, q=Q)
         found["agreement"] += measure_agreement(size, 2 if quick else 4, place, unet)
     # A small batch on a CPU, the paper's on CUDA.

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+_COUNTED = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+
 
 class Work(NamedTuple):
     """What one image costs."""
@@ -51,13 +53,15 @@ def count_work(
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal flops, n_values
-        per_output = module.weight[0].numel() if isinstance(module.weight, Tensor) else 0
-        flops += 2.0 * per_output * output.numel()
+        per_value = module.weight[0].numel() if isinstance(module.weight, Tensor) else 0
+        # A transposed convolution multiplies each of its inputs by weights, others sum to outputs.
+        from_input = isinstance(module, nn.ConvTranspose2d)
+        flops += 2.0 * per_value * (inputs[0] if from_input else output).numel()
         n_values += inputs[0].numel() + output.numel()
         if isinstance(module, nn.Linear):
             n_values += module.weight.numel() / n_together
 
-    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    layers = [m for m in network.modules() if isinstance(m, _COUNTED)]
     hooks = [layer.register_forward_hook(count) for layer in layers]
     with torch.no_grad():
         network(image)

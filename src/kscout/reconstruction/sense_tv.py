@@ -23,7 +23,7 @@ from kscout.reconstruction.total_variation import (
     gradient_adjoint,
 )
 
-_N_INNER = 4
+N_INNER = 4
 """Conjugate gradients of each linear step; with the last image as the start, more gain nothing."""
 
 
@@ -54,7 +54,7 @@ def solve_with_coils(
     dual = torch.zeros_like(split)
     for _ in range(n_iterations):
         right = weighted + penalty * gradient_adjoint(split - dual)
-        image = conjugate_gradients(apply, right, start=image, n_iterations=_N_INNER)
+        image = conjugate_gradients(apply, right, start=image, n_iterations=N_INNER)
         relaxed = OVER_RELAXATION * gradient(image) + (1 - OVER_RELAXATION) * split
         reached = relaxed + dual
         dual = reached * (threshold / field_length(reached).clamp(min=threshold))
