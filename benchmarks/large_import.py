@@ -2,8 +2,8 @@
 
     python benchmarks/large_import.py --gigabytes 2
 
-Makes slices of 16 coils and 640 x 368, imports them as a user would, in a process of its own, writes
-large_import.json beside this file and removes all that it made. docs/raw.md quotes the record.
+Makes slices of 16 coils and 640 x 368, imports them as a user would, in a process of its own,
+writes large_import.json beside this file and removes all that it made. docs/raw.md quotes it.
 """
 
 import argparse
