@@ -79,7 +79,7 @@ def _measured(size: int, n_images: int, device: torch.device) -> Measurement:
 
 
 def _methods(size: int, device: torch.device, unet: UNet) -> Iterator[Method]:
-    shape = {"n_rows": size, "n_cols": size, "device": device}
+    shape: dict[str, Any] = {"n_rows": size, "n_cols": size, "device": device}
     sense, least = Sense(), SenseTotalVariation()
     n_inner = least.n_iterations * N_INNER
     total = TotalVariation()
