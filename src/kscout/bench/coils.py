@@ -83,15 +83,16 @@ def _methods(size: int, device: torch.device, unet: UNet) -> Iterator[Method]:
     sense, least = Sense(), SenseTotalVariation()
     n_inner = least.n_iterations * N_INNER
     total = TotalVariation()
-    for name, model, *counts in (
-        ("zero-filled", ZeroFilled(), 1),
-        ("zero-filled-weighted", WeightedZeroFilled(), 2),
+    for name, model, n_passes, n_transforms in (
+        ("zero-filled", ZeroFilled(), 1, 0),
+        ("zero-filled-weighted", WeightedZeroFilled(), 2, 0),
         # Four components of two fields are read and written in each iteration.
         ("total-variation", total, 8 * total.n_iterations, 2 * total.n_iterations),
         ("sense", sense, 2 + sense.n_iterations, sense.n_iterations),
         ("sense-tv", least, 2 + n_inner, n_inner),
     ):
-        yield Method(name, model.frozen(precision="auto", **shape), *counts)
+        frozen = model.frozen(precision="auto", **shape)
+        yield Method(name, frozen, n_passes, n_transforms)
     image = torch.zeros(1, 1, size, size, device=device)
     frozen = unet.frozen(precision="auto", **shape)
     yield Method("unet", frozen, 1, work=_convolutions(unet.network, image, frozen))
