@@ -16,7 +16,9 @@ from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.dense import columns_to_try, dense_loss
+from kscout.training.augmentation import mirrored
+from kscout.training.estimators.remembered import KEPT, Remembered
+from kscout.training.estimators.tried import columns_to_try, dense_loss
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policies, train_policy
 
@@ -109,9 +111,34 @@ def test_units_that_are_no_numbers_are_refused(tmp_path: Path, units: object) ->
         policies.load(path)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_what_is_learned_again_is_what_the_columns_gain(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    added, drawn = [], []
+    add, draw = Remembered.add, Remembered.draw
+    monkeypatch.setattr(Remembered, "add", lambda own, new: (added.append(new), add(own, new)))
+    monkeypatch.setattr(Remembered, "draw", lambda own, u: (drawn.append(len(u)), draw(own, u))[1])
+    config = config_of(n_repeats=2, n_repeated=5, precision="fp32")
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device=device)
+    slices = store.split("train")
+    n_batches = 2 * -(-len(slices) // 4)
+    assert len(added) == n_batches and drawn == [5] * 2 * n_batches
+    rows = {name: torch.cat([new[name] for new in added]).cpu() for name in KEPT}
+    assert len(rows["index"]) == 2 * len(slices) * 3
+    simulator = Simulator(
+        mirrored(slices.batch(rows["index"]), rows["uniforms"][:, 0] < 0.5), ZeroFilled()
+    )
+    state = simulator.start_from(rows["mask"])
+    gains = simulator.score_columns(state, rows["columns"]) - state.score[:, None]
+    units = torch.tensor(policies.load(run.path).gain_units)[rows["mask"].sum(dim=-1) - 2]
+    error = (rows["gains"] - gains / units[:, None]).masked_fill(~rows["is_valid"], 0)
+    assert error.abs().amax() < 1e-2 and rows["gains"].std() > 0.3
+
+
 @pytest.mark.slow
 def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
-    configs = [config_of(seed=seed, n_epochs=1) for seed in (3, 4)]
+    configs = [config_of(seed=seed, n_epochs=1, n_repeats=1, n_repeated=5) for seed in (3, 4)]
     outs = [tmp_path / "three", tmp_path / "four"]
     train_policies(configs, store, "zero-filled", outs, device="cpu")
     train_policy(configs[1], store, "zero-filled", tmp_path / "alone", device="cpu")
@@ -154,11 +181,15 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
         with pytest.raises(ConfigError, match=message):
             bad = config_of(policy, **changes)
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
-    with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
-        config_of(sizes=[16], completion="fixed")
+    for change in ({"completion": "fixed"}, {"n_repeats": 1}):
+        with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
+            config_of(sizes=[16], **change)
 
 
-VARIED = {"completion": "fixed", "horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3}
+VARIED = {
+    **{"completion": "fixed", "horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3},
+    **{"n_repeats": 2, "n_repeated": 5, "n_memory": 30},
+}
 
 
 @pytest.mark.slow

@@ -11,11 +11,16 @@ the first term a regression, the second minus the gain that the policy may expec
 acquisition goes on with the best column by score, at times with another one that was tried. A
 moving mean of the weights is what is validated and kept, and it takes the best column.
 
+With `training.n_repeats` each batch is followed by as many steps on labelled states of before,
+which cost one image each (`remembered`).
+
 Where `training.completion` says so, labels are not gains of the next column, but what it is worth
 at the end of the budget (`labels`).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, cast, final, runtime_checkable
 
 import torch
@@ -23,7 +28,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from kscout.acquisition.choose import column_log_probabilities, draw_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
 from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
@@ -34,9 +38,18 @@ from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask, start_mask
 from kscout.policies.views import View
 from kscout.training.augmentation import coarser, mirrored, zoomed
+from kscout.training.distributed import n_processes
 from kscout.training.estimators import PolicyTrainee
-from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.estimators.gradient import (
+    Batch,
+    Drawn,
+    Draws,
+    GeneratorFor,
+    GradientEstimator,
+)
 from kscout.training.estimators.labels import Completion, carried_on, mean_values
+from kscout.training.estimators.remembered import KEPT, Remembered, kept_of
+from kscout.training.estimators.tried import choice_of, columns_to_try, dense_loss
 from kscout.training.estimators.visited import (
     Rows,
     joined,
@@ -81,6 +94,9 @@ class Dense(GradientEstimator):
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
+        self.memories = [Remembered(_training(x.config).n_memory) for x in trainees]
+        self.visited: dict[tuple[int, int], list[Rows]] = {}
+        """What a batch labelled, by its first policy and its size. A CUDA graph writes in place."""
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Go on, or begin from the mean gains of a fixed order on some of the slices."""
@@ -90,6 +106,10 @@ class Dense(GradientEstimator):
             average.load_state_dict(state["average"])
             if "order" in state:
                 self._complete_by(state["order"])
+            if "memory" in state:
+                self.memories[number].add(
+                    {k: v.to(self.device) for k, v in state["memory"].items()}
+                )
         elif number == 0:
             self.gains, self.units = self._mean_gains()
         config = self.trainees[number].config
@@ -103,8 +123,9 @@ class Dense(GradientEstimator):
 
     def state(self, number: int) -> dict[str, Any]:
         order = {} if self.completion is None else {"order": self.completion.ranked.tolist()}
-        average = self.averages[number].state_dict()
-        return {"units": self.units.cpu(), "average": average, **order}
+        average, known = self.averages[number].state_dict(), self.memories[number].rows
+        memory = {"memory": {name: value.cpu() for name, value in known.items()}} if known else {}
+        return {"units": self.units.cpu(), "average": average, **order, **memory}
 
     def evaluated(self, number: int) -> Policy:
         return cast(Policy, self.averages[number].module)
@@ -115,7 +136,10 @@ class Dense(GradientEstimator):
         shape = (n_slices, config.acquisition.horizon)
         tried = torch.rand(*shape, _training(config).n_random, generator=generator("tried"))
         followed = torch.rand(*shape, 2, generator=generator("followed"))
-        return Draws([tried, followed, torch.rand(n_slices, 4, generator=generator("varied"))])
+        varied = torch.rand(n_slices, 4, generator=generator("varied"))
+        repeats = (_training(config).n_repeats, _training(config).n_repeated)
+        recalled = torch.rand(n_batches, *repeats, generator=generator("recalled"))
+        return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
     def n_tried(self, config: PolicyConfig) -> int:
         """Return those tried, and with a completion the end without them and the column taken."""
@@ -129,7 +153,10 @@ class Dense(GradientEstimator):
 
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
         """Return slices of which some are mirrored, magnified or reduced."""
-        training, uniforms = _training(self.trainees[0].config), per_slice[2]
+        return self._varied(batch, per_slice[2])
+
+    def _varied(self, batch: SliceBatch, uniforms: Float[Tensor, "slice 4"]) -> SliceBatch:
+        training = _training(self.trainees[0].config)
         if training.flips:
             batch = mirrored(batch, uniforms[:, 0] < 0.5)
         if training.zoom > 1:
@@ -144,15 +171,71 @@ class Dense(GradientEstimator):
         fall = 1 - done / (training.n_epochs * self.n_steps)
         return rise * fall * learning_rate_at(training, epoch)
 
-    def step_taken(self) -> None:
-        """Move the mean weights."""
+    def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
+        """Move the mean weights, and take the steps on remembered states."""
+        self._move_means()
+        for number in range(_training(self.trainees[0].config).n_repeats):
+            if number == 0:
+                self._remember(drawn, step)
+            for group in self.groups:
+                pairs = zip(self.memories[group], drawn[group], strict=True)
+                again = [own.draw(one.draws.per_batch[0][step, number]) for own, one in pairs]
+                rows = {name: torch.cat([own[name] for own in again]) for name in KEPT}
+                slices = self.slices.batch(rows["index"].to(self.slices.index_device))
+                inputs = [*slices.tensors(), *(rows[name] for name in KEPT)]
+                self.passed("repeat", partial(self._again, group), group, inputs)
+            for trainee in self.trainees:
+                trainee.optimizer.step()
+            self._move_means()
+
+    def _move_means(self) -> None:
         for trainee, average in zip(self.trainees, self.averages, strict=True):
             average.update_parameters(trainee.module)
+
+    def _remember(self, drawn: Sequence[Drawn], step: int) -> None:
+        """Keep what the last batch labelled."""
+        size = self.trainees[0].config.training.batch_size
+        n_slices = len(drawn[0].order[step * size : (step + 1) * size])
+        for group in self.groups:
+            own = self.memories[group]
+            steps = self.visited[group.start, n_slices * len(own)]
+            for number, memory in enumerate(own):
+                memory.add(kept_of([part_of(rows, number, len(own)) for rows in steps]))
+
+    def _again(self, group: slice, inputs: Sequence[Tensor]) -> Float[Tensor, " policy"]:
+        """Add the gradients of remembered states, given as plain tensors, as a graph needs it."""
+        data, rows = inputs[: -len(KEPT)], dict(zip(KEPT, inputs[-len(KEPT) :], strict=True))
+        views, config = self.views[group], self.trainees[0].config
+        training = _training(config)
+        for view in views:
+            view.refresh()
+        how = {"protocol": training.protocol, "metric": training.metric}
+        batch = self._varied(SliceBatch(*data), rows["uniforms"])
+        simulator = Simulator(batch, self.reconstructor, **how)
+        with torch.no_grad():
+            first = start_mask(config.acquisition.start, rows["mask"].shape, self.device)
+            # No map is found in a column that was not measured.
+            maps = simulator.calibrate(first & rows["mask"])
+            state = simulator.start_from(rows["mask"], maps=maps)
+            seen = replace(observe(views, simulator, state, rows["n_left"]), step=rows["step"])
+        labels = {name: rows[name] for name in ("columns", "gains", "is_valid")}
+        self._learn(views, group.start, [rows_of(seen, **labels)], training)
+        return state.score.view(len(views), -1).mean(dim=-1)
+
+    def _learn(
+        self, views: Sequence[View], first: int, steps: Sequence[Rows], training: DenseTraining
+    ) -> None:
+        """Add the gradients of labelled states to the policies that they are divided among."""
+        for number, view in enumerate(views):
+            own = [part_of(rows, number, len(views)) for rows in steps]
+            _add_gradients(view, own, training.gain_weight)
+            parameters = self.trainees[first + number].module.parameters()
+            torch.nn.utils.clip_grad_norm_(parameters, training.clip)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         draws, follow = (x.transpose(0, 1).contiguous() for x in batch.per_slice[:2])
         training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
-        simulator, n_policies = batch.simulator, len(batch.policies)
+        simulator = batch.simulator
         state, n_most = self._start(batch)
         steps: list[Rows] = []
         with torch.no_grad():
@@ -163,18 +246,19 @@ class Dense(GradientEstimator):
                 scores = score(batch.policies, seen).float()
                 columns = columns_to_try(scores, blocked, draws[step], training.n_best)
                 is_valid = ~blocked.gather(-1, columns)
-                choice = _choice(follow[step], is_valid, training)
+                choice = choice_of(follow[step], is_valid, training)
                 row = self._row(state.mask)
                 worth, state = self._tried(simulator, state, columns, choice, n_left)
                 gains = worth / self.units[row][:, None]
                 # Columns that stand in where too few are left to try do not count.
-                steps.append(rows_of(seen, columns=columns, gains=gains, is_valid=is_valid))
-        for number, view in enumerate(batch.policies):
-            own = [part_of(rows, number, n_policies) for rows in steps]
-            _add_gradients(view, own, training.gain_weight)
-            trainee = self.trainees[batch.first + number]
-            torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), training.clip)
-        return state.score.view(n_policies, -1).mean(dim=-1)
+                labels = {"columns": columns, "gains": gains, "is_valid": is_valid}
+                steps.append(rows_of(replace(seen, n_left=n_left), **labels))
+        if training.n_repeats:
+            slices = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
+            labelled = [{name: {**rows, **slices}[name] for name in KEPT} for rows in steps]
+            self.visited[batch.first, len(simulator.batch)] = labelled
+        self._learn(batch.policies, batch.first, steps, training)
+        return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
     def _start(self, batch: Batch) -> tuple[State, Int[Tensor, " slice"]]:
         """Return where acquisitions start, and how many columns each may acquire."""
@@ -246,7 +330,12 @@ class Dense(GradientEstimator):
 
 
 def _check_varied(training: DenseTraining, policy: Policy, slices: SliceSet) -> None:
-    """Refuse to vary what cannot be."""
+    """Refuse to vary what cannot be, and to repeat where processes share the slices."""
+    if training.n_repeats and n_processes() > 1:
+        raise ConfigError(
+            f"training.n_repeats is {training.n_repeats}, and {n_processes()} processes learn "
+            "together, whose memories would differ; train in one process, or set it to 0"
+        )
     for name, is_used in (("zoom", training.zoom > 1), ("sizes", bool(training.sizes))):
         if is_used and slices.kind != IMAGES.name:
             raise ConfigError(
@@ -262,63 +351,6 @@ def _check_varied(training: DenseTraining, policy: Policy, slices: SliceSet) -> 
             f"training.sizes {list(training.sizes)} go beyond the {slices.n_cols} columns of the "
             "store; make one of larger images"
         )
-
-
-def dense_loss(
-    scores: Float[Tensor, "state candidate"],
-    gains: Float[Tensor, "state candidate"],
-    is_valid: Bool[Tensor, "state candidate"],
-    gain_weight: float,
-) -> Float[Tensor, " state"]:
-    """Return each state's loss.
-
-    Args:
-        scores: of the columns that were tried.
-        gains: what they gained, in the units of the scores.
-        is_valid: False for columns that do not count.
-        gain_weight: w, the weight of the expected gain.
-    """
-    counts = is_valid.sum(dim=-1)
-    errors = (scores - gains).square().masked_fill(~is_valid, 0.0).sum(dim=-1) / counts
-    chances = scores.masked_fill(~is_valid, -torch.inf).softmax(dim=-1)
-    return errors - gain_weight * (chances * gains.masked_fill(~is_valid, 0.0)).sum(dim=-1)
-
-
-def columns_to_try(
-    scores: Float[Tensor, "state col"],
-    blocked: Bool[Tensor, "state col"],
-    uniforms: Float[Tensor, "state draw"],
-    n_best: int,
-) -> Int[Tensor, "state candidate"]:
-    """Return the columns with the highest scores, best first, then some of the others at random.
-
-    Where too few are left, blocked ones stand in, or one is drawn again.
-
-    Args:
-        scores: what the policy expects.
-        blocked: columns that may not be chosen.
-        uniforms: numbers in [0, 1) that decide the draws, which may repeat a column.
-        n_best: how many of the best.
-    """
-    n_best = min(n_best, scores.shape[1])
-    best = scores.masked_fill(blocked, -torch.inf).topk(n_best, dim=-1).indices
-    rest = column_log_probabilities(torch.zeros_like(scores), blocked.scatter(-1, best, True))
-    return torch.cat([best, draw_columns(rest, uniforms)], dim=-1)
-
-
-def _choice(
-    uniforms: Float[Tensor, "state 2"],
-    is_valid: Bool[Tensor, "state candidate"],
-    training: DenseTraining,
-) -> Int[Tensor, " state"]:
-    """Return which tried column to go on with: the best, another of the best, or any."""
-    which, place = uniforms.unbind(dim=-1)
-    n_tried = is_valid.shape[1]
-    n_best = min(training.n_best, n_tried)
-    other = torch.where(which < training.explore_any, place * n_tried, place * n_best).long()
-    explores = which < training.explore_any + training.explore_best
-    choice = torch.where(explores, other, torch.zeros_like(other))
-    return torch.where(is_valid.gather(-1, choice[:, None])[:, 0], choice, torch.zeros_like(choice))
 
 
 def _add_gradients(view: View, steps: Sequence[Rows], gain_weight: float) -> None:

@@ -25,7 +25,7 @@ from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import EpochResult, Estimator, OnStep
-from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.gradients import Backward, EagerGradients, GraphedGradients
 
 GeneratorFor = Callable[[str], torch.Generator]
 """From what numbers are for ("actions") to the generator that draws them."""
@@ -106,8 +106,13 @@ class GradientEstimator(Estimator, ABC):
         """Return the learning rate of an optimizer step, counted from 0 within its epoch."""
         return learning_rate_at(training, epoch)
 
-    def step_taken(self) -> None:
-        """Do what follows every optimizer step: nothing, where weights are all there is."""
+    def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
+        """Do what follows the optimizer step of a batch: nothing, where weights are all there is.
+
+        Args:
+            drawn: of each policy, for the whole epoch.
+            step: number of the batch in its epoch.
+        """
 
     @final
     @property
@@ -140,7 +145,7 @@ class GradientEstimator(Estimator, ABC):
                 for group in trainee.optimizer.param_groups:
                     group["lr"] = self.step_size(trainee.config.training, epoch, step)
                 trainee.optimizer.step()
-            self.step_taken()
+            self.step_taken(drawn, step)
             on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
         means = (sum_over_processes(total) / len(self.slices)).tolist()
         n_decisions = len(self.slices) * self.trainees[0].config.acquisition.horizon
@@ -174,7 +179,7 @@ class GradientEstimator(Estimator, ABC):
         n_whole, n_mine = len(drawn[0].order[whole]), len(share(drawn[0].order[whole]))
         scores = torch.zeros(len(drawn), device=self.device)
         if n_mine:
-            found = [self._run(group, drawn[group], whole, step) for group in self._groups]
+            found = [self._run(group, drawn[group], whole, step) for group in self.groups]
             scores = torch.cat(found) * n_mine
         else:
             for trainee in self.trainees:
@@ -188,12 +193,12 @@ class GradientEstimator(Estimator, ABC):
         return [p for trainee in self.trainees[group] for p in trainee.module.parameters()]
 
     @cached_property
-    def graphs(self) -> dict[torch.Size, GraphedGradients]:
+    def graphs(self) -> dict[tuple[str, torch.Size], GraphedGradients]:
         """Batches as CUDA graphs, made when a size is first met."""
         return {}
 
     @cached_property
-    def _groups(self) -> list[slice]:
+    def groups(self) -> list[slice]:
         """Return the policies whose images are reconstructed together."""
         n_policies = len(self.trainees)
         # A CPU gains nothing by more images at once, and its caches hold what one policy needs.
@@ -217,6 +222,20 @@ class GradientEstimator(Estimator, ABC):
         ]
         inputs = [*batch.tensors(), *per_slice, *per_batch]
         backward = partial(self._backward, group, len(per_slice))
+        return self.passed("batch", backward, group, inputs)
+
+    @final
+    def passed(
+        self, what: str, backward: Backward, group: slice, inputs: Sequence[Tensor]
+    ) -> Float[Tensor, " policy"]:
+        """Leave gradients in some of the policies, on CUDA by a graph wherever one can hold them.
+
+        Args:
+            what: tells apart what is computed from inputs of one size.
+            backward: adds the gradients.
+            group: the policies.
+            inputs: what they are computed from, k-space first.
+        """
         config = self.trainees[0].config
         # A metric from outside may wait for the device, which no graph can; groups of columns have
         # no kernel whose work a graph would hold.
@@ -224,10 +243,10 @@ class GradientEstimator(Estimator, ABC):
         is_plain |= self.reconstructor.waits_for_device or config.acquisition.group > 1
         if is_plain or self.device.type != "cuda":
             return EagerGradients(backward, self.parameters(group))(inputs)
-        size = batch.kspace.shape
-        if size not in self.graphs:
-            self.graphs[size] = GraphedGradients(backward, self.parameters(group), inputs)
-        return self.graphs[size](inputs)
+        key = (what, inputs[0].shape)
+        if key not in self.graphs:
+            self.graphs[key] = GraphedGradients(backward, self.parameters(group), inputs)
+        return self.graphs[key](inputs)
 
     def _backward(
         self, group: slice, n_per_slice: int, inputs: Sequence[Tensor]

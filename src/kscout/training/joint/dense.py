@@ -60,7 +60,7 @@ class DenseGains(Sampler):
         n_steps = training.n_sampler_updates
         rate = warmed_rate(training.sampler_rate, number, n_steps, training.n_warm)
         take_step(self.material.optimizer, rate)
-        estimator.step_taken()
+        estimator.step_taken([self.drawn[1]], step)
         return summed[0] / min(n_slices, training.sampler_batch)
 
     def state(self) -> dict[str, Any]:

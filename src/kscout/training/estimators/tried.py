@@ -1,0 +1,65 @@
+"""Columns that are tried at a state, and what a policy learns from their gains."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.choose import column_log_probabilities, draw_columns
+from kscout.config import DenseTraining
+
+
+def columns_to_try(
+    scores: Float[Tensor, "state col"],
+    blocked: Bool[Tensor, "state col"],
+    uniforms: Float[Tensor, "state draw"],
+    n_best: int,
+) -> Int[Tensor, "state candidate"]:
+    """Return the columns with the highest scores, best first, then some of the others at random.
+
+    Where too few are left, blocked ones stand in, or one is drawn again.
+
+    Args:
+        scores: what the policy expects.
+        blocked: columns that may not be chosen.
+        uniforms: numbers in [0, 1) that decide the draws, which may repeat a column.
+        n_best: how many of the best.
+    """
+    n_best = min(n_best, scores.shape[1])
+    best = scores.masked_fill(blocked, -torch.inf).topk(n_best, dim=-1).indices
+    rest = column_log_probabilities(torch.zeros_like(scores), blocked.scatter(-1, best, True))
+    return torch.cat([best, draw_columns(rest, uniforms)], dim=-1)
+
+
+def choice_of(
+    uniforms: Float[Tensor, "state 2"],
+    is_valid: Bool[Tensor, "state candidate"],
+    training: DenseTraining,
+) -> Int[Tensor, " state"]:
+    """Return which tried column to go on with: the best, another of the best, or any."""
+    which, place = uniforms.unbind(dim=-1)
+    n_tried = is_valid.shape[1]
+    n_best = min(training.n_best, n_tried)
+    other = torch.where(which < training.explore_any, place * n_tried, place * n_best).long()
+    explores = which < training.explore_any + training.explore_best
+    choice = torch.where(explores, other, torch.zeros_like(other))
+    return torch.where(is_valid.gather(-1, choice[:, None])[:, 0], choice, torch.zeros_like(choice))
+
+
+def dense_loss(
+    scores: Float[Tensor, "state candidate"],
+    gains: Float[Tensor, "state candidate"],
+    is_valid: Bool[Tensor, "state candidate"],
+    gain_weight: float,
+) -> Float[Tensor, " state"]:
+    """Return each state's loss.
+
+    Args:
+        scores: of the columns that were tried.
+        gains: what they gained, in the units of the scores.
+        is_valid: False for columns that do not count.
+        gain_weight: w, the weight of the expected gain.
+    """
+    counts = is_valid.sum(dim=-1)
+    errors = (scores - gains).square().masked_fill(~is_valid, 0.0).sum(dim=-1) / counts
+    chances = scores.masked_fill(~is_valid, -torch.inf).softmax(dim=-1)
+    return errors - gain_weight * (chances * gains.masked_fill(~is_valid, 0.0)).sum(dim=-1)
