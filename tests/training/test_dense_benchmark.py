@@ -121,3 +121,16 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
     assert "| +.0250 (-.0100 to .0500) | +.0100 | - |" in records.heads(tmp_path)
     assert records.unseen(tmp_path).count("b.nii") == 2 and "a.nii" not in records.unseen(tmp_path)
     assert "| b.nii | cut | 5 | .7000 | -.0200 |" in records.unseen(tmp_path)
+
+
+def test_speed_counts_every_column_tried(dense: ModuleType, tmp_path: Path) -> None:
+    speed = importlib.import_module("dense_speed")
+    blob_store(tmp_path / "store", n_rows=16, n_cols=16, n_train=11)
+    words = ["--data", str(tmp_path / "store"), "--reconstructor", "zero-filled", "--device", "cpu"]
+    words += [word for change in TINY for word in ("--set", change)]
+    words += ["--set", "training.batch_size=1", "--set", "training.n_epochs=5"]
+    speed.main([*words, "--record", str(tmp_path / "record.json")])
+    (found,) = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["trainings"]
+    # One slice, two steps, four columns at each.
+    assert found["columns_per_s"] * found["step_ms"] == pytest.approx(1e3 * 8)
+    assert "| 1 |" in speed.table(tmp_path / "record.json")

@@ -209,9 +209,12 @@ class Dense(GradientEstimator):
         training = _training(config)
         for view in views:
             view.refresh()
-        how = {"protocol": training.protocol, "metric": training.metric}
-        batch = self._varied(SliceBatch(*data), rows["uniforms"])
-        simulator = Simulator(batch, self.reconstructor, **how)
+        simulator = Simulator(
+            self._varied(SliceBatch(*data), rows["uniforms"]),
+            self.reconstructor,
+            protocol=training.protocol,
+            metric=training.metric,
+        )
         with torch.no_grad():
             first = start_mask(config.acquisition.start, rows["mask"].shape, self.device)
             # No map is found in a column that was not measured.
