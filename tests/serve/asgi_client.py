@@ -57,9 +57,10 @@ async def requested(
     path: str,
     body: bytes = b"",
     headers: Headers | None = None,
+    leaves: bool = False,
     **told: Any,
 ) -> Reply:
-    """Send one request, its body in two parts, and return the answer."""
+    """Send one request, its body in two parts, and return the answer; or leave before it comes."""
     half = len(body) // 2
     parts = [
         {"type": "http.request", "body": body[:half], "more_body": True},
@@ -68,6 +69,8 @@ async def requested(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
+        if not parts and not leaves:
+            await asyncio.Event().wait()
         return parts.pop(0) if parts else {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:

@@ -1,9 +1,11 @@
 """The page's questions are answered from the simulator; files and messages are not trusted."""
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,17 @@ from test_app import desk_of
 from kscout.acquisition import Simulator
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, DataError
 from kscout.evaluation.contenders import Sizes, resolve
 from kscout.evaluation.watching import Watching
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app
 from kscout.serve.desk import Limits
 from kscout.serve.guard import LOOPBACK, Guard
+from kscout.serve.page import routes as routes_module
 from kscout.serve.page import shelf as shelf_module
 from kscout.serve.page import stage as stage_module
-from kscout.serve.page.stage import Asked, Shown, Stage
+from kscout.serve.page.stage import Asked, GoneError, Shown, Stage
 
 ASKED: dict[str, Any] = {
     **{"source": "test", "slice": 3, "reconstruction": "zero-filled", "n_initial": 4},
@@ -121,7 +124,7 @@ def test_k_space_of_coils_is_acquired_too(tmp_path: Path) -> None:
     stage = make_stage(tmp_path / "coils")
     asked = {**ASKED, "slice": 0, "n_initial": 8, "own": (0,), "policies": ("center-out",)}
     for name in ("zero-filled", "zero-filled-weighted"):
-        found = stage.acquired(Asked(**{**asked, "reconstruction": name}))
+        found = stage.acquired(Asked(**{**asked, "reconstruction": name}), Event())
         assert len(found.policies) == 2 and found.target.shape == (N_ROWS, N_COLS)
 
 
@@ -157,6 +160,54 @@ def test_what_cannot_be_shown_is_told_in_a_sentence(client: Client, path: str, n
     assert found.status == 400 and found.json()["error"]
     unknown = client.post(f"{PLACE}/{path}", {**ASKED, "path": "/etc/passwd"})
     assert unknown.status == 422 and client.post(f"{PLACE}/{path}", []).status == 422
+
+
+def test_what_nobody_waits_for_ends_before_its_next_step(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, n_steps = Event(), 0
+    usual = Watching._chosen
+
+    def chosen(*given: Any) -> Any:
+        nonlocal n_steps
+        n_steps += 1
+        gone.set()
+        return usual(*given)
+
+    monkeypatch.setattr(Watching, "_chosen", chosen)
+    given = {**ASKED, "policies": ("oracle",), "n_initial": 5, "own": ()}
+    with pytest.raises(GoneError):
+        stage.acquired(Asked(**given), gone)
+    assert n_steps == 1
+
+
+def test_a_client_that_leaves_is_noticed(
+    client: Client, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes_module, "_LOOK_S", 0.01)
+    seen: list[bool] = []
+
+    def acquired(_: Asked, gone: Event) -> None:
+        seen.append(gone.wait(timeout=600))
+        raise GoneError("nobody waits")
+
+    monkeypatch.setattr(stage, "acquired", acquired)
+    body = json.dumps(ASKED).encode()
+    leaving = requested(client.app, "POST", f"{PLACE}/acquisitions", body, leaves=True)
+    assert client.runner.run(leaving).status == 400 and seen == [True]
+
+
+def test_values_that_are_no_numbers_are_told(tmp_path: Path) -> None:
+    store = write_store(tmp_path)
+    stage = make_stage(store)
+    file = next(store.glob("*test*.npy"))
+    images = np.load(file, mmap_mode="r+")
+    images[3, 2, 2] = np.nan
+    images.flush()
+    given = {**ASKED, "policies": ("center-out",), "own": (0,)}
+    for answer in (stage.acquired, stage.judged):
+        with pytest.raises(DataError, match="NaN or infinite"):
+            answer(Asked(**given), Event())
 
 
 def test_requests_that_pile_up_are_refused(
@@ -270,7 +321,7 @@ def test_the_documents_tell_the_limits_of_the_page() -> None:
     assert f"at most {Limits().n_bytes // 2**20} MiB" in text
     words = {4: "four", 8: "eight"}
     assert f"which keeps {words[shelf_module._N_DROPPED]}" in " ".join(text.split())
-    assert f"{words[stage_module._N_WAITING]} may wait" in text
+    assert f"{words[stage_module._N_WAITING]} at most are taken on" in text
 
 
 def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:

@@ -1,6 +1,6 @@
 """One slice acquired step by step while somebody watches, perhaps choosing columns themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -14,7 +14,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.state import State
 from kscout.core import Policy, SliceBatch
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, DataError
 from kscout.evaluation.acquisitions import PolicySteps
 from kscout.evaluation.contenders import Contender
 from kscout.physics.sampling import start_mask
@@ -56,10 +56,19 @@ class Watching:
         simulator: of a batch of one slice.
         n_initial: central columns measured at the start.
         horizon: columns to acquire.
+        before_step: called before every step; what it raises ends the acquisition.
     """
 
-    def __init__(self, simulator: Simulator, *, n_initial: int, horizon: int) -> None:
+    def __init__(
+        self,
+        simulator: Simulator,
+        *,
+        n_initial: int,
+        horizon: int,
+        before_step: Callable[[], None] = lambda: None,
+    ) -> None:
         self.simulator, self.n_initial, self.horizon = simulator, n_initial, horizon
+        self.before_step = before_step
 
     @property
     def start_columns(self) -> tuple[int, ...]:
@@ -74,6 +83,7 @@ class Watching:
         state = simulator.start(self.n_initial)
         states, columns, ratings = [state], list[int](), list[UInt8[np.ndarray, " col"]]()
         for step in range(self.horizon):
+            self.before_step()
             chosen, rated = self._chosen(contender, policy, state, step)
             columns.append(int(chosen))
             ratings.append(rated)
@@ -99,6 +109,7 @@ class Watching:
             )
         states = [self.simulator.start(self.n_initial)]
         for column in columns:
+            self.before_step()
             blocked = self.simulator.blocked(states[-1])[0]
             if not 0 <= column < len(blocked) or blocked[column]:
                 raise ConfigError(
@@ -118,7 +129,9 @@ class Watching:
             others: asked at the state before the last one.
         """
         state, step = self.states(columns)[-2], len(columns) - 1
+        self.before_step()
         every = self.simulator.score_every_column(state)[0]
+        _check_finite(every[~self.simulator.blocked(state)[0]])
         taken = [(name, columns[-1])]
         for one in others:
             chosen, _ = self._chosen(one, self._ready(one), state, step)
@@ -156,8 +169,17 @@ class Watching:
     ) -> PolicySteps:
         images = torch.cat([self.simulator.images(state) for state in states])
         ssim = torch.cat([state.score for state in states])
+        _check_finite(ssim)
         arrays = images.float().cpu().numpy(), ssim.float().cpu().numpy()
         return PolicySteps(name, *arrays, tuple(columns), is_oracle, ratings)
+
+
+def _check_finite(scores: Float[Tensor, " score"]) -> None:
+    if not scores.isfinite().all():
+        raise DataError(
+            "the slice, or what is reconstructed of it, has pixels that are NaN or infinite; "
+            "choose another slice or reconstruction"
+        )
 
 
 def _rated(

@@ -90,6 +90,8 @@ def make_app(
         async with beside or nullcontext():
             on_ready()
             yield
+            if stage is not None:
+                stage.close()
         await run_in_threadpool(desk.shut)
 
     counts = desk.counts

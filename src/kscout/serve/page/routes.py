@@ -1,7 +1,11 @@
 """What the page asks of the service, and the pages themselves."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from functools import partial
+from threading import Event
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
@@ -25,7 +29,11 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
+_LOOK_S = 0.2
+"""How often it is looked whether somebody still waits for an answer."""
 _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
+
+_T = TypeVar("_T")
 
 
 class OutsideError(KScoutError):
@@ -95,22 +103,41 @@ def _add_answers(app: FastAPI, stage: Stage) -> None:
         return (await run_in_threadpool(stage.shelf.drop, content, name)).table()
 
     @app.post("/page/data/acquisitions")
-    def acquire(wanted: Wanted) -> dict[str, Any]:
+    async def acquire(request: Request, wanted: Wanted) -> dict[str, Any]:
         """Acquire a slice with the truth at hand; answer the player's HTML."""
-        acquisition = stage.acquired(wanted.asked())
-        colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
-        html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
-        return {"html": html, "title": acquisition.title}
+
+        def work(gone: Event) -> dict[str, Any]:
+            acquisition = stage.acquired(wanted.asked(), gone)
+            colors = {one: n for n, one in enumerate(wanted.policies, start=1)} | {YOU: 3}
+            html = acquisition_player(acquisition, colors=colors, n_bytes=None, is_steered=True)
+            return {"html": html, "title": acquisition.title}
+
+        return await _while_awaited(request, work)
 
     @app.post("/page/data/verdicts")
-    def judge(wanted: Wanted) -> dict[str, Any]:
+    async def judge(request: Request, wanted: Wanted) -> dict[str, Any]:
         """Compare the last column of one's own with what policies and the truth would take."""
-        return asdict(stage.judged(wanted.asked()))
+        return asdict(await _while_awaited(request, partial(stage.judged, wanted.asked())))
 
     @app.post("/page/data/pictures", response_class=Response)
-    def picture(wanted: Wanted) -> Response:
+    async def picture(request: Request, wanted: Wanted) -> Response:
         """Draw what `acquisitions` computes: one step as PNG, or all as GIF."""
-        acquisition = stage.acquired(wanted.asked())
-        if wanted.frame is None:
-            return Response(moving_picture(acquisition), media_type="image/gif")
-        return Response(still_picture(acquisition, wanted.frame), media_type="image/png")
+
+        def work(gone: Event) -> Response:
+            acquisition = stage.acquired(wanted.asked(), gone)
+            if wanted.frame is None:
+                return Response(moving_picture(acquisition), media_type="image/gif")
+            return Response(still_picture(acquisition, wanted.frame), media_type="image/png")
+
+        return await _while_awaited(request, work)
+
+
+async def _while_awaited(request: Request, work: Callable[[Event], _T]) -> _T:
+    """Compute an answer in a thread, which is told where nobody waits for it any more."""
+    gone = Event()
+    computing = asyncio.ensure_future(run_in_threadpool(work, gone))
+    while not computing.done():
+        await asyncio.wait([computing], timeout=_LOOK_S)
+        if not computing.done() and await request.is_disconnected():
+            gone.set()
+    return computing.result()

@@ -14,7 +14,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError, DataError
+from kscout.errors import ConfigError, DataError, RunError
 from kscout.evaluation.acquisitions import Acquisition, PolicySteps
 from kscout.evaluation.contenders import Contender, Sizes
 from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, check_start
@@ -66,9 +66,16 @@ class Asked:
             raise ConfigError("the page shows one policy or two different ones; choose such")
 
 
+class GoneError(RunError):
+    """Nobody waits for the answer any more."""
+
+
 @final
 class Stage:
     """Acquires the slices of the page, one request at a time.
+
+    Every request comes with an event that is set where nobody waits for its answer any more; it
+    then ends before its next step.
 
     Args:
         shown: what is offered.
@@ -79,6 +86,7 @@ class Stage:
         self.models = Models(shown.reconstructors, shown.policies, device=device)
         self.shelf = Shelf(shown.data, self.models.size)
         self._remembered: OrderedDict[Asked, PolicySteps] = OrderedDict()
+        self._is_closed = False
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
 
     def choices(self) -> dict[str, Any]:
@@ -94,11 +102,11 @@ class Stage:
             "n_steps": n_steps,
         }
 
-    def acquired(self, asked: Asked) -> Acquisition:
+    def acquired(self, asked: Asked, gone: threading.Event) -> Acquisition:
         """Return a slice acquired by the policies, and by whoever took columns."""
         with self._turn():
             slices = self._slice(asked)
-            watching = self._watching(asked, slices)
+            watching = self._watching(asked, slices, gone)
             steps = []
             for name in asked.policies:
                 contender = self._contender(name, asked, slices)
@@ -115,7 +123,7 @@ class Stage:
                 kspace=drawn_kspace(batch),
             )
 
-    def judged(self, asked: Asked) -> Verdict:
+    def judged(self, asked: Asked, gone: threading.Event) -> Verdict:
         """Return how the last column of one's own compares with what others would have taken."""
         if not asked.own:
             raise ConfigError("no column of your own is there to judge; take one")
@@ -123,7 +131,11 @@ class Stage:
             slices = self._slice(asked)
             names = dict.fromkeys((*asked.policies, self.models.fixed))
             others = [self._contender(name, asked, slices) for name in names if name != "oracle"]
-            return self._watching(asked, slices).judge(YOU, asked.own, others)
+            return self._watching(asked, slices, gone).judge(YOU, asked.own, others)
+
+    def close(self) -> None:
+        """End what is being computed, before its next step."""
+        self._is_closed = True
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -151,7 +163,12 @@ class Stage:
         check_fits(found.policy, slices, _plan(asked))
         return found
 
-    def _watching(self, asked: Asked, slices: SliceSet) -> Watching:
+    def _watching(self, asked: Asked, slices: SliceSet, gone: threading.Event) -> Watching:
+        def before_step() -> None:
+            if gone.is_set() or self._is_closed:
+                raise GoneError("nobody waits for this answer any more")
+
+        before_step()
         _, n_rows, n_cols = slices.shape
         reconstructor = self.models.reconstructor(asked.reconstruction, n_rows, n_cols)
         check_start(slices, reconstructor, _plan(asked))
@@ -159,7 +176,8 @@ class Stage:
         own: Protocol = reconstructor.protocol or slices.contents.kind.protocol
         protocol: Protocol = "blind" if slices.kind == "kspace" else own
         simulator = Simulator(batch, reconstructor, protocol=protocol)
-        return Watching(simulator, n_initial=asked.n_initial, horizon=asked.n_steps)
+        given = {"n_initial": asked.n_initial, "horizon": asked.n_steps}
+        return Watching(simulator, **given, before_step=before_step)
 
     def _run(self, asked: Asked, contender: Contender, watching: Watching) -> PolicySteps:
         """Let a policy acquire, or remember how it did."""

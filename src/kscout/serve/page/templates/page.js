@@ -9,8 +9,7 @@
   let choices = null;
   let player = null;
   let step = 0;
-  let wanted = 0;
-  let shown = 0;
+  let asking = null;
 
   const say = (words, bad = false) => {
     by("status").textContent = words;
@@ -19,6 +18,11 @@
   const ask = async (path, options) => {
     const answer = await fetch(`page/data/${path}`, options);
     if (answer.ok) return answer;
+    if (answer.status === 429) {
+      // Others are computing, or what was abandoned has not ended yet.
+      await new Promise((done) => setTimeout(done, 400));
+      return ask(path, options);
+    }
     const told = await answer.json().catch(() => ({}));
     throw new Error(told.error || `the service answered ${answer.status}`);
   };
@@ -126,29 +130,28 @@
     by("actions").hidden = false;
     say(`${answer.title}, ${state.reconstruction}`);
   };
+  const answered = async (signal) => {
+    say("Computing…");
+    if (!state.source) throw new Error("There are no slices yet; drop a file.");
+    const message = { ...asJson(state), signal };
+    const answer = await (await ask("acquisitions", message)).json();
+    showVerdict(null);
+    show(answer, step);
+    if (!state.own.length) return;
+    say("Comparing with every other column…");
+    showVerdict(await (await ask("verdicts", message)).json());
+  };
   const update = async () => {
-    wanted += 1;
-    writeAddress();
-    // One question at a time: whatever was chosen while it was answered is asked next, once.
-    if (stage.dataset.asking) return;
-    stage.dataset.asking = "yes";
+    // What was chosen before is abandoned: the service notices, and computes no further.
+    if (asking) asking.abort();
+    const own = asking = new AbortController();
     stage.setAttribute("aria-busy", "true");
-    while (shown < wanted) {
-      const number = wanted;
-      say("Computing…");
-      try {
-        if (!state.source) throw new Error("There are no slices yet; drop a file.");
-        const answer = await ask("acquisitions", asJson(state));
-        show(await answer.json(), step);
-        showVerdict(null);
-        if (state.own.length && number === wanted) {
-          say("Comparing with every other column…");
-          showVerdict(await (await ask("verdicts", asJson(state))).json());
-        }
-      } catch (error) { say(error.message, true); }
-      shown = number;
-    }
-    delete stage.dataset.asking;
+    writeAddress();
+    try {
+      await answered(own.signal);
+    } catch (error) { if (asking === own) say(error.message, true); }
+    if (asking !== own) return;
+    asking = null;
     stage.setAttribute("aria-busy", "false");
   };
 
