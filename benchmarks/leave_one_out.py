@@ -102,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--volumes", default="400,16,40")
     parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     wanted = parser.parse_args(arguments)
@@ -112,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
         given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
         words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
+        words += [word for change in wanted.set for word in ("--set", change)]
         dense.main([*words, "--out", str(wanted.out)])
         run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed0"
         for file in (head, *wanted.plain):

@@ -9,13 +9,19 @@ from torch import Tensor
 
 from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError
-from kscout.evaluation.overlooked import shares_by_column, tally_policy, tally_states
+from kscout.evaluation.overlooked import (
+    Tally,
+    shares_by_column,
+    tally_choices,
+    tally_policy,
+    tally_states,
+)
 from kscout.evaluation.trajectories import AcquisitionPlan
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import center_mask
 from kscout.policies import build
+from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 PLAN = AcquisitionPlan(n_initial=3, horizon=1, n_trajectories=1, batch_size=3)
@@ -104,7 +110,34 @@ def test_nothing_is_overlooked_by_a_policy_that_tries_everything(test_slices: Sl
     assert tally.n_best.sum() == tally.n_states and not tally.n_overlooked.any()
 
 
-def test_a_policy_that_draws_nothing_is_refused(test_slices: SliceSet) -> None:
-    policy = build("center-out", n_cols=13, n_initial=3, horizon=1)
-    with pytest.raises(ConfigError, match="draws nothing"):
-        tally_policy(policy, test_slices, ZeroFilled(), PLAN, rare=1e-4)
+def test_without_draws_a_column_is_overlooked_that_is_never_taken() -> None:
+    out = -torch.inf
+    gains = torch.tensor([[0.1, 0.4, 0.2, 0.0], [0.3, 0.1, out, 0.2], [0.1, 0.5, 0.2, 0.3]])
+    found = tally_choices(gains, torch.tensor([2, 0, 3]), rare=1e-4)
+    assert found.n_best.tolist() == [1, 2, 0, 0] and found.n_overlooked.tolist() == [0, 2, 0, 0]
+    assert found.gain[1] == pytest.approx(0.4 + 0.5)
+    assert found.forgone[1] == pytest.approx((0.4 - 0.2) + (0.5 - 0.3))
+    # Taken once, in another state, it was seen; column 2 could be taken in two states alone.
+    assert not tally_choices(gains, torch.tensor([1, 0, 3]), rare=1e-4).n_overlooked.any()
+    assert tally_choices(gains, torch.tensor([1, 0, 3]), rare=0.4).n_overlooked.tolist()[1] == 2
+    best = torch.tensor([[0.0, 0.1, 0.5, out], [0.0, 0.5, 0.1, 0.2], [0.0, 0.1, 0.5, out]])
+    assert not tally_choices(best, torch.tensor([2, 1, 0]), rare=0.3).n_overlooked.any()
+
+
+def test_a_policy_that_takes_the_best_overlooks_nothing(test_slices: SliceSet) -> None:
+    plan = AcquisitionPlan(n_initial=3, horizon=2, n_trajectories=1, batch_size=3)
+
+    def tally(policy: Policy) -> Tally:
+        # What dense gains train takes its best column.
+        policy.is_stochastic = False
+        return tally_policy(policy, test_slices, ZeroFilled(), plan, rare=1e-4)
+
+    assert not tally(build("oracle", n_cols=13, n_initial=3, horizon=2)).n_overlooked.any()
+    # Before it has learned, the column network takes the first two columns, whatever is best.
+    small = {"width": 8, "n_heads": 2, "channels": [8], "image_channels": [8], "n_layers": 1}
+    found = tally(ColumnPolicy(n_cols=13, horizon=2, n_initial=3, **small))
+    taken = [0, 1]
+    assert found.n_states == 2 * len(test_slices)
+    never = found.n_best.clone()
+    never[taken] = 0
+    assert torch.equal(found.n_overlooked, never) and never.any()

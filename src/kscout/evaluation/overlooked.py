@@ -1,7 +1,9 @@
 """Which columns a policy overlooks: they would raise SSIM most, and it hardly ever draws them.
 
 Both estimators learn from the columns that the policy draws. One that it has ruled out early gives
-no gradient any more, however much it is worth.
+no gradient any more, however much it is worth. A policy that takes its best column instead of
+drawing has no chances of its own; there a column counts as hardly ever drawn that is hardly ever
+taken, in any state in which it could be.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import check_chosen, choose_columns, column_log_probabilities
@@ -48,7 +50,7 @@ class Tally:
     n_best: Float[Tensor, " col"]
     """States in which no column is worth more."""
     n_overlooked: Float[Tensor, " col"]
-    """Those of them in which the policy hardly ever draws it."""
+    """Those of them in which the policy hardly ever draws it, or that it hardly ever takes."""
     gain: Float[Tensor, " col"]
     """What measuring it next adds to SSIM, over the overlooked ones."""
     forgone: Float[Tensor, " col"]
@@ -76,21 +78,25 @@ class Tally:
 
 
 def tally_states(
-    gains: Float[Tensor, "state col"], probabilities: Float[Tensor, "state col"], rare: float
+    gains: Float[Tensor, "state col"],
+    probabilities: Float[Tensor, "state col"],
+    rare: float,
+    chances: Float[Tensor, "state col"] | None = None,
 ) -> Tally:
     """Count the columns that are best, and those of them that are overlooked.
 
     Args:
         gains: SSIM that each column adds; -inf where it cannot be measured.
         probabilities: the policy's, zero there.
-        rare: a probability below this counts as hardly ever.
+        rare: a chance below this counts as hardly ever.
+        chances: that a column is ever drawn; the probabilities where not given.
     """
     gain = gains.double().amax(dim=-1)
     # Mirrored columns may be worth the same: the first stands for them, and drawing any will do.
     is_best = gains >= gain[:, None] - TIE
     best = is_best.to(torch.int8).argmax(dim=-1)
     expected = (probabilities.double() * gains.double().clamp_min(-1)).sum(dim=-1)
-    is_rare = (probabilities * is_best).sum(dim=-1) < rare
+    is_rare = ((probabilities if chances is None else chances) * is_best).sum(dim=-1) < rare
     n_cols = gains.shape[-1]
 
     def by_column(values: Tensor) -> Tensor:
@@ -106,6 +112,21 @@ def tally_states(
     )
 
 
+def tally_choices(
+    gains: Float[Tensor, "state col"], chosen: Int[Tensor, " state"], rare: float
+) -> Tally:
+    """Count the same for a policy that draws nothing, from all of its states.
+
+    Args:
+        gains: SSIM that each column adds; -inf where it cannot be measured.
+        chosen: the column that it takes.
+        rare: taken in a smaller share of the states in which it could be is hardly ever.
+    """
+    taken = torch.nn.functional.one_hot(chosen, gains.shape[-1]).double()
+    shares = taken.sum(dim=0) / gains.isfinite().sum(dim=0).clamp(min=1)
+    return tally_states(gains, taken, rare, shares.expand(taken.shape))
+
+
 @torch.no_grad()
 def tally_policy(
     policy: Policy,
@@ -115,18 +136,13 @@ def tally_policy(
     *,
     rare: float,
 ) -> Tally:
-    """Run a stochastic policy once over each slice, and try every column at every step."""
-    if not policy.is_stochastic:
-        raise ConfigError(
-            f"{type(policy).__name__} draws nothing, so it overlooks nothing by chance; "
-            "give a stochastic policy, such as a trained one"
-        )
+    """Run a policy once over each slice, and try every column at every step."""
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
     policy = in_precision(policy.to(device).eval(), reconstructor.precision)
     uniforms = action_uniforms(int(slices.position.max()) + 1, 1, plan.horizon, plan.seed)
-    total = None
+    total, states = None, []
     for batch in slices.batches(plan.n_at_once(slices)):
         simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
         state, own = simulator.start(plan.start(slices)), uniforms.to(device)[batch.index, 0]
@@ -134,12 +150,17 @@ def tally_policy(
             seen = simulator.observe(policy, state, n_left=plan.horizon - step)
             scores, blocked = policy(seen), simulator.blocked(state)
             gains = simulator.score_every_column(state) - state.score[:, None]
-            probabilities = column_log_probabilities(scores, blocked).exp()
-            found = tally_states(gains, probabilities, rare)
-            total = found if total is None else total + found
             chosen = choose_columns(policy, scores, blocked, own[:, step])
             check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
+            if policy.is_stochastic:
+                probabilities = column_log_probabilities(scores, blocked).exp()
+                found = tally_states(gains, probabilities, rare)
+                total = found if total is None else total + found
+            else:
+                states.append((gains.cpu(), chosen.cpu()))
             state = simulator.acquire(state, chosen)
+    if states:
+        total = tally_choices(*map(torch.cat, zip(*states, strict=True)), rare)
     if total is None:
         raise ConfigError("nothing is overlooked in no step; raise the number of steps")
     return total

@@ -17,8 +17,9 @@ _TOLD, _N_TOLD = 0.02, 10
 """Columns overlooked in fewer states, or after so many, are in the table's files alone."""
 _NOTE = (
     "Best: share of states (a slice at a step) in which no column would raise SSIM more. "
-    "Overlooked: share in which the policy moreover hardly ever draws it. Over overlooked "
-    "states, gain is the mean rise in SSIM, forgone by how much it exceeds what the policy can "
+    "Overlooked: share in which the policy moreover hardly ever draws it or, where it draws "
+    "nothing, hardly ever takes it in any state. Over overlooked states, gain is the mean rise in "
+    "SSIM, forgone by how much it exceeds what the policy can "
     f"expect of its draw. Of single columns at most the {_N_TOLD} overlooked most are listed."
 )
 
@@ -52,7 +53,8 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
     The table has a row for all columns together (any) of every policy,
     then the columns overlooked most. A state is a slice at a step.
     best: share of states in which no column would raise SSIM more.
-    overlooked: share in which, moreover, it is hardly ever drawn (--rare).
+    overlooked: share in which, moreover, it is hardly ever drawn (--rare); by a policy that draws
+    nothing, such as a dense one, hardly ever taken in any state.
     gain: what it would add to SSIM, mean over overlooked states.
     forgone: by how much that exceeds what the policy can expect of its draw.
 
@@ -65,7 +67,7 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
     row = OverlookedRow
 
     rare: float = 1e-4
-    """A column with less than this probability is overlooked."""
+    """A column with less than this probability, or share of states, is overlooked."""
     limit: int | None = 64
     """Only so many slices, spread over the split."""
     batch_size: int | None = None
