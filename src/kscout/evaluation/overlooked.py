@@ -160,7 +160,8 @@ def tally_policy(
                 states.append((gains.cpu(), chosen.cpu()))
             state = simulator.acquire(state, chosen)
     if states:
-        total = tally_choices(*map(torch.cat, zip(*states, strict=True)), rare)
+        tried, taken = (torch.cat(part) for part in zip(*states, strict=True))
+        total = tally_choices(tried, taken, rare)
     if total is None:
         raise ConfigError("nothing is overlooked in no step; raise the number of steps")
     return total
