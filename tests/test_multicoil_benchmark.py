@@ -43,6 +43,19 @@ def test_the_page_has_the_numbers_of_the_record_of_the_brain() -> None:
         assert f"| `{name}` | {' | '.join(cells)} |" in page
 
 
+def test_the_page_has_the_numbers_of_the_record_of_a_large_import() -> None:
+    found = json.loads((BENCHMARKS / "large_import.json").read_text(encoding="utf-8"))
+    page = (BENCHMARKS.parent / "docs" / "raw.md").read_text(encoding="utf-8")
+    told = (
+        f"{found['n_slices']} slices of 16 coils and 640 x 368, a `.cfl` of "
+        f"{found['file_bytes'] / 1e9:.2f} GB, imported with `{found['options']}`, peaked at "
+        f"{found['peak_bytes'] / 1e6:.0f} MB, a single one of them at "
+        f"{found['peak_bytes_of_one_slice'] / 1e6:.0f} MB ({found['machine']}, Python "
+        f"{found['python']}, torch {found['torch']}; `benchmarks/large_import.py`)"
+    )
+    assert told in " ".join(page.split())
+
+
 def test_a_recorded_stage_is_run_once(
     multicoil: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from kscout.cli.console import Commands
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import IMPORT_PRESETS, SOURCES, TARGETS, Origin, PhaseEncoding, Plane
+from kscout.names import COIL_MAPS, IMPORT_PRESETS, SOURCES, TARGETS, Origin, PhaseEncoding, Plane
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
@@ -209,6 +209,10 @@ def make(
     phase: Annotated[
         bool, typer.Option("--phase", help="A smooth phase of the subject.", rich_help_panel=_COILS)
     ] = False,
+    maps: Annotated[
+        str,
+        typer.Option(metavar="|".join(COIL_MAPS), help="What coils are.", rich_help_panel=_COILS),
+    ] = "loops",
     snr: Annotated[
         float | None, typer.Option(help="Signal to noise. (default: drawn)", rich_help_panel=_COILS)
     ] = None,
@@ -235,7 +239,7 @@ def make(
     sources = (*(source or ()), *(more or ()))
     options |= {"sources": sources, "download": download, "size": size}
     options |= {"phase_encoding": phase_encoding}
-    options |= {"coils": coils, "phase": phase, "snr": snr, "target": target}
+    options |= {"coils": coils, "phase": phase, "snr": snr, "target": target, "maps": maps}
     if volumes is not None:
         options["volumes"] = MakeSettings.parse_counts(volumes)
     if slices is not None:

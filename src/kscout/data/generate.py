@@ -56,6 +56,8 @@ class MakeSettings:
     """Give the subject a smooth phase, where there are coils."""
     snr: float | None = None
     """Of that k-space; None draws it per volume, as images have it."""
+    maps: str = "loops"
+    """What these coils are, a name in `kscout.names.COIL_MAPS`."""
     target: str = "rss"
     """The rule of its targets, a name in `kscout.names.TARGETS`."""
     phase_encoding: PhaseEncoding = "columns"
@@ -82,6 +84,7 @@ class MakeSettings:
             )
         check_target(self.target)
         given = {"phase": self.phase, "snr": self.snr is not None, "target": self.target != "rss"}
+        given["maps"] = self.maps != "loops"
         if self.coils is None and any(given.values()):
             name = next(name for name, is_given in given.items() if is_given)
             raise ConfigError(
@@ -113,7 +116,7 @@ class MakeSettings:
         """What hears the subjects, where k-space is stored."""
         if self.coils is None:
             return None
-        return Receiver(self.coils, has_phase=self.phase, snr=self.snr)
+        return Receiver(self.coils, has_phase=self.phase, maps=self.maps, snr=self.snr)
 
     @classmethod
     def parse_counts(cls, text: str) -> tuple[int, int, int]:
@@ -223,6 +226,8 @@ def _recipe(settings: MakeSettings) -> dict[str, Any]:
     del values["workers"]
     if settings.phase_encoding == "columns":
         del values["phase_encoding"]
+    if settings.maps == "loops":
+        del values["maps"]
     if settings.coils is None:
         for name in ("coils", "phase", "snr", "target"):
             del values[name]  # As in stores of 0.1, which go on.

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from kscout.errors import unknown_name
 from kscout.names.data import (
+    COIL_MAPS,
     FORMATS,
     IMPORT_PRESETS,
     PLANES,
@@ -296,6 +297,7 @@ ANALYSES = Table(
 
 __all__ = [
     "ANALYSES",
+    "COIL_MAPS",
     "ESTIMATORS",
     "FORMATS",
     "IMPORT_PRESETS",

@@ -91,6 +91,11 @@ TARGETS = ("rss", "weighted")
 combination weighted by sensitivities."""
 
 
+COIL_MAPS = ("loops", "measured")
+"""What coils that are simulated hear: loops of wire by Biot and Savart's law, or sensitivities that
+were measured around a brain."""
+
+
 def check_target(name: str) -> None:
     """Refuse a rule of targets that is not there."""
     if name not in TARGETS:

@@ -12,9 +12,11 @@ import numpy as np
 from jaxtyping import Complex64, Float32
 
 from kscout.data.formats import Stack
+from kscout.data.makers.measured_maps import N_MEASURED, MeasuredArray
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.data.transforms import root_sum_of_squares, to_kspace
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, unknown_name
+from kscout.names import COIL_MAPS
 
 Axis = Literal["slices", "rows"]
 """Along which the cylinder lies: across the slices, as for axial ones, or down their rows."""
@@ -41,6 +43,8 @@ class Receiver:
     """One coil hears every place alike."""
     has_phase: bool = False
     """Whether the subject has a smooth phase of its own, besides that of the coils."""
+    maps: str = "loops"
+    """What the coils are, a name in `kscout.names.COIL_MAPS`."""
     snr: float | None = None
     """Bright tissue over the deviation of the noise, in the middle; None draws it per volume."""
 
@@ -48,6 +52,13 @@ class Receiver:
         if not 1 <= self.n_coils <= MOST_COILS:
             raise ConfigError(
                 f"--coils is {self.n_coils}; it must be 1 or more, up to {MOST_COILS}"
+            )
+        if self.maps not in COIL_MAPS:
+            raise unknown_name("maps of coils", self.maps, list(COIL_MAPS))
+        if self.maps == "measured" and self.n_coils > N_MEASURED:
+            raise ConfigError(
+                f"--coils is {self.n_coils}, and {N_MEASURED} were measured; lower it, or take "
+                "--maps loops"
             )
         if self.snr is not None and not 0.1 <= self.snr <= 1e6:
             raise ConfigError(f"--snr is {self.snr}; it must be 0.1 or more, up to 1e6")
@@ -64,7 +75,7 @@ class Receiver:
             axis: of the cylinder.
         """
         size = clean.shape[-1]
-        array = CoilArray.draw(rng, self.n_coils, axis)
+        array = self._array(rng, axis)
         phase = _Phase.draw(rng) if self.has_phase else None
         heard = np.empty((len(clean), self.n_coils, size, size), dtype=np.complex64)
         for index, image in enumerate(clean):
@@ -77,6 +88,11 @@ class Receiver:
         heard += drawn[0] + 1j * drawn[1]
         scale = np.percentile(root_sum_of_squares(heard), 99.8)
         return to_kspace(heard / np.float32(scale))
+
+    def _array(self, rng: np.random.Generator, axis: Axis) -> "CoilArray | MeasuredArray":
+        if self.maps == "measured" and self.n_coils > 1:
+            return MeasuredArray.draw(rng, self.n_coils)
+        return CoilArray.draw(rng, self.n_coils, axis)
 
 
 @final
