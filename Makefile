@@ -15,12 +15,13 @@ setup: $(READY)
 # The virtual environment is made once, and again when a pinned version changes.
 $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; kscout needs Python 3.11 or newer: make PYTHON=python3"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@echo "setting up $(VENV), once: a minute or more, most of it the download of torch"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]' || { echo "the packages were not installed, see above; mend it and type make again"; exit 1; }
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/kscout demo --out runs/demo
+	@$(BIN)/kscout demo --out runs/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not cuda"

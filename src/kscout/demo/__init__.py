@@ -14,10 +14,11 @@ from kscout.demo.settings import (
 from kscout.demo.stages import (
     Stage,
     ZooRun,
-    evaluate_all,
+    bound,
+    claim_all,
+    pair_all,
     run_zoo,
     silent,
-    train_all,
 )
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.reconstructions import ReconstructionRow
@@ -41,7 +42,7 @@ class DemoResult:
 def run_demo(
     out: Path, *, seed: int = 0, settings: DemoSettings | None = None, stage: Stage = silent
 ) -> DemoResult:
-    """Make knees, train a U-Net and two policies, compare them with all others, write a page.
+    """Make knees, train a U-Net and a policy, apart and together, compare, write a page.
 
     Then run the zoo's policies at the paper's size on a few knees that they never saw.
 
@@ -61,13 +62,14 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
     size, n_slices = settings.size, sum(settings.volumes) * settings.slices
     with stage(f"drawing {n_slices} knee slices of {size}x{size}") as tell:
         store = make_store(folder.store, settings.making, on_volume=tell)
-    train_all(settings, folder, store, stage)
+    summary = claim_all(settings, folder, store, stage)
+    with stage(f"running the oracle on {settings.n_oracle_slices} slices of them") as tell:
+        bound(settings, folder, store, tell)
+    pair_all(settings, folder, store, stage)
     with stage("comparing reconstructions on test slices"):
         compared = run_analysis(
             folder.comparison, folder.compared, out=folder.reconstructions, overwrite=True
         )
-    with stage("evaluating all policies on test slices") as tell:
-        summary = evaluate_all(settings, folder, store, tell)
     zoo, runs = settings.paper_size, []
     with stage(f"drawing {zoo.n_volumes} unseen knees of {ZOO_SIZE}x{ZOO_SIZE}") as tell:
         knees = make_store(folder.zoo_store, zoo.making, on_volume=tell)

@@ -6,17 +6,15 @@ from kscout.config import to_table
 from kscout.data.generate import MakeSettings
 from kscout.demo.settings import (
     ACCELERATIONS,
-    CENTER_FRACTION,
+    N_COMPARED,
     SHOWN_BASELINE,
     ZOO_UNET,
     DemoFolder,
     DemoSettings,
 )
+from kscout.demo.stages import CHOOSERS
 from kscout.evaluation.compare import EvaluationSetting, request_of
-from kscout.names import ESTIMATORS
 from kscout.runs import CONFIG
-
-EVALUATE = "Evaluate all policies"
 
 
 def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
@@ -28,22 +26,32 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
             "train", "reconstructor", data=store, config=unet / CONFIG, out=unet
         ),
     }
-    for method, run in folder.runs.items():
-        found[f"Train the {ESTIMATORS[method].title} policy"] = _words(
-            "train", "policy", data=store, reconstructor=unet, config=run / CONFIG, out=run
+    found["Train a policy for it"] = _words(
+        *("train", "policy"),
+        data=store,
+        reconstructor=unet,
+        config=folder.policy / CONFIG,
+        out=folder.policy,
+    )
+    for sampler, run in folder.pairs.items():
+        found[f"Train the U-Net together with {CHOOSERS[sampler]}"] = _words(
+            *("train", "joint"),
+            data=store,
+            method=sampler,
+            reconstructor=unet,
+            config=run / CONFIG,
+            out=run,
         )
     found["Compare reconstructions"] = _words(
         *("analyze", "reconstructions", *folder.compared),
         data=store,
         acceleration=ACCELERATIONS,
-        center_fraction=CENTER_FRACTION,
+        limit=N_COMPARED,
         out=folder.reconstructions,
     )
-    found[EVALUATE] = _evaluate(
-        folder.policies, store, unet, settings.evaluation, folder.evaluation
-    )
+    found |= _evaluations(settings, folder)
     found["Make a page of these folders"] = _words(
-        "report", *map(str, folder.reported), out=folder.path / "report.html"
+        "report", *map(str, [*folder.runs, folder.evaluation]), out=folder.path / "report.html"
     )
     zoo, store = settings.paper_size, folder.zoo_store
     found["Draw test knees of the zoo"] = _make(zoo.making, store)
@@ -59,18 +67,49 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
     return found
 
 
-def untrained_script(settings: DemoSettings, folder: DemoFolder) -> str:
-    """Return the lines of Python that write the untrained network."""
-    arguments = ", ".join(f"{key}={value}" for key, value in settings.network.arguments.items())
-    return (
-        "from pathlib import Path\n"
-        "from kscout import policies\n"
-        "from kscout.assemble import make_policy\n"
-        "from kscout.config import Component\n\n"
-        f"network = Component({settings.network.name!r}, dict({arguments}))\n"
-        f"policy = make_policy(network, seed={settings.seed}, n_cols={settings.size})\n"
-        f"policies.save(Path({str(folder.untrained)!r}), policy)"
-    )
+def next_commands(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
+    """Return what may be tried next with what the demo left."""
+    store, unet, longer = folder.store, folder.unet, folder.path / "longer"
+    return {
+        "The same with other knees and other draws": _words(
+            "demo", seed=settings.seed + 1, out=folder.path.with_name(f"{folder.path.name}-other")
+        ),
+        "Steer acquisitions yourself, in a browser": _words(
+            "serve", reconstructor=[unet], policy=[folder.policy, "random"], data=store
+        ),
+        "Let the policy learn longer": _words(
+            *("train", "policy"),
+            data=store,
+            reconstructor=unet,
+            config=folder.policy / CONFIG,
+            epochs=4,
+            out=longer,
+        ),
+        "Compare it": _evaluate(
+            [str(longer), "fixed"],
+            store,
+            unet,
+            settings.evaluation,
+            folder.path / "evaluation-longer",
+        ),
+    }
+
+
+def _evaluations(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
+    store, unet = folder.store, folder.unet
+    found = {
+        "Run policies on unseen knees": _evaluate(
+            folder.policies, store, unet, settings.evaluation, folder.evaluation
+        ),
+        "Run the oracle on a few of them": _evaluate(
+            folder.bounded, store, unet, settings.headroom, folder.headroom
+        ),
+    }
+    for sampler, run in folder.pairs.items():
+        found[f"Run what learned together with {CHOOSERS[sampler]}"] = _evaluate(
+            folder.paired(sampler), store, run, settings.evaluation, folder.joint[sampler]
+        )
+    return found
 
 
 def _make(making: MakeSettings, out: Path) -> list[str]:

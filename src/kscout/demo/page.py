@@ -1,6 +1,6 @@
-"""The page of the demo: a report on its folders, with images before and commands after."""
+"""The page of the demo: player, sentence and chart; two worlds; what to try; then all numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -9,22 +9,21 @@ import numpy as np
 import torch
 
 from kscout.data.store import Store
-from kscout.demo.commands import EVALUATE, commands_of, untrained_script
+from kscout.demo.commands import commands_of, next_commands
 from kscout.demo.paper_size import paper_size_section, tell_scores
-from kscout.demo.settings import (
-    CLAIMED,
-    LEARNED,
-    DemoFolder,
-    DemoSettings,
-)
-from kscout.demo.stages import ZooRun, leads_of
+from kscout.demo.seeds import tell_seeds
+from kscout.demo.settings import LEARNED, ORACLES, REFERENCE, DemoFolder, DemoSettings
+from kscout.demo.stages import ZooRun, lead_over
 from kscout.demo.words import say
+from kscout.demo.worlds import worlds_section
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.summary import Difference, read_summary
-from kscout.figures.blocks import Drawing, Prose, Section, Widget
+from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
+from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage
-from kscout.report.build import build_report, write_report
+from kscout.report.build import PLAYER_TITLE, build_report, write_report
 from kscout.report.commands import as_shell, code_html
+from kscout.report.evaluations import differences_of
 from kscout.report.folders import search
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
@@ -38,33 +37,74 @@ def write_demo_page(
     zoo: Sequence[ZooRun],
 ) -> Path:
     """Write the self-contained page and return its path."""
-    report = build_report(folder.reported, title=TITLE)
-    summary = read_summary(folder.evaluation)
-    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
-    front = replace(
-        report.front,
-        subtitle=say("subtitle"),
-        summary=(tell_claim(leads_of(folder.evaluation), **counts),),
-    )
-    # The player and the chart, then how they came about, then numbers.
-    by_title = {section.title: section for section in report.sections}
-    compared = by_title.pop(Reconstructions.title)
-    sections = list(by_title.values())
-    opening, numbers = sections[:2], sections[2:]
+    whole = [*folder.runs, folder.evaluation, folder.reconstructions]
+    report, few = build_report(whole, title=TITLE), build_report([folder.headroom])
+    parts = {one.title: one for one in report.sections}
+    compared = parts.pop(Reconstructions.title)
+    # The slice in the player is one of those that the oracle ran on.
+    player = next(one for one in few.sections if one.title == PLAYER_TITLE)
+    bounds = next(one for one in few.sections if one.title == "Scores")
+    del parts[PLAYER_TITLE]
     at_size = paper_size_section(zoo)
     ordered = (
-        *opening,
+        replace(player, blocks=(*player.blocks[:1], *_lead_chart(folder))),
+        worlds_section(settings, folder),
+        _commands("What to try next", say("next"), next_commands(settings, folder)),
+        *parts.values(),
+        replace(
+            bounds, title="How much is possible", blocks=(Prose(_room(settings)), *bounds.blocks)
+        ),
         data_section(settings, store),
         replace(compared, blocks=(Prose(say("reconstructions")), *compared.blocks)),
-        *numbers,
         replace(at_size, blocks=(Prose(tell_scores(zoo)), *at_size.blocks)),
-        commands_section(settings, folder),
+        _how(settings, folder),
     )
-    zoo_folders = [folder.zoo(run.acquisition.name) for run in zoo]
-    provenance = {**report.provenance, **search(zoo_folders).provenance}
-    whole = replace(report, front=front, sections=ordered, provenance=provenance)
-    (path,) = write_report(whole, folder.page)
+    summary = read_summary(folder.evaluation)
+    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
+    lead = lead_over(folder.evaluation, LEARNED, REFERENCE)
+    told = (tell_claim(lead, n_columns=settings.n_initial + settings.horizon, **counts),)
+    front = replace(report.front, subtitle=say("subtitle"), summary=told)
+    others = [
+        folder.headroom,
+        *folder.joint.values(),
+        *(folder.zoo(x.acquisition.name) for x in zoo),
+    ]
+    provenance = {**report.provenance, **search(others).provenance}
+    page = replace(report, front=front, sections=ordered, provenance=provenance)
+    (path,) = write_report(page, folder.page)
     return path
+
+
+def tell_claim(lead: Difference, *, n_columns: int, n_slices: int, n_volumes: int) -> str:
+    """Say by how much the trained policy beats the fixed order, and whether that is chance."""
+    low, high = lead.interval or (-np.inf, np.inf)
+    verdict = "holds" if low > 0 else "fails" if high < 0 else "level"
+    ends = "none" if lead.interval is None else f"{low:+.4f} to {high:+.4f}".replace("-", "−")
+    return say(
+        "claim",
+        learned=LEARNED,
+        lead=f"{abs(lead.difference):.4f} {'above' if lead.difference >= 0 else 'below'}",
+        interval=ends,
+        n_columns=n_columns,
+        n_slices=n_slices,
+        n_volumes=n_volumes,
+        verdict=say(f"claim_{verdict}"),
+    )
+
+
+def _lead_chart(folder: DemoFolder) -> tuple[Block, ...]:
+    """Draw the lead column by column, below that of the oracle; tell how often it was found."""
+    whole, few = read_summary(folder.evaluation), read_summary(folder.headroom)
+    curves = [one for one in differences_of(whole) if one.name == LEARNED]
+    curves += [one for one in differences_of(few) if one.name in ORACLES]
+    told = {"n_slices": whole.n_slices, "n_volumes": whole.n_volumes, "n_few": few.n_slices}
+    caption = say("lead_caption", learned=LEARNED, **told)
+    figure = draw_differences(curves, reference=REFERENCE)
+    return Drawing(figure, "lead", caption), Prose(tell_seeds())
+
+
+def _room(settings: DemoSettings) -> str:
+    return say("room", n_slices=settings.n_oracle_slices)
 
 
 def data_section(settings: DemoSettings, store: Store) -> Section:
@@ -85,41 +125,16 @@ def data_section(settings: DemoSettings, store: Store) -> Section:
     return Section("Images", (Prose(text), drawing))
 
 
-def tell_claim(leads: Mapping[str, Difference], *, n_slices: int, n_volumes: int) -> str:
-    """Say by how much the trained policy beats plain masks and the fixed order, with intervals."""
-    lows = {name: (leads[name].interval or (-1.0, 1.0))[0] for name in (*CLAIMED, "fixed")}
-    *most, last = (f"{_lead(leads[name])} {name}" for name in CLAIMED)
-    is_clear = all(lows[name] > 0 for name in CLAIMED)
-    held = "claim_holds" if lows["fixed"] > 0 else "claim_level"
-    return say(
-        "claim",
-        learned=LEARNED,
-        leads=f"{', '.join(most)} and {last}",
-        fixed=_lead(leads["fixed"]),
-        n_slices=n_slices,
-        n_volumes=n_volumes,
-        verdict=say(held if is_clear else "claim_fails"),
-    )
-
-
-def _lead(lead: Difference) -> str:
-    side = "above" if lead.difference >= 0 else "below"
-    ends = "" if lead.interval is None else " ({:+.4f} to {:+.4f})".format(*lead.interval)
-    return f"{abs(lead.difference):.4f} {side}{ends}".replace("-", "−")
-
-
-def commands_section(settings: DemoSettings, folder: DemoFolder) -> Section:
+def _how(settings: DemoSettings, folder: DemoFolder) -> Section:
     """Show how each step is redone by hand, and what differs from the paper."""
-    codes = {}
-    for title, words in commands_of(settings, folder).items():
-        if title == EVALUATE:
-            # The evaluation reads the file that this writes, so it stands before it.
-            script = untrained_script(settings, folder)
-            codes["Write the untrained network (Python)"] = script
-        codes[title] = as_shell(words)
-    widgets = [Widget(_code(title, text)) for title, text in codes.items()]
-    prose = Prose(say("differs", **vars(settings))), Prose(say("commands"))
-    return Section("How this was made", (*prose, *widgets))
+    commands = commands_of(settings, folder)
+    section = _commands("How this was made", say("commands"), commands)
+    return replace(section, blocks=(Prose(say("differs", **vars(settings))), *section.blocks))
+
+
+def _commands(title: str, text: str, commands: dict[str, list[str]]) -> Section:
+    widgets = [Widget(_code(name, as_shell(words))) for name, words in commands.items()]
+    return Section(title, (Prose(text), *widgets))
 
 
 def _code(title: str, text: str) -> str:

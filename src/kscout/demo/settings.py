@@ -1,40 +1,46 @@
 """What the demo runs and where it keeps it: learning is real, and two CPU cores take minutes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, final
+
+import torch
 
 from kscout.config import (
     AcquisitionSetting,
     Component,
+    JointConfig,
     PolicyConfig,
     ReconstructorConfig,
     ReconstructorTraining,
     read,
     settings_class,
 )
+from kscout.config.joint import joint_settings
 from kscout.data.generate import MakeSettings
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
-from kscout.names import POLICIES
+from kscout.training.convolution import choose_convolution
 
-METHODS = ("greedy", "ngreedy")
-"""Estimators that a policy is trained by, which also name their runs."""
-BASELINES = tuple(name for name, one in POLICIES.entries.items() if one.origin != "training")
-CLAIMED = ("random", "equispaced-one", "equispaced-two")
-"""What the learned policy must beat."""
-LEARNED = "greedy"
-"""The policy that the page is about."""
+LEARNED, REFERENCE = "dense", "fixed"
+"""The policy that the page is about, by the estimator that trains it, and what it must beat."""
+BASELINES = ("random", "equispaced-two", "center-out", REFERENCE)
+"""What runs on all test slices beside it."""
+ORACLES = ("oracle",)
+"""What runs on few of them: it tries every column at every step."""
+SAMPLERS = (REFERENCE, LEARNED)
+"""What chooses columns where the reconstruction learns, too, at equal updates."""
 ACCELERATIONS = (4.0, 8.0)
 """Columns over measured columns at which reconstructions are compared."""
-CENTER_FRACTION = 0.125
-"""Columns always measured then: the paper's at eightfold acceleration, and the policies' start."""
+N_COMPARED = 24
+"""Test slices that they are compared on."""
 UNET, CLASSICAL, ZERO_FILLED = "U-Net, trained here", "total variation", "zero-filled"
 """What the comparison of reconstructions calls them."""
-CONVOLUTION: Literal["onednn"] = "onednn"
-"""Named, so that the same seed gives the same numbers whatever the machine has."""
+
+CONVOLUTION = choose_convolution("auto", torch.device("cpu"), trains=True)
+"""What is fastest for a network this narrow, which compiled kernels do not serve."""
 
 ZOO_UNET = "knee-unet"
 """The reconstruction under all policies of the zoo."""
@@ -74,6 +80,8 @@ ZOO_ACQUISITIONS = (
     ZooAcquisition("knee-base", 16, 16, {"fixed": "knee-base-fixed", "greedy": "knee-base-greedy"}),
 )
 """One policy more is one row more; `python benchmarks/demo_oracles.py` stores what goes with it."""
+QUICK_ACQUISITIONS = (replace(ZOO_ACQUISITIONS[0], name="knee-16-2", horizon=2),)
+"""The same weights, stopped after two columns."""
 
 
 @final
@@ -108,7 +116,7 @@ class PaperSize:
 class DemoSettings:
     """The sizes of a demo. No setting was chosen on test slices."""
 
-    volumes: tuple[int, int, int] = (64, 8, 12)
+    volumes: tuple[int, int, int] = (256, 8, 64)
     """Knees for training, validation and test; many, because volumes are the statistical unit."""
     slices: int = 2
     """Slices per knee."""
@@ -118,23 +126,50 @@ class DemoSettings:
     horizon: int = 8
     unet_channels: int = 4
     unet_pools: int = 3
-    unet_epochs: int = 30
+    unet_epochs: int = 6
     unet_learning_rate: float = 3e-3
-    policy_channels: int = 4
-    policy_hidden: int = 64
-    policy_epochs: Mapping[str, int] = field(
-        default_factory=lambda: dict(zip(METHODS, (5, 3), strict=True))
+    network: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "width": 48,
+            "n_layers": 2,
+            "n_heads": 4,
+            "channels": [8, 16, 16],
+            "image_channels": [8, 16, 24, 32],
+        }
     )
-    """By estimator; an epoch of the non-greedy one takes several times as long."""
-    policy_learning_rate: float = 1e-3
+    """Sizes of the network `column`, which looks at k-space."""
+    policy_epochs: int = 1
+    policy_learning_rate: float = 3e-3
+    n_best: int = 4
+    n_random: int = 4
+    """Columns tried at each state: the best by score, and others."""
+    n_prior_slices: int = 16
+    """Training slices on which the policy's first guess, mean values of columns, is measured."""
     batch_size: int = 8
-    n_trajectories: int = 4
-    """Draws q, in training and in evaluation."""
+    n_updates: int = 240
+    """Further optimizer steps of the U-Net where it learns together with what chooses columns."""
     n_fixed_slices: int = 24
     """Training slices tried for each column of the fixed order."""
+    n_oracle_slices: int = 16
+    """Test slices that the oracle runs on."""
     seed: int = 0
     paper_size: PaperSize = field(default_factory=PaperSize)
     """What the zoo's policies run on; no seed changes it."""
+
+    @classmethod
+    def quick(cls) -> "DemoSettings":
+        """Return sizes that take seconds: every part runs, and nothing is learned."""
+        return cls(
+            volumes=(4, 2, 4),
+            n_initial=5,
+            horizon=2,
+            unet_epochs=1,
+            n_prior_slices=2,
+            n_updates=8,
+            n_fixed_slices=2,
+            n_oracle_slices=3,
+            paper_size=PaperSize(n_volumes=2, n_slices=2, limit=2, acquisitions=QUICK_ACQUISITIONS),
+        )
 
     @property
     def making(self) -> MakeSettings:
@@ -142,6 +177,10 @@ class DemoSettings:
         return MakeSettings(
             kind="knee", volumes=self.volumes, slices=self.slices, size=self.size, seed=self.seed
         )
+
+    @property
+    def acquisition(self) -> AcquisitionSetting:
+        return AcquisitionSetting(n_initial=self.n_initial, horizon=self.horizon)
 
     @property
     def reconstructor(self) -> ReconstructorConfig:
@@ -158,32 +197,76 @@ class DemoSettings:
         return ReconstructorConfig(Component("unet", arguments), training)
 
     @property
-    def network(self) -> Component:
-        """The policy network, as in the paper but narrower."""
-        arguments = {"n_channels": self.policy_channels, "n_hidden": self.policy_hidden}
-        return Component("conv", arguments)
-
-    def policy(self, method: str) -> PolicyConfig:
-        """Return the training of a policy by one of the estimators."""
+    def policy(self) -> PolicyConfig:
+        """The training of the policy, on a U-Net that stays as it is."""
         training = {
-            "method": method,
-            "n_epochs": self.policy_epochs[method],
-            "batch_size": self.batch_size,
-            "n_trajectories": self.n_trajectories,
+            "method": LEARNED,
+            "n_epochs": self.policy_epochs,
             "learning_rate": self.policy_learning_rate,
-            "decay_epochs": (),
-            "keep_epochs": (),
+            "n_warm": 8,
+            "average": 0.95,
+            "n_best": self.n_best,
+            "n_random": self.n_random,
+            **self._common,
+        }
+        network = Component("column", dict(self.network))
+        return PolicyConfig(network, self.acquisition, read(settings_class(LEARNED), training))
+
+    def joint(self, sampler: str) -> JointConfig:
+        """Return the training of the U-Net together with one of the samplers."""
+        training = {
+            "method": sampler,
+            "n_updates": self.n_updates,
+            "learning_rate": self.unet_learning_rate / 3,
+            "n_warm": 8,
+            "n_epochs": 2,
+            "n_pool": 512,
+            "n_refill": 64,
+            "refill_every": 40,
+            **self._common,
+        }
+        arguments: dict[str, Any] = {}
+        if sampler == REFERENCE:
+            training["n_fit_slices"] = training.pop("n_prior_slices")
+        else:
+            arguments = dict(self.network)
+            training |= {
+                "sampler_every": 6,
+                "sampler_batch": self.batch_size,
+                "sampler_rate": self.policy_learning_rate,
+                "sampler_average": 0.9,
+                "n_best": self.n_best,
+                "n_tried_at_random": self.n_random,
+            }
+        preset = JointConfig.of(sampler)
+        return replace(
+            preset,
+            policy=replace(preset.policy, arguments=arguments),
+            acquisition=self.acquisition,
+            training=read(joint_settings(sampler), training),
+        )
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "n_prior_slices": self.n_prior_slices,
             "convolution": CONVOLUTION,
             "seed": self.seed,
         }
-        acquisition = AcquisitionSetting(n_initial=self.n_initial, horizon=self.horizon)
-        return PolicyConfig(self.network, acquisition, read(settings_class(method), training))
 
     @property
     def evaluation(self) -> EvaluationSetting:
-        """How all policies are run over the test slices."""
-        plan = AcquisitionPlan(self.n_initial, self.horizon, self.n_trajectories, seed=self.seed)
-        return EvaluationSetting(plan, seeds=(self.seed,), n_fixed_slices=self.n_fixed_slices)
+        """How policies are run over all test slices."""
+        plan = AcquisitionPlan(self.n_initial, self.horizon, n_trajectories=2, seed=self.seed)
+        return EvaluationSetting(
+            plan, seeds=(self.seed,), reference=REFERENCE, n_fixed_slices=self.n_fixed_slices
+        )
+
+    @property
+    def headroom(self) -> EvaluationSetting:
+        """How they are run on the few slices that the oracle sees."""
+        return replace(self.evaluation, limit=self.n_oracle_slices)
 
 
 @final
@@ -193,23 +276,31 @@ class DemoFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.store, self.unet, self.page = path / "knees", path / "unet", path / "index.html"
-        self.runs = {method: path / method for method in METHODS}
-        """The trained policies."""
-        self.untrained = path / "untrained.safetensors"
-        """The policy network as training found it."""
-        self.evaluation = path / "evaluation"
+        self.policy = path / LEARNED
+        """The policy that was trained on the frozen U-Net."""
+        self.pairs = {sampler: path / f"joint-{sampler}" for sampler in SAMPLERS}
+        """U-Nets that learned together with what chooses their columns."""
+        self.evaluation, self.headroom = path / "evaluation", path / "headroom"
+        self.joint = {sampler: path / f"evaluation-joint-{sampler}" for sampler in SAMPLERS}
+        """The pairs on all test slices."""
         self.reconstructions = path / "reconstructions"
         self.comparison = Reconstructions(
-            data=self.store, acceleration=ACCELERATIONS, center_fraction=CENTER_FRACTION
+            data=self.store, acceleration=ACCELERATIONS, limit=N_COMPARED
         )
         named = {ZERO_FILLED: "zero-filled", CLASSICAL: "total-variation", UNET: self.unet}
         self.compared = [f"{label}={name}" for label, name in named.items()]
         """Reconstructions, as `kscout analyze reconstructions` takes them."""
-        self.reported = [self.unet, *self.runs.values(), self.evaluation, self.reconstructions]
-        """The folders that the miniature's report is made of."""
-        self.policies = [*map(str, [*self.runs.values(), self.untrained]), *BASELINES]
-        """All that takes part in the evaluation, as `kscout evaluate --policy` takes it."""
+        self.runs = [self.unet, self.policy, *self.pairs.values()]
+        self.policies = [str(self.policy), *BASELINES]
+        """All that runs on all test slices, as `kscout evaluate --policy` takes it."""
+        self.bounded = [str(self.policy), REFERENCE, "random", *ORACLES]
+        """What the player shows."""
         self.zoo_store = path / "paper-size" / "knees"
+
+    def paired(self, sampler: str) -> list[str]:
+        """Return what is evaluated on a jointly trained U-Net: its own sampler by its name."""
+        own = f"{sampler}={self.pairs[sampler]}"
+        return [own] if sampler == REFERENCE else [own, REFERENCE]
 
     def zoo(self, name: str, *, is_zero_filled: bool = False) -> Path:
         """Return the folder of the zoo's policies under one acquisition."""

@@ -1,6 +1,7 @@
 """The stages of the demo, each of which goes on from, or reuses, what an earlier run left."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -11,11 +12,9 @@ from typing import final
 import numpy as np
 import torch
 
-from kscout import policies, reconstruction
-from kscout.assemble import make_policy
+from kscout import reconstruction
 from kscout.data.store import Store
 from kscout.demo.settings import (
-    LEARNED,
     SHOWN_BASELINE,
     ZOO_UNET,
     DemoFolder,
@@ -26,14 +25,15 @@ from kscout.demo.settings import (
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.contenders import Sizes, resolve
 from kscout.evaluation.examples import Example
+from kscout.evaluation.fixed_orders import ORDERS
 from kscout.evaluation.progress import Step
 from kscout.evaluation.results import RESULTS, Scores, read_scores
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.evaluation.summary import SUMMARY, Difference, Summary, read_summary
 from kscout.evaluation.trajectories import reconstruction_examples
 from kscout.files import checksum, read_record, write_json
-from kscout.names import ESTIMATORS
 from kscout.runs import Progress
+from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
 from kscout.weights import WEIGHTS_NAME
@@ -44,6 +44,8 @@ OnProgress = Callable[[int, int, str], None]
 Stage = Callable[[str], AbstractContextManager[OnProgress]]
 """Opens a stage by its title; what it yields is told of progress."""
 
+CHOOSERS = {"fixed": "a fixed order", "dense": "a policy"}
+"""What a sampler is, in words."""
 INPUTS = "inputs.json"
 """In the folder of an evaluation: what it was made from."""
 
@@ -54,27 +56,44 @@ def silent(_: str) -> Iterator[OnProgress]:
     yield lambda done, total, words: None
 
 
-def train_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> None:
-    """Train the U-Net and, on top of it, both policies; keep the network they started from."""
-    with stage("training a small U-Net") as tell, _one_thread():
+def claim_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> Summary:
+    """Train the U-Net and a policy on it, run it beside others: all that the claim needs."""
+    with stage("training a small U-Net on random columns") as tell, _one_thread():
         train_reconstructor(settings.reconstructor, store, folder.unet, on_step=_epochs(tell))
-    sizes = {"n_cols": settings.size, "n_rows": settings.size}
-    policies.save(folder.untrained, make_policy(settings.network, seed=settings.seed, **sizes))
-    for method, run in folder.runs.items():
-        with stage(f"training the {ESTIMATORS[method].title} policy") as tell:
-            config = settings.policy(method)
-            train_policy(config, store, folder.unet, run, on_step=_epochs(tell))
+    where = (store, folder.unet, folder.policy)
+    with stage("training a policy to choose columns for it") as tell:
+        train_policy(settings.policy, *where, on_step=_epochs(tell))
+    with stage("running policies on unseen knees") as tell:
+        wanted, setting = folder.policies, settings.evaluation
+        used = _weights(folder.unet, folder.policy)
+        return evaluated(wanted, store, folder.unet, setting, folder.evaluation, used, tell)
 
 
-def evaluate_all(
-    settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProgress
-) -> Summary:
-    """Run all policies over the test slices and return the summary."""
-    runs = [folder.unet, *folder.runs.values()]
-    files = [*(run / WEIGHTS_NAME for run in runs), folder.untrained]
-    named = {str(file.relative_to(folder.path)): file for file in files}
-    wanted, setting = folder.policies, settings.evaluation
-    return evaluated(wanted, store, folder.unet, setting, folder.evaluation, named, tell)
+def bound(settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProgress) -> None:
+    """Run the oracle on a few of the test slices, for the player and as a bound."""
+    # The order that was fitted for all slices is that of the few.
+    shutil.copytree(folder.evaluation / ORDERS, folder.headroom / ORDERS, dirs_exist_ok=True)
+    wanted, used = folder.bounded, _weights(folder.unet, folder.policy)
+    evaluated(wanted, store, folder.unet, settings.headroom, folder.headroom, used, tell)
+
+
+def pair_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> None:
+    """Train the U-Net together with each of the samplers, and run them."""
+    for sampler, run in folder.pairs.items():
+        with stage(f"training the U-Net together with {CHOOSERS[sampler]}") as tell:
+            joint = settings.joint(sampler)
+            train_joint(joint, store, run, start=folder.unet, on_step=_epochs(tell))
+        with stage(f"running what learned together with {CHOOSERS[sampler]}") as tell:
+            wanted, setting, out = (
+                folder.paired(sampler),
+                settings.evaluation,
+                folder.joint[sampler],
+            )
+            evaluated(wanted, store, run, setting, out, _weights(run), tell)
+
+
+def _weights(*runs: Path) -> dict[str, Path]:
+    return {run.name: run / WEIGHTS_NAME for run in runs}
 
 
 def evaluated(
@@ -127,15 +146,19 @@ def typical_slice(evaluation: Path, policy: str, other: str) -> int:
     return int(np.argsort(lead, kind="stable")[len(lead) // 2])
 
 
-def leads_of(evaluation: Path) -> dict[str, Difference]:
-    """Return how far the learned policy ends above each other one, paired by slice."""
-    found = {one.policy: one for one in read_scores(evaluation)}
-    learned, final = found[LEARNED], {k: v.metric("ssim")[:, -1] for k, v in found.items()}
-    leads = {name: final[LEARNED] - own for name, own in final.items() if name != LEARNED}
-    return {
-        name: Difference(float(lead.mean()), bootstrap_interval(lead, learned.volumes))
-        for name, lead in leads.items()
-    }
+def lead_over(evaluation: Path, policy: str, other: str, base: Path | None = None) -> Difference:
+    """Return how far a policy ends above another, paired by slice.
+
+    Args:
+        evaluation: folder that has the policy.
+        policy: its name there.
+        other: the other's name.
+        base: folder that has the other on the same slices; the same one where not given.
+    """
+    one = {each.policy: each for each in read_scores(evaluation)}[policy]
+    reference = {each.policy: each for each in read_scores(base or evaluation)}[other]
+    lead = one.metric("ssim")[:, -1] - reference.metric("ssim")[:, -1]
+    return Difference(float(lead.mean()), bootstrap_interval(lead, one.volumes))
 
 
 @final
