@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ from typer.testing import CliRunner
 from kscout.cli import app
 from kscout.data.store import Store
 from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
-from kscout.demo.commands import commands_of, untrained_script
+from kscout.demo.commands import commands_of, next_commands
 from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
-from kscout.demo.settings import BASELINES, CLAIMED, PaperSize, ZooAcquisition
-from kscout.demo.stages import INPUTS, evaluate_all, leads_of, typical_slice
+from kscout.demo.seeds import SEEDS, tell_seeds
+from kscout.demo.settings import BASELINES, LEARNED, REFERENCE, SAMPLERS
+from kscout.demo.stages import INPUTS, claim_all, lead_over, silent, typical_slice
+from kscout.demo.worlds import worlds_of
 from kscout.evaluation.results import read_scores
 from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.tables import Measured
@@ -26,32 +30,20 @@ from kscout.report.page import tables_of
 # One worker makes what all of these tests look at.
 pytestmark = pytest.mark.slow
 
-TINY = DemoSettings(
+TINY = replace(
+    DemoSettings.quick(),
     volumes=(3, 2, 3),
-    slices=2,
-    n_initial=5,
-    horizon=2,
     unet_channels=2,
     unet_pools=2,
-    unet_epochs=2,
-    policy_channels=1,
-    policy_hidden=7,
-    policy_epochs={"greedy": 2, "ngreedy": 2},
+    network={"width": 8, "n_layers": 1, "n_heads": 2, "channels": [8], "image_channels": [8]},
+    policy_epochs=1,
+    n_best=2,
+    n_random=2,
     batch_size=3,
-    n_trajectories=2,
-    n_fixed_slices=2,
+    n_updates=4,
     seed=3,
-    paper_size=PaperSize(
-        acquisitions=(
-            ZooAcquisition(
-                "knee-16-2", 16, 2, {"fixed": "knee-base-fixed", "greedy": "knee-base-greedy"}
-            ),
-        ),
-        n_volumes=2,
-        n_slices=2,
-        limit=3,
-    ),
 )
+RECORD = Path(__file__).parents[1] / "benchmarks" / "demo_seeds.json"
 
 
 class Stages:
@@ -81,61 +73,88 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return folder, run_demo(folder.path, seed=3, settings=TINY, stage=stages), stages
 
 
-def test_every_policy_has_a_row_and_oracles_are_marked(demo: Demo) -> None:
+def test_the_learned_policy_runs_beside_others_on_the_same_unseen_slices(demo: Demo) -> None:
     summary = demo[1].summary
-    marks = {entry.policy: entry.is_oracle for entry in summary.policies}
-    assert set(marks) == {"greedy", "ngreedy", "untrained", *BASELINES}
-    assert {name for name, is_oracle in marks.items() if is_oracle} == {
-        "na-oracle",
-        "oracle",
-        "spectral-oracle",
-    }
-    assert (summary.protocol, summary.reference) == ("paper", "fixed")
+    assert {entry.policy for entry in summary.policies} == {LEARNED, *BASELINES}
+    assert not any(entry.is_oracle for entry in summary.policies)
+    assert (summary.protocol, summary.reference, summary.split) == ("paper", "fixed", "test")
     assert (summary.n_slices, summary.n_volumes) == (6, 3)
+    few = read_summary(demo[0].headroom)
+    assert [entry.policy for entry in few.policies if entry.is_oracle] == ["oracle"]
+    assert few.n_slices == TINY.n_oracle_slices
+
+
+def test_the_oracle_is_compared_with_the_order_of_all_slices(demo: Demo) -> None:
+    """Fitted once: a second fit would take as long as the oracle itself."""
+    orders = [
+        [one.read_text() for one in sorted((folder / "orders").iterdir())]
+        for folder in (demo[0].evaluation, demo[0].headroom)
+    ]
+    assert orders[0] == orders[1] and len(orders[0]) == 1
+
+
+def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -> None:
+    text = demo[1].page.read_text()
+    front = text[text.index('class="summary"') : text.index("<nav")]
+    assert front.count("<p") == 1 and "no training saw" in front and "fixed order" in front
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert titles[:3] == [
+        "One acquisition, step by step",
+        "Two worlds: a frozen network, and one that learns as well",
+        "What to try next",
+    ]
+    opening = text[text.index("<h2") : text.index("Two worlds", text.index("<h2"))]
+    assert opening.count('class="player"') == 1
+    assert re.findall(r'id="figure-([^"]+)"', opening) == ["lead"]
+    assert "<table" not in opening
+    player = text[text.index('class="player"') : text.index('class="cards"')]
+    for name in (LEARNED, "fixed", "oracle"):
+        assert f">{name}<" in player, "every policy of the claim can be chosen"
+    assert "step 0 of 2" in player
 
 
 def test_page_is_self_contained_and_shows_all_parts(demo: Demo) -> None:
     text = demo[1].page.read_text()
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     for part in (
-        "Images",
-        "Reconstructions",
         "Scores",
         "SSIM by step",
-        "One acquisition, step by step",
-        "Average policy",
+        "How much is possible",
+        "Images",
+        "Reconstructions",
         "Training",
         "At the paper&#39;s size",
         "How this was made",
     ):
         assert part in titles
-    assert 'id="figure-learning-curves"' in text
     assert not re.search(r'(?:src|href)="(?:https?:)?//', text)
-    assert "kscout train policy" in text
+    assert "kscout train joint" in text
 
 
 def test_stages_tell_how_far_they_are(demo: Demo) -> None:
     stages = demo[2].told
-    assert len(stages) == 9
-    greedy = stages["training the greedy policy"]
-    assert greedy[-1] == (4, 4)
-    assert [done for done, _ in greedy] == sorted(done for done, _ in greedy)
+    assert len(stages) == 13
+    policy = stages["training a policy to choose columns for it"]
+    assert policy[-1] == (2, 2)
+    assert [done for done, _ in policy] == sorted(done for done, _ in policy)
 
 
 def test_a_second_run_does_no_work_again(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, first, _ = demo
     monkeypatch.setattr("kscout.demo.write_demo_page", lambda *_: first.page)
     zoo = folder.zoo("knee-16-2")
-    kept = [folder.evaluation / "results.csv", folder.unet / "weights.safetensors"]
-    kept += [zoo / "results.csv", folder.zoo_store / "manifest.json"]
+    kept = [run / "weights.safetensors" for run in folder.runs]
+    kept += [one / "results.csv" for one in (folder.evaluation, folder.headroom, zoo)]
+    kept += [one / "results.csv" for one in folder.joint.values()]
+    kept += [folder.zoo_store / "manifest.json"]
     before = [path.stat().st_mtime_ns for path in kept]
     stages = Stages()
     again = run_demo(folder.path, seed=3, settings=TINY, stage=stages)
     assert [path.stat().st_mtime_ns for path in kept] == before
     assert again.summary == first.summary
-    assert not stages.told["training the greedy policy"]
-    assert not stages.told["evaluating all policies on test slices"]
-    assert not stages.told["running the zoo's policies, 16 + 2 of 128 columns"]
+    assert {title for title, told in stages.told.items() if told} <= {
+        title for title in stages.told if title.startswith("drawing")
+    }
     assert again.zoo[0].summary == first.zoo[0].summary
 
 
@@ -143,12 +162,9 @@ def test_an_evaluation_of_other_weights_is_not_reused(demo: Demo) -> None:
     folder, first, _ = demo
     kept = folder.evaluation / INPUTS
     inputs = json.loads(kept.read_text())
-    other = {**inputs, "weights": {**inputs["weights"], "untrained.safetensors": "0"}}
+    other = {**inputs, "weights": {**inputs["weights"], LEARNED: "0"}}
     kept.write_text(json.dumps(other))
-    told: list[int] = []
-    store = Store.open(folder.store)
-    again = evaluate_all(TINY, folder, store, lambda done, total, words: told.append(done))
-    assert told
+    again = claim_all(TINY, folder, Store.open(folder.store), silent)
     assert json.loads(kept.read_text()) == inputs
     assert again == first.summary
 
@@ -156,60 +172,95 @@ def test_an_evaluation_of_other_weights_is_not_reused(demo: Demo) -> None:
 def test_shown_commands_are_those_of_the_demo(demo: Demo) -> None:
     """A run folder refuses settings other than its own, so equal settings are proven by it."""
     folder, first, _ = demo
-    weights = folder.runs["ngreedy"] / "weights.safetensors"
-    before = weights.read_bytes()
-    results = (folder.evaluation / "results.csv").read_text()
-    untrained = folder.untrained.read_bytes()
-    folder.untrained.unlink()
-    exec(untrained_script(TINY, folder), {})
-    assert folder.untrained.read_bytes() == untrained
+    files = [run / "weights.safetensors" for run in folder.runs]
+    files += [one / "results.csv" for one in (folder.evaluation, *folder.joint.values())]
+    before = [file.read_bytes() for file in files]
     for words in commands_of(TINY, folder).values():
         assert shlex.split(as_shell(words).replace("\\\n", "")) == words
         found = CliRunner().invoke(app, words[1:], catch_exceptions=False)
         assert found.exit_code == 0, found.output
-    assert weights.read_bytes() == before
-    assert (folder.evaluation / "results.csv").read_text() == results
+    assert [file.read_bytes() for file in files] == before
     assert read_summary(folder.evaluation) == first.summary
     assert read_summary(folder.zoo("knee-16-2")) == first.zoo[0].summary
 
 
-def test_claim_is_told_only_where_every_interval_excludes_zero() -> None:
-    def told(*lowest: float) -> str:
-        leads = {
-            name: Difference(0.02, (low, 0.03))
-            for name, low in zip((*CLAIMED, "fixed"), lowest, strict=True)
-        }
-        return tell_claim(leads, n_slices=10, n_volumes=5)
-
-    clear = (0.01, 0.01, 0.01)
-    assert "all of them exclude zero" in told(*clear, 0.01)
-    assert "does not show a lead over a good fixed order" in told(*clear, -0.01)
-    assert "not every interval" in told(0.01, -0.001, 0.01, 0.01)
-    assert "0.0200 above (+0.0100 to +0.0300) random" in told(*clear, 0.01)
+def test_what_to_try_next_works_on_what_the_demo_left(demo: Demo) -> None:
+    tried = next_commands(TINY, demo[0])
+    assert [words[1] for words in tried.values()] == ["demo", "serve", "train", "evaluate"]
+    for title in ("Let the policy learn longer", "Compare it"):
+        found = CliRunner().invoke(app, tried[title][1:], catch_exceptions=False)
+        assert found.exit_code == 0, found.output
 
 
-def test_the_page_opens_with_one_sentence_the_player_and_the_chart(demo: Demo) -> None:
-    text = demo[1].page.read_text()
-    front = text[text.index('class="summary"') : text.index("<nav")]
-    assert front.count("<p") == 1 and "test knees" in front and "fixed" in front
-    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert titles[:2] == ["One acquisition, step by step", "Difference to fixed"]
-    player = text[text.index('class="player"') : text.index('class="cards"')]
-    for name in ("greedy", "ngreedy", "fixed", "random", "oracle"):
-        assert f">{name}<" in player, "every evaluated policy can be chosen"
+@pytest.mark.parametrize(
+    ("difference", "interval", "told"),
+    [
+        (0.002, (0.001, 0.003), "0.0020 above"),
+        (0.002, (0.001, 0.003), "the interval lies above zero"),
+        (0.002, (-0.001, 0.005), "the interval includes zero, so that this run does not show"),
+        (-0.002, (-0.003, -0.001), "0.0020 below"),
+        (-0.002, (-0.003, -0.001), "worse than the fixed order"),
+        (0.002, None, "does not show a lead"),
+    ],
+)
+def test_the_sentence_says_what_the_interval_allows(
+    difference: float, interval: tuple[float, float] | None, told: str
+) -> None:
+    lead = Difference(difference, interval)
+    assert told in tell_claim(lead, n_columns=12, n_slices=10, n_volumes=5)
+
+
+def test_the_page_cites_the_record_of_seeds(tmp_path: Path) -> None:
+    rows = [
+        {"seed": 0, "lead": 0.0021, "interval": [0.001, 0.003]},
+        {"seed": 1, "lead": -0.0004, "interval": [-0.001, 0.002]},
+    ]
+    path = tmp_path / "seeds.json"
+    path.write_text(json.dumps({"seeds": rows}))
+    assert "above zero in 1 of 2 recorded runs (leads: +0.0021, −0.0004" in tell_seeds(path)
+    path.write_text(json.dumps({"seeds": []}))
+    assert "No run with other seeds is recorded" in tell_seeds(path)
+
+
+def test_the_cited_seeds_are_those_of_the_benchmark() -> None:
+    cited, whole = (json.loads(path.read_text()) for path in (SEEDS, RECORD))
+    assert cited["seeds"] == [
+        {name: row[name] for name in ("seed", "lead", "interval")} for row in whole["seeds"]
+    ]
+    above = [row for row in whole["seeds"] if row["interval"][0] > 0]
+    assert (whole["n_seeds"], whole["n_above_zero"]) == (len(whole["seeds"]), len(above))
+
+
+def test_pairs_are_compared_with_orders_of_their_own_networks(demo: Demo) -> None:
+    folder = demo[0]
+    worlds = worlds_of(folder)
+    assert [one.network for one in worlds] == 2 * ["frozen"] + 2 * ["trained together"]
+    final = {
+        out: {one.policy: one.metric("ssim")[:, -1].mean() for one in read_scores(out)}
+        for out in (folder.evaluation, *folder.joint.values())
+    }
+    start = final[folder.evaluation][REFERENCE]
+    for one, (out, name) in zip(
+        worlds,
+        [(folder.evaluation, name) for name in SAMPLERS]
+        + [(folder.joint[name], name) for name in SAMPLERS],
+        strict=True,
+    ):
+        assert one.ssim == pytest.approx(final[out][name])
+        if name == LEARNED:
+            assert one.over_order is not None
+            ours = final[out][name] - final[out][REFERENCE]
+            assert one.over_order.difference == pytest.approx(ours)
+        if one.over_start is not None:
+            assert one.over_start.difference == pytest.approx(final[out][name] - start)
 
 
 def test_leads_are_paired_by_slice(demo: Demo) -> None:
-    folder = demo[0]
-    final = {one.policy: one.metric("ssim")[:, -1] for one in read_scores(folder.evaluation)}
-    leads = leads_of(folder.evaluation)
-    assert set(leads) == set(final) - {"greedy"}
-    for name, lead in leads.items():
-        assert lead.difference == pytest.approx(np.mean(final["greedy"] - final[name]))
-
-
-def test_untrained_network_is_the_start_of_the_trained_ones() -> None:
-    assert TINY.policy("greedy").policy == TINY.policy("ngreedy").policy == TINY.network
+    out = demo[0].evaluation
+    final = {one.policy: one.metric("ssim")[:, -1] for one in read_scores(out)}
+    lead = lead_over(out, LEARNED, REFERENCE)
+    assert lead.difference == pytest.approx(np.mean(final[LEARNED] - final[REFERENCE]))
+    assert lead.interval is not None and lead.interval[0] <= lead.difference <= lead.interval[1]
 
 
 def test_pictures_at_the_papers_size_are_of_what_the_table_scores(demo: Demo) -> None:
@@ -261,6 +312,6 @@ def test_stored_oracles_are_shown_for_their_own_slices_only(
 def test_slice_shown_is_the_median_lead(demo: Demo) -> None:
     folder = demo[0]
     final = {s.policy: s.metric("ssim")[:, -1] for s in read_scores(folder.evaluation)}
-    lead = final["greedy"] - final["random"]
-    place = typical_slice(folder.evaluation, "greedy", "random")
+    lead = final[LEARNED] - final["random"]
+    place = typical_slice(folder.evaluation, LEARNED, "random")
     assert sum(lead < lead[place]) <= len(lead) // 2 <= sum(lead <= lead[place])

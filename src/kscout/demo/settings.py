@@ -123,7 +123,8 @@ class DemoSettings:
     size: int = 64
     """Pixels along each side."""
     n_initial: int = 8
-    horizon: int = 8
+    horizon: int = 4
+    """Few columns: which of them is best differs most between images at the beginning."""
     unet_channels: int = 4
     unet_pools: int = 3
     unet_epochs: int = 6
@@ -138,7 +139,7 @@ class DemoSettings:
         }
     )
     """Sizes of the network `column`, which looks at k-space."""
-    policy_epochs: int = 1
+    policy_epochs: int = 2
     policy_learning_rate: float = 3e-3
     n_best: int = 4
     n_random: int = 4
@@ -205,6 +206,7 @@ class DemoSettings:
             "learning_rate": self.policy_learning_rate,
             "n_warm": 8,
             "average": 0.95,
+            "completion": "fixed",
             "n_best": self.n_best,
             "n_random": self.n_random,
             **self._common,
