@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 
@@ -17,11 +17,12 @@ from kscout.config import (
     read,
     settings_class,
 )
-from kscout.config.joint import joint_settings
+from kscout.config.training import Convolution
 from kscout.data.generate import MakeSettings
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.names import SAMPLERS as NAMED_SAMPLERS
 from kscout.training.convolution import choose_convolution
 
 LEARNED, REFERENCE = "dense", "fixed"
@@ -39,7 +40,7 @@ N_COMPARED = 24
 UNET, CLASSICAL, ZERO_FILLED = "U-Net, trained here", "total variation", "zero-filled"
 """What the comparison of reconstructions calls them."""
 
-CONVOLUTION = choose_convolution("auto", torch.device("cpu"), trains=True)
+CONVOLUTION = cast(Convolution, choose_convolution("auto", torch.device("cpu"), trains=True))
 """What is fastest for a network this narrow, which compiled kernels do not serve."""
 
 ZOO_UNET = "knee-unet"
@@ -245,7 +246,7 @@ class DemoSettings:
             preset,
             policy=replace(preset.policy, arguments=arguments),
             acquisition=self.acquisition,
-            training=read(joint_settings(sampler), training),
+            training=read(settings_class(sampler, NAMED_SAMPLERS), training),
         )
 
     @property
