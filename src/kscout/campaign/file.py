@@ -63,6 +63,7 @@ class MadeStore:
     coils: int | None = None
     phase: bool | None = None
     snr: int | float | None = None
+    maps: str | None = None
     target: str | None = None
 
     def __post_init__(self) -> None:
