@@ -47,7 +47,7 @@ def heat_picture(image: Float[np.ndarray, "row col"], limit: float) -> Image.Ima
     """Draw an error map with a color table, black at 0 and pale yellow at `limit`."""
     # 64 levels compress to half the size, and no eye tells them from 256.
     picture = _picture(_levels(image, limit) // 4, "P")
-    picture.putpalette(_heat_table())
+    picture.putpalette(heat_table())
     return picture
 
 
@@ -61,7 +61,8 @@ def _picture(levels: UInt8[np.ndarray, "row col"], mode: str) -> Image.Image:
 
 
 @lru_cache(maxsize=1)
-def _heat_table() -> bytes:
+def heat_table() -> bytes:
+    """Return the 64 colors of error maps, as red, green and blue."""
     colors = mpl.colormaps["inferno"](np.linspace(0, 1, 64))[:, :3]
     return np.rint(colors * 255).astype(np.uint8).tobytes()
 

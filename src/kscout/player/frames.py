@@ -2,6 +2,7 @@
 
 import io
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import matplotlib as mpl
@@ -9,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from kscout.evaluation.acquisitions import Acquisition, PolicySteps
-from kscout.figures.png import gray_picture, heat_picture
+from kscout.figures.png import gray_picture, heat_picture, heat_table
 from kscout.player.html import limits_of
 
 _WIDTH = 256
@@ -43,7 +44,7 @@ def moving_picture(acquisition: Acquisition) -> bytes:
     width, height = _frame(acquisition, 0, limits).size
     acquisition = acquisition.thinned(max(2, _MOST_PIXELS // (width * height)))
     frames = [
-        _frame(acquisition, place, limits).quantize(128, dither=Image.Dither.NONE)
+        _frame(acquisition, place, limits).quantize(palette=_palette(), dither=Image.Dither.NONE)
         for place in range(len(acquisition.steps))
     ]
     durations = [_STEP_MS] * (len(frames) - 1) + [_END_MS]
@@ -52,6 +53,17 @@ def moving_picture(acquisition: Acquisition) -> bytes:
         buffer, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0
     )
     return buffer.getvalue()
+
+
+@lru_cache(maxsize=1)
+def _palette() -> Image.Image:
+    """Return the colors of all frames: those of error maps, those of columns, and grays."""
+    named = bytes(chain(_PAPER, _INK, _QUIET, _OFF, _START, _OLD, _NEW))
+    n_grays = 256 - (len(heat_table()) + len(named)) // 3
+    grays = np.linspace(0, 255, n_grays).round().astype(np.uint8).repeat(3).tobytes()
+    picture = Image.new("P", (1, 1))
+    picture.putpalette(heat_table() + named + grays)
+    return picture
 
 
 def _frame(acquisition: Acquisition, place: int, limits: tuple[float, float]) -> Image.Image:

@@ -143,12 +143,15 @@
   };
   const update = async () => {
     // What was chosen before is abandoned: the service notices, and computes no further.
+    const pause = asking ? 250 : 0;
     if (asking) asking.abort();
     const own = asking = new AbortController();
     stage.setAttribute("aria-busy", "true");
     writeAddress();
     try {
-      await answered(own.signal);
+      // While a slider moves, its last place alone is asked for.
+      if (pause) await new Promise((done) => setTimeout(done, pause));
+      if (asking === own) await answered(own.signal);
     } catch (error) { if (asking === own) say(error.message, true); }
     if (asking !== own) return;
     asking = null;
