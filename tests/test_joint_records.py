@@ -84,6 +84,13 @@ def test_rows_of_the_leaderboard_are_of_the_seeds_that_both_have(records: Module
     assert (rows[1].difference_to_fixed, rows[1].interval) == (0.0, None)
 
 
+def test_the_leaderboard_has_the_rows_of_the_records(scripts: Any, records: ModuleType) -> None:
+    script = scripts("leaderboard")
+    entered = [row for row in script.read_leaderboard() if row.reconstruction == "joint"]
+    expected = script.entered([], records.leaderboard_rows(records.read_records()))
+    assert entered == expected, "run benchmarks/joint.py --enter"
+
+
 def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
     dense = record(records, "dense", 0, [0.71, 0.82, 0.63])
