@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 from leaderboard import REFERENCE, LeaderboardRow
-from paired import Volume, mean_ssim, paired
+from paired import Paired, Volume, mean_ssim, paired
 from tables import difference, markdown, number, spread
 
 from kscout.config import read
@@ -161,8 +161,7 @@ def paired_table(folder: Path = RECORDS) -> str:
     for arm in arms_of(records):
         own = marks[arm[0].place].volumes
         others = [_as_often(arm, own[name]) if name in own else [] for name in names]
-        key = (arm[0].place, arm[0].minutes, "greedy")
-        others.append([one for one in records if (one.place, one.minutes, one.arm) == key])
+        others.append([x for x in records if (x.place, x.minutes, x.arm) == _greedy_of(arm)])
         cells = [_cell(arm, other) for other in others]
         lines.append((arm[0].preset, f"`{arm[0].arm}`", *cells))
     return markdown(head, lines)
@@ -219,3 +218,39 @@ def _evaluation(arm: Sequence[ArmRecord]) -> str:
     words = arm[0].evaluates.split(" --policy ")
     own = [one.evaluates.split(" --policy ")[1] for one in arm]
     return " --policy ".join([words[0], *own, *words[2:]])
+
+
+def findings(folder: Path = RECORDS) -> str:
+    """Return a line for each acquisition: AlphaZero against the marks and greedy of equal time."""
+    marks, records, lines = read_marks(folder), read_records(folder), []
+    for arm in arms_of(records):
+        if arm[0].arm == "alphazero":
+            greedy = [x for x in records if (x.place, x.minutes, x.arm) == _greedy_of(arm)]
+            lines.append(_finding(arm, marks[arm[0].place], greedy))
+    return "".join(f"- {line}\n" for line in lines) or "AlphaZero has not been run yet.\n"
+
+
+def _finding(arm: Sequence[ArmRecord], marks: Marks, greedy: Sequence[ArmRecord]) -> str:
+    others = {f"`{name}`": _as_often(arm, volumes) for name, volumes in marks.volumes.items()}
+    others |= {"the greedy arm of equal time": greedy} if greedy else {}
+    told: dict[str, list[str]] = {}
+    for name, other in others.items():
+        told.setdefault(_standing(paired(arm, other)), []).append(name)
+    standing = "; ".join(f"{words} {', '.join(names)}" for words, names in told.items())
+    first = arm[0]
+    return (
+        f"**{first.preset}, {first.minutes:g} minutes, "
+        f"{len(arm)} seed{'s' if len(arm) > 1 else ''}.** AlphaZero ends {standing}."
+    )
+
+
+def _standing(found: Paired | None) -> str:
+    """Say where an arm stands by the interval of its difference."""
+    if found is None or found.interval is None:
+        return "not comparable with"
+    low, high = found.interval
+    return "above" if low > 0 else "below" if high < 0 else "not clearly apart from"
+
+
+def _greedy_of(arm: Sequence[ArmRecord]) -> tuple[tuple[str, str], float, str]:
+    return arm[0].place, arm[0].minutes, "greedy"

@@ -109,6 +109,20 @@ def test_arms_stand_beside_marks_and_greedy_of_equal_time(scripts: Any, records:
     )
 
 
+def test_where_it_stands_follows_from_intervals(scripts: Any, records: Path) -> None:
+    script, paired = scripts("alphazero_records"), scripts("paired")
+    for interval, words in (
+        ((0.1, 0.2), "above"),
+        ((-0.2, -0.1), "below"),
+        ((-1, 1), "not clearly"),
+    ):
+        assert script._standing(paired.Paired((0,), 0.0, interval)).startswith(words)
+    text = script.findings(records)
+    assert text.startswith("- **knee-base, 0.0001 minutes, 1 seed.** AlphaZero ends ")
+    assert all(f"`{mark}`" in text for mark in script.MARKS) and "the greedy arm" in text
+    assert script.findings(records / "nowhere") == "AlphaZero has not been run yet.\n"
+
+
 def test_seeds_are_one_row_of_the_leaderboard(scripts: Any, records: Path) -> None:
     script = scripts("alphazero_records")
     own, greedy = script.read_records(records)
