@@ -8,7 +8,7 @@ JOBS ?= 2
 # Tests start many processes: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test fast lint docs bench clean
+.PHONY: setup demo test fast tutorials lint docs bench clean
 
 setup: $(READY)
 
@@ -24,15 +24,19 @@ demo: $(READY)
 	@$(BIN)/kscout demo --out runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not cuda"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not cuda and not tutorial"
 
 fast: $(READY)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not cuda and not browser"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not cuda and not browser and not tutorial"
 
 lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks examples website
 	$(BIN)/ruff check src tests benchmarks examples website
 	$(BIN)/mypy
+
+# Every page of docs/tutorials, from top to bottom.
+tutorials: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) -m tutorial tests/test_tutorials.py
 
 # The site, into site/: a warning, such as a link that leads nowhere, is an error.
 docs: $(READY)

@@ -12,6 +12,9 @@ from website.command_line import command_line_page
 from website.drawings import DRAWINGS, palette, with_drawings
 from website.links import outside_files, with_site_links
 from website.results import result_drawings, results_page
+from website.tutorials import PAGES, with_markers, with_outputs
+
+TUTORIALS = {f"tutorials/{page.name}": page for page in PAGES}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -30,6 +33,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links to files of the repository lead to their copies in the site."""
+    if tutorial := TUTORIALS.get(page.file.src_uri):
+        name = tutorial.with_suffix(".ipynb").name
+        markdown = f"{with_markers(markdown)}\n\n[This page as a notebook]({name})\n"
     return with_site_links(markdown, page.file.src_uri)
 
 
@@ -43,5 +49,7 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Put drawings in their places, last of all: search need not read them."""
+    if tutorial := TUTORIALS.get(page.file.src_uri):
+        return with_outputs(output, tutorial)
     drawn = result_drawings() if page.file.src_uri == "results/leaderboard.md" else {}
     return with_drawings(output, lambda name: drawn[name] if name in drawn else DRAWINGS[name]())

@@ -14,6 +14,7 @@ import re
 import shlex
 import sys
 import tempfile
+import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from html import escape
 from pathlib import Path
@@ -30,7 +31,6 @@ PAGES = sorted(
 )
 _CELL = re.compile(r"^```(?:python|bash)\n.*?^```$", flags=re.MULTILINE | re.DOTALL)
 _MARKER = re.compile(r"<!-- output (\d+) -->")
-_KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def notebook_of(page: Path) -> NotebookNode:
@@ -38,7 +38,7 @@ def notebook_of(page: Path) -> NotebookNode:
     found = jupytext.reads(page.read_text(encoding="utf-8"), fmt="md")
     for number, cell in enumerate(found.cells):
         cell.id = f"cell-{number}"
-    found.metadata = NotebookNode(kernelspec=_KERNEL)
+    found.metadata = NotebookNode(kernelspec=found.metadata.kernelspec)
     return found
 
 
@@ -59,6 +59,7 @@ def run(notebook: NotebookNode, names: dict[str, Any]) -> None:
         notebook: its cells are changed.
         names: what the code finds and leaves, by name.
     """
+    sys.path.insert(0, "")  # As of a notebook, which finds modules beside itself.
     for count, cell in enumerate(cells_of(notebook), start=1):
         printed = io.StringIO()
         with redirect_stdout(printed), redirect_stderr(io.StringIO()):
@@ -155,3 +156,4 @@ if __name__ == "__main__":
     for page in PAGES:
         if not given.names or page.name.startswith(tuple(given.names)):
             write(page, is_run=given.run)
+            print(f"{page.stem}: {time.process_time():.0f} s of CPU so far")  # noqa: T201

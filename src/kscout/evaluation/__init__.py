@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kscout.evaluation.progress import Step
     from kscout.evaluation.reconstructions import compare_reconstructions
     from kscout.evaluation.results import Scores, read_scores
+    from kscout.evaluation.statistics import bootstrap_interval
     from kscout.evaluation.summary import Summary, read_summary
     from kscout.evaluation.trajectories import AcquisitionPlan
 
@@ -40,6 +41,7 @@ _PLACES = {
     "SliceSetting": "kscout.evaluation.analyses",
     "Step": "kscout.evaluation.progress",
     "Summary": "kscout.evaluation.summary",
+    "bootstrap_interval": "kscout.evaluation.statistics",
     "compare_reconstructions": "kscout.evaluation.reconstructions",
     "entropies": "kscout.evaluation.adaptivity",
     "evaluate": "kscout.evaluation.compare",
@@ -63,6 +65,7 @@ __all__ = [
     "SliceSetting",
     "Step",
     "Summary",
+    "bootstrap_interval",
     "compare_reconstructions",
     "entropies",
     "evaluate",

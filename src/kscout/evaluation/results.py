@@ -111,8 +111,9 @@ Sums = dict[int, list[float]]
 """By step: sums over trajectories of the metrics, of columns acquired, and of ones."""
 
 
-def read_scores(path: Path) -> list[Scores]:
+def read_scores(path: Path | str) -> list[Scores]:
     """Read `results.csv` (the file, or the folder that holds it), averaging over trajectories."""
+    path = Path(path)
     found: dict[tuple[str, int], dict[tuple[str, int], Sums]] = {}
     for row in read_rows(path):
         try:

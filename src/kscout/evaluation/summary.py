@@ -314,8 +314,9 @@ class EvaluationFolder:
     summary: Summary
 
 
-def read_summary(path: Path) -> Summary:
+def read_summary(path: Path | str) -> Summary:
     """Read `summary.json`, given the file or its folder."""
+    path = Path(path)
     file = path / SUMMARY if path.is_dir() else path
     try:
         found = load(Summary, file, error=DataError)
