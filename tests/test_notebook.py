@@ -16,19 +16,7 @@ from kscout.data import KINDS, StoreWriter
 from kscout.figures.notebook import training_html
 from kscout.figures.style import COLORS
 from synthetic_results import make_summary
-
-TEN_LINES = """
-import kscout
-from kscout.data import MakeSettings
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting
-from kscout.training import AcquisitionSetting, GreedyTraining, PolicyConfig
-settings = MakeSettings(kind="knee", volumes=(2, 1, 2), slices=2, size=64)
-store = kscout.make_store("stores/knee", settings)
-config = PolicyConfig(acquisition=AcquisitionSetting(8, 3), training=GreedyTraining(n_epochs=1))
-run = kscout.train_policy(config, store, "zero-filled", "runs/policy")
-plan = EvaluationSetting(AcquisitionPlan(n_initial=8, horizon=3))
-found = kscout.evaluate(["random", "runs/policy"], store, "zero-filled", plan)
-""".strip()
+from website.tutorials import PAGES, cells_of, recorded
 
 
 def pictures(html: str) -> list[Image.Image]:
@@ -36,16 +24,13 @@ def pictures(html: str) -> list[Image.Image]:
     return [Image.open(io.BytesIO(base64.b64decode(one))) for one in data]
 
 
-def test_ten_lines_reach_a_trained_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert len(TEN_LINES.splitlines()) == 10
-    names: dict[str, object] = {}
-    exec(TEN_LINES, names)
-    store, run, found = (names[name]._repr_html_() for name in ("store", "run", "found"))  # type: ignore[attr-defined]
-    assert "4 train, 2 val, 4 test slices of 64×64" in store
-    assert pictures(store)[0].width == 3 * 64 + 2 * 2
-    assert "policy: policy, 1 epoch, best validation SSIM" in run and "<svg" in run
-    assert "random" in found and "<table>" in found
+def test_ten_lines_reach_a_trained_policy() -> None:
+    """`make tutorials` runs them."""
+    (page,) = (page for page in PAGES if page.stem == "1-first-policy")
+    last = cells_of(recorded(page))[-1]
+    assert len([line for line in last.source.splitlines() if line]) == 10
+    assert "kscout.train_policy(" in last.source
+    assert ">from-python</th>" in last.outputs[-1].data["text/html"]
 
 
 @pytest.mark.parametrize(("n_coils", "words"), [(None, "5 test slices of 9×11"), (3, "3 coils")])
