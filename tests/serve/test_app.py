@@ -163,7 +163,9 @@ def test_bad_messages_are_told_in_a_sentence_and_change_nothing(client: Client, 
 
 
 def test_other_hosts_and_other_pages_are_refused(client: Client) -> None:
-    assert client.get("/health", origin="http://localhost:5").status == 200
+    assert client.get("/health", origin="http://127.0.0.1:9").status == 200
+    proxied = {"host": "localhost", "origin": "https://localhost"}
+    assert client.get("/health", **proxied).status == 200
     for headers in (
         {"host": "evil.example"},
         {"host": "127.0.0.1.evil.example:9"},
@@ -171,6 +173,8 @@ def test_other_hosts_and_other_pages_are_refused(client: Client) -> None:
         {"host": "[::1"},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://127.0.0.1:5"},
+        {"origin": "http://127.0.0.1:99999"},
     ):
         assert client.get("/health", **headers).status == 403
     place = f"/sessions/{opened(client)}/stream"

@@ -22,8 +22,8 @@ class _TooLargeError(Exception):
 class Guard:
     """Checks Host, Origin and length of every request, then lets the service see it.
 
-    A page of another host that a browser shows on this machine can send requests here; its Origin
-    gives it away, and the Host where its name was made to point here.
+    A page of another host, or of another service on this machine, that a browser shows can send
+    requests here; its Origin gives it away, and the Host where its name was made to point here.
 
     Args:
         app: the service.
@@ -54,11 +54,12 @@ class Guard:
 
     def _fault(self, headers: dict[str, list[str]]) -> tuple[int, str] | None:
         named = headers.get("host", [])
-        if len(named) != 1 or _host(f"//{named[0]}") not in self.hosts:
+        place = _place(f"//{named[0]}") if len(named) == 1 else None
+        if place is None or place[0] not in self.hosts:
             return 403, "the Host of the request is not one that this service is called by"
         for origin in headers.get("origin", []):
-            if _host(origin) not in self.hosts:
-                return 403, "the request comes from a page of another host"
+            if _place(origin) != place:
+                return 403, "the request comes from a page of another host or port"
         for length in headers.get("content-length", []):
             if not length.isascii() or not length.isdigit() or int(length[:20]) > self.n_bytes:
                 return 413, f"the message is longer than {self.n_bytes} bytes"
@@ -94,9 +95,11 @@ def _headers(scope: Message) -> dict[str, list[str]]:
     return found
 
 
-def _host(address: str) -> str | None:
+def _place(address: str) -> tuple[str | None, int | None] | None:
+    """Return host and port of an address, no port for the usual ones; None if it has no sense."""
     try:
-        return urlsplit(address).hostname
+        found = urlsplit(address)
+        return found.hostname, None if found.port in (80, 443) else found.port
     except ValueError:
         return None
 
