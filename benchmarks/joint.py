@@ -7,7 +7,8 @@
     python benchmarks/joint.py --enter                # enter them into leaderboard.json
 
 All arms start from the same network and take the same updates of the same size from the same
-slices; --set changes that, and records of other settings are not compared. A run that --minutes
+slices; --set changes that, and records of other settings, or of as many other slices, are not
+compared: give them a --label. A run that --minutes
 stopped goes on when the same is typed again. Oracles are asked on --oracle-slices of the test
 slices, on the arm's own network.
 """
@@ -61,7 +62,7 @@ def run_arm(wanted: argparse.Namespace) -> JointRecord:
         "acquisition.horizon": horizon.steps,
     }
     config = resolve_joint("knee-base", None, wanted.set, flags)
-    out = wanted.runs / wanted.horizon / arm / f"seed-{wanted.seed}"
+    out = wanted.runs / wanted.horizon / labeled(wanted) / f"seed-{wanted.seed}"
     begun = time.monotonic()
     with training_progress() as tell:
 
@@ -116,6 +117,7 @@ def record_of(
         "reconstructor": told["reconstructor"],
         "training": {k: v for k, v in told["training"].items() if k not in apart},
         "start": run.provenance.inputs.get("start", "nothing"),
+        "n_train": len(Store.open(wanted.data).split("train")),
     }
     weights = run.path / "weights.safetensors"
     how = f"--trajectories {n_trajectories}" if wanted.arm in DRAWN else "--argmax"
@@ -159,6 +161,12 @@ def _scores(
     return [by_name[name] for name in ("arm", *names)]
 
 
+def labeled(wanted: argparse.Namespace) -> str:
+    """Return the name of an arm with what tells it from others of the same sampler."""
+    kinds = (wanted.arm, wanted.channels, wanted.label)
+    return "-".join(str(kind) for kind in kinds if kind is not None)
+
+
 def _n_parameters(weights: Path) -> int:
     return sum(one.numel() for one in reconstruction.load(weights).parameters())
 
@@ -177,6 +185,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--updates", type=int, default=6000)
     parser.add_argument("--protocol", default="paper")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--label", help="of files, where --set or --data make another comparison")
     parser.add_argument("--minutes", type=float, help="stop the training after so many")
     parser.add_argument("--oracle-slices", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -197,8 +206,7 @@ def main(words: Sequence[str] | None = None) -> int:
         except TimeoutError as error:
             print(error)
             return 1
-        kind = "" if wanted.channels is None else f"-{wanted.channels}"
-        name = f"{wanted.horizon}-{wanted.arm}{kind}-{wanted.seed}.json"
+        name = f"{wanted.horizon}-{labeled(wanted)}-{wanted.seed}.json"
         write_json(wanted.records / name, to_table(record))
         print(f"{name}: SSIM {record.ssim:.4f}, area {record.area:.4f}, {record.train_s:.0f} s")
     records = read_records(wanted.records)

@@ -3,7 +3,9 @@
 Every sentence follows from the records; where they do not decide, it says so.
 """
 
+import itertools
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from kscout.evaluation.summarize import gap_closed
 ADAPTIVE = "dense"
 GOAL = 0.002
 """SSIM by which adapting was hoped to pay."""
+_DEFAULTS = {("--n-initial", "16"), ("--steps", "16"), ("--protocol", "paper")}
 _POSTERIORS = ("posterior", "posterior-residual")
 
 
@@ -58,19 +61,42 @@ def _finding(group: dict[str, list[JointRecord]], found: Paired) -> str:
     horizon = HORIZONS[first.horizon]
     place = (
         f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, "
-        f"{first.n_parameters / 1e6:.1f} million parameters, {first.n_updates:,} updates"
+        f"{first.conditions}, {first.n_updates:,} updates"
     )
     words = (
         f"{difference(found)} over {_seeds(len(found.seeds))} ({_by_seed(group, found)}): "
         f"{verdict(found)}."
     )
-    return f"**{place}.** `{ADAPTIVE}` minus `{REFERENCE}` {words}{_beside_frozen(group)}"
+    told = f"`{ADAPTIVE}` minus `{REFERENCE}` {words}{_parted(group)}{_beside_frozen(group)}"
+    return f"**{place}.** {told}"
 
 
 def _by_seed(group: dict[str, list[JointRecord]], found: Paired) -> str:
     """Return the difference of each seed, which the interval over volumes does not tell of."""
     own, other = ({x.seed: x.ssim for x in group[arm]} for arm in (ADAPTIVE, REFERENCE))
     return ", ".join(number(own[x] - other[x], is_signed=True) for x in found.seeds)
+
+
+def _parted(group: dict[str, list[JointRecord]]) -> str:
+    """Part the difference: what choosing anew is worth on one network, and what the network is."""
+    own, other = (
+        [one.bounds for one in group[arm] if one.bounds is not None]
+        for arm in (ADAPTIVE, REFERENCE)
+    )
+    if not own or not other:
+        return ""
+    here, order, there = (
+        _mean([getattr(one, name) for one in part])
+        for part, name in ((own, "arm"), (own, "fixed"), (other, "arm"))
+    )
+    whole, chosen, rest = (
+        number(x, is_signed=True) for x in (here - there, here - order, order - there)
+    )
+    return (
+        f" Of {whole} on {own[0].n_slices} slices, {chosen} is what choosing anew is worth on the "
+        f"network of `{ADAPTIVE}`, over an order fitted for that network, and {rest} is what that "
+        "network leads by with a fixed order."
+    )
 
 
 def _beside_frozen(group: dict[str, list[JointRecord]]) -> str:
@@ -92,7 +118,15 @@ def _beside_frozen(group: dict[str, list[JointRecord]]) -> str:
 def headroom(folder: Path = RECORDS) -> str:
     """Return what oracles and estimates of the ceiling reach on the network of each arm."""
     head = (
-        *("horizon", "network", "arm", "seeds", "slices", "arm's SSIM", "a fixed order there"),
+        *(
+            "horizon",
+            "network, training",
+            "arm",
+            "seeds",
+            "slices",
+            "arm's SSIM",
+            "a fixed order there",
+        ),
         *("NA oracle", "oracle", "oracle minus NA oracle", "gap closed", "ceiling's estimate"),
     )
     arms = [arm for group in groups_of(read_records(folder)) for arm in group.values()]
@@ -108,7 +142,7 @@ def _headroom(arm: Sequence[JointRecord], folder: Path) -> tuple[str, ...] | Non
     own, fixed, low, high = (_mean([getattr(x, name) for x in bounds]) for name in names)
     closed = gap_closed(own, low, high)
     return (
-        *(first.horizon, f"{first.n_parameters / 1e6:.1f} million", f"`{first.arm}`"),
+        *(first.horizon, first.conditions, f"`{first.arm}`"),
         ", ".join(str(one.seed) for one in measured),
         str(bounds[0].n_slices),
         *map(number, (own, fixed, low, high)),
@@ -139,19 +173,17 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
     own = [arm for arm in arms if arm[0].horizon == horizon]
     if not own:
         return (
-            f"`{_command('fixed', '--reconstructor runs/unet')}` trains the reconstruction\n"
+            "`kscout train joint --data stores/knee --out runs/joint --method fixed "
+            "--reconstructor runs/unet` trains the reconstruction\n"
             "together with the order of its columns, or with a policy (`--method dense`); both are "
             "in the folder that it makes ([docs/joint.md](docs/joint.md)).\n"
         )
     arm = max(own, key=lambda seeds: _mean([one.ssim for one in seeds]))
     first, frozen = arm[0], [x for x in frozen_rows() if x.horizon == horizon]
     top = max((x for x in frozen if "oracle" not in x.method), key=lambda x: x.ssim_mean)
-    given = f"--reconstructor {HORIZONS[horizon].start}"
-    if first.settings["start"] == "nothing":
-        given = f"--channels {first.settings['reconstructor']['n_channels']}"
     return (
         f"For the best image at 4x, train reconstruction and columns together:\n"
-        f"`{_command(first.arm, given)}`\n"
+        f"`{_command(first)}`\n"
         f"reaches SSIM {number(_mean([one.ssim for one in arm]))} ({_seeds(len(arm))}, "
         f"{first.n_updates:,} updates) where the best policy for a frozen network, `{top.method}`, "
         f"reaches {number(top.ssim_mean)}. Both are in the folder that it makes; whether adapting "
@@ -159,8 +191,13 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
     )
 
 
-def _command(method: str, network: str) -> str:
-    return f"kscout train joint --data stores/knee --out runs/joint --method {method} {network}"
+def _command(record: JointRecord) -> str:
+    """Return what trains an arm, less its seed and what is the default at 4x."""
+    words, kept = shlex.split(record.commands[0]), []
+    for word, value in itertools.pairwise(words):
+        if word.startswith("--") and (word, value) not in _DEFAULTS and word != "--seed":
+            kept += [word, "runs/joint" if word == "--out" else value]
+    return shlex.join([*words[:3], *kept])
 
 
 def _seeds(n_seeds: int) -> str:

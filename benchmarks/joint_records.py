@@ -98,9 +98,27 @@ class JointRecord:
     @property
     def key(self) -> tuple[str, str]:
         """Records of one key are compared."""
-        # The oldest records are of before slices could be mirrored.
-        training = {"flips": False, **self.settings.get("training", {})}
-        return self.horizon, json.dumps({**self.settings, "training": training}, sort_keys=True)
+        told = {**self.settings, "training": {**self.settings.get("training", {})}}
+        told["training"]["flips"], told["n_train"] = self.flips, self.n_train
+        return self.horizon, json.dumps(told, sort_keys=True)
+
+    @property
+    def flips(self) -> bool:
+        """Whether slices were mirrored; the oldest records are of before they could be."""
+        return self.settings.get("training", {}).get("flips", False)
+
+    @property
+    def n_train(self) -> int:
+        """Training slices; the oldest records are of as many as the paper has."""
+        return self.settings.get("n_train", 6959)
+
+    @property
+    def conditions(self) -> str:
+        """What all arms of a comparison have in common, in words."""
+        mirrored = ", mirrored" if self.flips else ""
+        return (
+            f"{self.n_parameters / 1e6:.1f} million parameters, {self.n_train:,} slices{mirrored}"
+        )
 
 
 def read_records(folder: Path = RECORDS) -> list[JointRecord]:
@@ -123,7 +141,7 @@ def table(records: Sequence[JointRecord] | None = None) -> str:
     """Return the table of all comparisons, and what was not run; of all records by default."""
     records = read_records() if records is None else records
     head = (
-        *("horizon", "network", "updates", "arm", "seeds", "SSIM", "area", "PSNR"),
+        *("horizon", "network, training", "updates", "arm", "seeds", "SSIM", "area", "PSNR"),
         *("minus `fixed`, 95 % interval", "oracle on its network", "time, sampler's share"),
     )
     lines = [_line(arm, group) for group in groups_of(records) for arm in group.values()]
@@ -152,7 +170,7 @@ def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tu
     share = np.mean([one.sampler_share for one in arm])
     return (
         first.horizon,
-        f"{first.n_parameters / 1e6:.1f} million",
+        first.conditions,
         f"{first.n_updates:,}",
         f"`{first.arm}`",
         ", ".join(str(one.seed) for one in arm),
@@ -166,9 +184,12 @@ def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tu
 
 
 def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
-    """Return a row for each arm of the first comparison of each horizon, best first."""
+    """Return a row for each arm of a comparison of each horizon, best first.
+
+    It is the comparison whose fixed order scores highest: of several, the hardest to beat.
+    """
     rows: dict[str, list[LeaderboardRow]] = {}
-    for group in groups_of(records):
+    for group in sorted(groups_of(records), key=lambda arms: -_reference_ssim(arms)):
         horizon = next(iter(group.values()))[0].horizon
         if horizon in rows or REFERENCE not in group:
             continue
@@ -181,6 +202,10 @@ def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
             own = [one for one in arm if one.seed in found.seeds]
             rows[horizon].append(_row(own, found))
     return [row for part in rows.values() for row in sorted(part, key=lambda x: -x.ssim_mean)]
+
+
+def _reference_ssim(group: dict[str, list[JointRecord]]) -> float:
+    return float(np.mean([one.ssim for one in group.get(REFERENCE, [])] or [-np.inf]))
 
 
 def _row(arm: Sequence[JointRecord], found: Paired) -> LeaderboardRow:

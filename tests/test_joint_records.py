@@ -125,7 +125,9 @@ def test_findings_and_headroom_are_those_of_the_records(
     assert "has been run yet" in findings.findings(tmp_path)
     for arm, ssim in (("fixed", [0.88, 0.89, 0.87]), ("dense", [0.881, 0.891, 0.871])):
         for seed in (0, 1):
-            one = record(records, arm, seed, ssim, settings=settings)
+            command = f"kscout train joint --method {arm} --out runs/{arm} --seed {seed} --steps 16"
+            changed = {"settings": settings, "commands": (f"{command} --set a.b=true", "")}
+            one = record(records, arm, seed, ssim, **changed)
             write_json(tmp_path / f"{arm}-{seed}.json", to_table(one))
     text = findings.findings(tmp_path)
     words = "`dense` minus `fixed` +.0010 (.0010 to .0010) over 2 seeds (+.0010, +.0010): "
@@ -143,9 +145,24 @@ def test_findings_and_headroom_are_those_of_the_records(
         f"| `dense` | 0, 1 {measured} 31 % |" in told and f"| `fixed` | 0, 1 {measured} - |" in told
     )
     sentence = findings.best(tmp_path)
-    assert "--method dense --reconstructor knee-unet` reaches SSIM .8793" in sentence.replace(
-        "\n", " "
+    command = "`kscout train joint --method dense --out runs/joint --set a.b=true`"
+    assert f"{command}\nreaches SSIM .8793" in sentence
+    parted = (
+        "Of +.0000 on 2 slices, +.0100 is what choosing anew is worth on the network of `dense`"
     )
+    assert parted in text and "and -.0100 is what that network leads by" in text
+
+
+def test_other_slices_are_another_comparison(records: ModuleType) -> None:
+    fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
+    alike = replace(fixed, settings={**fixed.settings, "n_train": 6959, "training": {}})
+    assert alike.key == fixed.key
+    for settings in ({"a": 1, "n_train": 5}, {"a": 1, "training": {"flips": True}}):
+        assert replace(fixed, settings=settings).key != fixed.key
+    # The leaderboard has the comparison whose fixed order is the hardest to beat.
+    best = replace(fixed, ssim=0.9, settings={"a": 1, "n_train": 5})
+    (row,) = records.leaderboard_rows([fixed, best])
+    assert row.ssim_mean == 0.9
 
 
 @pytest.mark.slow
