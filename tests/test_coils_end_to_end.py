@@ -87,10 +87,22 @@ def test_reconstructions_are_compared_and_reported(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_analyses_of_policies_score_coils_by_protocol_blind(place: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (("entropy", "random", "--trajectories", 2), "entropies.csv"),
+        (("overlooked", "random", "--rare", 0.05), "overlooked.csv"),
+        (("policy", "random"), "average_policy.csv"),
+        (("examples", "random", "--slice", 1, *BLIND), "examples.csv"),
+        (("ceiling", "fixed", "--candidates", 2, "--limit", 2), "ceiling.csv"),
+    ],
+)
+def test_analyses_of_policies_score_coils_by_protocol_blind(
+    words: tuple[object, ...], made: str, place: Path, tmp_path: Path
+) -> None:
     given = ("--data", place / "store", "--reconstructor", "zero-filled", *BUDGET)
-    kscout("analyze", "entropy", "random", *given, "--out", place / "entropy")
-    assert (place / "entropy" / "entropies.csv").is_file()
+    kscout("analyze", *words, *given, "--out", tmp_path)
+    assert (tmp_path / made).is_file(), sorted(path.name for path in tmp_path.iterdir())
 
 
 @pytest.mark.slow
