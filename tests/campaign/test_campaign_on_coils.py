@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fuzz.forks import load_modules, run_task
 from typer.testing import CliRunner
 
 from coil_data import coil_store
+from fuzz.forks import load_modules, run_task
 from kscout.campaign import task
 from kscout.cli import app
 
