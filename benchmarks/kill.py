@@ -29,9 +29,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from fuzz.cases import ARTIFACTS, EASY, ENTROPY, EVALUATE, IMPORT, MAKE, NETWORK, TRAIN, UNET
+from fuzz.cases import ARTIFACTS, EASY, ENTROPY, EVALUATE, IMPORT, MAKE, TRAIN, UNET
 from fuzz.forks import command, in_child, prepare, start
 from fuzz.judge import Snapshot, snapshot
+from fuzz.long_commands import JOINT
 from fuzz.volumes import stack
 
 COMMANDS: dict[str, list[str]] = {
@@ -39,13 +40,7 @@ COMMANDS: dict[str, list[str]] = {
     "data import": IMPORT,
     "train reconstructor": [*UNET, "--epochs", "3"],
     "train policy": [*TRAIN, "--epochs", "3", "--seeds", "2"],
-    "train joint": [
-        *("train", "joint", "--data", "store", "--out", "joined", "--method", "dense", "--policy"),
-        *("conv", *NETWORK, "--n-initial", "2", "--steps", "3", "--updates", "6", "--epochs", "3"),
-        *("--batch-size", "4", "--device", "cpu", "--set", "reconstructor.n_channels=2"),
-        *("--set", "reconstructor.n_pools=1", "--set", "training.sampler_every=2"),
-        *("--set", "training.sampler_batch=3", "--set", "training.convolution=onednn"),
-    ],
+    "train joint": [*JOINT, "--updates", "6", "--epochs", "3"],
     "evaluate": [*EVALUATE, "--policy", "random", "--policy", "fixed", "--policy", "greedy"],
     "analyze": ENTROPY,
     "report": ["report", "results", "-o", "page.html", "--figures", "drawn"],

@@ -27,6 +27,8 @@ from kscout.errors import ConfigError, WeightsError
 from kscout.files import written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
 
+_LONGEST_HEADER = 10**8
+"""Bytes, as the format allows."""
 SCHEMA_VERSION = 1
 WEIGHTS_NAME = "weights.safetensors"
 """What the weights in a run folder are called."""
@@ -192,6 +194,7 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
     try:
+        _check_length(path)
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get("kscout")
             names = [] if only_described else file.keys()
@@ -207,6 +210,21 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
         )
     described = _described(path, header)
     return Weights(described.kind, described.component, described.arguments, state, described.extra)
+
+
+def _check_length(path: Path) -> None:
+    """Refuse a file that is longer than its header says: all of it would be mapped into memory."""
+    length = path.stat().st_size
+    with path.open("rb") as file:
+        (n_header,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+        header = file.read(n_header) if n_header <= min(length, _LONGEST_HEADER) else b""
+    try:
+        tensors = {key: one for key, one in json.loads(header).items() if key != "__metadata__"}
+        declared = 8 + n_header + max((x["data_offsets"][1] for x in tensors.values()), default=0)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise SafetensorError("its header cannot be read") from error
+    if length != declared:
+        raise SafetensorError(f"it has {length} bytes and declares {declared}")
 
 
 @final

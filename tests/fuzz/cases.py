@@ -13,6 +13,7 @@ from typing import final
 import numpy as np
 
 from coil_data import coil_store
+from fuzz import long_commands
 from fuzz.damage import changed_table, damage_bytes, damage_file, misplace
 from fuzz.options import bad_option, bad_setting
 from fuzz.raw_volumes import AXES, RAW_FORMATS, good_kspace
@@ -364,6 +365,21 @@ def _options(draw: random.Random, folder: Path) -> Case:
     return Case("options", what, words)
 
 
+def _joint(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet")
+    return Case("joint", *long_commands.joint(draw, folder))
+
+
+def _campaign_run(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "tiny.toml", "campaigns", "store")
+    return Case("campaign run", *long_commands.campaign(draw, folder))
+
+
+def _long(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "tiny.toml", "store", "unet")
+    return Case("demo, bench", *long_commands.others(draw, folder))
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     **{name: _import(name) for name in FORMATS},
     "lists": _lists,
@@ -381,4 +397,7 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "more options": _options,
     **{name: _import_raw(name) for name in RAW_FORMATS},
     "kspace store": _kspace_store,
+    "joint": _joint,
+    "campaign run": _campaign_run,
+    "demo, bench": _long,
 }

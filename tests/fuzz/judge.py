@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import final
 
 from fuzz.cases import Case, case
-from fuzz.forks import INVALID, TRACEBACK, Ended, command, in_child
+from fuzz.forks import INVALID, TRACEBACK, Ended, command, in_child, stand_in
+from kscout.campaign import task
 
 LIMIT_S = 120.0
 """A case that takes longer hangs; all take less than a few seconds."""
@@ -24,6 +25,9 @@ _LARGEST_READ = 2**26
 _LONGEST = 8000
 """Letters of a sentence, which may repeat a value of 5,000 that a user typed."""
 _LEFT = re.compile(r"\.part$|\.unfinished$|\.tmp$")
+
+_RUN_FAILED = "failed (?:store|reconstructor|policy|evaluation|analysis)"
+"""What a campaign says of a run that failed."""
 
 Snapshot = dict[str, tuple[int, bytes | int]]
 
@@ -55,6 +59,7 @@ def judge(seed: int, number: int, folder: Path, limit_s: float = LIMIT_S) -> Ver
 
     def work() -> int:
         os.environ["TMPDIR"] = str(temporary)
+        task._run_command = stand_in
         code = command(built.words)
         return code if code or is_valid(built) else INVALID
 
@@ -105,7 +110,7 @@ def _bad_words(ended: Ended) -> str:
         return ""
     if ended.code == 2:
         return "" if "Usage:" in ended.output else "usage error without usage"
-    told = re.search(r"^error: (.*)", ended.output, re.MULTILINE)
+    told = re.search(rf"^(?:error:|{_RUN_FAILED}) (.*)", ended.output, re.MULTILINE)
     if told is None:
         return f"exit {ended.code} without a sentence: {_last_line(ended.output)[:80]!r}"
     sentence = told.group(1)
@@ -123,7 +128,8 @@ def _half_written(ended: Ended, before: Snapshot, after: Snapshot) -> str:
     left = [name for name in new if _LEFT.search(name)]
     if left:
         return f"leaves {left[0]}"
-    if ended.code == 0:
+    # A campaign goes on past a run that failed, and keeps what is done.
+    if ended.code == 0 or re.search(f"^{_RUN_FAILED} ", ended.output, re.MULTILINE):
         return ""
     written = [
         name for name in new if not name.endswith(".lock") and after[name][0] != stat.S_IFDIR
@@ -181,8 +187,13 @@ def is_valid(built: Case) -> bool:
     if words[0] == "train":
         from kscout.weights import read_weights
 
-        state = read_weights(out / "weights.safetensors").state
-        return bool(state) and all(bool(value.isfinite().all()) for value in state.values())
+        # Several seeds have a folder each.
+        files = [*out.glob("weights.safetensors"), *out.glob("seed-*/weights.safetensors")]
+        states = [read_weights(file).state for file in files]
+        return bool(states) and all(
+            bool(state) and all(bool(value.isfinite().all()) for value in state.values())
+            for state in states
+        )
     if words[0] == "evaluate":
         from kscout.evaluation.summary import read_summary
 

@@ -12,9 +12,18 @@ import typer
 
 from fuzz.damage import NUMBERS, WORDS
 
-LONG = {"--epochs", "--watch", "--use", "--help", "--version", "--scheduler", "--slurm"}
+LONG = {
+    "--epochs",
+    "--updates",
+    "--watch",
+    "--use",
+    "--help",
+    "--version",
+    "--scheduler",
+    "--slurm",
+}
 """Options that ask for long work or another machine, which is no fault, or for none."""
-LONG_SETTINGS = {"n_epochs"}
+LONG_SETTINGS = {"n_epochs", "n_updates"}
 _MOST_EPOCHS = 2
 
 
@@ -74,12 +83,21 @@ def bad_setting(draw: random.Random, kind: str) -> tuple[str, str]:
 @cache
 def _settings(kind: str) -> list[tuple[str, list[str]]]:
     from kscout.config import RECONSTRUCTOR_TRAININGS
+    from kscout.config.methods import settings_class
     from kscout.config.schema import AcquisitionSetting
     from kscout.config.training import DenseTraining, NonGreedyTraining
+    from kscout.names import SAMPLERS
 
     def names(record: Any) -> list[str]:
         return [item.name for item in fields(record)]
 
+    if kind == "joint":
+        return [
+            ("training", names(settings_class("dense", SAMPLERS))),
+            ("reconstructor", ["n_channels", "n_pools", "dropout", "name", "x"]),
+            ("policy", ["n_channels", "n_hidden", "name", "x"]),
+            ("acquisition", names(AcquisitionSetting)),
+        ]
     if kind == "reconstructor":
         network = ["n_channels", "n_pools", "dropout", "name", "norm", "x"]
         return [

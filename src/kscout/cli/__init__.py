@@ -112,8 +112,8 @@ def main() -> None:
         told = told_as(error)
         if told is None:
             raise
-        # What a file holds may not command the terminal.
-        shown = "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in told)
+        # What a file holds may not command the terminal, nor look like a line of ours.
+        shown = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in told)
         line = Text.assemble(("error:", "bold red"), f" {shown}")
         console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)

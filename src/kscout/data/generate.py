@@ -75,7 +75,7 @@ class MakeSettings:
             )
         check_request(self.slices, self.size or SOURCES[self.kind].size)
         most = max(_ALWAYS_WORKERS, 4 * (os.cpu_count() or 1))
-        for name, value, bound in (("seed", self.seed, 2**63), ("workers", self.workers, most)):
+        for name, value, bound in (("seed", self.seed, 2**63 - 1), ("workers", self.workers, most)):
             if not 0 <= value <= bound:
                 raise ConfigError(f"--{name} is {value}; it must be 0 or more, up to {bound}")
         if self.variant not in SOURCES[self.kind].variants:
