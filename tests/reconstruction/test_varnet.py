@@ -1,11 +1,13 @@
 """The unrolled network, against its definition in k-space written out for a state dict."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from pytest import LogCaptureFixture, MonkeyPatch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from coil_slices import coil_batch
 from fastmri_definition import expected_output
@@ -205,6 +207,29 @@ def test_compiled_networks_serve_batches_without_gradients(monkeypatch: MonkeyPa
         networks[1](image), networks[1](image[:1])
     networks[0](image)
     assert served == [(2, 2, 48, 48), (3, 2, 48, 48)]
+
+
+def test_what_is_compiled_serves_all_cascades_and_any_number_of_images(
+    monkeypatch: MonkeyPatch,
+) -> None:
+    networks, n_graphs = frozen_networks(), []
+
+    def backend(graph: fx.GraphModule, example: list[Tensor]) -> Callable[..., Any]:
+        n_graphs.append(1)
+        return graph.forward
+
+    passes = torch.compile(varnet._passes, backend=backend)
+    monkeypatch.setattr(varnet, "compiled_passes", lambda: passes)
+    assert varnet.compile_networks(networks, 40, 33, torch.device("cpu"))
+    image = torch.randn(5, 40, 33, dtype=torch.complex64)
+    with torch.no_grad():
+        found = [network(image[:n]) for network in networks for n in (2, 5, 3)]
+        for network in networks:
+            network.is_compiled = False
+        expected = [network(image[:n]) for network in networks for n in (2, 5, 3)]
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    # The first is of the example, in 16 bit.
+    assert len(n_graphs) == 2
 
 
 def test_networks_that_cannot_be_compiled_stay_as_they_are(
