@@ -59,10 +59,7 @@ def findings(folder: Path = RECORDS) -> str:
 def _finding(group: dict[str, list[JointRecord]], found: Paired) -> str:
     first = group[ADAPTIVE][0]
     horizon = HORIZONS[first.horizon]
-    place = (
-        f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, "
-        f"{first.conditions}, {first.n_updates:,} updates"
-    )
+    place = f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, {first.conditions}"
     words = (
         f"{difference(found)} over {_seeds(len(found.seeds))} ({_by_seed(group, found)}): "
         f"{verdict(found)}."
@@ -118,16 +115,9 @@ def _beside_frozen(group: dict[str, list[JointRecord]]) -> str:
 def headroom(folder: Path = RECORDS) -> str:
     """Return what oracles and estimates of the ceiling reach on the network of each arm."""
     head = (
-        *(
-            "horizon",
-            "network, training",
-            "arm",
-            "seeds",
-            "slices",
-            "arm's SSIM",
-            "a fixed order there",
-        ),
-        *("NA oracle", "oracle", "oracle minus NA oracle", "gap closed", "ceiling's estimate"),
+        *("horizon", "arm", "seeds", "arm's SSIM", "a fixed order there", "NA oracle", "oracle"),
+        *("gap closed", "ceiling's estimate", "oracle minus NA oracle", "slices"),
+        "network, training",
     )
     arms = [arm for group in groups_of(read_records(folder)) for arm in group.values()]
     return markdown(head, [line for arm in arms if (line := _headroom(arm, folder))])
@@ -142,13 +132,11 @@ def _headroom(arm: Sequence[JointRecord], folder: Path) -> tuple[str, ...] | Non
     own, fixed, low, high = (_mean([getattr(x, name) for x in bounds]) for name in names)
     closed = gap_closed(own, low, high)
     return (
-        *(first.horizon, first.conditions, f"`{first.arm}`"),
-        ", ".join(str(one.seed) for one in measured),
-        str(bounds[0].n_slices),
+        *(first.horizon, f"`{first.arm}`", ", ".join(str(one.seed) for one in measured)),
         *map(number, (own, fixed, low, high)),
-        number(high - low, is_signed=True),
         "-" if closed is None else f"{100 * closed:.0f} %",
         ceiling(folder / "ceiling" / f"{first.horizon}-{first.arm}-{first.seed}"),
+        *(number(high - low, is_signed=True), str(bounds[0].n_slices), first.conditions),
     )
 
 

@@ -115,10 +115,9 @@ class JointRecord:
     @property
     def conditions(self) -> str:
         """What all arms of a comparison have in common, in words."""
-        mirrored = ", mirrored" if self.flips else ""
-        return (
-            f"{self.n_parameters / 1e6:.1f} million parameters, {self.n_train:,} slices{mirrored}"
-        )
+        slices = f"{self.n_train:,} slices{', mirrored' if self.flips else ''}"
+        network = f"{self.n_parameters / 1e6:.1f} million parameters"
+        return f"{network}, {slices}, {self.n_updates:,} updates"
 
 
 def read_records(folder: Path = RECORDS) -> list[JointRecord]:
@@ -141,8 +140,8 @@ def table(records: Sequence[JointRecord] | None = None) -> str:
     """Return the table of all comparisons, and what was not run; of all records by default."""
     records = read_records() if records is None else records
     head = (
-        *("horizon", "network, training", "updates", "arm", "seeds", "SSIM", "area", "PSNR"),
-        *("minus `fixed`, 95 % interval", "oracle on its network", "time, sampler's share"),
+        *("horizon", "arm", "seeds", "SSIM", "minus `fixed`, 95 % interval", "area", "PSNR"),
+        *("oracle on its network", "time, sampler's share", "network, training"),
     )
     lines = [_line(arm, group) for group in groups_of(records) for arm in group.values()]
     missing = ", ".join(not_run(records)) or "nothing of the plan"
@@ -170,16 +169,15 @@ def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tu
     share = np.mean([one.sampler_share for one in arm])
     return (
         first.horizon,
-        first.conditions,
-        f"{first.n_updates:,}",
         f"`{first.arm}`",
         ", ".join(str(one.seed) for one in arm),
         spread(float(np.mean(ssim)), std_over_seeds(ssim)),
+        "-" if found is None else difference(found),
         number(float(np.mean([one.area for one in arm]))),
         f"{np.mean([one.psnr for one in arm]):.2f}",
-        "-" if found is None else difference(found),
         oracle,
         f"{minutes:.1f} min, {100 * share:.0f} %",
+        first.conditions,
     )
 
 
