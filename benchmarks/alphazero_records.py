@@ -118,11 +118,11 @@ def arms_of(records: Sequence[ArmRecord]) -> list[list[ArmRecord]]:
 def table(folder: Path = RECORDS) -> str:
     """Return what marks and arms reach, and what was not run."""
     head = (
-        *("acquisition", "arm", "seeds", "minutes", "rounds", "reconstructions"),
-        *("SSIM, drawn", "SSIM, best column", "validation", "searches on training slices"),
+        *("acquisition", "arm", "seeds", "SSIM, drawn", "SSIM, best column", "validation"),
+        *("searches on training slices", "minutes", "rounds", "reconstructions"),
     )
     lines = [
-        (preset, f"`{name}`", *("-",) * 4, number(ssim), *("-",) * 3)
+        (preset, f"`{name}`", "-", number(ssim), *("-",) * 6)
         for (_, preset), marks in read_marks(folder).items()
         for name, ssim in marks.ssim.items()
     ]
@@ -138,12 +138,12 @@ def _scores(arm: Sequence[ArmRecord]) -> tuple[str, ...]:
     searched = [float(np.mean(one.search_ssim[-_N_LAST:])) for one in arm if one.search_ssim]
     return (
         *(first.preset, f"`{first.arm}`", ", ".join(str(one.seed) for one in arm)),
-        f"{np.mean([one.train_s for one in arm]) / 60:.1f}",
-        ", ".join(str(one.n_rounds) for one in arm),
-        f"{np.mean([one.n_reconstructions for one in arm]) / 1e6:.1f} million",
         *(spread(float(np.mean(x)), std_over_seeds(x)) for x in (drawn, best)),
         number(float(np.mean([max(one.val_ssim) for one in arm]))),
         number(float(np.mean(searched))) if searched else "-",
+        f"{np.mean([one.train_s for one in arm]) / 60:.1f}",
+        ", ".join(str(one.n_rounds) for one in arm),
+        f"{np.mean([one.n_reconstructions for one in arm]) / 1e6:.1f} million",
     )
 
 

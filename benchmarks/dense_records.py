@@ -131,9 +131,8 @@ def share(seeds: Sequence[DenseRecord]) -> str:
 def table(folder: Path = RECORDS) -> str:
     """Return what every arm reached, and what was not run."""
     head = (
-        *("store, acquisition", "arm", "seeds", "minutes", "epochs", "parameters"),
-        *("columns tried a second", "SSIM", "fixed", "NA oracle", "oracle", "gap closed"),
-        "minus fixed",
+        *("store, acquisition", "arm", "seeds", "SSIM", "gap closed", "minus fixed", "fixed"),
+        *("NA oracle", "oracle", "minutes", "epochs", "parameters", "columns tried a second"),
     )
     records = read_records(folder)
     text = markdown(head, [_line(seeds) for seeds in kinds_of(records)])
@@ -152,11 +151,10 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     return (
         *(f"{first.data}, {first.preset}", f"`{first.arm}`"),
         ", ".join(str(one.seed) for one in seeds),
+        *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
+        *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
         f"{np.mean([one.train_s for one in seeds]) / 60:.1f}",
         *(str(first.n_epochs), f"{first.n_parameters:,}", f"{rate:,.0f}"),
-        spread(float(np.mean(ssim)), std_over_seeds(ssim)),
-        *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
-        *(share(seeds), minus(seeds)),
     )
 
 
