@@ -1,8 +1,8 @@
 """Networks for other runtimes: from measured k-space and mask to image and scores, as ONNX.
 
-K-space comes as pairs of real and imaginary parts, as ONNX has no complex numbers. Exported is what
-looks at the magnitude of the zero-filled image: the paper's networks. torch's exporter has no words
-for most operations on complex numbers, which other networks are made of.
+K-space comes as pairs of real and imaginary parts, and networks that compute with complex numbers
+run in real arithmetic (`kscout.export.pairs`), as ONNX has no complex numbers. Sensitivities of
+coils are an input, where a reconstruction has any: they are found once, at the start.
 """
 
 import json
@@ -11,22 +11,25 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor, nn
 
 from kscout import __version__
 from kscout.acquisition.state import shown_to
 from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
+from kscout.export.pairs import Pairs, real_arithmetic
 from kscout.files import written_whole
 from kscout.kernels.registry import compiled_kernels
+from kscout.physics.coils import LEAST_CENTRAL, combine, keep, rough_sensitivities
 from kscout.physics.fourier import fft2c, ifft2c
-from kscout.physics.normalization import denormalize
+from kscout.physics.normalization import denormalize, statistics
+from kscout.physics.sampling import center_mask
 from kscout.randomness import keyed_generator
 from kscout.weights import fingerprint
 
@@ -58,38 +61,69 @@ class Exported:
 
 
 @final
-class MagnitudeGraph(nn.Module):
+class Graph(nn.Module):
     """From k-space as real pairs, and a mask, to the image in its own units and scores.
 
     Args:
-        reconstructor: looks at the magnitude alone.
-        policy: looks at the image alone; none where not given.
+        reconstructor: makes the image.
+        policy: makes the scores; none where not given.
+        has_maps: whether the reconstructor is given sensitivities of coils.
     """
 
-    def __init__(self, reconstructor: Reconstructor, policy: Policy | None) -> None:
+    def __init__(
+        self, reconstructor: Reconstructor, policy: Policy | None, *, has_maps: bool
+    ) -> None:
         super().__init__()
-        self.reconstructor, self.policy = reconstructor, policy
+        self.reconstructor, self.policy, self.has_maps = reconstructor, policy, has_maps
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is told how far the acquisition has come."""
+        return self.policy is not None and self.policy.needs_measurement
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of what it is given, in their order."""
+        maps, counts = ["maps"] * self.has_maps, ["step", "n_left"] * self.counts
+        return ["kspace", "mask", *maps, *counts]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what it gives."""
+        return ["image"] if self.policy is None else ["image", "scores"]
 
     def forward(
-        self, kspace: Float[Tensor, "batch coil row col 2"], mask: Bool[Tensor, "batch col"]
+        self,
+        kspace: Float[Tensor, "batch coil row col 2"],
+        mask: Bool[Tensor, "batch col"],
+        maps: Float[Tensor, "batch coil row col 2"] | None = None,
+        step: Int[Tensor, " batch"] | None = None,
+        n_left: Int[Tensor, " batch"] | None = None,
     ) -> tuple[Tensor, ...]:
-        measured = kspace * mask[:, None, None, :, None]
-        pairs = torch.view_as_real(ifft2c(torch.view_as_complex(measured)))
-        magnitude = pairs.square().sum(dim=(1, 4)).sqrt()
-        mean = magnitude.mean(dim=(-2, -1))
-        # Written out: the exporter has no unbiased deviation over two axes.
-        n_others = magnitude.shape[-2] * magnitude.shape[-1] - 1
-        squares = (magnitude - mean[:, None, None]).square()
-        std = (squares.sum(dim=(-2, -1)) / n_others).sqrt()
-        # Nobody may look at the complex image here; the check finds whoever does.
-        nothing = torch.full((1, 1, 1, 1), torch.nan)
-        found = self.reconstructor.reconstruct(
-            Measurement(nothing, mask, summary=(magnitude, mean, std))
-        )
-        image = denormalize(found.image, found.mean, found.std)
-        if self.policy is None:
-            return (image,)
-        return image, self.policy(Observation(image=found.image, mask=mask))
+        own = None if maps is None else Pairs(*maps.unbind(dim=-1))
+        with real_arithmetic():
+            zero_filled = ifft2c(keep(Pairs(*kspace.unbind(dim=-1)), mask))
+            # Written out, for any number of coils.
+            magnitude = zero_filled.abs().square().sum(dim=1).sqrt()
+            summary = (magnitude, *statistics(magnitude))
+            measured = Measurement(zero_filled, mask, summary=summary, maps=own)  # type: ignore[arg-type]
+            found = self.reconstructor.reconstruct(measured)
+            image = denormalize(found.image, found.mean, found.std)
+            if self.policy is None:
+                return (image,)
+            seen = Observation(image=found.image, mask=mask)
+            if step is not None:
+                shown = _one_image(zero_filled, mask)
+                seen = replace(seen, zero_filled=shown, mean=found.mean, std=found.std)  # type: ignore[arg-type]
+                seen = replace(seen, step=step, n_left=n_left)
+            return image, self.policy(seen)
+
+
+def _one_image(zero_filled: Pairs, mask: Tensor) -> Pairs:
+    """Return coils combined, or the only one as it is, whatever number a file is given."""
+    several = combine(zero_filled, rough_sensitivities(fft2c(zero_filled), mask))[:, None]
+    n_coils = torch.ones_like(zero_filled.real[:1, :, :1, :1]).sum()
+    return torch.where(n_coils == 1, zero_filled[:, :1], several)
 
 
 def export_onnx(
@@ -105,21 +139,20 @@ def export_onnx(
 
     Args:
         out: the file, which appears whole once onnxruntime agrees with torch.
-        reconstructor: one that looks at the magnitude of the zero-filled image.
-        policy: one that looks at the reconstruction.
+        reconstructor: makes the image.
+        policy: no oracle.
         n_rows: of the images.
         n_cols: of the images.
         n_checked: drawn slices on which both are compared.
     """
-    if policy is not None and (policy.needs_measurement or policy.needs_target):
+    if policy is not None and policy.needs_target:
         raise ConfigError(
-            f"{type(policy).__name__} looks at more than the image, which is not exported; export "
-            "the paper's network (conv), or the reconstruction alone"
+            f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has"
         )
     onnx, runtime = onnx_packages()
-    graph = MagnitudeGraph(
-        reconstructor.cpu().eval(), None if policy is None else policy.cpu().eval()
-    )
+    reconstructor, policy = reconstructor.cpu().eval(), policy and policy.cpu().eval()
+    has_maps = _example(reconstructor, 1, 2, n_rows, n_cols, 0).maps is not None
+    graph = Graph(reconstructor, policy, has_maps=has_maps)
     model = _traced(graph, n_rows, n_cols)
     session = runtime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -164,30 +197,29 @@ def _quietly() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _traced(graph: MagnitudeGraph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a ModelProto
-    kspace, mask = _drawn(2, 3, n_rows, n_cols, 0)
-    given = (torch.view_as_real(kspace), mask)
+def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a ModelProto
+    given = _example(graph.reconstructor, 2, 3, n_rows, n_cols, 0).given(graph)
     batch, coil = torch.export.Dim("batch"), torch.export.Dim("coil")
+    shapes = {k: {0: batch, 1: coil} if x.ndim == 5 else {0: batch} for k, x in given.items()}
     try:
         with _quietly():
-            # Before the exporter, which takes long: whoever looks at the complex image fails here.
-            if not all(bool(x.isfinite().all()) for x in graph(*given)):
-                raise ValueError("it looks at the complex image")
+            # Before the exporter, which takes long and may not make what is kept for later calls.
+            graph(**given)
             program = torch.onnx.export(
                 graph,
-                given,
+                kwargs=given,
                 dynamo=True,
                 opset_version=OPSET,
                 verbose=False,
-                input_names=["kspace", "mask"],
-                output_names=["image"] if graph.policy is None else ["image", "scores"],
-                dynamic_shapes=({0: batch, 1: coil}, {0: batch}),
+                input_names=graph.inputs,
+                output_names=graph.outputs,
+                dynamic_shapes=shapes,
             )
     except Exception as error:  # the exporter wraps whatever a network raises
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"{type(graph.reconstructor).__name__} cannot be exported for {n_rows}x{n_cols} images "
-            f"({reason}); networks that look at the magnitude can, such as the paper's U-Net"
+            f"{type(graph.reconstructor).__name__} and {type(graph.policy).__name__} cannot be "
+            f"exported for {n_rows}x{n_cols} images ({reason})"
         ) from error
     assert program is not None
     return program.model_proto
@@ -195,7 +227,7 @@ def _traced(graph: MagnitudeGraph, n_rows: int, n_cols: int) -> Any:  # noqa: AN
 
 def _checked(
     session: Any,  # noqa: ANN401 - of onnxruntime
-    graph: MagnitudeGraph,
+    graph: Graph,
     n_rows: int,
     n_cols: int,
     n_checked: int,
@@ -203,17 +235,19 @@ def _checked(
     """Compare with the arithmetic that kscout uses, and refuse what differs."""
     image_error, score_error, n_same = 0.0, 0.0, 0
     for begin in range(0, n_checked, _N_TOGETHER):
-        n_batch = min(_N_TOGETHER, n_checked - begin)
-        kspace, mask = _drawn(n_batch, 1 + begin // _N_TOGETHER % 3, n_rows, n_cols, begin + 1)
-        pairs = torch.view_as_real(kspace).numpy()
-        image, *scores = session.run(None, {"kspace": pairs, "mask": mask.numpy()})
-        found, expected = _expected(graph, kspace, mask)
+        n_batch, n_coils = min(_N_TOGETHER, n_checked - begin), 1 + begin // _N_TOGETHER % 3
+        example = _example(graph.reconstructor, n_batch, n_coils, n_rows, n_cols, begin + 1)
+        given = {name: x.numpy() for name, x in example.given(graph).items()}
+        # A network may have no use for all that it is told.
+        known = {one.name for one in session.get_inputs()}
+        image, *scores = session.run(None, {k: v for k, v in given.items() if k in known})
+        found, expected = _expected(graph, example)
         # Scaled back to normalized units, in which errors of all slices are alike.
         difference = torch.from_numpy(image) - denormalize(found.image, found.mean, found.std)
         image_error = max(image_error, float((difference / found.std[:, None, None]).abs().max()))
         if expected is None:
             continue
-        other = torch.from_numpy(scores[0])
+        mask, other = example.mask, torch.from_numpy(scores[0])
         score_error = max(score_error, float((other - expected).abs().max()))
         same = other.masked_fill(mask, -torch.inf).argmax(-1) == expected.masked_fill(
             mask, -torch.inf
@@ -243,23 +277,47 @@ def _checked(
 
 
 @torch.no_grad()
-def _expected(
-    graph: MagnitudeGraph, kspace: Tensor, mask: Tensor
-) -> tuple[Reconstruction, Tensor | None]:
-    measured = Measurement.of(kspace, mask)
+def _expected(graph: Graph, example: "_Example") -> tuple[Reconstruction, Tensor | None]:
+    measured = replace(Measurement.of(example.kspace, example.mask), maps=example.maps)
     found = graph.reconstructor.reconstruct(measured)
     if graph.policy is None:
         return found, None
-    given = (graph.policy, found, measured.zero_filled, mask)
-    return found, graph.policy(shown_to(*given, step=0, n_left=None))
+    given = (graph.policy, found, measured.zero_filled, example.mask)
+    return found, graph.policy(shown_to(*given, step=example.step, n_left=example.n_left))
 
 
-def _drawn(
-    n_batch: int, n_coils: int, n_rows: int, n_cols: int, seed: int
-) -> tuple[Tensor, Tensor]:
+@final
+@dataclass(frozen=True)
+class _Example:
+    """Slices on which two runtimes are compared."""
+
+    kspace: Complex[Tensor, "batch coil row col"]
+    mask: Bool[Tensor, "batch col"]
+    maps: Complex[Tensor, "batch coil row col"] | None
+    step: Int[Tensor, " batch"]
+    n_left: Int[Tensor, " batch"]
+
+    def given(self, graph: Graph) -> dict[str, Tensor]:
+        """Return what a graph takes of it."""
+        every: dict[str, Tensor | None] = {
+            "kspace": torch.view_as_real(self.kspace),
+            "mask": self.mask,
+            "maps": None if self.maps is None else torch.view_as_real(self.maps.resolve_conj()),
+            "step": self.step,
+            "n_left": self.n_left,
+        }
+        return {name: x for name in graph.inputs if (x := every[name]) is not None}
+
+
+@torch.no_grad()
+def _example(
+    reconstructor: Reconstructor, n_batch: int, n_coils: int, n_rows: int, n_cols: int, seed: int
+) -> _Example:
     """Draw k-space of smooth images, and masks that hold the center."""
     generator = keyed_generator("onnx", seed)
     image = torch.rand(n_batch, n_coils, n_rows, n_cols, generator=generator).cumsum(dim=-1)
     mask = torch.rand(n_batch, n_cols, generator=generator) < 0.3
-    mask[:, n_cols // 2] = True
-    return fft2c(image), mask
+    mask |= center_mask(n_cols, min(n_cols, LEAST_CENTRAL))
+    kspace, step = fft2c(image), torch.arange(n_batch)
+    maps = reconstructor.calibrate(Measurement.of(kspace, mask))
+    return _Example(kspace, mask, maps, step, n_left=1 + step.flip(0))

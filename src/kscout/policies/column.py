@@ -204,7 +204,7 @@ def _signals(
     for mask, values in zip(masks, (kspace, mirrored), strict=True):
         maps += [mask * _log(_combined(values)), mask * _log(_difference(expected, values))]
     places = [rows.abs()[:, None].expand(-1, n_cols), cols.expand(n_rows, -1)]
-    maps += [*masks, *(x.expand(len(seen.image), -1, -1) for x in places)]
+    maps += [*masks, *(x.expand(seen.image.shape[0], -1, -1) for x in places)]
     return torch.stack(maps, dim=1)
 
 
@@ -287,7 +287,7 @@ def _place(
         *around,
         *(x[:, None].expand(-1, n_cols).float() for x in progress),
     ]
-    return torch.cat([fixed.expand(len(mask), -1, -1), torch.stack(changing, dim=-1)], dim=-1)
+    return torch.cat([fixed.expand(mask.shape[0], -1, -1), torch.stack(changing, dim=-1)], dim=-1)
 
 
 def _check_sizes(width: int, n_heads: int, channels: Sequence[int]) -> None:

@@ -1,0 +1,222 @@
+"""Complex tensors as pairs of real ones, for exporters that know no complex numbers.
+
+Under `real_arithmetic` code that is written for complex tensors runs as it is: a `Pairs` stands in
+for each of them, and Fourier transforms are products with matrices.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+Handler = Callable[..., Any]
+
+
+@final
+class Pairs:
+    """A complex tensor, of which real and imaginary part are tensors of one shape."""
+
+    def __init__(self, real: Tensor, imag: Tensor) -> None:
+        self.real, self.imag = real, imag
+
+    @classmethod
+    def of(cls, value: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor of either kind
+        """Return a value as pairs; that of a real tensor has no imaginary part."""
+        if isinstance(value, Pairs):
+            return value
+        real = value if isinstance(value, Tensor) else torch.tensor(float(value))
+        return cls(real, torch.zeros_like(real))
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Handler,
+        types: Sequence[type],
+        given: tuple[Any, ...] = (),
+        named: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function returns
+        handler = _HANDLERS.get(function)
+        if handler is None:
+            name = getattr(function, "__name__", str(function))
+            raise TypeError(f"{name} of complex numbers has no words here")
+        return handler(*given, **(named or {}))
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.real.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.real.device
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Pairs":
+        """Return what a function that moves values makes of both parts."""
+        return Pairs(change(self.real), change(self.imag))
+
+    def __len__(self) -> int:
+        return len(self.real)
+
+    def __getitem__(self, place: Any) -> "Pairs":  # noqa: ANN401 - any index
+        return self.each(lambda x: x[place])
+
+    def __setitem__(self, place: Any, value: float) -> None:  # noqa: ANN401 - any index
+        self.real[place], self.imag[place] = value, 0.0
+
+    def flatten(self, *axes: int) -> "Pairs":
+        return self.each(lambda x: x.flatten(*axes))
+
+    def unflatten(self, axis: int, sizes: Sequence[int]) -> "Pairs":
+        return self.each(lambda x: x.unflatten(axis, tuple(sizes)))
+
+    def unsqueeze(self, axis: int) -> "Pairs":
+        return self.each(lambda x: x.unsqueeze(axis))
+
+    def sum(self, dim: int | tuple[int, ...], keepdim: bool = False) -> "Pairs":
+        return self.each(lambda x: x.sum(dim=dim, keepdim=keepdim))
+
+    def conj(self) -> "Pairs":
+        return Pairs(self.real, -self.imag)
+
+    def abs(self) -> Tensor:
+        return (self.real.square() + self.imag.square()).sqrt()
+
+    def __neg__(self) -> "Pairs":
+        return self.each(lambda x: -x)
+
+    def __add__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
+        if isinstance(other, Pairs):
+            return Pairs(self.real + other.real, self.imag + other.imag)
+        return Pairs(self.real + other, self.imag + torch.zeros_like(self.real + other))
+
+    def __sub__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
+        return self + (-other)
+
+    def __rsub__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
+        return -self + other
+
+    def __mul__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a number or a tensor
+        if not isinstance(other, Pairs):
+            return self.each(lambda x: x * other)
+        return Pairs(
+            self.real * other.real - self.imag * other.imag,
+            self.real * other.imag + self.imag * other.real,
+        )
+
+    def __truediv__(self, other: Any) -> "Pairs":  # noqa: ANN401 - a real number or tensor
+        return self.each(lambda x: x / other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+@lru_cache(maxsize=32)
+def _waves(n: int) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of 2 pi j k / n, of which a transform of length n is made."""
+    # Of whole turns nothing is left, so that large products lose no digits.
+    turns = torch.outer(torch.arange(n), torch.arange(n)) % n
+    angle = turns.double() * (2 * math.pi / n)
+    return angle.cos().float(), angle.sin().float()
+
+
+def _transformed(values: Pairs, axis: int, *, sign: float, scale: float) -> Pairs:
+    n = values.shape[axis]
+    cosine, sine = (x.to(values.device) * scale for x in _waves(n))
+    real, imag = (x.transpose(axis, -1) for x in (values.real, values.imag))
+    found = (real @ cosine - sign * (imag @ sine), imag @ cosine + sign * (real @ sine))
+    return Pairs(*(x.transpose(axis, -1) for x in found))
+
+
+def _fourier(*, is_inverse: bool, n_axes: int) -> Handler:
+    plain = {"backward": is_inverse, "forward": not is_inverse}
+
+    def transform(values: Any, norm: str | None = None) -> Pairs:  # noqa: ANN401
+        found = Pairs.of(values)
+        for axis in range(-n_axes, 0):
+            n = found.shape[axis]
+            scale = n**-0.5 if norm == "ortho" else 1 / n if plain[norm or "backward"] else 1.0
+            found = _transformed(found, axis, sign=1.0 if is_inverse else -1.0, scale=scale)
+        return found
+
+    return transform
+
+
+def _where(condition: Tensor, first: Any, second: Any) -> Pairs:  # noqa: ANN401
+    first, second = Pairs.of(first), Pairs.of(second)
+    return Pairs(
+        torch.where(condition, first.real, second.real),
+        torch.where(condition, first.imag, second.imag),
+    )
+
+
+def _norm(values: Pairs, dim: int, keepdim: bool = False) -> Tensor:
+    squares = values.real.square() + values.imag.square()
+    return squares.sum(dim=dim, keepdim=keepdim).sqrt()
+
+
+def _std_mean(
+    values: Tensor, dim: tuple[int, ...], correction: int = 1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Written out, because exporters have no unbiased deviation over two axes."""
+    mean = values.mean(dim=dim, keepdim=True)
+    n_others = math.prod(values.shape[axis] for axis in dim) - correction
+    std = ((values - mean).square().sum(dim=dim, keepdim=True) / n_others).sqrt()
+    if keepdim:
+        return std, mean
+    keep = [slice(None)] * values.ndim
+    for axis in dim:
+        keep[axis] = 0  # type: ignore[call-overload]
+    return std[tuple(keep)], mean[tuple(keep)]
+
+
+_FOURIER: dict[Handler, Handler] = {
+    torch.fft.fft: _fourier(is_inverse=False, n_axes=1),
+    torch.fft.ifft: _fourier(is_inverse=True, n_axes=1),
+    torch.fft.fft2: _fourier(is_inverse=False, n_axes=2),
+    torch.fft.ifft2: _fourier(is_inverse=True, n_axes=2),
+}
+_HANDLERS: dict[Any, Handler] = {
+    **_FOURIER,
+    torch.fft.fftshift: lambda x, dim: x.each(lambda part: torch.fft.fftshift(part, dim=dim)),
+    torch.fft.ifftshift: lambda x, dim: x.each(lambda part: torch.fft.ifftshift(part, dim=dim)),
+    torch.where: _where,
+    torch.addcmul: lambda x, one, other, value=1: x + (one * other) * value,
+    torch.linalg.vector_norm: _norm,
+    torch.zeros_like: lambda x: x.each(torch.zeros_like),
+    torch.abs: Pairs.abs,
+    # A real tensor comes first, and a pair second.
+    Tensor.mul: lambda x, y: y * x,
+    Tensor.__mul__: lambda x, y: y * x,
+    Tensor.add: lambda x, y: y + x,
+    Tensor.__add__: lambda x, y: y + x,
+    Tensor.sub: lambda x, y: -y + x,
+    Tensor.__sub__: lambda x, y: -y + x,
+}
+_OF_REAL: dict[Any, Handler] = {
+    **_FOURIER,
+    torch.complex: Pairs,
+    torch.std_mean: _std_mean,
+}
+"""What is done otherwise though all that it is given is real."""
+
+
+@final
+class _Real(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        function: Handler,
+        types: Sequence[type],
+        given: tuple[Any, ...] = (),
+        named: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the function returns
+        return _OF_REAL.get(function, function)(*given, **(named or {}))
+
+
+@contextmanager
+def real_arithmetic() -> Iterator[None]:
+    """Let everything complex be made as `Pairs`."""
+    with _Real():
+        yield
