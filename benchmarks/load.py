@@ -23,6 +23,7 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -71,13 +72,16 @@ def kspace() -> np.ndarray:
 
 
 KSPACE = kspace()
+IS_WARMING = ContextVar("IS_WARMING", default=False)
 
 
 async def acquire(ask: Ask, start: list[int], times_s: list[float]) -> int:
-    """Acquire a slice; return how many decisions were lost."""
+    """Acquire a slice, or a few of its columns to warm up; return how many decisions were lost."""
     measured, n_lost = list(start), 0
     answer = await ask(start)
     while not answer["done"]:
+        if IS_WARMING.get() and len(measured) >= N_INITIAL + 5:
+            return 0
         column = answer["next_column"]
         n_lost += column in measured or answer["n_measured"] != len(measured)
         begin = time.perf_counter()
@@ -199,9 +203,10 @@ def serve_in_child(
 
 
 async def measured(
-    talk: Talk, address: dict[str, Any], n_sessions: int, n_slices: int
+    talk: Talk, address: dict[str, Any], n_sessions: int, n_slices: int, *, warms: bool = False
 ) -> tuple[np.ndarray, int, float]:
     """Let clients acquire slices at once; return the time of every decision, and what was lost."""
+    IS_WARMING.set(warms)
     times_s: list[list[float]] = [[] for _ in range(n_sessions)]
     begin = time.perf_counter()
     lost = await asyncio.gather(*(talk(address, n_slices, own) for own in times_s))
@@ -238,7 +243,7 @@ def rounds(over: str, reconstructor: str, wanted: argparse.Namespace, weights: P
         found = []
         for n_sessions in wanted.sessions:
             n_slices = max(1, round(wanted.decisions / n_sessions / N_TIMED))
-            asyncio.run(measured(talk, address, n_sessions, 1))  # warms up
+            asyncio.run(measured(talk, address, n_sessions, 1, warms=True))
             row = figures(*asyncio.run(measured(talk, address, n_sessions, n_slices)))
             found.append(
                 {"over": over, "reconstruction": reconstructor, "n_sessions": n_sessions} | row

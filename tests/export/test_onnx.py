@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,18 @@ import torch
 from typer.testing import CliRunner
 
 from kscout import policies, reconstruction
+from kscout.acquisition.state import shown_to
 from kscout.cli import app
-from kscout.core import Measurement, Observation
+from kscout.core import Measurement, Observation, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
-from kscout.export.onnx import TOLERANCE, MagnitudeGraph, export_onnx, onnx_packages
+from kscout.export.onnx import TOLERANCE, Graph, export_onnx, onnx_packages
 from kscout.physics.normalization import denormalize
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
+from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.varnet import VarNet
 
 N_ROWS, N_COLS = 12, 16
 
@@ -69,25 +73,69 @@ def test_the_runtime_leaves_nothing_in_the_home_folder(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if "onnx" in path.name]
 
 
-def test_the_graph_computes_what_kscout_does(unchecked: None, generator: torch.Generator) -> None:
-    unet, policy = networks()
-    kspace = torch.view_as_complex(torch.randn(2, 3, N_ROWS, N_COLS, 2, generator=generator))
-    mask = torch.rand(2, N_COLS, generator=generator) < 0.5
-    with torch.no_grad():
-        image, scores = MagnitudeGraph(unet, policy)(torch.view_as_real(kspace), mask)
-        found = unet.reconstruct(Measurement.of(kspace, mask))
-        expected = policy(Observation(image=found.image, mask=mask))
-    torch.testing.assert_close(image, denormalize(found.image, found.mean, found.std))
-    torch.testing.assert_close(scores, expected)
+def complex_networks() -> tuple[VarNet, ColumnPolicy]:
+    torch.manual_seed(0)
+    sizes = {"width": 8, "n_layers": 1, "n_heads": 2, "channels": [8, 8], "image_channels": [8, 8]}
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=4, n_initial=8, **sizes)  # type: ignore[arg-type]
+    torch.nn.init.normal_(policy.head.weight)
+    small = {"n_channels": 2, "n_pools": 1, "sensitivity_channels": 2, "sensitivity_pools": 1}
+    return VarNet(n_cascades=1, **small).eval(), policy.eval()  # type: ignore[arg-type]
 
 
-def test_what_looks_at_complex_numbers_is_refused_and_writes_nothing(
-    tmp_path: Path, unchecked: None
+@pytest.mark.slow
+def test_complex_networks_agree_in_onnxruntime(tmp_path: Path) -> None:
+    """The check inside compares batches and coils of other numbers than were traced."""
+    varnet, policy = complex_networks()
+    out = tmp_path / "both.onnx"
+    found = export_onnx(out, varnet, policy, n_rows=N_ROWS, n_cols=N_COLS, n_checked=9)
+    assert found.n_same_choices == 9 and found.score_error is not None
+    session = onnx_packages()[1].InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+    assert names == ["kspace", "mask", "maps", "step", "n_left"]
+
+
+@pytest.mark.parametrize("n_coils", [1, 3])
+@pytest.mark.parametrize("name", ["unet", "fastmri-unet", "varnet", "sense"])
+def test_the_graph_computes_what_kscout_does(
+    name: str, n_coils: int, unchecked: None, generator: torch.Generator
 ) -> None:
+    """Without an exporter: real arithmetic is that of complex numbers, for any number of coils."""
+    varnet, column = complex_networks()
+    unet, conv = networks()
+    fastmri = FastMRIUNet(n_channels=2, n_pools=1).eval()
+    made = {"unet": unet, "fastmri-unet": fastmri, "varnet": varnet, "sense": Sense()}
+    reconstructor: Reconstructor = made[name]  # type: ignore[assignment]
+    pairs = torch.randn(2, n_coils, N_ROWS, N_COLS, 2, generator=generator)
+    kspace, mask = torch.view_as_complex(pairs), torch.rand(2, N_COLS, generator=generator) < 0.5
+    mask[:, 4:12] = True
+    step, n_left = torch.tensor([1, 3]), torch.tensor([3, 1])
+    with torch.no_grad():
+        measured = Measurement.of(kspace, mask)
+        maps = reconstructor.calibrate(measured)
+        found = reconstructor.reconstruct(replace(measured, maps=maps))
+        for policy in (conv, column):
+            graph = Graph(reconstructor, policy, has_maps=maps is not None)
+            given = {"kspace": pairs, "mask": mask, "step": step, "n_left": n_left}
+            given |= {} if maps is None else {"maps": torch.view_as_real(maps.resolve_conj())}
+            image, scores = graph(**{key: given[key] for key in graph.inputs})
+            seen = shown_to(policy, found, measured.zero_filled, mask, step=step, n_left=n_left)
+            torch.testing.assert_close(scores, policy(seen), atol=1e-4, rtol=1e-4)
+            expected = denormalize(found.image, found.mean, found.std)
+            torch.testing.assert_close(image, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_what_has_no_words_is_refused_and_writes_nothing(tmp_path: Path, unchecked: None) -> None:
     out = tmp_path / "none.onnx"
-    column = ColumnPolicy(n_cols=N_COLS, horizon=4)
-    with pytest.raises(ConfigError, match="looks at more than the image"):
-        export_onnx(out, networks()[0], column, n_rows=N_ROWS, n_cols=N_COLS)
-    with pytest.raises(ConfigError, match="Sense cannot be exported"):
-        export_onnx(out, Sense(), None, n_rows=N_ROWS, n_cols=N_COLS)
+    with pytest.raises(ConfigError, match="Odd and NoneType cannot be exported"):
+        export_onnx(out, Odd(), None, n_rows=N_ROWS, n_cols=N_COLS)
+    with pytest.raises(ConfigError, match="oracle"):
+        oracle = policies.build("oracle", n_cols=N_COLS, n_initial=3, horizon=4)
+        export_onnx(out, networks()[0], oracle, n_rows=N_ROWS, n_cols=N_COLS)
     assert not out.exists()
+
+
+class Odd(Reconstructor):
+    """Asks for the angle of complex numbers, which pairs do not have."""
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        return Reconstruction.of(torch.angle(measured.zero_filled).sum(dim=1))

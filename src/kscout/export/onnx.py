@@ -23,7 +23,7 @@ from kscout import __version__
 from kscout.acquisition.state import shown_to
 from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
-from kscout.export.pairs import Pairs, real_arithmetic
+from kscout.export.pairs import from_pairs, real_arithmetic
 from kscout.files import written_whole
 from kscout.kernels.registry import compiled_kernels
 from kscout.physics.coils import LEAST_CENTRAL, combine, keep, rough_sensitivities
@@ -100,13 +100,13 @@ class Graph(nn.Module):
         step: Int[Tensor, " batch"] | None = None,
         n_left: Int[Tensor, " batch"] | None = None,
     ) -> tuple[Tensor, ...]:
-        own = None if maps is None else Pairs(*maps.unbind(dim=-1))
+        own = None if maps is None else from_pairs(maps)
         with real_arithmetic():
-            zero_filled = ifft2c(keep(Pairs(*kspace.unbind(dim=-1)), mask))
+            zero_filled = ifft2c(keep(from_pairs(kspace), mask))
             # Written out, for any number of coils.
             magnitude = zero_filled.abs().square().sum(dim=1).sqrt()
             summary = (magnitude, *statistics(magnitude))
-            measured = Measurement(zero_filled, mask, summary=summary, maps=own)  # type: ignore[arg-type]
+            measured = Measurement(zero_filled, mask, summary=summary, maps=own)
             found = self.reconstructor.reconstruct(measured)
             image = denormalize(found.image, found.mean, found.std)
             if self.policy is None:
@@ -114,12 +114,12 @@ class Graph(nn.Module):
             seen = Observation(image=found.image, mask=mask)
             if step is not None:
                 shown = _one_image(zero_filled, mask)
-                seen = replace(seen, zero_filled=shown, mean=found.mean, std=found.std)  # type: ignore[arg-type]
+                seen = replace(seen, zero_filled=shown, mean=found.mean, std=found.std)
                 seen = replace(seen, step=step, n_left=n_left)
             return image, self.policy(seen)
 
 
-def _one_image(zero_filled: Pairs, mask: Tensor) -> Pairs:
+def _one_image(zero_filled: Tensor, mask: Tensor) -> Tensor:
     """Return coils combined, or the only one as it is, whatever number a file is given."""
     several = combine(zero_filled, rough_sensitivities(fft2c(zero_filled), mask))[:, None]
     n_coils = torch.ones_like(zero_filled.real[:1, :, :1, :1]).sum()

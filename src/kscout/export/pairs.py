@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -111,6 +112,11 @@ class Pairs:
         return self.each(lambda x: x / other)
 
     __radd__, __rmul__ = __add__, __mul__
+
+
+def from_pairs(values: Float[Tensor, "*axes 2"]) -> Tensor:
+    """Return what stands for a complex tensor, and is used as if it were one."""
+    return cast(Tensor, Pairs(*values.unbind(dim=-1)))
 
 
 @lru_cache(maxsize=32)
