@@ -313,9 +313,11 @@ class _Example:
 def _example(
     reconstructor: Reconstructor, n_batch: int, n_coils: int, n_rows: int, n_cols: int, seed: int
 ) -> _Example:
-    """Draw k-space of smooth images, and masks that hold the center."""
+    """Draw k-space of complex images that vary slowly, and masks that hold the center."""
     generator = keyed_generator("onnx", seed)
-    image = torch.rand(n_batch, n_coils, n_rows, n_cols, generator=generator).cumsum(dim=-1)
+    # Of real images some networks normalize an imaginary part that is nothing but rounding.
+    parts = torch.randn(2, n_batch, n_coils, n_rows, n_cols, generator=generator)
+    image = torch.complex(*(0.5 + parts)).cumsum(dim=-1)
     mask = torch.rand(n_batch, n_cols, generator=generator) < 0.3
     mask |= center_mask(n_cols, min(n_cols, LEAST_CENTRAL))
     kspace, step = fft2c(image), torch.arange(n_batch)
