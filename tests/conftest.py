@@ -53,6 +53,8 @@ if importlib.util.find_spec("beartype") is not None:
     install(modules_with_shapes())
 
 
+# No test switches the machine off, and to wait for its disk takes longer than most of them.
+os.fsync = lambda descriptor: None
 # Building the commands takes longer than most of them.
 typer.main.get_command = functools.cache(typer.main.get_command)
 # What is loaded before the first test stays to the end: looking through it again takes long.

@@ -3,9 +3,8 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from training_stores import blob_store
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from training_stores import blob_store, run_command
 from typer.testing import CliRunner
 
+from fuzz.forks import in_child
 from kscout.cli.train import app
 from kscout.errors import unknown_name
 from kscout.runs import read_run
@@ -30,28 +31,39 @@ from kscout.training.distributed import (
 )
 from kscout.weights import read_weights
 
-SCRIPT = """
-import sys
-from pathlib import Path
-import torch
-from training_stores import run_command
-from kscout.training.distributed import average_gradients, is_main, process_group, share
 
-# Five by two is three and two; one by two is one and none.
-with process_group("cpu"):
-    for n_batch in (5, 1):
-        weight = torch.nn.Parameter(torch.ones(3))
-        index = torch.arange(n_batch)
-        mine = share(index)
-        if len(mine):
-            (weight * (mine[:, None] + torch.arange(3.0)).square()).sum(dim=1).mean().backward()
-        average_gradients([weight], len(mine) / n_batch)
-        if is_main():
-            torch.save(weight.grad, Path(sys.argv[0]).parent / f"gradient-{n_batch}.pt")
-    # Inside: a second group under one torchrun may find the addresses of the first.
-    for command in " ".join(sys.argv[1:]).split(" then "):
-        run_command(command.split())
-"""
+def run_shared(folder: Path, commands: Sequence[str]) -> None:
+    """Check how gradients are shared, then run commands: in each of several processes."""
+    torch.set_num_threads(1)
+    with process_group("cpu"):
+        # Five by two is three and two; one by two is one and none.
+        for n_batch in (5, 1):
+            weight = nn.Parameter(torch.ones(3))
+            mine = share(torch.arange(n_batch))
+            if len(mine):
+                (weight * (mine[:, None] + torch.arange(3.0)).square()).sum(dim=1).mean().backward()
+            average_gradients([weight], len(mine) / n_batch)
+            if is_main():
+                torch.save(weight.grad, folder / f"gradient-{n_batch}.pt")
+        # Inside: a second group under one torchrun may find the addresses of the first.
+        for command in commands:
+            run_command(command.split())
+
+
+def under_torchrun(work: Callable[..., None], *arguments: object) -> int:
+    """Do as torchrun does, but in processes that need not import torch."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id=str(uuid.uuid4()),
+        start_method="fork",
+        monitor_interval=0.1,
+    )
+    elastic_launch(config, work)(*arguments)
+    return 0
 
 
 def test_alone_nothing_changes() -> None:
@@ -130,27 +142,16 @@ COMMANDS = {
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     blob_store(tmp_path / "store", n_rows=16, n_cols=16)
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
     shared = []
     for name, words in COMMANDS.items():
         command = f"{words} --data {tmp_path / 'store'} --out {tmp_path}"
         alone = CliRunner().invoke(app, f"{command}/one-{name}".split())
         assert alone.exit_code == 0, alone.output
         shared.append(f"{command}/two-{name}")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *torchrun, str(script), *" then ".join(shared).split()],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}",
-            "OMP_NUM_THREADS": "1",
-        },
+    done = in_child(
+        lambda: under_torchrun(run_shared, tmp_path, shared), tmp_path, tmp_path / "log"
     )
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.output
     for n_batch in (5, 1):
         gradient = torch.load(tmp_path / f"gradient-{n_batch}.pt", weights_only=True)
         # The mean over the whole batch of (i + j)^2.

@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
 OWN: dict[str, dict[str, Any]] = {
     "dense": {"n_warm": 2, "average": 0.5, "n_best": 4, "n_random": 12, "n_prior_slices": 32},
     "alphazero": {
-        **{"n_epochs": 3, "n_episodes": 16, "n_searches": 32, "n_updates": 60},
+        **{"n_epochs": 2, "n_episodes": 16, "n_searches": 24, "n_updates": 40},
         **{"noise_share": 0.1, "exploration": 0.3},
     },
     "ddqn": {"n_epochs": 2, "n_episodes": 40, "n_updates": 25, "batch_size": 12, "n_target": 25},
