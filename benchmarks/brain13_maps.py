@@ -1,9 +1,9 @@
 """Write the sensitivities that `kscout data make --maps measured` takes: 13 coils around a brain.
 
-    python benchmarks/brain13_maps.py kspace.npy
+    python benchmarks/brain13_maps.py VFA_cart_smalltest.h5
 
-`kspace.npy` is centered k-space, coil x row x column, of one flip angle of the file that brain13.py
-names. ESPIRiT's maps of the head are averaged over cells and go on smoothly into the air around it.
+brain13.py tells where the file is from. ESPIRiT's maps of the head, from the sixth of its flip
+angles, are averaged over cells and go on smoothly into the air around it.
 """
 
 import argparse
@@ -11,15 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from brain13 import read
 from jaxtyping import Bool, Complex128, Float
 from scipy import ndimage
 
+from kscout.data.formats.raw import RawScan
 from kscout.data.makers.measured_maps import FILE
 from kscout.physics.coils import sensitivities
 from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import magnitude
 
-N_CELLS = 28
+FLIP_ANGLE, N_CELLS = 5, 28
 _SMOOTHNESS = 0.02
 """Weight of the second derivatives, beside cells of the head."""
 _AIR = 0.1
@@ -62,8 +64,10 @@ def continued(
 def main() -> None:
     """Write the maps into the package."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("kspace", type=Path)
-    kspace = torch.from_numpy(np.load(parser.parse_args().kspace)).to(torch.complex64)
+    parser.add_argument("source", type=Path)
+    whole = read(parser.parse_args().source)
+    scan = RawScan(whole.shape, lambda first, last: whole[first:last]).centered("plain")
+    kspace = torch.from_numpy(scan.read(FLIP_ANGLE, FLIP_ANGLE + 1)[0]).to(torch.complex64)
     maps = sensitivities(kspace, n_center=24).numpy().astype(np.complex128)
     image = magnitude(ifft2c(kspace)[None])[0].numpy()
     is_head = head_of(image)
