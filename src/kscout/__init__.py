@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kscout.exports import on_first_use
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from kscout.acquisition.rollout import rollout

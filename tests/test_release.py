@@ -1,0 +1,65 @@
+"""A release says one version everywhere, names the license of every datum, and stays small."""
+
+import re
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+
+import kscout
+
+ROOT = Path(__file__).parents[1]
+DATA = {".npz", ".npy", ".png", ".safetensors", ".pt", ".h5", ".nii", ".gz", ".dcm", ".html"}
+MEGABYTE = 1_000_000
+
+
+def licenses() -> str:
+    return (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    (newest, date), *_ = re.findall(r"^## (\d\S+) \((.+)\)$", changes, flags=re.MULTILINE)
+    assert project["version"] == citation["version"] == newest == kscout.__version__
+    assert citation["date-released"] == date
+
+
+def test_the_paper_is_cited_with_the_software() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    (paper,) = citation["references"]
+    assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
+    assert "2010.16262" in paper["url"] and len(paper["authors"]) == 3
+
+
+def test_every_datum_of_the_repository_has_a_license() -> None:
+    rows = [line for line in licenses().splitlines() if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    for folder in ("src", "docs", "tests", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*"):
+            place = path.relative_to(ROOT).as_posix()
+            if path.suffix in DATA and "__pycache__" not in place and "templates" not in place:
+                found = [n for n in named if fnmatch(place, n) or place.startswith(f"{n}/")]
+                assert found, f"docs/licenses.md does not name {place}"
+
+
+def test_every_head_that_is_fetched_has_its_license() -> None:
+    text = (ROOT / "src/kscout/data/makers/heads.toml").read_text(encoding="utf-8")
+    for head in tomllib.loads(text)["heads"]:
+        name = head["file"].partition(".")[0]
+        assert f"| `{name}` | {head['source']} | {head['license']} |" in licenses()
+
+
+def test_the_repository_stays_small() -> None:
+    """Beyond this, weights become a package of their own."""
+    zoo = sum(path.stat().st_size for path in (ROOT / "src/kscout/zoo").glob("*.safetensors"))
+    assert zoo < 40 * MEGABYTE
+    if not (ROOT / ".git").exists():
+        pytest.skip("the size of tracked files is told by git")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
+    files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    assert sum(path.stat().st_size for path in files if path.is_file()) < 55 * MEGABYTE
