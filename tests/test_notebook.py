@@ -42,7 +42,8 @@ def test_a_store_shows_slices_of_any_kind(tmp_path: Path, n_coils: int | None, w
         writer.append("test", "volume", values)
         html = writer.finish()._repr_html_()
     assert words in html
-    assert pictures(html)[0].size == (3 * 11 + 2 * 2, 2 * 9 + 2)
+    assert pictures(html)[0].size == (5 * 11 + 4 * 2, 9)
+    assert html.count("max-width: 100%") == 2, "wide pictures would be cut on small screens"
 
 
 def test_an_evaluation_shows_the_table_of_its_report() -> None:

@@ -19,9 +19,10 @@ from kscout.figures.png import montage
 from kscout.figures.series import Curve
 from kscout.figures.style import COLORS, to_inline_svg
 
-_STYLE = (
-    "background: var(--paper, {paper}); color: var(--ink, {ink}); padding: .6em; width: {width}"
-)
+_STYLE = "background: var(--paper, {paper}); color: var(--ink, {ink}); padding: .6em; "
+_STYLE += "width: {width}; max-width: 100%; box-sizing: border-box"
+_ACROSS = 6
+"""Pictures in a row."""
 
 
 def card(html: str, *, width: str = "fit-content") -> str:
@@ -40,11 +41,12 @@ def card(html: str, *, width: str = "fit-content") -> str:
 
 def pictures_html(told: str, pictures: Float32[np.ndarray, "slice row col"]) -> str:
     """Return pictures between 0 (black) and 1 (white) side by side under a line of text."""
-    levels = np.rint(montage(pictures) * 255).astype(np.uint8)
+    page = montage(pictures, n_across=min(_ACROSS, len(pictures)))
+    levels = np.rint(page * 255).astype(np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(levels).save(buffer, format="WEBP", quality=80)
     data = base64.b64encode(buffer.getvalue()).decode()
-    image = f'<img alt="{escape(told)}" src="data:image/webp;base64,{data}">'
+    image = f'<img style="max-width: 100%" alt="{escape(told)}" src="data:image/webp;base64,{data}">'
     return card(f"<p>{escape(told)}</p>{image}")
 
 
