@@ -46,7 +46,8 @@ def pictures_html(told: str, pictures: Float32[np.ndarray, "slice row col"]) -> 
     buffer = io.BytesIO()
     Image.fromarray(levels).save(buffer, format="WEBP", quality=80)
     data = base64.b64encode(buffer.getvalue()).decode()
-    image = f'<img style="max-width: 100%" alt="{escape(told)}" src="data:image/webp;base64,{data}">'
+    source = f"data:image/webp;base64,{data}"
+    image = f'<img style="max-width: 100%" alt="{escape(told)}" src="{source}">'
     return card(f"<p>{escape(told)}</p>{image}")
 
 
