@@ -380,6 +380,23 @@ def _long(draw: random.Random, folder: Path) -> Case:
     return Case("demo, bench", *long_commands.others(draw, folder))
 
 
+def _exports(draw: random.Random, folder: Path) -> Case:
+    _copy(folder, "store", "unet", "greedy", "results")
+    order = ["--n-cols", "16", "--n-initial", "3", "--steps", "4", "--fov-mm", "220"]
+    network = ["--reconstructor", "./unet", "--device", "cpu", "--out", "images"]
+    valid = [
+        ["export", "order", "center-out", *order, "--out", "order.csv"],
+        ["export", "pulseq", "center-out", *order, "--n-rows", "16", "--out", "scan.seq"],
+        *(["data", "export", "store", *network, "--format", x] for x in ("nifti", "dicom")),
+    ]
+    words = draw.choice(valid)
+    if words[0] == "data" and draw.random() < 0.5:
+        file = draw.choice(("store/manifest.json", "unet/weights.safetensors"))
+        return Case("exports", damage_file(draw, folder / file), words)
+    words, what = bad_option(draw, words, folder)
+    return Case("exports", what, words)
+
+
 KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     **{name: _import(name) for name in FORMATS},
     "lists": _lists,
@@ -400,4 +417,5 @@ KINDS: dict[str, Callable[[random.Random, Path], Case]] = {
     "joint": _joint,
     "campaign run": _campaign_run,
     "demo, bench": _long,
+    "exports": _exports,
 }
