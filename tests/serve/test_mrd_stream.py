@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -261,16 +262,27 @@ def test_streams_are_limited_in_number() -> None:
 
 
 def test_the_end_of_the_service_keeps_the_sessions_of_streams(tmp_path: Path) -> None:
-    desk = desk_of(tmp_path)
-    with listening(desk) as address, talking(address, HEADER, **CONFIG) as (sender, found):
+    desk, service = desk_of(tmp_path), ExitStack()
+    address = service.enter_context(listening(desk))
+    with talking(address, HEADER, **CONFIG) as (sender, found):
         next(found)
         send(sender, 7, 8, 9)
-        name = json.loads(next(found))["session"]
-        # The service ends first.
-        desk.shut()
-    assert desk.names() in ([name], [])
+        told = json.loads(next(found))
+        service.close()
+    desk.shut()
     again = desk_of(tmp_path)
-    assert again.restore() == len(list(tmp_path.iterdir()))
+    assert again.restore() == 1
+    session = again.find(told["session"]).session
+    assert session.order == [7, 8, 9] and session.advise().columns == (told["next_column"],)
+    again.shut()
+
+
+def test_a_stream_that_is_silent_is_closed() -> None:
+    desk = Desk(maker(), limits=Limits(idle_s=0.05))
+    with listening(desk) as address, socket.create_connection(address) as connection:
+        connection.sendall(BEGIN[:9])
+        assert connection.recv(9) == b""
+    desk.shut()
 
 
 N_STREAMS = 80
