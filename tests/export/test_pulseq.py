@@ -21,14 +21,15 @@ N_COLS, ORDER = 11, [4, 5, 6, 3, 7, 2, 8, 1, 9, 0, 10]
 """Center-out, of all columns."""
 
 
-def run(out: Path, *words: object, fov_mm: float = 220.0, n_rows: int = 16) -> Any:
+def run(out: Path, *words: object, fov_mm: float = 220.0, n_rows: int | None = 16) -> Any:
     sizes = ["--n-cols", N_COLS, "--n-initial", 3, "--steps", N_COLS - 3]
-    given = ["center-out", *sizes, "--fov-mm", fov_mm, "--n-rows", n_rows, "--out", out, *words]
+    sizes += [] if n_rows is None else ["--n-rows", n_rows]
+    given = ["center-out", *sizes, "--fov-mm", fov_mm, "--out", out, *words]
     return CliRunner().invoke(app, ["export", "pulseq", *map(str, given)])
 
 
-@pytest.mark.parametrize("n_rows", [16, 13])
-def test_a_sequence_read_back_measures_the_order(n_rows: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [16, 13, None])
+def test_a_sequence_read_back_measures_the_order(given: int | None, tmp_path: Path) -> None:
     path = tmp_path / "scan.seq"
     result = run(
         path,
@@ -40,9 +41,10 @@ def test_a_sequence_read_back_measures_the_order(n_rows: int, tmp_path: Path) ->
         7,
         "--repetition-ms",
         25,
-        n_rows=n_rows,
+        n_rows=given,
     )
     assert result.exit_code == 0, result.output
+    n_rows = given or N_COLS
     sequence = pypulseq.Sequence()
     sequence.read(str(path))
     assert sequence.check_timing()[0]

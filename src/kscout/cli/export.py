@@ -68,7 +68,9 @@ def pulseq(
     given: Given,
     out: Annotated[Path, typer.Option(help="The .seq file; its MRD header lies beside it.")],
     fov_mm: Annotated[float, typer.Option(help="Field of view along phase encoding.")],
-    n_rows: Annotated[int, typer.Option(help="Samples of a readout.")],
+    n_rows: Annotated[
+        int | None, typer.Option(help="Samples of a readout; else as many as columns.")
+    ] = None,
     n_cols: NCols = None,
     n_initial: NInitial = None,
     steps: Steps = None,
@@ -86,14 +88,14 @@ def pulseq(
 ) -> None:
     """Write a gradient echo in Pulseq's format that measures columns in an order, and its header.
 
-    Example: kscout export pulseq center-out --n-rows 128 --n-cols 128 --n-initial 16 --steps 16
-    --fov-mm 220 --out scan.seq
+    Example: kscout export pulseq center-out --n-cols 128 --n-initial 16 --steps 16 --fov-mm 220
+    --out scan.seq
     """
     from kscout.export.pulseq import GradientEcho, write_pulseq
 
     table = _table(given, n_cols, n_initial, steps, policy, slice_, fov_mm)
     echo = GradientEcho(
-        n_rows=n_rows,
+        n_rows=table.n_cols if n_rows is None else n_rows,
         readout_mm=fov_mm if readout_mm is None else readout_mm,
         slice_mm=slice_mm,
         flip_deg=flip_deg,
