@@ -18,7 +18,7 @@ from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
 from kscout.demo.seeds import SEEDS, tell_seeds
-from kscout.demo.settings import BASELINES, LEARNED, REFERENCE, SAMPLERS
+from kscout.demo.settings import BASELINES, JOINT_SAMPLERS, LEARNED, REFERENCE
 from kscout.demo.stages import INPUTS, claim_all, lead_over, silent, typical_slice
 from kscout.demo.worlds import worlds_of
 from kscout.evaluation.results import read_scores
@@ -242,8 +242,8 @@ def test_pairs_are_compared_with_orders_of_their_own_networks(demo: Demo) -> Non
     start = final[folder.evaluation][REFERENCE]
     for one, (out, name) in zip(
         worlds,
-        [(folder.evaluation, name) for name in SAMPLERS]
-        + [(folder.joint[name], name) for name in SAMPLERS],
+        [(folder.evaluation, name) for name in JOINT_SAMPLERS]
+        + [(folder.joint[name], name) for name in JOINT_SAMPLERS],
         strict=True,
     ):
         assert one.ssim == pytest.approx(final[out][name])

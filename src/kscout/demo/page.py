@@ -21,7 +21,7 @@ from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
 from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage
-from kscout.report.build import PLAYER_TITLE, build_report, write_report
+from kscout.report.build import PLAYER_TITLE, build_report, looks_of, write_report
 from kscout.report.commands import as_shell, code_html
 from kscout.report.evaluations import differences_of
 from kscout.report.folders import search
@@ -99,7 +99,7 @@ def _lead_chart(folder: DemoFolder) -> tuple[Block, ...]:
     curves += [one for one in differences_of(few) if one.name in ORACLES]
     told = {"n_slices": whole.n_slices, "n_volumes": whole.n_volumes, "n_few": few.n_slices}
     caption = say("lead_caption", learned=LEARNED, **told)
-    figure = draw_differences(curves, reference=REFERENCE)
+    figure = draw_differences(curves, reference=REFERENCE, styles=looks_of(few))
     return Drawing(figure, "lead", caption), Prose(tell_seeds())
 
 

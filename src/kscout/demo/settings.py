@@ -22,7 +22,7 @@ from kscout.data.generate import MakeSettings
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.trajectories import AcquisitionPlan
-from kscout.names import SAMPLERS as NAMED_SAMPLERS
+from kscout.names import SAMPLERS
 from kscout.training.convolution import choose_convolution
 
 LEARNED, REFERENCE = "dense", "fixed"
@@ -31,7 +31,7 @@ BASELINES = ("random", "equispaced-two", "center-out", REFERENCE)
 """What runs on all test slices beside it."""
 ORACLES = ("oracle",)
 """What runs on few of them: it tries every column at every step."""
-SAMPLERS = (REFERENCE, LEARNED)
+JOINT_SAMPLERS = (REFERENCE, LEARNED)
 """What chooses columns where the reconstruction learns, too, at equal updates."""
 ACCELERATIONS = (4.0, 8.0)
 """Columns over measured columns at which reconstructions are compared."""
@@ -246,7 +246,7 @@ class DemoSettings:
             preset,
             policy=replace(preset.policy, arguments=arguments),
             acquisition=self.acquisition,
-            training=read(settings_class(sampler, NAMED_SAMPLERS), training),
+            training=read(settings_class(sampler, SAMPLERS), training),
         )
 
     @property
@@ -281,10 +281,10 @@ class DemoFolder:
         self.store, self.unet, self.page = path / "knees", path / "unet", path / "index.html"
         self.policy = path / LEARNED
         """The policy that was trained on the frozen U-Net."""
-        self.pairs = {sampler: path / f"joint-{sampler}" for sampler in SAMPLERS}
+        self.pairs = {sampler: path / f"joint-{sampler}" for sampler in JOINT_SAMPLERS}
         """U-Nets that learned together with what chooses their columns."""
         self.evaluation, self.headroom = path / "evaluation", path / "headroom"
-        self.joint = {sampler: path / f"evaluation-joint-{sampler}" for sampler in SAMPLERS}
+        self.joint = {sampler: path / f"evaluation-joint-{sampler}" for sampler in JOINT_SAMPLERS}
         """The pairs on all test slices."""
         self.reconstructions = path / "reconstructions"
         self.comparison = Reconstructions(

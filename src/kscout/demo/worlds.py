@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kscout.demo.settings import LEARNED, REFERENCE, SAMPLERS, DemoFolder, DemoSettings
+from kscout.demo.settings import JOINT_SAMPLERS, LEARNED, REFERENCE, DemoFolder, DemoSettings
 from kscout.demo.stages import CHOOSERS, lead_over
 from kscout.demo.words import say
 from kscout.evaluation.summary import Difference, read_summary
@@ -29,7 +29,7 @@ def worlds_of(folder: DemoFolder) -> list[World]:
     frozen = folder.evaluation
     found = []
     for network, where in (
-        ("frozen", {name: frozen for name in SAMPLERS}),
+        ("frozen", {name: frozen for name in JOINT_SAMPLERS}),
         ("trained together", folder.joint),
     ):
         for name, out in where.items():

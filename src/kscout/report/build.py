@@ -7,7 +7,7 @@ from typing import final
 
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Material, Page
-from kscout.evaluation.summary import EvaluationFolder
+from kscout.evaluation.summary import EvaluationFolder, Summary
 from kscout.evaluation.tables import overview_table
 from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name
 from kscout.figures.series import SERIES, LineStyle, styles_of
@@ -50,10 +50,7 @@ class Report:
 def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> Report:
     """Read folders and lay out a report; a section appears only where there is data for it."""
     found = search(folders)
-    curves = [curve for one in found.evaluations for curve in curves_of(one.summary)]
-    first = {name for one in found.evaluations for name in one.summary.shown_first}
-    # Colors may be too few for all policies, but not for those that are shown side by side.
-    styles = styles_of(sorted(curves, key=lambda curve: curve.name not in first))
+    styles = looks_of(*(one.summary for one in found.evaluations))
     sections = [*_evaluation_sections(found, styles), *analysis_sections(found, styles)]
     sections.append(_next_section(found))
     return Report(
@@ -61,6 +58,14 @@ def build_report(folders: Sequence[str | Path], *, title: str | None = None) -> 
         sections=tuple(section for section in sections if section.blocks),
         provenance=found.provenance,
     )
+
+
+def looks_of(*summaries: Summary) -> dict[str, LineStyle]:
+    """Return the looks of the policies of evaluations that share a page, player included."""
+    curves = [curve for summary in summaries for curve in curves_of(summary)]
+    first = {name for summary in summaries for name in summary.shown_first}
+    # Colors may be too few for all policies, but not for those that are shown side by side.
+    return styles_of(sorted(curves, key=lambda curve: curve.name not in first))
 
 
 def analysis_sections(found: Found, styles: dict[str, LineStyle]) -> list[Section]:
