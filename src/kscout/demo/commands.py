@@ -115,6 +115,7 @@ def _evaluations(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[s
 def _make(making: MakeSettings, out: Path) -> list[str]:
     volumes = ",".join(map(str, making.volumes))
     shape = {"volumes": volumes, "slices": making.slices, "size": making.size}
+    shape |= {} if making.variant == "realistic" else {"variant": making.variant}
     return _words("data", "make", making.kind, out=out, **shape, seed=making.seed)
 
 

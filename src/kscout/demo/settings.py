@@ -117,18 +117,20 @@ class PaperSize:
 class DemoSettings:
     """The sizes of a demo. No setting was chosen on test slices."""
 
-    volumes: tuple[int, int, int] = (256, 8, 64)
+    volumes: tuple[int, int, int] = (192, 8, 64)
     """Knees for training, validation and test; many, because volumes are the statistical unit."""
     slices: int = 2
     """Slices per knee."""
     size: int = 64
     """Pixels along each side."""
+    variant: str = "structured"
+    """Kind of knees: with a texture that differs between views, so that adapting can pay."""
     n_initial: int = 8
     horizon: int = 4
     """Few columns: which of them is best differs most between images at the beginning."""
     unet_channels: int = 4
     unet_pools: int = 3
-    unet_epochs: int = 6
+    unet_epochs: int = 7
     unet_learning_rate: float = 3e-3
     network: Mapping[str, Any] = field(
         default_factory=lambda: {
@@ -141,12 +143,12 @@ class DemoSettings:
     )
     """Sizes of the network `column`, which looks at k-space."""
     policy_epochs: int = 2
-    policy_learning_rate: float = 3e-3
+    policy_learning_rate: float = 2e-3
     n_best: int = 4
     n_random: int = 4
     """Columns tried at each state: the best by score, and others."""
     n_prior_slices: int = 16
-    """Training slices on which the policy's first guess, mean values of columns, is measured."""
+    """Training slices on which the policy's first guess, mean gains, is measured."""
     batch_size: int = 8
     n_updates: int = 240
     """Further optimizer steps of the U-Net where it learns together with what chooses columns."""
@@ -177,7 +179,12 @@ class DemoSettings:
     def making(self) -> MakeSettings:
         """The store of images."""
         return MakeSettings(
-            kind="knee", volumes=self.volumes, slices=self.slices, size=self.size, seed=self.seed
+            kind="knee",
+            variant=self.variant,
+            volumes=self.volumes,
+            slices=self.slices,
+            size=self.size,
+            seed=self.seed,
         )
 
     @property
@@ -206,8 +213,7 @@ class DemoSettings:
             "n_epochs": self.policy_epochs,
             "learning_rate": self.policy_learning_rate,
             "n_warm": 8,
-            "average": 0.95,
-            "completion": "fixed",
+            "average": 0.9,
             "n_best": self.n_best,
             "n_random": self.n_random,
             **self._common,
