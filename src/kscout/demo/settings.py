@@ -126,7 +126,7 @@ class DemoSettings:
     variant: str = "structured"
     """Kind of knees: with a texture that differs between views, so that adapting can pay."""
     n_initial: int = 8
-    horizon: int = 4
+    horizon: int = 2
     """Few columns: which of them is best differs most between images at the beginning."""
     unet_channels: int = 4
     unet_pools: int = 3
@@ -142,8 +142,10 @@ class DemoSettings:
         }
     )
     """Sizes of the network `column`, which looks at k-space."""
-    policy_epochs: int = 2
-    policy_learning_rate: float = 2e-3
+    policy_epochs: int = 1
+    policy_learning_rate: float = 3e-3
+    n_repeats: int = 4
+    """Optimizer steps on remembered labels after each batch: trying columns is what costs."""
     n_best: int = 4
     n_random: int = 4
     """Columns tried at each state: the best by score, and others."""
@@ -152,7 +154,7 @@ class DemoSettings:
     batch_size: int = 8
     n_updates: int = 240
     """Further optimizer steps of the U-Net where it learns together with what chooses columns."""
-    n_fixed_slices: int = 24
+    n_fixed_slices: int = 32
     """Training slices tried for each column of the fixed order."""
     n_oracle_slices: int = 16
     """Test slices that the oracle runs on."""
@@ -213,7 +215,9 @@ class DemoSettings:
             "n_epochs": self.policy_epochs,
             "learning_rate": self.policy_learning_rate,
             "n_warm": 8,
-            "average": 0.9,
+            "average": 0.95,
+            "n_repeats": self.n_repeats,
+            "n_repeated": 4 * self.batch_size,
             "n_best": self.n_best,
             "n_random": self.n_random,
             **self._common,
@@ -240,7 +244,7 @@ class DemoSettings:
         else:
             arguments = dict(self.network)
             training |= {
-                "sampler_every": 6,
+                "sampler_every": 3,
                 "sampler_batch": self.batch_size,
                 "sampler_rate": self.policy_learning_rate,
                 "sampler_average": 0.9,
