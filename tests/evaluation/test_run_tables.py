@@ -15,6 +15,7 @@ from kscout.errors import DataError, RunError
 from kscout.evaluation.analyses import run_analysis, write_table
 from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
+from kscout.evaluation.analyses.files import find_tables
 from kscout.evaluation.analyses.gammas import gamma_rows
 from kscout.evaluation.analyses.ranking import Ranking, RankingRow, kendall_tau, rank_policies
 from kscout.evaluation.run_names import named_runs
@@ -227,6 +228,14 @@ def test_tables_hold_the_same_in_both_formats(tmp_path: Path) -> None:
     (row,) = csv.DictReader((tmp_path / "curves.csv").open(newline=""))
     assert row["mean"] == "1.5" and row["std"] == ""
     assert json.loads((tmp_path / "curves.json").read_text())[0]["std"] is None
+
+
+def test_a_series_that_no_run_logs_is_told(tmp_path: Path) -> None:
+    write_table(tmp_path, Curves, [CurveRow("a", "val_ssim", 3, 1.5, None, 1)])
+    file = tmp_path / "curves.json"
+    file.write_text(file.read_text().replace("val_ssim", "x"))
+    with pytest.raises(DataError, match=r"curves\.json.*series is 'x'; .*train_ssim, val_ssim"):
+        find_tables(tmp_path)
 
 
 @pytest.mark.parametrize("n_files", [0, 1, 2])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 
@@ -15,7 +15,8 @@ from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
 from kscout.runs import RunRecord, read_run
 
-SERIES = ("train_ssim", "val_ssim")
+Series = Literal["train_ssim", "val_ssim"]
+SERIES: tuple[Series, ...] = get_args(Series)
 """Keys of `metrics.jsonl`; reconstructors have the second alone."""
 _CAPTION = (
     "Learning curves: mean final SSIM per epoch; bands are one standard deviation over seeds. "
@@ -31,7 +32,7 @@ class CurveRow:
     """One series of a method at one epoch that all its seeds have reached."""
 
     policy: str
-    series: str
+    series: Series
     epoch: int
     mean: float
     std: float | None
@@ -94,7 +95,7 @@ class Curves(Analysis[CurveRow]):
         return cls.blocks(cls().compute(runs), page, Path()) if runs else []
 
 
-def _rows(name: str, series: str, records: Sequence[RunRecord]) -> list[CurveRow]:
+def _rows(name: str, series: Series, records: Sequence[RunRecord]) -> list[CurveRow]:
     logged = [
         {line["epoch"]: float(line[series]) for line in record.metrics if series in line}
         for record in records
