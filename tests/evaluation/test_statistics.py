@@ -88,6 +88,13 @@ def test_note_counts_the_comparisons() -> None:
     assert few is not None and "p-value" not in few, "a bound of 1 says nothing"
 
 
+def test_rounding_is_no_difference() -> None:
+    volumes = [f"v{number}" for number in range(8)]
+    rounding = np.full(8, 6e-8)
+    assert paired_permutation_test(rounding, volumes).p_value == 1
+    assert paired_permutation_test(rounding + 1e-5, volumes).p_value == 2 / 2**8
+
+
 def test_sampled_permutation_is_near_the_t_test_and_never_zero() -> None:
     differences = np.random.default_rng(5).normal(0.25, 1.0, size=60)
     found = paired_permutation_test(differences, _volumes([1] * 60), n_resamples=20_000)
