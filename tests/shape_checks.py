@@ -51,16 +51,16 @@ def _first_calls(function: Callable[..., Any], typechecker: Callable[..., Any]) 
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
+        nonlocal checked, test, n_left
+        if test is not _test:
+            test, n_left = _test, N_CALLS
+        if not n_left or jaxtyping.config.jaxtyping_disable:
+            return function(*args, **kwargs)
         # Not on top: a process that hands out tests, and loads no torch, imports this file.
         from torch.compiler import is_compiling
 
-        nonlocal checked, test, n_left
         if is_compiling():
             # Checks would be compiled into the graph, with the sizes of its first images.
-            return function(*args, **kwargs)
-        if test is not _test:
-            test, n_left = _test, N_CALLS
-        if not n_left:
             return function(*args, **kwargs)
         n_left -= 1
         if checked is None:
