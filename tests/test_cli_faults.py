@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.table import Table
 
 import kscout
 from kscout import files
@@ -155,6 +156,17 @@ def test_work_that_no_memory_holds_is_refused_and_leaves_no_folder(
         told = capsys.readouterr().err
         assert " GiB of memory or more, and " in told or "are too small for 4 poolings" in told
         assert not (work / "new").exists(), command
+
+
+def test_nothing_printed_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b[31m\rb\tc\nd"
+    table = Table()
+    table.add_row(name)
+    console().print(name)
+    console(stderr=True).print(table)
+    for told in capsys.readouterr():
+        assert r"a\x1b[31m\rb\tc" in told and not set("\x1b\r\t") & set(told)
+        assert len(told.splitlines()) > 1
 
 
 def test_labels_are_printed_as_they_are(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,12 +6,14 @@ takes; FAKE_HOLD, a file as long as which is there a run of that name stays in i
 FAKE_FAIL, words of a title's label that fail; FAKE_FAIL_ONCE, the same, the first time only.
 """
 
-import hashlib
 import os
 import sys
 import time
+import zlib
 from itertools import pairwise
-from pathlib import Path
+
+# Files by the oldest functions: a process starts for every run, and pathlib takes longer than it.
+# ruff: noqa: PTH103, PTH104, PTH110, PTH112, PTH113, PTH119, PTH120, PTH123
 
 PRODUCTS = {"data": "manifest.json", "train": "done.json", "evaluate": "summary.json"}
 ANALYSES = {"policy": "average_policy.json", "entropy": "entropies.json"}
@@ -24,41 +26,47 @@ def main(words: list[str]) -> int:
         for option in ("--out", "--config")
     )
     if words[:2] != ["train", "policies"]:
-        return run(words, Path(outs[0]))
+        return run(words, outs[0])
     shared = words[: words.index("--config")]
     # As in a training, all begin, and one that fails ends them all.
     runs = zip(configs, outs, strict=True)
-    return max(run([*shared, "--config", file, "--out", out], Path(out)) for file, out in runs)
+    return max(run([*shared, "--config", file, "--out", out], out) for file, out in runs)
 
 
-def run(words: list[str], out: Path) -> int:
-    out.mkdir(parents=True, exist_ok=True)
-    if os.environ.get("FAKE_FAIL") and os.environ["FAKE_FAIL"] in out.name:
+def run(words: list[str], out: str) -> int:
+    os.makedirs(out, exist_ok=True)
+    name = os.path.basename(out)
+    if os.environ.get("FAKE_FAIL") and os.environ["FAKE_FAIL"] in name:
         sys.stderr.write("starting\nerror: the moon is in the way; wait\n")
         return 1
     once = os.environ.get("FAKE_FAIL_ONCE")
-    if once and once in out.name and not (out / "failed-once").exists():
-        (out / "failed-once").touch()
+    if once and once in name and not os.path.exists(f"{out}/failed-once"):
+        open(f"{out}/failed-once", "w").close()
         return 3
-    metrics = out / "metrics.jsonl"
-    n_done = metrics.read_text().count("\n") if metrics.exists() else 0
+    metrics = f"{out}/metrics.jsonl"
+    n_done = content(metrics).count(b"\n") if os.path.exists(metrics) else 0
     for epoch in range(n_done, int(os.environ.get("FAKE_EPOCHS", "1"))):
-        with metrics.open("a") as file:
+        with open(metrics, "a") as file:
             file.write(f'{{"epoch": {epoch + 1}}}\n')
-        hold = Path(os.environ.get("FAKE_HOLD", ""))
-        while hold.name == out.name and hold.exists():
+        hold = os.environ.get("FAKE_HOLD", "")
+        while os.path.basename(hold) == name and os.path.exists(hold):
             time.sleep(0.02)
-    digest = hashlib.sha256(metrics.read_bytes())
+    digest = zlib.crc32(content(metrics))
     for word in words:
         for product in (*PRODUCTS.values(), "settings.toml"):
-            path = Path(word) / product if Path(word).is_dir() else Path(word)
-            if path.is_file() and path.parent != out:
-                digest.update(path.read_bytes())
+            path = f"{word}/{product}" if os.path.isdir(word) else word
+            if os.path.isfile(path) and os.path.dirname(path) != out:
+                digest = zlib.crc32(content(path), digest)
     product = PRODUCTS.get(words[0]) or ANALYSES.get(words[1], f"{words[1]}.json")
-    aside = out / f".{product}"
-    aside.write_text(f'{{"digest": "{digest.hexdigest()}"}}')
-    aside.rename(out / product)
+    with open(f"{out}/.{product}", "w") as file:
+        file.write(f'{{"digest": "{digest:08x}"}}')
+    os.rename(f"{out}/.{product}", f"{out}/{product}")
     return 0
+
+
+def content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from kscout import __version__, names
 from kscout.cli import analyze, data, train
 from kscout.cli.bench import bench
 from kscout.cli.campaign import app as campaign_app
-from kscout.cli.console import Commands, console
+from kscout.cli.console import Commands, console, printable
 from kscout.cli.data_export import export as export_images
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
@@ -113,7 +113,7 @@ def main() -> None:
         if told is None:
             raise
         # What a file holds may not command the terminal, nor look like a line of ours.
-        shown = "".join(x if x.isprintable() else ascii(x)[1:-1] for x in told)
+        shown = printable(told).replace("\n", r"\n")
         line = Text.assemble(("error:", "bold red"), f" {shown}")
         console(stderr=True).print(line, soft_wrap=True)
         sys.exit(1)

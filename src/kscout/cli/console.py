@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 from typer.core import TyperGroup
 
 
@@ -17,9 +18,20 @@ class Commands(TyperGroup):
             formatter.write_dl(rows)
 
 
+def printable(text: str) -> str:
+    """Return text that cannot command the terminal: what is no letter is shown by its number."""
+    return "".join(x if x.isprintable() or x == "\n" else ascii(x)[1:-1] for x in text)
+
+
+class _Plain(Console):
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - rich's own
+        """Return what is shown of a string, alone or in a table."""
+        return super().render_str(printable(text), **options)
+
+
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """Return a console that reads no markup: a policy may be called `[/x]`."""
-    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    return _Plain(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 def answer_console() -> Console:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kscout.cli.console import Commands
+from kscout.cli.console import Commands, printable
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import COIL_MAPS, IMPORT_PRESETS, SOURCES, TARGETS, Origin, PhaseEncoding, Plane
@@ -296,7 +296,8 @@ def show(
 
     opened = Store.open(store)
     shown = save_montage(opened, out, split=split, n_images=images, size=size, coils=coils)
-    sys.stdout.write(f"wrote {out}: {len(shown)} slices, {shown[0]} to {shown[-1]}\n")
+    told = f"wrote {out}: {len(shown)} slices, {shown[0]} to {shown[-1]}\n"
+    sys.stdout.write(printable(told))
 
 
 def _preset(name: str | None) -> Mapping[str, Any]:
@@ -322,7 +323,7 @@ def _plain_progress(action: str, every_s: float = 5.0) -> Callable[[int, int, st
     def on_volume(done: int, total: int, name: str) -> None:
         if done == total or time.monotonic() - last[0] >= every_s:
             last[0] = time.monotonic()
-            sys.stderr.write(f"{action} {done}/{total} volumes ({name})\n")
+            sys.stderr.write(printable(f"{action} {done}/{total} volumes ({name})\n"))
 
     return on_volume
 
@@ -333,10 +334,11 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
         return
     counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
     fingerprint = summary["fingerprint"][:12]
-    sys.stdout.write(f"{summary['path']}: {counts} slices; fingerprint {fingerprint}\n")
+    told = f"{summary['path']}: {counts} slices; fingerprint {fingerprint}\n"
+    sys.stdout.write(printable(told))
     sys.stdout.writelines(f"{line}\n" for line in _geometry_lines(summary))
     for entry in summary["left_out"]:
-        sys.stdout.write(f"left out {entry['source']}: {entry['reason']}\n")
+        sys.stdout.write(printable(f"left out {entry['source']}: {entry['reason']}\n"))
 
 
 def _geometry_lines(facts: dict[str, Any], most: int = 5) -> list[str]:
