@@ -9,6 +9,8 @@ from kscout.core import Observation
 from kscout.metrics import nmse
 from kscout.physics.sampling import center_mask
 
+pytest.importorskip("beartype")
+
 WRONG = torch.ones(3, 5)
 
 
