@@ -263,6 +263,14 @@ def test_nothing_to_report_and_damaged_summaries_are_said(tmp_path: Path) -> Non
         build_report([tmp_path])
 
 
+@pytest.mark.parametrize("content", [b'kind = "\xff"', b"kind = [", b"x" * 9])
+def test_damaged_settings_of_a_run_are_said(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "provenance.json").write_text("{}")
+    (tmp_path / "config.toml").write_bytes(content)
+    with pytest.raises(DataError, match=r"config\.toml is damaged \(.*\); make it anew"):
+        build_report([tmp_path])
+
+
 def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert "<x>" not in facts_html({"<x>": "<u>"}) and "<u>" not in facts_html({"<x>": "<u>"})
     front = Front("<i>t</i>", ("a **b** <script>",), facts={"<x>": "&"})

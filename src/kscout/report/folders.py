@@ -1,7 +1,7 @@
 """Finding in folders what a report is made of, and what each folder says of its origin."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -106,7 +106,7 @@ def _is_evaluation(folder: Path) -> bool:
 def _is_run(folder: Path) -> bool:
     if not ((folder / CONFIG).is_file() and (folder / PROVENANCE).is_file()):
         return False
-    return "kind" in tomllib.loads(read_text(folder / CONFIG))
+    return "kind" in _load(folder / CONFIG, lambda path: tomllib.loads(read_text(path)))
 
 
 def _json(path: Path) -> dict[str, Any] | None:
@@ -114,9 +114,9 @@ def _json(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _load(path: Path) -> Any:  # noqa: ANN401 - any JSON value
+def _load(path: Path, read: Callable[[Path], Any] = read_json) -> Any:  # noqa: ANN401 - any value
     try:
-        return read_json(path)
+        return read(path)
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); make it anew") from error
 
