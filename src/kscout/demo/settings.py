@@ -142,11 +142,11 @@ class DemoSettings:
         }
     )
     """Sizes of the network `column`, which looks at k-space."""
-    policy_epochs: int = 1
-    policy_learning_rate: float = 3e-3
-    n_repeats: int = 4
+    policy_epochs: int = 2
+    policy_learning_rate: float = 2e-3
+    n_repeats: int = 2
     """Optimizer steps on remembered labels after each batch: trying columns is what costs."""
-    n_best: int = 4
+    n_best: int = 10
     n_random: int = 4
     """Columns tried at each state: the best by score, and others."""
     n_prior_slices: int = 16
@@ -215,7 +215,7 @@ class DemoSettings:
             "n_epochs": self.policy_epochs,
             "learning_rate": self.policy_learning_rate,
             "n_warm": 8,
-            "average": 0.95,
+            "average": 0.97,
             "n_repeats": self.n_repeats,
             "n_repeated": 4 * self.batch_size,
             "n_best": self.n_best,
