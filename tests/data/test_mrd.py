@@ -40,6 +40,17 @@ def test_lines_become_slices(name: str, tmp_path: Path) -> None:
     assert not any("left out" in warning for warning in store.manifest.warnings)
 
 
+def test_a_header_in_a_damaged_heap_is_told_before_hdf5_looks_for_it(tmp_path: Path) -> None:
+    """Zeros there, which HDF5 takes for free space of no length, end no search."""
+    path = write(tmp_path / "a.mrd", lines())
+    content = bytearray(path.read_bytes())
+    heap = content.rindex(b"GCOL", 0, content.index(b"<ismrmrdHeader"))
+    content[heap + 16 : heap + 48] = bytes(32)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.mrd is damaged where /dataset/xml lies; copy it"):
+        take(path)
+
+
 def test_oversampling_is_removed_by_the_header(tmp_path: Path) -> None:
     store = take(write(tmp_path / "a.mrd", lines(), group="other"), crop=None)
     assert store.split("test").shape == (N_COILS, 8, N_COLS)

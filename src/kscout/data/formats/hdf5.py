@@ -1,6 +1,7 @@
 """fastMRI's HDF5 volumes (arXiv:1811.08839)."""
 
 import math
+import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from kscout.data.formats import LARGEST_DEFLATION, Scan, check_size
 from kscout.data.formats.ismrmrd_header import read_header
 from kscout.errors import DataError
 
+LARGEST_HEAP = 2**26
+"""Bytes of a heap of texts that are looked through."""
 TARGET_KEYS = ("reconstruction_esc", "reconstruction_rss")
 """Where single-coil (knee) and multi-coil (brain) targets lie."""
 
@@ -72,6 +75,27 @@ def find_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset | None:
             "themselves into the file"
         )
     return place
+
+
+def check_heap(data: h5py.Dataset, path: Path) -> None:
+    """Refuse text whose place in the file is damaged: HDF5 would look through it forever."""
+    if (offset := data.id.get_offset()) is None:
+        return
+    with path.open("rb") as file:
+        file.seek(offset + 4)
+        (address,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+        file.seek(min(address, path.stat().st_size))
+        signature, n_bytes = struct.unpack("<8sQ", file.read(16).ljust(16, b"\0"))
+        is_heap = signature[:4] == b"GCOL" and n_bytes > 16
+        heap = file.read(min(n_bytes, LARGEST_HEAP) - 16) if is_heap else b""
+    place = 0
+    while place + 16 <= len(heap):
+        number, size = struct.unpack_from("<H6xQ", heap, place)
+        # What is free counts its own head; nothing is shorter than a head.
+        length = size if number == 0 else 16 + -(-size // 8) * 8
+        if length < 16:
+            raise DataError(f"{path} is damaged where {data.name} lies; copy it again")
+        place += length
 
 
 def check_chunks(data: h5py.Dataset, path: Path) -> None:

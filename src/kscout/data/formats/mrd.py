@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
-from kscout.data.formats.hdf5 import check_chunks, find_dataset
+from kscout.data.formats.hdf5 import check_chunks, check_heap, find_dataset
 from kscout.data.formats.ismrmrd_header import Encoding, Header, read_header
 from kscout.data.formats.raw import RawScan, check_declared
 from kscout.data.formats.readouts import Readouts, sort_out, whiten
@@ -155,7 +155,7 @@ def sort_lines(
 
 def _header_text(file: h5py.File, path: Path, group: str, header: Path | None) -> bytes:
     if header is None and (found := find_dataset(file, path, f"{group}/xml")) is not None:
-        return _xml(found)
+        return _xml(found, path)
     place = header or path.with_suffix(".xml")
     if not place.is_file():
         raise DataError(f"{path} has no header, and {place} is not there; name it with --header")
@@ -164,11 +164,12 @@ def _header_text(file: h5py.File, path: Path, group: str, header: Path | None) -
     with h5py.File(place, "r") as other:
         for name in other:
             if (found := find_dataset(other, place, f"{name}/xml")) is not None:
-                return _xml(found)
+                return _xml(found, place)
     raise DataError(f"{place} has no header; name another file with --header")
 
 
-def _xml(data: h5py.Dataset) -> bytes:
+def _xml(data: h5py.Dataset, path: Path) -> bytes:
+    check_heap(data, path)
     value = np.ravel(data[()])[0]
     return value if isinstance(value, bytes) else str(value).encode()
 
