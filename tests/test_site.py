@@ -52,6 +52,14 @@ def test_links_of_copies_lead_back_to_pages() -> None:
     assert found == "[a](../data.md) [b](SECURITY.md) [c](nowhere.md)"
 
 
+def test_links_call_pages_by_their_titles_where_files_call_them_by_name() -> None:
+    text = "[raw.md](raw.md) [SECURITY.md](../SECURITY.md) [here](raw.md) [no.md](no.md)"
+    found = with_site_links(text, "data.md")
+    assert found == (
+        "[k-space of coils](raw.md) [Security](repository/SECURITY.md) [here](raw.md) [no.md](no.md)"
+    )
+
+
 def test_every_link_of_a_copy_is_in_the_site() -> None:
     copies = outside_files()
     for uri, text in copies.items():

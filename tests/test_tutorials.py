@@ -1,6 +1,7 @@
 """The tutorials run as they stand, show what they say, and are the notebooks beside them."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -110,3 +111,17 @@ def test_tutorials_are_numbered_and_stand_in_order_on_the_site() -> None:
     ]
     pages = [page for page in tutorials if isinstance(page, str)]
     assert pages == ["tutorials/index.md", *(f"tutorials/{page.name}" for page in PAGES)]
+
+
+def written_by(page: Path) -> set[str]:
+    """Return the places that the commands and the code of a page write to."""
+    text = page.read_text(encoding="utf-8")
+    made = r'--out[= ](\S+)|make_store\(\s*"([^"]+)"|Path\("([^"]+)"\)\.mkdir|%%writefile (\S+)'
+    return {place for found in re.findall(made, text) for place in found if place}
+
+
+def test_no_two_tutorials_write_to_the_same_place() -> None:
+    """A reader types one after the other in one folder."""
+    places = [place for page in PAGES for place in sorted(written_by(page))]
+    assert {"stores/knee", "stores/drawn", "scans", "small.toml"} <= set(places)
+    assert sorted(places) == sorted(set(places))

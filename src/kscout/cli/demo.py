@@ -36,7 +36,7 @@ def demo(
         bool, typer.Option("--quick", help="Run every part at sizes that learn nothing.")
     ] = False,
 ) -> None:
-    """Run the paper in miniature on embedded knees, and end with a page to open.
+    """Run the paper in miniature on drawn knees, and end with a page to open.
 
     Stop it and type the same again: it goes on, and reuses what is done.
 
