@@ -53,10 +53,10 @@ def test_links_of_copies_lead_back_to_pages() -> None:
 
 
 def test_links_call_pages_by_their_titles_where_files_call_them_by_name() -> None:
-    text = "[raw.md](raw.md) [SECURITY.md](../SECURITY.md) [here](raw.md) [no.md](no.md)"
+    text = "[raw.md](raw.md) [SECURITY.md](../SECURITY.md) [a](raw.md) [no.md](no.md)"
     found = with_site_links(text, "data.md")
     assert found == (
-        "[k-space of coils](raw.md) [Security](repository/SECURITY.md) [here](raw.md) [no.md](no.md)"
+        "[k-space of coils](raw.md) [Security](repository/SECURITY.md) [a](raw.md) [no.md](no.md)"
     )
 
 
