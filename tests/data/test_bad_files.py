@@ -338,3 +338,10 @@ def test_folders_linked_in_circles_are_looked_at_once(tmp_path: Path) -> None:
     for name in ("again", "more"):
         (source / name).symlink_to(source)
     assert [volume.name for volume in find_volumes(source)] == ["a.npy", "b.npy", "c.npy"]
+
+
+def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
+    missing = tmp_path / "scan.mrd"
+    with pytest.raises(DataError, match=r"scan\.mrd does not exist; name a file"):
+        with formats.reading(missing, "MRD"):
+            h5py.File(missing, "r")

@@ -89,6 +89,8 @@ def reading(path: Path, what: str, advice: str = "copy or save it again") -> Ite
         ) from error
     # Libraries raise what they like on damaged files, so no list of types would be complete.
     except Exception as error:
+        if not path.exists():
+            raise DataError(printable(f"{path} does not exist; name a file that does")) from error
         told = error.strerror if isinstance(error, OSError) else None
         reason = (told or str(error) or type(error).__name__).strip().splitlines()[0]
         raise DataError(
