@@ -1,6 +1,6 @@
-"""Does the demo's claim hold for every seed? Runs what the claim needs, seed after seed.
+"""Does the demo's first sentence hold for every seed? Runs what it needs, seed after seed.
 
-Images, initial weights, order and draws all follow the seed. Records are kept after every seed, and
+The seed decides the knees. Records are kept after every seed, and
 what is recorded is not run again; the demo's page cites them:
 
     python benchmarks/demo_seeds.py --out runs/demo-seeds --seeds 5
@@ -14,11 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kscout.data.generate import make_store
 from kscout.demo import DemoFolder, DemoSettings
 from kscout.demo.seeds import SEEDS, is_above
-from kscout.demo.settings import LEARNED, REFERENCE
-from kscout.demo.stages import claim_all, lead_over, silent
+from kscout.demo.stages import lead_all, lead_over, silent
 from kscout.files import write_text
 
 RECORD = Path(__file__).with_name("demo_seeds.json")
@@ -28,9 +26,8 @@ COMMAND = "python benchmarks/demo_seeds.py --out runs/demo-seeds --seeds 5"
 def run_seed(settings: DemoSettings, folder: DemoFolder) -> dict[str, Any]:
     """Run one demo as far as its claim goes; return the lead over the fixed order, and scores."""
     begun, used = time.perf_counter(), time.process_time()
-    store = make_store(folder.store, settings.making)
-    found = claim_all(settings, folder, store, silent)
-    lead = lead_over(folder.evaluation, LEARNED, REFERENCE)
+    found, one = lead_all(settings, folder, silent), settings.paper_size.acquisitions[0]
+    lead = lead_over(folder.lead, one.told, one.reference)
     return {
         "seed": settings.seed,
         "lead": round(lead.difference, 5),
@@ -46,9 +43,9 @@ def run_seed(settings: DemoSettings, folder: DemoFolder) -> dict[str, Any]:
 
 def settings_told(settings: DemoSettings) -> dict[str, Any]:
     """Return what decides the claim, as plain values; the seed stands with each run."""
-    told = asdict(settings)
-    for name in ("seed", "paper_size", "n_oracle_slices", "n_updates"):
-        del told[name]
+    zoo = asdict(settings.paper_size)
+    told = {name: zoo[name] for name in ("n_unseen", "n_unseen_slices")}
+    told["acquisition"] = zoo["acquisitions"][0]
     return json.loads(json.dumps(told))
 
 

@@ -18,7 +18,7 @@ from kscout.demo.oracles import StoredOracles
 from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
 from kscout.demo.seeds import SEEDS, tell_seeds
-from kscout.demo.settings import BASELINES, JOINT_SAMPLERS, LEARNED, REFERENCE
+from kscout.demo.settings import BASELINES, JOINT_SAMPLERS, LEARNED, REFERENCE, PaperSize
 from kscout.demo.stages import INPUTS, claim_all, lead_over, silent, typical_slice
 from kscout.demo.worlds import worlds_of
 from kscout.evaluation.results import read_scores
@@ -97,6 +97,7 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     text = demo[1].page.read_text()
     front = text[text.index('class="summary"') : text.index("<nav")]
     assert front.count("<p") == 1 and "no training saw" in front and "fixed order" in front
+    assert "knee-base-greedy" in front and "trained elsewhere" in front
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     assert titles[:3] == [
         "One acquisition, step by step",
@@ -133,7 +134,7 @@ def test_page_is_self_contained_and_shows_all_parts(demo: Demo) -> None:
 
 def test_stages_tell_how_far_they_are(demo: Demo) -> None:
     stages = demo[2].told
-    assert len(stages) == 13
+    assert len(stages) == 15
     policy = stages["training a policy to choose columns for it"]
     assert policy[-1] == (2, 2)
     assert [done for done, _ in policy] == sorted(done for done, _ in policy)
@@ -144,7 +145,7 @@ def test_a_second_run_does_no_work_again(demo: Demo, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("kscout.demo.write_demo_page", lambda *_: first.page)
     zoo = folder.zoo("knee-16-2")
     kept = [run / "weights.safetensors" for run in folder.runs]
-    kept += [one / "results.csv" for one in (folder.evaluation, folder.headroom, zoo)]
+    kept += [one / "results.csv" for one in (folder.evaluation, folder.headroom, folder.lead, zoo)]
     kept += [one / "results.csv" for one in folder.joint.values()]
     kept += [folder.zoo_store / "manifest.json"]
     before = [path.stat().st_mtime_ns for path in kept]
@@ -206,8 +207,21 @@ def test_what_to_try_next_works_on_what_the_demo_left(demo: Demo) -> None:
 def test_the_sentence_says_what_the_interval_allows(
     difference: float, interval: tuple[float, float] | None, told: str
 ) -> None:
-    lead = Difference(difference, interval)
-    assert told in tell_claim(lead, n_columns=12, n_slices=10, n_volumes=5)
+    lead, counts = Difference(difference, interval), {"n_slices": 10, "n_volumes": 5}
+    common = {"n_columns": 12, "size": 64, **counts}
+    assert told in tell_claim("claim_here", lead, learned=LEARNED, **common)
+    assert told in tell_claim("claim", lead, policy="one", unet="other", **common)
+
+
+def test_the_first_sentence_is_of_the_zoos_policy_on_knees_of_the_seed(demo: Demo) -> None:
+    folder, found = demo[0], read_summary(demo[0].lead)
+    assert {one.policy for one in found.policies} == {"fixed", "greedy"}
+    assert (found.n_slices, found.n_volumes, found.reference) == (6, 3, "fixed")
+    lead = lead_over(folder.lead, "greedy", "fixed")
+    text = demo[1].page.read_text()
+    assert f"{abs(lead.difference):.4f}" in text[text.index('class="summary"') : text.index("<nav")]
+    others = [PaperSize().unseen(seed).seed for seed in range(5)]
+    assert len({*others, PaperSize().making.seed}) == 6
 
 
 def test_the_page_cites_the_record_of_seeds(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 _OPENING = (
-    "Knees are drawn, a U-Net and a policy learn from them, and both are tried on knees that they "
-    "never saw: about five minutes on two idle cores. Stop it if you must: typed again, it goes on."
+    "A policy that ships with kscout is tried on knees that it never saw; then a small U-Net and a "
+    "small policy learn here, apart and together: about five minutes on two idle cores. Stop it if "
+    "you must: typed again, it goes on."
 )
 _QUICK = "Every part of the demo at the smallest sizes: nothing is learned in so few steps."
 

@@ -16,6 +16,7 @@ from kscout.demo.stages import (
     ZooRun,
     bound,
     claim_all,
+    lead_all,
     pair_all,
     run_zoo,
     silent,
@@ -42,9 +43,7 @@ class DemoResult:
 def run_demo(
     out: Path, *, seed: int = 0, settings: DemoSettings | None = None, stage: Stage = silent
 ) -> DemoResult:
-    """Make knees, train a U-Net and a policy, apart and together, compare, write a page.
-
-    Then run the zoo's policies at the paper's size on a few knees that they never saw.
+    """Run a policy of the zoo on unseen knees; train small ones, apart and together; write a page.
 
     Called again, it goes on where it was stopped, and reuses what is done.
 
@@ -62,6 +61,7 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
     size, n_slices = settings.size, sum(settings.volumes) * settings.slices
     with stage(f"drawing {n_slices} knee slices of {size}x{size}") as tell:
         store = make_store(folder.store, settings.making, on_volume=tell)
+    lead_all(settings, folder, stage)
     summary = claim_all(settings, folder, store, stage)
     with stage(f"running the oracle on {settings.n_oracle_slices} slices of them") as tell:
         bound(settings, folder, store, tell)
@@ -71,7 +71,9 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
             folder.comparison, folder.compared, out=folder.reconstructions, overwrite=True
         )
     zoo, runs = settings.paper_size, []
-    with stage(f"drawing {zoo.n_volumes} unseen knees of {ZOO_SIZE}x{ZOO_SIZE}") as tell:
+    with stage(
+        f"drawing {zoo.n_volumes} knees of the zoo's test set, of {ZOO_SIZE}x{ZOO_SIZE}"
+    ) as tell:
         knees = make_store(folder.zoo_store, zoo.making, on_volume=tell)
     for one in zoo.acquisitions:
         told = f"{one.n_initial} + {one.horizon} of {ZOO_SIZE} columns"

@@ -54,6 +54,11 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
         "report", *map(str, [*folder.runs, folder.evaluation]), out=folder.path / "report.html"
     )
     zoo, store = settings.paper_size, folder.zoo_store
+    first = zoo.acquisitions[0]
+    found["Draw knees that nobody saw"] = _make(zoo.unseen(settings.seed), folder.unseen)
+    found["Run the zoo's policy beside the fixed order"] = _evaluate(
+        first.pair, folder.unseen, ZOO_UNET, zoo.lead, folder.lead
+    )
     found["Draw test knees of the zoo"] = _make(zoo.making, store)
     for one in zoo.acquisitions:
         told = f"{one.n_initial} + {one.horizon} columns"
@@ -115,7 +120,6 @@ def _evaluations(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[s
 def _make(making: MakeSettings, out: Path) -> list[str]:
     volumes = ",".join(map(str, making.volumes))
     shape = {"volumes": volumes, "slices": making.slices, "size": making.size}
-    shape |= {} if making.variant == "realistic" else {"variant": making.variant}
     return _words("data", "make", making.kind, out=out, **shape, seed=making.seed)
 
 

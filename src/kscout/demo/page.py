@@ -12,7 +12,14 @@ from kscout.data.store import Store
 from kscout.demo.commands import commands_of, next_commands
 from kscout.demo.paper_size import paper_size_section, tell_scores
 from kscout.demo.seeds import tell_seeds
-from kscout.demo.settings import LEARNED, ORACLES, REFERENCE, DemoFolder, DemoSettings
+from kscout.demo.settings import (
+    LEARNED,
+    REFERENCE,
+    ZOO_SIZE,
+    ZOO_UNET,
+    DemoFolder,
+    DemoSettings,
+)
 from kscout.demo.stages import ZooRun, lead_over
 from kscout.demo.words import say
 from kscout.demo.worlds import worlds_section
@@ -21,7 +28,7 @@ from kscout.evaluation.summary import Difference, read_summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
 from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage
-from kscout.report.build import PLAYER_TITLE, build_report, looks_of, write_report
+from kscout.report.build import PLAYER_TITLE, build_report, write_report
 from kscout.report.commands import as_shell, code_html
 from kscout.report.evaluations import differences_of
 from kscout.report.folders import search
@@ -47,7 +54,7 @@ def write_demo_page(
     del parts[PLAYER_TITLE]
     at_size = paper_size_section(zoo)
     ordered = (
-        replace(player, blocks=(*player.blocks[:1], *_lead_chart(folder))),
+        replace(player, blocks=(*_lead_chart(settings, folder), *player.blocks[:1])),
         worlds_section(settings, folder),
         _commands("What to try next", say("next"), next_commands(settings, folder)),
         *parts.values(),
@@ -59,13 +66,11 @@ def write_demo_page(
         replace(at_size, blocks=(Prose(tell_scores(zoo)), *at_size.blocks)),
         _how(settings, folder),
     )
-    summary = read_summary(folder.evaluation)
-    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
-    lead = lead_over(folder.evaluation, LEARNED, REFERENCE)
-    told = (tell_claim(lead, n_columns=settings.n_initial + settings.horizon, **counts),)
+    told = (tell_lead(settings, folder),)
     front = replace(report.front, subtitle=say("subtitle"), summary=told)
     others = [
         folder.headroom,
+        folder.lead,
         *folder.joint.values(),
         *(folder.zoo(x.acquisition.name) for x in zoo),
     ]
@@ -75,32 +80,51 @@ def write_demo_page(
     return path
 
 
-def tell_claim(lead: Difference, *, n_columns: int, n_slices: int, n_volumes: int) -> str:
-    """Say by how much the trained policy beats the fixed order, and whether that is chance."""
-    low, high = lead.interval or (-np.inf, np.inf)
-    verdict = "holds" if low > 0 else "fails" if high < 0 else "level"
-    ends = "none" if lead.interval is None else f"{low:+.4f} to {high:+.4f}".replace("-", "−")
-    return say(
-        "claim",
-        learned=LEARNED,
-        lead=f"{abs(lead.difference):.4f} {'above' if lead.difference >= 0 else 'below'}",
-        interval=ends,
-        n_columns=n_columns,
-        n_slices=n_slices,
-        n_volumes=n_volumes,
-        verdict=say(f"claim_{verdict}"),
+def tell_lead(settings: DemoSettings, folder: DemoFolder) -> str:
+    """Say by how much the zoo's policy beats the fixed order on knees that nobody saw."""
+    one, summary = settings.paper_size.acquisitions[0], read_summary(folder.lead)
+    weights = {"unet": ZOO_UNET, "policy": one.policies[one.told]}
+    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
+    lead = lead_over(folder.lead, one.told, one.reference)
+    return tell_claim(
+        "claim", lead, **weights, n_columns=one.n_initial + one.horizon, **counts, size=ZOO_SIZE
     )
 
 
-def _lead_chart(folder: DemoFolder) -> tuple[Block, ...]:
-    """Draw the lead column by column, below that of the oracle; tell how often it was found."""
-    whole, few = read_summary(folder.evaluation), read_summary(folder.headroom)
-    curves = [one for one in differences_of(whole) if one.name == LEARNED]
-    curves += [one for one in differences_of(few) if one.name in ORACLES]
-    told = {"n_slices": whole.n_slices, "n_volumes": whole.n_volumes, "n_few": few.n_slices}
-    caption = say("lead_caption", learned=LEARNED, **told)
-    figure = draw_differences(curves, reference=REFERENCE, styles=looks_of(few))
-    return Drawing(figure, "lead", caption), Prose(tell_seeds())
+def tell_here(settings: DemoSettings, folder: DemoFolder) -> str:
+    """Say the same of the policy that was trained here."""
+    summary, n_columns = read_summary(folder.evaluation), settings.n_initial + settings.horizon
+    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
+    lead = lead_over(folder.evaluation, LEARNED, REFERENCE)
+    return tell_claim(
+        "claim_here", lead, learned=LEARNED, n_columns=n_columns, **counts, size=settings.size
+    )
+
+
+def tell_claim(what: str, lead: Difference, **values: object) -> str:
+    """Say by how much a policy beats the fixed order, and whether that is chance.
+
+    Args:
+        what: name of the sentence.
+        lead: the paired difference.
+        values: what else it names.
+    """
+    low, high = lead.interval or (-np.inf, np.inf)
+    verdict = "holds" if low > 0 else "fails" if high < 0 else "level"
+    ends = "none" if lead.interval is None else f"{low:+.4f} to {high:+.4f}".replace("-", "−")
+    side = "above" if lead.difference >= 0 else "below"
+    told = {"lead": f"{abs(lead.difference):.4f} {side}", "interval": ends}
+    return say(what, **told, **values, verdict=say(f"claim_{verdict}"))
+
+
+def _lead_chart(settings: DemoSettings, folder: DemoFolder) -> tuple[Block, ...]:
+    """Draw the lead column by column; tell how often it was found, and what was trained here."""
+    whole, one = read_summary(folder.lead), settings.paper_size.acquisitions[0]
+    told = {"n_slices": whole.n_slices, "n_volumes": whole.n_volumes}
+    caption = say("lead_caption", learned=one.told, **told)
+    figure = draw_differences(differences_of(whole), reference=one.reference)
+    here = Prose(tell_here(settings, folder))
+    return Drawing(figure, "lead", caption), Prose(tell_seeds()), here
 
 
 def _room(settings: DemoSettings) -> str:

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 
 from kscout import reconstruction
+from kscout.data.generate import make_store
 from kscout.data.store import Store
 from kscout.demo.settings import (
     SHOWN_BASELINE,
+    ZOO_SIZE,
     ZOO_UNET,
     DemoFolder,
     DemoSettings,
@@ -54,6 +56,22 @@ INPUTS = "inputs.json"
 def silent(_: str) -> Iterator[OnProgress]:
     """Open a stage that tells nobody."""
     yield lambda done, total, words: None
+
+
+def lead_all(settings: DemoSettings, folder: DemoFolder, stage: Stage) -> Summary:
+    """Run the zoo's policy and the fixed order on knees drawn anew: the page's first sentence."""
+    zoo, one = settings.paper_size, settings.paper_size.acquisitions[0]
+    with stage(f"drawing {zoo.n_unseen} unseen knees of {ZOO_SIZE}x{ZOO_SIZE}") as tell:
+        store = make_store(folder.unseen, zoo.unseen(settings.seed), on_volume=tell)
+    with stage("running a policy of the zoo and the fixed order on them") as tell:
+        return evaluated(one.pair, store, ZOO_UNET, zoo.lead, folder.lead, _shipped(one), tell)
+
+
+def _shipped(one: ZooAcquisition) -> dict[str, Path]:
+    """Return the zoo's weights of an acquisition by name."""
+    files = {name: zoo_path(name) for name in (ZOO_UNET, *one.policies.values())}
+    # A file or folder of that name in the working directory goes before the zoo's.
+    return {name: path for name, path in files.items() if path is not None}
 
 
 def claim_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> Summary:
@@ -181,13 +199,10 @@ def run_zoo(
     one: ZooAcquisition, settings: PaperSize, folder: DemoFolder, store: Store, tell: OnProgress
 ) -> ZooRun:
     """Run the zoo's policies on a few unseen knees; nothing is trained."""
-    files = {name: zoo_path(name) for name in (ZOO_UNET, *one.policies.values())}
-    # A file or folder of that name in the working directory goes before the zoo's.
-    known = {name: path for name, path in files.items() if path is not None}
     out, plain = folder.zoo(one.name), folder.zoo(one.name, is_zero_filled=True)
     setting = settings.evaluation(one)
     compared = replace(setting, reference=one.reference)
-    summary = evaluated(one.wanted, store, ZOO_UNET, compared, out, known, tell)
+    summary = evaluated(one.wanted, store, ZOO_UNET, compared, out, _shipped(one), tell)
     evaluated([SHOWN_BASELINE], store, "zero-filled", setting, plain, {})
     place = torch.tensor([typical_slice(out, one.told, SHOWN_BASELINE)])
     own = store.split("test").sample(settings.limit).subset(place)
