@@ -119,9 +119,13 @@ class PaperSize:
 
     def unseen(self, seed: int) -> MakeSettings:
         """The knees of the first sentence; no training of the zoo drew any by such a seed."""
-        volumes = (0, 0, self.n_unseen)
-        shape = {"volumes": volumes, "slices": self.n_unseen_slices, "size": ZOO_SIZE}
-        return MakeSettings(kind="knee", **shape, seed=_UNSEEN_SEED + seed)
+        return MakeSettings(
+            kind="knee",
+            volumes=(0, 0, self.n_unseen),
+            slices=self.n_unseen_slices,
+            size=ZOO_SIZE,
+            seed=_UNSEEN_SEED + seed,
+        )
 
     def evaluation(self, one: ZooAcquisition, reference: str | None = None) -> EvaluationSetting:
         """Return how policies are run: trained ones take their best column."""
