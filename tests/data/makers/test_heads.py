@@ -236,6 +236,20 @@ def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
     assert dict(os.environ) == before
 
 
+def test_this_process_settles_its_threads_before_those_of_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    asked: list[str | None] = []
+    monkeypatch.setattr(
+        "torch.get_num_threads", lambda: asked.append(os.environ.get("OMP_NUM_THREADS"))
+    )
+    drawn = make_volumes("knee", n_volumes=2, n_slices=1, size=64, seed=0, workers=2)
+    assert next(drawn) is not None
+    drawn.close()
+    assert asked == [None]
+
+
 def test_workers_do_not_load_torch() -> None:
     code = "import sys, kscout.data.makers.parallel; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

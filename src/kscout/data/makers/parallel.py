@@ -87,7 +87,10 @@ def _parked(task: _Task, folder: str) -> Path:
 
 @contextmanager
 def _single_threaded_children() -> Iterator[None]:
-    """Let processes started meanwhile compute on one thread each."""
+    """Let processes started meanwhile compute on one thread each, and this one as before."""
+    if (torch := sys.modules.get("torch")) is not None:
+        # It settles its threads when it is first asked or computes, which may be meanwhile.
+        torch.get_num_threads()
     before = {name: os.environ.get(name) for name in _THREAD_SETTINGS}
     os.environ.update(dict.fromkeys(_THREAD_SETTINGS, "1"))
     try:
