@@ -99,8 +99,9 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     assert front.count("<p") == 1 and "no training saw" in front and "fixed order" in front
     assert "knee-base-greedy" in front and "trained elsewhere" in front
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert titles[:3] == [
+    assert titles[:4] == [
         "One acquisition, step by step",
+        "The lead over the fixed order",
         "Two worlds: a frozen network, and one that learns as well",
         "What to try next",
     ]

@@ -25,7 +25,7 @@ from kscout.demo.words import say
 from kscout.demo.worlds import worlds_section
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.summary import Difference, read_summary
-from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
+from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage
 from kscout.report.build import PLAYER_TITLE, build_report, write_report
@@ -34,6 +34,7 @@ from kscout.report.evaluations import differences_of
 from kscout.report.folders import search
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
+LEAD_TITLE = "The lead over the fixed order"
 _N_SHOWN = 8
 
 
@@ -54,7 +55,8 @@ def write_demo_page(
     del parts[PLAYER_TITLE]
     at_size = paper_size_section(zoo)
     ordered = (
-        replace(player, blocks=(*_lead_chart(settings, folder), *player.blocks[:1])),
+        replace(player, blocks=(Prose(tell_here(settings, folder)), *player.blocks[:1])),
+        _lead_section(settings, folder),
         worlds_section(settings, folder),
         _commands("What to try next", say("next"), next_commands(settings, folder)),
         *parts.values(),
@@ -117,14 +119,13 @@ def tell_claim(what: str, lead: Difference, **values: object) -> str:
     return say(what, **told, **values, verdict=say(f"claim_{verdict}"))
 
 
-def _lead_chart(settings: DemoSettings, folder: DemoFolder) -> tuple[Block, ...]:
-    """Draw the lead column by column; tell how often it was found, and what was trained here."""
+def _lead_section(settings: DemoSettings, folder: DemoFolder) -> Section:
+    """Draw the lead of the first sentence column by column, and tell how often it was found."""
     whole, one = read_summary(folder.lead), settings.paper_size.acquisitions[0]
     told = {"n_slices": whole.n_slices, "n_volumes": whole.n_volumes}
     caption = say("lead_caption", learned=one.told, **told)
     figure = draw_differences(differences_of(whole), reference=one.reference)
-    here = Prose(tell_here(settings, folder))
-    return Drawing(figure, "lead", caption), Prose(tell_seeds()), here
+    return Section(LEAD_TITLE, (Drawing(figure, "lead", caption), Prose(tell_seeds())))
 
 
 def _room(settings: DemoSettings) -> str:
