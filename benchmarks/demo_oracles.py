@@ -20,7 +20,7 @@ from kscout.data.store import Store
 from kscout.demo.oracles import STORED
 from kscout.demo.settings import ZOO_UNET, PaperSize, ZooAcquisition
 from kscout.demo.stages import evaluated
-from kscout.evaluation.results import Scores, read_scores
+from kscout.evaluation.records.results import Scores, read_scores
 from kscout.files import write_text
 from kscout.reconstruction import load
 from kscout.weights import fingerprint

@@ -27,7 +27,7 @@ from kscout.config.layers import assigned
 from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
-from kscout.evaluation.summarize import gap_closed
+from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.files import write_json
 from kscout.runs import Progress, RunRecord
 from kscout.training.policy import train_policies

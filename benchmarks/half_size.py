@@ -12,7 +12,7 @@ from pathlib import Path
 from leaderboard import LeaderboardRow, row_of, write_leaderboard
 
 from kscout.errors import DataError
-from kscout.evaluation.summary import SUMMARY, Summary, read_summary
+from kscout.evaluation.summaries.summary import SUMMARY, Summary, read_summary
 
 RECORD = Path(__file__).with_name("half_size.json")
 HORIZONS = {

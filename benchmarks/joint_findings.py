@@ -23,7 +23,7 @@ from paired import Paired, paired
 from tables import difference, markdown, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
-from kscout.evaluation.summarize import gap_closed
+from kscout.evaluation.summaries.summarize import gap_closed
 
 ADAPTIVE = "dense"
 GOAL = 0.002

@@ -16,7 +16,7 @@ from tables import difference, markdown, number, spread
 
 from kscout.config import read
 from kscout.evaluation.statistics import std_over_seeds
-from kscout.evaluation.summarize import gap_closed
+from kscout.evaluation.summaries.summarize import gap_closed
 
 RECORDS = Path(__file__).with_name("joint_results")
 ARMS = ("fixed", "dense", "random", "loupe", "straight-through")

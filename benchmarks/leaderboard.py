@@ -27,8 +27,8 @@ from typing import Literal, final
 
 from kscout.config import read, to_table
 from kscout.errors import ConfigError
-from kscout.evaluation.summarize import gap_closed
-from kscout.evaluation.summary import PolicySummary, Summary, read_summary
+from kscout.evaluation.summaries.summarize import gap_closed
+from kscout.evaluation.summaries.summary import PolicySummary, Summary, read_summary
 from kscout.files import write_json
 
 LEADERBOARD = Path(__file__).with_name("leaderboard.json")

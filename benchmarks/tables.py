@@ -24,7 +24,7 @@ from leaderboard import LEADERBOARD, LeaderboardRow, read_leaderboard
 from paired import Paired
 
 from kscout.errors import DataError
-from kscout.evaluation.paper_numbers import SSIM
+from kscout.evaluation.summaries.paper_numbers import SSIM
 from kscout.files import write_text
 from kscout.zoo import zoo_file
 

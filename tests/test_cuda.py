@@ -16,7 +16,7 @@ from kscout.core import Observation, Protocol
 from kscout.data import contents
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.evaluation.trajectories import AcquisitionPlan, trajectories
+from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.kernels import kernels_are_on, registry
 from kscout.kernels.registry import why_not
 from kscout.metrics import SsimScorer

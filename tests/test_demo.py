@@ -21,8 +21,8 @@ from kscout.demo.seeds import SEEDS, tell_seeds
 from kscout.demo.settings import BASELINES, JOINT_SAMPLERS, LEARNED, REFERENCE, PaperSize
 from kscout.demo.stages import INPUTS, claim_all, lead_over, silent, typical_slice
 from kscout.demo.worlds import worlds_of
-from kscout.evaluation.results import read_scores
-from kscout.evaluation.summary import Difference, read_summary
+from kscout.evaluation.records.results import read_scores
+from kscout.evaluation.summaries.summary import Difference, read_summary
 from kscout.figures.tables import Measured
 from kscout.report.commands import as_shell
 from kscout.report.page import tables_of

@@ -11,8 +11,8 @@ from kscout.data.generate import paper_settings
 from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.paper_size import tell_handful
 from kscout.demo.settings import ZOO_ACQUISITIONS, PaperSize, ZooAcquisition
-from kscout.evaluation.results import Scores
-from kscout.evaluation.summary import Comparison
+from kscout.evaluation.records.results import Scores
+from kscout.evaluation.summaries.summary import Comparison
 from kscout.figures.pictures import draw_reconstructions
 from kscout.zoo import ZOO
 from synthetic_results import make_summary

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from kscout.cli import app
-from kscout.evaluation.summary import PolicySummary, Summary
+from kscout.evaluation.summaries.summary import PolicySummary, Summary
 from kscout.gym_env import AcquisitionEnv, AcquisitionVectorEnv
 
 ROOT = Path(__file__).parents[1]

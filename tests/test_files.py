@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kscout.errors import DataError, RunError
-from kscout.evaluation.results import COLUMNS, read_scores
+from kscout.evaluation.records.results import COLUMNS, read_scores
 from kscout.files import (
     MOST_BYTES,
     check_replaceable,

@@ -14,8 +14,8 @@ from typer.main import get_command
 
 from kscout.cli import app
 from kscout.errors import ConfigError
-from kscout.evaluation.summarize import gap_closed
-from kscout.evaluation.summary import Comparison, PolicySummary, Score, Summary, Training
+from kscout.evaluation.summaries.summarize import gap_closed
+from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Score, Summary, Training
 from kscout.policies import POLICIES
 from kscout.zoo import ZOO, zoo_card, zoo_names
 from synthetic_results import make_summary

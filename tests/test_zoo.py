@@ -15,8 +15,8 @@ from kscout.core import Observation
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.contenders import Sizes, resolve
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.contenders import Sizes, resolve
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet

@@ -15,7 +15,7 @@ from kscout.evaluation.adaptivity import (
     entropy_bands,
     policy_entropies,
 )
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 

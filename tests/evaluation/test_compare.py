@@ -16,11 +16,11 @@ from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.prepare import prepare
 from kscout.evaluation.progress import Step
-from kscout.evaluation.results import read_scores
-from kscout.evaluation.run_names import run_label
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.records.results import read_scores
+from kscout.evaluation.records.run_names import run_label
+from kscout.evaluation.running.prepare import prepare
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies import save
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder

@@ -16,7 +16,7 @@ from kscout.evaluation.overlooked import (
     tally_policy,
     tally_states,
 )
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import center_mask

@@ -11,7 +11,6 @@ from kscout.cli import app
 from kscout.data.generate import MakeSettings, make_store
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.acquisitions import load_acquisition
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.reconstructions import (
     ReconstructionRow,
@@ -20,6 +19,7 @@ from kscout.evaluation.analyses.reconstructions import (
     tell_best,
 )
 from kscout.evaluation.reconstructions import compare_reconstructions
+from kscout.evaluation.records.acquisitions import load_acquisition
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.figures.blocks import Drawing, Prose
 from kscout.figures.tables import Measured, Table

@@ -10,7 +10,7 @@ from kscout.acquisition import Simulator, action_uniforms
 from kscout.acquisition.rollout import rollout
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.contenders import Contender, Sizes, resolve
+from kscout.evaluation.running.contenders import Contender, Sizes, resolve
 from kscout.evaluation.watching import Watching, drawn_kspace
 from kscout.reconstruction.zero_filled import ZeroFilled
 

@@ -195,7 +195,7 @@ def is_valid(built: Case) -> bool:
             for state in states
         )
     if words[0] == "evaluate":
-        from kscout.evaluation.summary import read_summary
+        from kscout.evaluation.summaries.summary import read_summary
 
         return len(read_summary(out).policies) > 0
     if words[0] == "analyze":

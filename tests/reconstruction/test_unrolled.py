@@ -14,7 +14,7 @@ from kscout.core import Measurement, SliceBatch
 from kscout.data import StoreWriter
 from kscout.data.kinds import KSPACE
 from kscout.evaluation.compare import EvaluationSetting
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics.fourier import fft2c
 from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import center_mask

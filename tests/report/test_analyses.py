@@ -18,10 +18,10 @@ from kscout.evaluation.analyses.gammas import GammaRow, Gammas
 from kscout.evaluation.analyses.overlooked import Overlooked, OverlookedRow
 from kscout.evaluation.analyses.policy import Policy, PolicyRow
 from kscout.evaluation.analyses.snr import Snr, SnrRow
-from kscout.evaluation.examples import Example, save_examples
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
 from kscout.evaluation.overlooked import shares_by_column, tally_states
-from kscout.evaluation.results import writing_results
+from kscout.evaluation.records.examples import Example, save_examples
+from kscout.evaluation.records.results import writing_results
 from kscout.figures.blocks import Drawing
 from kscout.figures.tables import Measured, Table, to_csv
 from kscout.report.build import build_report, write_report

@@ -14,9 +14,9 @@ from kscout.cli import app
 from kscout.errors import DataError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.cost import Cost
-from kscout.evaluation.prepare import EvaluationSetting
-from kscout.evaluation.recording import _MOST_PIXELS, QUANTILES
-from kscout.evaluation.tables import policy_table
+from kscout.evaluation.running.recording import _MOST_PIXELS, QUANTILES
+from kscout.evaluation.running.setting import EvaluationSetting
+from kscout.evaluation.summaries.tables import policy_table
 from kscout.figures.blocks import Prose, Section, Widget
 from kscout.player import save_acquisition
 from kscout.report.build import PICTURE_BYTES, build_report, write_report

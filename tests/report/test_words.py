@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kscout.evaluation.summary import EvaluationFolder, PolicySummary, Summary
-from kscout.evaluation.tables import overview_table, policy_table
+from kscout.evaluation.summaries.summary import EvaluationFolder, PolicySummary, Summary
+from kscout.evaluation.summaries.tables import overview_table, policy_table
 from kscout.policies import oracle
 from kscout.report.words import (
     TIE,

@@ -20,7 +20,7 @@ from kscout.acquisition import Simulator
 from kscout.data.kinds import KSPACE
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.contenders import Sizes, resolve
+from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.watching import Watching
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app

@@ -22,8 +22,9 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting
-from kscout.evaluation.prepare import prepare, setting_of
-from kscout.evaluation.summary import EvaluationRequest
+from kscout.evaluation.running.prepare import prepare
+from kscout.evaluation.running.setting import setting_of
+from kscout.evaluation.summaries.summary import EvaluationRequest
 from kscout.names import ESTIMATORS
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import RECONSTRUCTORS

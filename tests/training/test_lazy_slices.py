@@ -17,7 +17,7 @@ from kscout.config import (
 from kscout.data import contents
 from kscout.data.store import Store
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
 

@@ -12,7 +12,7 @@ from kscout.config import PolicyConfig, read, training_of
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import SliceSetting
-from kscout.evaluation.prepare import open_policies
+from kscout.evaluation.running.prepare import open_policies
 from kscout.names import ESTIMATORS
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights

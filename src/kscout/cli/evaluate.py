@@ -14,7 +14,12 @@ from kscout.cli.options import command_of
 from kscout.cli.progress import evaluation_progress
 from kscout.config.bounds import Between
 from kscout.config.options import with_options
-from kscout.evaluation.summary import Comparison, EvaluationRequest, PolicySummary, Summary
+from kscout.evaluation.summaries.summary import (
+    Comparison,
+    EvaluationRequest,
+    PolicySummary,
+    Summary,
+)
 from kscout.files import finite
 from kscout.names import POLICIES, untrained_reconstructions
 
@@ -49,7 +54,7 @@ def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None
     from kscout.evaluation.analyses import run_analysis
     from kscout.evaluation.analyses.masks import Masks
     from kscout.evaluation.compare import evaluate as run_evaluation
-    from kscout.evaluation.prepare import setting_of
+    from kscout.evaluation.running.setting import setting_of
 
     asked = with_options(EvaluateOptions, options)
     setting = setting_of(asked, batch_size=asked.batch_size, device=asked.device)

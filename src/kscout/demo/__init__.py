@@ -23,7 +23,7 @@ from kscout.demo.stages import (
 )
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.reconstructions import ReconstructionRow
-from kscout.evaluation.summary import Summary
+from kscout.evaluation.summaries.summary import Summary
 from kscout.files import locked
 
 

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from kscout.evaluation.results import Scores
+from kscout.evaluation.records.results import Scores
 
 STORED = Path(__file__).with_name("oracles.json")
 LARGEST_DIFFERENCE = 1e-4

@@ -24,7 +24,7 @@ from kscout.demo.stages import ZooRun, lead_over
 from kscout.demo.words import say
 from kscout.demo.worlds import worlds_section
 from kscout.evaluation.analyses.reconstructions import Reconstructions
-from kscout.evaluation.summary import Difference, read_summary
+from kscout.evaluation.summaries.summary import Difference, read_summary
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage

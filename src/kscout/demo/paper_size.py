@@ -10,7 +10,7 @@ from kscout.demo.settings import SHOWN_BASELINE, ZOO_BASELINES, ZOO_SIZE, ZOO_UN
 from kscout.demo.stages import ZooRun
 from kscout.demo.words import say
 from kscout.evaluation.statistics import bootstrap_interval
-from kscout.evaluation.summary import Summary
+from kscout.evaluation.summaries.summary import Summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section
 from kscout.figures.curves import draw_ssim_by_step
 from kscout.figures.pictures import draw_reconstructions

@@ -21,7 +21,7 @@ from kscout.config.training import Convolution
 from kscout.data.generate import MakeSettings
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.compare import EvaluationSetting
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.names import SAMPLERS
 from kscout.training.convolution import choose_convolution
 

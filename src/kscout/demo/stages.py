@@ -25,14 +25,14 @@ from kscout.demo.settings import (
     ZooAcquisition,
 )
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.contenders import Sizes, resolve
-from kscout.evaluation.examples import Example
-from kscout.evaluation.fixed_orders import ORDERS
 from kscout.evaluation.progress import Step
-from kscout.evaluation.results import RESULTS, Scores, read_scores
+from kscout.evaluation.records.examples import Example
+from kscout.evaluation.records.results import RESULTS, Scores, read_scores
+from kscout.evaluation.running.contenders import Sizes, resolve
+from kscout.evaluation.running.fixed_orders import ORDERS
+from kscout.evaluation.running.trajectories import reconstruction_examples
 from kscout.evaluation.statistics import bootstrap_interval
-from kscout.evaluation.summary import SUMMARY, Difference, Summary, read_summary
-from kscout.evaluation.trajectories import reconstruction_examples
+from kscout.evaluation.summaries.summary import SUMMARY, Difference, Summary, read_summary
 from kscout.files import checksum, read_record, write_json
 from kscout.runs import Progress
 from kscout.training.joint.train import train_joint

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from kscout.demo.settings import JOINT_SAMPLERS, LEARNED, REFERENCE, DemoFolder, DemoSettings
 from kscout.demo.stages import CHOOSERS, lead_over
 from kscout.demo.words import say
-from kscout.evaluation.summary import Difference, read_summary
+from kscout.evaluation.summaries.summary import Difference, read_summary
 from kscout.figures.blocks import Prose, Section
 from kscout.figures.tables import Column, Measured, Row, Table
 

@@ -1,14 +1,16 @@
 """Judge policies: run them over data, compare them, analyze what they do.
 
-| file | what |
+| where | what |
 |---|---|
-| `compare`, `prepare`, `contenders`, `fixed_orders`, `finished` | `evaluate`, and what it opens |
-| `trajectories`, `progress` | one policy over a whole data set |
+| `compare` | `evaluate`: policies compared over a split |
 | `watching` | one slice, step by step, with all that a page shows |
-| `results`, `summary`, `summarize`, `statistics` | `results.csv`, `summary.json`, tests |
-| `adaptivity`, `gradient_noise`, `policy_noise`, `overlooked` | numbers behind analyses |
-| `analyses` | one file per analysis |
-| `reconstructions` | reconstructions compared |
+| `adaptivity`, `gradient_noise`, `policy_noise`, `overlooked` | what analyses ask of policies |
+| `posterior`, `reconstructions` | what they ask beside |
+| `statistics` | intervals and paired tests, by volume |
+| `running/` | policies over a split: opened, prepared, run, kept |
+| `records/` | what lies on disk afterwards: `results.csv`, acquisitions, names of runs |
+| `summaries/` | `summary.json`, its tables, the paper's numbers |
+| `analyses/` | one file per analysis: options, table, figures, section of the report |
 
 Public names load on first use, so that planning and reports do not wait for torch.
 """
@@ -22,32 +24,33 @@ if TYPE_CHECKING:
     from kscout.evaluation.analyses import Analysis, PolicyAnalysis, SliceSetting, run_analysis
     from kscout.evaluation.compare import Evaluation, evaluate
     from kscout.evaluation.gradient_noise import signal_to_noise
-    from kscout.evaluation.prepare import EvaluationSetting, Prepared, open_policies
     from kscout.evaluation.progress import Step
     from kscout.evaluation.reconstructions import compare_reconstructions
-    from kscout.evaluation.results import Scores, read_scores
+    from kscout.evaluation.records.results import Scores, read_scores
+    from kscout.evaluation.running.prepare import Prepared, open_policies
+    from kscout.evaluation.running.setting import EvaluationSetting
+    from kscout.evaluation.running.trajectories import AcquisitionPlan
     from kscout.evaluation.statistics import bootstrap_interval
-    from kscout.evaluation.summary import Summary, read_summary
-    from kscout.evaluation.trajectories import AcquisitionPlan
+    from kscout.evaluation.summaries.summary import Summary, read_summary
 
 _PLACES = {
-    "AcquisitionPlan": "kscout.evaluation.trajectories",
+    "AcquisitionPlan": "kscout.evaluation.running.trajectories",
     "Analysis": "kscout.evaluation.analyses",
     "Evaluation": "kscout.evaluation.compare",
-    "EvaluationSetting": "kscout.evaluation.prepare",
+    "EvaluationSetting": "kscout.evaluation.running.setting",
     "PolicyAnalysis": "kscout.evaluation.analyses",
-    "Prepared": "kscout.evaluation.prepare",
-    "Scores": "kscout.evaluation.results",
+    "Prepared": "kscout.evaluation.running.prepare",
+    "Scores": "kscout.evaluation.records.results",
     "SliceSetting": "kscout.evaluation.analyses",
     "Step": "kscout.evaluation.progress",
-    "Summary": "kscout.evaluation.summary",
+    "Summary": "kscout.evaluation.summaries.summary",
     "bootstrap_interval": "kscout.evaluation.statistics",
     "compare_reconstructions": "kscout.evaluation.reconstructions",
     "entropies": "kscout.evaluation.adaptivity",
     "evaluate": "kscout.evaluation.compare",
-    "open_policies": "kscout.evaluation.prepare",
-    "read_scores": "kscout.evaluation.results",
-    "read_summary": "kscout.evaluation.summary",
+    "open_policies": "kscout.evaluation.running.prepare",
+    "read_scores": "kscout.evaluation.records.results",
+    "read_summary": "kscout.evaluation.summaries.summary",
     "run_analysis": "kscout.evaluation.analyses",
     "signal_to_noise": "kscout.evaluation.gradient_noise",
 }

@@ -21,7 +21,7 @@ from torch import Tensor
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.trajectories import AcquisitionPlan, trajectories
+from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 
 EPSILON = 1e-11
 """Added to probabilities before the logarithm, as the reference does."""

@@ -18,16 +18,17 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import describe_device
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.contenders import Contender
-from kscout.evaluation.finished import FINISHED, FinishedPolicies
-from kscout.evaluation.fixed_orders import ORDERS
-from kscout.evaluation.prepare import EvaluationSetting, Prepared, Wanted, prepare
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.recording import record_examples
-from kscout.evaluation.results import METRICS, RESULTS, ResultsWriter, Scores
-from kscout.evaluation.saved_settings import check_same
-from kscout.evaluation.summarize import summarize
-from kscout.evaluation.summary import (
+from kscout.evaluation.records.results import METRICS, RESULTS, ResultsWriter, Scores
+from kscout.evaluation.records.saved_settings import check_same
+from kscout.evaluation.running.contenders import Contender
+from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
+from kscout.evaluation.running.fixed_orders import ORDERS
+from kscout.evaluation.running.prepare import Prepared, Wanted, prepare
+from kscout.evaluation.running.recording import record_examples
+from kscout.evaluation.running.setting import EvaluationSetting
+from kscout.evaluation.summaries.summarize import summarize
+from kscout.evaluation.summaries.summary import (
     SUMMARY,
     Conditions,
     EvaluationRequest,

@@ -20,7 +20,7 @@ from kscout.acquisition.rollout import action_uniforms
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.trajectories import AcquisitionPlan, check_fits
+from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits
 from kscout.policies.oracle import TIE
 from kscout.policies.views import in_precision
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from kscout import reconstruction
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.evaluation.acquisitions import Acquisition, PolicySteps
 from kscout.evaluation.analyses.reconstructions import ReconstructionRow
 from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.metrics import nmse, psnr, ssim
 from kscout.training.masks import MaskDistribution

@@ -15,8 +15,8 @@ from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.state import State
 from kscout.core import Policy, SliceBatch
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.acquisitions import PolicySteps
-from kscout.evaluation.contenders import Contender
+from kscout.evaluation.records.acquisitions import PolicySteps
+from kscout.evaluation.running.contenders import Contender
 from kscout.physics.sampling import start_mask
 from kscout.policies.oracle import TIE
 from kscout.policies.views import in_precision

@@ -15,8 +15,8 @@ from kscout.acquisition.session_file import read_kept
 from kscout.columns import center_columns
 from kscout.core import Policy
 from kscout.errors import ConfigError, DataError, KScoutError
-from kscout.evaluation.orders import read_orders
-from kscout.evaluation.summary import read_summary
+from kscout.evaluation.records.orders import read_orders
+from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_text
 from kscout.policies import build, load
 from kscout.policies.ranking import Ranking

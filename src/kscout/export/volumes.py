@@ -20,7 +20,7 @@ from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.trajectories import AcquisitionPlan, trajectories
+from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.export.image_files import SUFFIXES, WRITERS, Volume
 from kscout.export.order import policy_of
 from kscout.names import ImageFormat

@@ -1,6 +1,6 @@
 """Recorded acquisitions and the widget that plays them; reads and writes files, never models."""
 
-from kscout.evaluation.acquisitions import (
+from kscout.evaluation.records.acquisitions import (
     Acquisition,
     PolicySteps,
     load_acquisition,

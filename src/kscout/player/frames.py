@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from kscout.evaluation.acquisitions import Acquisition, PolicySteps
+from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
 from kscout.figures.png import gray_picture, heat_picture, heat_table
 from kscout.player.html import limits_of
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64
 
-from kscout.evaluation.acquisitions import Acquisition, PolicySteps
+from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
 from kscout.figures.png import brightest_shown, gray_uri, heat_uri
 
 _N_COLORS = 8

@@ -7,8 +7,8 @@ from typing import final
 
 from kscout.errors import DataError, unknown_name
 from kscout.evaluation.analyses import Material, Page
-from kscout.evaluation.summary import EvaluationFolder, Summary
-from kscout.evaluation.tables import overview_table
+from kscout.evaluation.summaries.summary import EvaluationFolder, Summary
+from kscout.evaluation.summaries.tables import overview_table
 from kscout.figures.blocks import Block, Prose, Section, Widget, labeled, link_name
 from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write

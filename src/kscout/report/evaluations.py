@@ -5,8 +5,8 @@ from html import escape
 
 import numpy as np
 
-from kscout.evaluation.summary import StepDifferences, Summary
-from kscout.evaluation.tables import policy_table
+from kscout.evaluation.summaries.summary import StepDifferences, Summary
+from kscout.evaluation.summaries.tables import policy_table
 from kscout.figures.blocks import Block, Drawing, Prose, Widget
 from kscout.figures.curves import (
     draw_differences,

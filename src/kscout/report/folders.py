@@ -10,10 +10,10 @@ from typing import Any, final
 from kscout import __version__
 from kscout.config import to_table
 from kscout.errors import DataError
-from kscout.evaluation.acquisitions import ACQUISITIONS, Acquisition, load_acquisition
 from kscout.evaluation.analyses import Tabulated, find_tables
-from kscout.evaluation.run_names import folder_labels
-from kscout.evaluation.summary import SUMMARY, EvaluationFolder, read_summary
+from kscout.evaluation.records.acquisitions import ACQUISITIONS, Acquisition, load_acquisition
+from kscout.evaluation.records.run_names import folder_labels
+from kscout.evaluation.summaries.summary import SUMMARY, EvaluationFolder, read_summary
 from kscout.files import read_json, read_text
 from kscout.runs import CONFIG, PROVENANCE, RunRecord, read_run
 

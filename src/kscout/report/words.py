@@ -5,7 +5,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from kscout.evaluation.summary import Comparison, EvaluationFolder, PolicySummary, Summary
+from kscout.evaluation.summaries.summary import Comparison, EvaluationFolder, PolicySummary, Summary
 from kscout.figures.tables import Column
 
 LEVEL = 0.05

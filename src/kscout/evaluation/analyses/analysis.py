@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, final
 from kscout.config import FrozenPrecision, read, to_table
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.summary import EvaluationFolder
+from kscout.evaluation.summaries.summary import EvaluationFolder
 from kscout.figures.blocks import Block
 from kscout.figures.series import LineStyle
 from kscout.figures.tables import plain_table

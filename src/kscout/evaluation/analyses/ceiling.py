@@ -100,7 +100,7 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
     ) -> list[CeilingRow]:
         """Run the policies, then both posteriors, over the same slices."""
         from kscout.evaluation.posterior import average_effective
-        from kscout.evaluation.prepare import open_policies
+        from kscout.evaluation.running.prepare import open_policies
 
         wanted = list(dict.fromkeys([*given, _LOWER, _UPPER]))
         ready, facts = open_policies(wanted, SliceSetting.of(self)), {}
@@ -127,8 +127,8 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
         on_step: OnStep | None,
     ) -> Iterator[Any]:
         """Yield both posteriors as contenders, the residual one for images of one coil alone."""
-        from kscout.evaluation.contenders import Contender
         from kscout.evaluation.posterior import Pool, PosteriorPolicy, fit_kernels
+        from kscout.evaluation.running.contenders import Contender
 
         slices, plan = ready.slices, ready.plan
         train = ready.source.split("train")
@@ -219,7 +219,7 @@ def _rows(
     volumes: Sequence[str],
 ) -> list[CeilingRow]:
     from kscout.evaluation.statistics import bootstrap_intervals
-    from kscout.evaluation.summarize import gap_closed
+    from kscout.evaluation.summaries.summarize import gap_closed
 
     means = {name: values.mean(axis=0) for name, values in ssim.items()}
     rows = []

@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import final
 
 from kscout.evaluation.analyses.analysis import Analysis, Material, Page
-from kscout.evaluation.paper_numbers import ARXIV, COST_DAYS, SETTINGS
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.run_names import grouped_runs
+from kscout.evaluation.records.run_names import grouped_runs
+from kscout.evaluation.summaries.paper_numbers import ARXIV, COST_DAYS, SETTINGS
 from kscout.figures.blocks import Block
 from kscout.figures.tables import Column, Row, Table, measured
 from kscout.runs import RunRecord

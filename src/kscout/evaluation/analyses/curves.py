@@ -10,7 +10,7 @@ import numpy as np
 from kscout.errors import RunError
 from kscout.evaluation.analyses.analysis import Analysis, Material, Page, grouped
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.run_names import grouped_runs
+from kscout.evaluation.records.run_names import grouped_runs
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
 from kscout.runs import RunRecord, read_run

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, final
 
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
-from kscout.evaluation.paper_numbers import gamma_of
 from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.summaries.paper_numbers import gamma_of
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.series import Curve
 
@@ -73,7 +73,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     ) -> list[EntropyRow]:
         """Run the policies; seeds of one method share a row."""
         from kscout.evaluation.adaptivity import entropy_bands, policy_entropies
-        from kscout.evaluation.prepare import open_policies
+        from kscout.evaluation.running.prepare import open_policies
 
         ready = open_policies(given, SliceSetting.of(self))
         rows = []

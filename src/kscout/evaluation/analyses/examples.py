@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
-from kscout.evaluation.examples import EXAMPLES, Example, read_examples, save_examples
 from kscout.evaluation.progress import OnStep
+from kscout.evaluation.records.examples import EXAMPLES, Example, read_examples, save_examples
 from kscout.figures.blocks import Block, Drawing
 from kscout.names import Protocol
 
@@ -62,8 +62,8 @@ class Examples(PolicyAnalysis[ExampleRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[ExampleRow]:
         """Run each policy once over the slices, and keep the images in `examples.npz`."""
-        from kscout.evaluation.prepare import open_policies
-        from kscout.evaluation.trajectories import choose_slices, reconstruction_examples
+        from kscout.evaluation.running.prepare import open_policies
+        from kscout.evaluation.running.trajectories import choose_slices, reconstruction_examples
 
         ready = open_policies(given, SliceSetting.of(self))
         chosen = choose_slices(ready.slices, self.slice or ("0",))

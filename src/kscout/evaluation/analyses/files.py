@@ -11,7 +11,7 @@ from kscout.data.manifest import refuse_store
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.saved_settings import Table, check_same
+from kscout.evaluation.records.saved_settings import Table, check_same
 from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
 from kscout.files import check_replaceable, locked, read_json, write_json, written_whole

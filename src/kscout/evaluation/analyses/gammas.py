@@ -9,9 +9,9 @@ import numpy as np
 
 from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, grouped
-from kscout.evaluation.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.summary import (
+from kscout.evaluation.summaries.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
+from kscout.evaluation.summaries.summary import (
     PolicySummary,
     Summary,
     Training,

@@ -8,10 +8,10 @@ from typing import Any, final
 
 from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
-from kscout.evaluation.orders import read_orders
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.run_names import folder_labels
-from kscout.evaluation.summary import read_summary
+from kscout.evaluation.records.orders import read_orders
+from kscout.evaluation.records.run_names import folder_labels
+from kscout.evaluation.summaries.summary import read_summary
 from kscout.figures.blocks import Block, Drawing
 from kscout.files import read_arrays
 

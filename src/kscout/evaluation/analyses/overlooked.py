@@ -82,7 +82,7 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
     ) -> list[OverlookedRow]:
         """Tally each policy over all its seeds; columns come most overlooked first."""
         from kscout.evaluation.overlooked import shares_by_column, tally_policy
-        from kscout.evaluation.prepare import open_policies
+        from kscout.evaluation.running.prepare import open_policies
 
         ready = open_policies(given, SliceSetting.of(self))
         found = {}

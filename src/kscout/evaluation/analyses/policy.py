@@ -18,10 +18,10 @@ from kscout.evaluation.analyses.analysis import (
     Split,
     grouped,
 )
-from kscout.evaluation.average_policy import AveragePolicy, average_policies_of_results
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.results import RESULTS
-from kscout.evaluation.summary import EvaluationFolder, read_summary
+from kscout.evaluation.records.average_policy import AveragePolicy, average_policies_of_results
+from kscout.evaluation.records.results import RESULTS
+from kscout.evaluation.summaries.summary import EvaluationFolder, read_summary
 from kscout.figures.blocks import Block, Drawing, labeled
 
 _CAPTION = (
@@ -121,8 +121,8 @@ class Policy(Analysis[PolicyRow]):
         return average_policies_of_results(self.results, names, summary, seed=seed)
 
     def _of_slices(self, given: Sequence[str]) -> dict[str, AveragePolicy]:
-        from kscout.evaluation.prepare import open_policies
-        from kscout.evaluation.trajectories import average_policy
+        from kscout.evaluation.running.prepare import open_policies
+        from kscout.evaluation.running.trajectories import average_policy
 
         ready = open_policies(given, SliceSetting.of(self))
         found = {}

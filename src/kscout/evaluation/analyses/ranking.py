@@ -10,8 +10,8 @@ import numpy as np
 from kscout.config import to_table
 from kscout.evaluation.analyses.analysis import Analysis, grouped
 from kscout.evaluation.progress import OnStep
-from kscout.evaluation.run_names import folder_labels
-from kscout.evaluation.summary import Summary, read_summary
+from kscout.evaluation.records.run_names import folder_labels
+from kscout.evaluation.summaries.summary import Summary, read_summary
 
 
 @final

@@ -9,9 +9,9 @@ import numpy as np
 
 from kscout.config.bounds import AtLeast, Between
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.acquisitions import Acquisition, load_acquisition, save_acquisition
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.progress import OnStep
+from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition, save_acquisition
 from kscout.figures.blocks import Block, Drawing, Prose
 from kscout.figures.tables import Cell, Column, Measured, Row, Table
 from kscout.names import Protocol
@@ -91,7 +91,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
         from kscout.data.store import Store
         from kscout.device import resolve_device
         from kscout.evaluation.reconstructions import compare_reconstructions
-        from kscout.evaluation.trajectories import choose_slices
+        from kscout.evaluation.running.trajectories import choose_slices
 
         if self.data is None:
             raise ConfigError("reconstructions are compared on slices; give --data")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
-from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, SNR, SNR_EPOCHS, method_of
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.run_names import grouped_runs, named_runs
+from kscout.evaluation.records.run_names import grouped_runs, named_runs
+from kscout.evaluation.summaries.paper_numbers import ARXIV, NOT_SHOWN, SNR, SNR_EPOCHS, method_of
 from kscout.figures.blocks import Block, Drawing, link_name
 from kscout.figures.series import Curve
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured

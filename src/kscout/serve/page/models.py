@@ -9,7 +9,8 @@ import torch
 from kscout import reconstruction
 from kscout.core import Reconstructor
 from kscout.errors import ConfigError, unknown_name
-from kscout.evaluation.contenders import (
+from kscout.evaluation.records.run_names import run_label
+from kscout.evaluation.running.contenders import (
     Contender,
     Sizes,
     budgets_of,
@@ -17,7 +18,6 @@ from kscout.evaluation.contenders import (
     is_fitted,
     resolve,
 )
-from kscout.evaluation.run_names import run_label
 from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
 

@@ -15,9 +15,9 @@ from kscout.config.bounds import AtLeast
 from kscout.config.records import check
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, RunError
-from kscout.evaluation.acquisitions import Acquisition, PolicySteps
-from kscout.evaluation.contenders import Contender, Sizes
-from kscout.evaluation.trajectories import AcquisitionPlan, check_fits, check_start
+from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
+from kscout.evaluation.running.contenders import Contender, Sizes
+from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits, check_start
 from kscout.evaluation.watching import Verdict, Watching, drawn_kspace
 from kscout.names import Protocol
 from kscout.serve.desk import TooManyError

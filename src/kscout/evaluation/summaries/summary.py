@@ -1,7 +1,7 @@
 """`summary.json`, what an evaluation says in short: its records, its reader and its writer.
 
 Means are over slices, trajectories and seeds; std is over seeds; intervals and tests take volumes
-as the unit and the scores averaged over seeds. `kscout.evaluation.summarize` computes them.
+as the unit and the scores averaged over seeds. `summarize` computes them.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from typing import final
 
 from kscout.config import load, save
 from kscout.errors import DataError
-from kscout.evaluation.paper_numbers import PaperSetting, method_of, same_setting
-from kscout.evaluation.results import METRICS
+from kscout.evaluation.records.results import METRICS
+from kscout.evaluation.summaries.paper_numbers import PaperSetting, method_of, same_setting
 from kscout.names import POLICIES, Protocol, label_of
 
 SUMMARY = "summary.json"
@@ -237,7 +237,7 @@ class Summary(Conditions):
     headroom: Headroom
 
     def _repr_html_(self) -> str:
-        from kscout.evaluation.tables import policy_table
+        from kscout.evaluation.summaries.tables import policy_table
         from kscout.figures.notebook import card
         from kscout.figures.tables import to_html
 

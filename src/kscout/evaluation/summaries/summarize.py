@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from kscout.errors import DataError, unknown_name
-from kscout.evaluation.results import METRICS, Scores
+from kscout.evaluation.records.results import METRICS, Scores
 from kscout.evaluation.statistics import (
     CONFIDENCE,
     N_RESAMPLES,
@@ -17,7 +17,7 @@ from kscout.evaluation.statistics import (
     paired_permutation_test,
     std_over_seeds,
 )
-from kscout.evaluation.summary import (
+from kscout.evaluation.summaries.summary import (
     Comparison,
     Conditions,
     Difference,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kscout.evaluation.paper_numbers import (
+from kscout.evaluation.summaries.paper_numbers import (
     COST_DAYS,
     GAMMAS,
     ORACLE_PSNR,

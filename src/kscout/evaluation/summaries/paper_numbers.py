@@ -41,7 +41,9 @@ def _spreads(table: Mapping[str, Any]) -> dict[str, Spread]:
     return {key: (mean, std) for key, (mean, std) in pairs.items()}
 
 
-_TEXT = resources.files("kscout.evaluation").joinpath("paper_numbers.toml").read_text("utf-8")
+_TEXT = (
+    resources.files("kscout.evaluation.summaries").joinpath("paper_numbers.toml").read_text("utf-8")
+)
 _TABLES = tomllib.loads(_TEXT)
 
 SETTINGS = {name: PaperSetting(name, **table) for name, table in _TABLES["settings"].items()}

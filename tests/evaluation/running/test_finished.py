@@ -10,7 +10,7 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=2, batch_size=3)

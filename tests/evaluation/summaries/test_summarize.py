@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.results import Scores
-from kscout.evaluation.summarize import choose_reference, gap_closed, summarize
-from kscout.evaluation.summary import Conditions, Training, read_summary, write_summary
+from kscout.evaluation.records.results import Scores
+from kscout.evaluation.summaries.summarize import choose_reference, gap_closed, summarize
+from kscout.evaluation.summaries.summary import Conditions, Training, read_summary, write_summary
 
 CONDITIONS = Conditions(
     protocol="paper",

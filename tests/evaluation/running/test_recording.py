@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from kscout.data.slices import SliceSet
-from kscout.evaluation.acquisitions import Acquisition, load_acquisition
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.recording import typical_place
-from kscout.evaluation.results import read_rows, read_scores
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition
+from kscout.evaluation.records.results import read_rows, read_scores
+from kscout.evaluation.running.recording import typical_place
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.metrics import ssim
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.report.build import build_report, write_report

@@ -16,27 +16,26 @@ from kscout.data.store import Store
 from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
-from kscout.evaluation.contenders import (
+from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.running.contenders import (
     Contender,
     Sizes,
-    budgets_of,
     check_distinct,
     conditions_note,
     is_fitted,
     resolve,
     training_notes,
 )
-from kscout.evaluation.fixed_orders import fitted_order
-from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.summarize import choose_reference
-from kscout.evaluation.summary import EvaluationRequest
-from kscout.evaluation.trajectories import (
+from kscout.evaluation.running.fixed_orders import fitted_order
+from kscout.evaluation.running.setting import EvaluationSetting, setting_of_analysis
+from kscout.evaluation.running.trajectories import (
     AcquisitionPlan,
     check_fits,
     check_start,
     own_plan,
     trajectories,
 )
+from kscout.evaluation.summaries.summarize import choose_reference
 from kscout.metrics import PSNR_CEILING
 from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
@@ -44,101 +43,6 @@ from kscout.weights import fingerprint
 
 Wanted = str | Path | tuple[str, Policy]
 """A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
-
-
-@final
-@dataclass(frozen=True)
-class EvaluationSetting:
-    """What is evaluated on what, and how; defaults are the paper's."""
-
-    plan: AcquisitionPlan
-    """Start, horizon, trajectories, draws, protocol and batch size."""
-    seeds: tuple[int, ...] = ()
-    """Seeds of the draws, each a row of its own for policies that are not trained; the plan's
-    where not given."""
-    split: str = "test"
-    size: int | tuple[int, int] | None = None
-    """Matrix size, for a split that holds several."""
-    limit: int | None = None
-    """Evaluate this many slices only, spread evenly over the split."""
-    reference: str | None = None
-    """Policy that others are compared with; see `summarize`."""
-    n_fixed_slices: int = 256
-    """Training slices drawn for each column of the order of `fixed`."""
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
-    precision: str = "auto"
-    """Arithmetic of the reconstructions; see `Reconstructor.frozen`."""
-    initial: str | Path | None = None
-    """Columns to start from in place of the plan's; see `kscout.acquisition.starts.read_starts`."""
-    budget: int | str | Path | None = None
-    """Columns measured in the end in place of the plan's horizon; see `read_budgets`."""
-    n_examples: int = 3
-    """Slices kept with images beside the results, for reports; changes no result."""
-
-    def __post_init__(self) -> None:
-        if len(set(self.draw_seeds)) < len(self.draw_seeds):
-            raise ConfigError(f"seeds {list(self.seeds)} name one twice; give each once")
-
-    @property
-    def draw_seeds(self) -> tuple[int, ...]:
-        return tuple(int(seed) for seed in self.seeds or (self.plan.seed,))
-
-
-def setting_of(
-    request: EvaluationRequest, *, batch_size: int | None, device: str
-) -> EvaluationSetting:
-    """Return how an evaluation that was asked for runs; where nothing says its columns, as in runs.
-
-    Args:
-        request: what was asked for.
-        batch_size: slices at once.
-        device: `auto`, `cpu` or `cuda`.
-    """
-    for one, other in (("n_initial", "initial"), ("steps", "budget")):
-        if None not in (getattr(request, one), getattr(request, other)):
-            flags = f"--{one.replace('_', '-')} or --{other}"
-            raise ConfigError(f"an evaluation takes either {flags}; give one of them")
-    request = _with_columns(request)
-    plan = AcquisitionPlan(
-        n_initial=request.n_initial or 0,
-        horizon=request.steps or 0,
-        columns_per_step=request.columns_per_step,
-        stop_below=request.stop_below,
-        n_trajectories=request.trajectories,
-        is_argmax=request.argmax,
-        protocol=request.protocol,
-        batch_size=batch_size,
-    )
-    return EvaluationSetting(
-        plan,
-        seeds=request.seeds,
-        split=request.split,
-        size=request.size,
-        limit=request.limit,
-        reference=request.reference,
-        n_fixed_slices=request.fixed_slices,
-        device=device,
-        precision=request.precision,
-        initial=request.initial,
-        budget=request.budget,
-    )
-
-
-def _with_columns(request: EvaluationRequest) -> EvaluationRequest:
-    """Return a request that says all of its columns; runs tell what it does not."""
-    has_start = request.n_initial is not None or request.initial is not None
-    has_end = request.steps is not None or request.budget is not None
-    if has_start and has_end:
-        return request
-    n_initial, horizon, initial, group = _told_by_runs(request.policies)
-    if not has_start and not has_end and request.columns_per_step == 1:
-        request = replace(request, columns_per_step=group)
-    if not has_start:
-        request = replace(
-            request, initial=initial, n_initial=n_initial if initial is None else None
-        )
-    return request if has_end else replace(request, steps=horizon)
 
 
 @final
@@ -193,55 +97,8 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
     """Open what an analysis runs; where no budget is given, it is that of the runs."""
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
-    n_initial, horizon, initial = _budget(wanted, setting)
-    plan = AcquisitionPlan(
-        n_initial=n_initial,
-        horizon=horizon,
-        n_trajectories=setting.trajectories,
-        protocol=setting.protocol or Store.open(setting.data).kind.protocol,
-        batch_size=setting.batch_size,
-    )
-    how = EvaluationSetting(
-        plan,
-        seeds=setting.seed,
-        split=setting.split,
-        limit=setting.limit,
-        device=setting.device,
-        precision=setting.precision,
-        initial=initial,
-    )
+    how = setting_of_analysis(wanted, setting)
     return prepare(wanted, setting.data, setting.reconstructor, how)
-
-
-def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int, str | None]:
-    n_initial, horizon = setting.n_initial, setting.steps
-    if n_initial is not None and horizon is not None:
-        return n_initial, horizon, None
-    own = _told_by_runs(wanted)
-    horizon = own[1] if horizon is None else horizon
-    return (own[0], horizon, own[2]) if n_initial is None else (n_initial, horizon, None)
-
-
-def _psnr_note(slices: SliceSet) -> str | None:
-    peak = float(slices.data_range.max())
-    if peak <= PSNR_CEILING:
-        return None
-    return (
-        f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
-        f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
-    )
-
-
-def _told_by_runs(wanted: Sequence[str]) -> tuple[int, int, str | None, int]:
-    """Return the one acquisition that all runs among policies were trained for."""
-    budgets = budgets_of(wanted)
-    if len(budgets) != 1:
-        found = "no run tells" if not budgets else "the runs were trained for several"
-        raise ConfigError(
-            f"{found} how many columns to start from and to acquire; give --n-initial and --steps"
-        )
-    (own,) = budgets
-    return own
 
 
 def prepare(
@@ -319,6 +176,16 @@ def prepare(
     if not fits_later:
         contenders = [fit(one) for one in contenders]
     return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said, fit)
+
+
+def _psnr_note(slices: SliceSet) -> str | None:
+    peak = float(slices.data_range.max())
+    if peak <= PSNR_CEILING:
+        return None
+    return (
+        f"PSNR is meaningless here: pixels reach {peak:.4g}, and the convention paper clamps "
+        f"reconstructions to [0, {PSNR_CEILING}]; read SSIM, or import the images with --divide"
+    )
 
 
 def _loaded(reconstructor: Reconstructor | Path | str) -> Reconstructor:

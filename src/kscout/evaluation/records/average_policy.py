@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Int16
 
 from kscout.errors import DataError
-from kscout.evaluation.orders import read_orders
-from kscout.evaluation.results import read_scores
-from kscout.evaluation.summary import Summary
+from kscout.evaluation.records.orders import read_orders
+from kscout.evaluation.records.results import read_scores
+from kscout.evaluation.summaries.summary import Summary
 
 
 @final

@@ -7,13 +7,13 @@ import pytest
 
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
-from kscout.evaluation.average_policy import (
+from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.records.average_policy import (
     average_policies_of_results,
     best_seeds,
     sampled_by_step,
 )
-from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.trajectories import AcquisitionPlan, average_policy
+from kscout.evaluation.running.trajectories import AcquisitionPlan, average_policy
 from kscout.physics.sampling import center_mask
 from kscout.policies.center_out import CenterOut
 from kscout.policies.random import Random

@@ -8,9 +8,9 @@ import torch
 
 from kscout.data.slices import SliceSet
 from kscout.errors import DataError
-from kscout.evaluation.contenders import Contender
-from kscout.evaluation.examples import read_examples, save_examples
-from kscout.evaluation.trajectories import (
+from kscout.evaluation.records.examples import read_examples, save_examples
+from kscout.evaluation.running.contenders import Contender
+from kscout.evaluation.running.trajectories import (
     AcquisitionPlan,
     choose_slices,
     reconstruction_examples,

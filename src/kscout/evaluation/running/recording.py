@@ -14,15 +14,15 @@ import torch
 from jaxtyping import Float64
 
 from kscout.acquisition.episode import Simulator
-from kscout.evaluation.acquisitions import (
+from kscout.evaluation.records.acquisitions import (
     ACQUISITIONS,
     Acquisition,
     PolicySteps,
     save_acquisition,
 )
-from kscout.evaluation.prepare import Prepared
-from kscout.evaluation.results import Scores, read_rows
-from kscout.evaluation.summary import PolicySummary, Summary
+from kscout.evaluation.records.results import Scores, read_rows
+from kscout.evaluation.running.prepare import Prepared
+from kscout.evaluation.summaries.summary import PolicySummary, Summary
 
 QUANTILES = (0.5, 0.1, 0.9, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6)
 """Of the lead over the reference: the typical slice first, then slices on either side of it."""

@@ -11,8 +11,8 @@ from kscout.columns import columns_text, parse_columns
 from kscout.config import Component, PolicyConfig, without_retired
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
-from kscout.evaluation.run_names import run_label, seed_in, without_seed
-from kscout.evaluation.summary import Training
+from kscout.evaluation.records.run_names import run_label, seed_in, without_seed
+from kscout.evaluation.summaries.summary import Training
 from kscout.names import POLICIES
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings

@@ -18,7 +18,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.names import table as names
 
-PAGE = Path(__file__).parents[2] / "docs" / "add_an_analysis.md"
+PAGE = Path(__file__).parents[3] / "docs" / "add_an_analysis.md"
 NAME = "spread:Spread"
 
 

@@ -9,7 +9,7 @@ import torch
 
 from kscout.acquisition.rollout import Trajectory
 from kscout.errors import DataError
-from kscout.evaluation.results import COLUMNS, read_scores, writing_results
+from kscout.evaluation.records.results import COLUMNS, read_scores, writing_results
 
 
 def _trajectory(generator: torch.Generator) -> Trajectory:

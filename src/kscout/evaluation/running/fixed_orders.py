@@ -8,7 +8,7 @@ from typing import Any
 
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.files import read_record, write_json
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.weights import fingerprint

@@ -19,9 +19,9 @@ from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_sta
 from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
-from kscout.evaluation.average_policy import AveragePolicy, sampled_by_step
-from kscout.evaluation.contenders import Contender
-from kscout.evaluation.examples import Example
+from kscout.evaluation.records.average_policy import AveragePolicy, sampled_by_step
+from kscout.evaluation.records.examples import Example
+from kscout.evaluation.running.contenders import Contender
 from kscout.names import check_protocol
 from kscout.physics.coils import n_central
 from kscout.physics.sampling import Initial, start_mask

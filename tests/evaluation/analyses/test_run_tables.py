@@ -18,8 +18,8 @@ from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.files import find_tables
 from kscout.evaluation.analyses.gammas import gamma_rows
 from kscout.evaluation.analyses.ranking import Ranking, RankingRow, kendall_tau, rank_policies
-from kscout.evaluation.run_names import named_runs
-from kscout.evaluation.summary import PolicySummary, Score, Summary, Training
+from kscout.evaluation.records.run_names import named_runs
+from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
 from synthetic_results import make_summary
 
 
@@ -262,7 +262,7 @@ def test_an_analysis_killed_between_its_files_goes_on(
 
 @pytest.mark.slow
 def test_planning_and_reports_wait_for_neither_torch_nor_matplotlib() -> None:
-    old = Path(__file__).parents[1] / "written_by_0_1"
+    old = Path(__file__).parents[2] / "written_by_0_1"
     code = f"""
 import sys
 from kscout.names import ANALYSES

@@ -13,8 +13,8 @@ from jaxtyping import Int16
 
 from kscout.columns import MOST_COLUMNS, center_columns, columns_text, parse_columns
 from kscout.errors import DataError
-from kscout.evaluation.results import read_rows
-from kscout.evaluation.summary import Summary
+from kscout.evaluation.records.results import read_rows
+from kscout.evaluation.summaries.summary import Summary
 from kscout.files import write_text, written_whole
 
 NEVER = -1

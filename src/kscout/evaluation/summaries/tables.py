@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kscout.evaluation.paper_numbers import ARXIV, NOT_SHOWN, ORACLE_PSNR, SSIM, PaperSetting
-from kscout.evaluation.summary import EvaluationFolder, PolicySummary, Summary
+from kscout.evaluation.summaries.paper_numbers import (
+    ARXIV,
+    NOT_SHOWN,
+    ORACLE_PSNR,
+    SSIM,
+    PaperSetting,
+)
+from kscout.evaluation.summaries.summary import EvaluationFolder, PolicySummary, Summary
 from kscout.figures.tables import Column, Measured, Row, Table
 
 

@@ -19,10 +19,10 @@ from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.compare import Evaluation, EvaluationSetting, evaluate
-from kscout.evaluation.orders import NEVER, Orders, read_orders
-from kscout.evaluation.results import read_scores
-from kscout.evaluation.summary import read_summary
-from kscout.evaluation.trajectories import AcquisitionPlan
+from kscout.evaluation.records.orders import NEVER, Orders, read_orders
+from kscout.evaluation.records.results import read_scores
+from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.summaries.summary import read_summary
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=2, batch_size=3)

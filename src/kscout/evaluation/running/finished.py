@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from kscout.data.slices import SliceSet
-from kscout.evaluation.contenders import Contender
-from kscout.evaluation.results import ResultsWriter, Scores, writing_results
+from kscout.evaluation.records.results import ResultsWriter, Scores, writing_results
+from kscout.evaluation.running.contenders import Contender
 from kscout.files import read_arrays, written_whole
 from kscout.weights import fingerprint
 
