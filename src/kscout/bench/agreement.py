@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.bench.engine import Engine
-from kscout.config.training import FrozenPrecision
+from kscout.config.policy import FrozenPrecision
 from kscout.physics.sampling import center_mask
 from kscout.randomness import keyed_generator
 from kscout.reconstruction.unet import UNet

@@ -17,7 +17,7 @@ from torch import Tensor
 from kscout.acquisition.episode import Simulator
 from kscout.assemble import make_policy
 from kscout.config import PolicyConfig, estimators_with, read
-from kscout.config.training import FrozenPrecision
+from kscout.config.policy import FrozenPrecision
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet

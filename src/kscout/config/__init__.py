@@ -1,4 +1,7 @@
-"""Settings of a run: classes and presets (`schema`, `training`), read strictly (`records`)."""
+"""Settings of a run: classes and presets, read strictly (`records`).
+
+`schema` has whole files; `reconstructor`, `policy` and `joint` have the section `[training]` of each.
+"""
 
 from kscout.config.joint import (
     DenseSampling,
@@ -8,7 +11,6 @@ from kscout.config.joint import (
     LoupeSampling,
     RandomSampling,
     StraightThroughSampling,
-    warmed_rate,
 )
 from kscout.config.layers import (
     assigned,
@@ -22,6 +24,19 @@ from kscout.config.layers import (
     without_retired,
 )
 from kscout.config.methods import settings_class
+from kscout.config.policy import (
+    AlphaZeroTraining,
+    DdqnTraining,
+    DenseTraining,
+    FrozenPrecision,
+    GradientTraining,
+    GreedyTraining,
+    NonGreedyTraining,
+    PolicyTraining,
+    estimators_with,
+    training_of,
+)
+from kscout.config.reconstructor import ReconstructorTraining
 from kscout.config.records import (
     check,
     check_arguments,
@@ -42,20 +57,7 @@ from kscout.config.schema import (
     PolicyConfig,
     ReconstructorConfig,
 )
-from kscout.config.training import (
-    AlphaZeroTraining,
-    DdqnTraining,
-    DenseTraining,
-    FrozenPrecision,
-    GradientTraining,
-    GreedyTraining,
-    NonGreedyTraining,
-    PolicyTraining,
-    ReconstructorTraining,
-    estimators_with,
-    learning_rate_at,
-    training_of,
-)
+from kscout.config.step_sizes import learning_rate_at, warmed_rate
 
 __all__ = [
     "ACQUISITIONS",

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
+from kscout.config.methods import check_method
+from kscout.config.policy import DenseTraining, FrozenPrecision
+from kscout.config.reconstructor import Convolution, Precision
 from kscout.config.records import check
-from kscout.config.training import Convolution, DenseTraining, FrozenPrecision, Precision
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 
@@ -62,12 +64,7 @@ class JointTraining:
 
     def __post_init__(self) -> None:
         check(self)
-        entry = SAMPLERS[self.method]
-        if entry.settings not in ("", f"{type(self).__module__}:{type(self).__qualname__}"):
-            raise ConfigError(
-                f"{type(self).__name__} has no method {self.method!r}; its settings are "
-                f"{entry.settings.replace(':', '.')}"
-            )
+        check_method(type(self), self.method, SAMPLERS)
         if self.n_epochs > self.n_updates:
             raise ConfigError(
                 f"{self.n_updates} updates cannot be divided into {self.n_epochs} epochs; "
@@ -175,15 +172,3 @@ class LoupeSampling(LearnedSampling):
     """Its largest step size: of logits, not of a network's weights."""
     temperature: Annotated[float, Above(0)] = 1.0
     """Of the probabilities that gradients go through; choices do not depend on it."""
-
-
-def warmed_rate(rate: float, n_done: int, n_steps: int, n_warm: int) -> float:
-    """Return a step size that rises to `rate` over `n_warm` steps and falls to zero.
-
-    Args:
-        rate: the largest.
-        n_done: steps taken before.
-        n_steps: in all.
-        n_warm: steps of the rise.
-    """
-    return rate * min(1.0, (n_done + 1) / (n_warm + 1)) * (1 - n_done / n_steps)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kscout.config.layers import Table
+from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, import_target
 from kscout.names.entries import EstimatorEntry
 from kscout.names.table import Table as Names
@@ -22,6 +23,22 @@ def settings_class(method: str, methods: Methods = ESTIMATORS) -> type[Any]:
     if entry.settings:
         return import_target(entry.settings, of="settings class")
     return methods.resolve(method).settings
+
+
+def check_method(kind: type, method: str, methods: Methods) -> None:
+    """Refuse settings whose method has others.
+
+    Args:
+        kind: class of the settings.
+        method: that they name.
+        methods: the table of names that it stands in.
+    """
+    expected = methods[method].settings
+    if expected not in ("", f"{kind.__module__}:{kind.__qualname__}"):
+        raise ConfigError(
+            f"{kind.__name__} has no method {method!r}; its settings are "
+            f"{expected.replace(':', '.')}"
+        )
 
 
 def picked_settings(methods: Methods, default: str) -> Callable[[Table], type[Any]]:

@@ -17,7 +17,7 @@ from kscout.config import (
     read,
     settings_class,
 )
-from kscout.config.training import Convolution
+from kscout.config.reconstructor import Convolution
 from kscout.data.generate import MakeSettings
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.compare import EvaluationSetting

@@ -150,14 +150,14 @@ ESTIMATORS = Table(
         "greedy": EstimatorEntry(
             "greedy:Greedy",
             "the paper's greedy estimator: the gain of the next column",
-            settings="kscout.config.training:GreedyTraining",
+            settings="kscout.config.policy:GreedyTraining",
             title="greedy",
             label="greedy",
         ),
         "ngreedy": EstimatorEntry(
             "non_greedy:NonGreedy",
             "the paper's non-greedy estimator: discounted gains to the end",
-            settings="kscout.config.training:NonGreedyTraining",
+            settings="kscout.config.policy:NonGreedyTraining",
             title="non-greedy",
             label="ngreedy-{gamma:g}",
             varies=("gamma",),
@@ -165,7 +165,7 @@ ESTIMATORS = Table(
         "dense": EstimatorEntry(
             "dense:Dense",
             "regression on the gains of many columns tried at each state",
-            settings="kscout.config.training:DenseTraining",
+            settings="kscout.config.policy:DenseTraining",
             title="dense",
             label="dense",
             policy="column",
@@ -173,7 +173,7 @@ ESTIMATORS = Table(
         "alphazero": EstimatorEntry(
             "alphazero:AlphaZero",
             "tree search that the network learns to foresee (arXiv 1901.04547)",
-            settings="kscout.config.training:AlphaZeroTraining",
+            settings="kscout.config.policy:AlphaZeroTraining",
             title="AlphaZero",
             label="alphazero",
             policy="alphazero",
@@ -181,7 +181,7 @@ ESTIMATORS = Table(
         "ddqn": EstimatorEntry(
             "ddqn:Ddqn",
             "double deep Q-learning (arXiv 2007.10469)",
-            settings="kscout.config.training:DdqnTraining",
+            settings="kscout.config.policy:DdqnTraining",
             title="DDQN",
             label="ddqn",
         ),

@@ -1,4 +1,4 @@
-"""Settings of trainings: the section `[training]`, and for policies one class per estimator.
+"""Settings of policies that learn: the section `[training]`, one class per estimator.
 
 `training.method` picks the class through `kscout.names.ESTIMATORS`; the defaults of a class are the
 estimator's preset, and a setting of another estimator is an unknown key. Nothing here needs torch.
@@ -8,63 +8,13 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
-from kscout.config.methods import settings_class
+from kscout.config.methods import check_method, settings_class
+from kscout.config.reconstructor import Convolution
 from kscout.config.records import check
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, METRICS, Protocol
 
-Precision = Literal["fp32", "bf16"]
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
-Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
-
-
-@final
-@dataclass(frozen=True)
-class ReconstructorTraining:
-    """How a reconstructor learns from fully sampled slices under random masks."""
-
-    n_epochs: Annotated[int, AtLeast(1)] = 50
-    """Passes over the training split (paper: 50)."""
-    batch_size: Annotated[int, AtLeast(1)] = 16
-    """Slices per optimizer step, over all processes (paper: 16)."""
-    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
-    """Adam's step size (paper: 1e-3)."""
-    decay_epochs: tuple[int, ...] = (40,)
-    """Epochs after which the step size is multiplied by `decay_factor` (paper: 40)."""
-    decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
-    """Factor at each decay (paper: 0.1)."""
-    accelerations: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
-    """Columns over measured columns, one drawn per slice (paper: 4, 4, 4, 6, 6, 8)."""
-    center_fractions: tuple[Annotated[float, Between(0, 1)], ...] = (
-        0.25,
-        0.167,
-        0.125,
-        0.167,
-        0.125,
-        0.125,
-    )
-    """Share of columns always taken at the center, paired with `accelerations`."""
-    protocol: Protocol = "paper"
-    """Statistics that normalize targets: the target's (`paper`) or the zero-filled image's."""
-    precision: Precision = "fp32"
-    """Arithmetic of the network (paper: fp32)."""
-    convolution: Convolution = "auto"
-    """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
-    patience: Annotated[int | None, AtLeast(1)] = None
-    """Epochs without a better validation SSIM after which training ends, and the run's weights are
-    those of the best epoch; not given: the last epoch comes (paper: so)."""
-    keep_epochs: tuple[int, ...] = ()
-    """Epochs whose weights are kept beside the last and the best."""
-    seed: int = 0
-    """Keys initial weights, order of slices and masks."""
-
-    def __post_init__(self) -> None:
-        check(self)
-        if len(self.accelerations) != len(self.center_fractions) or not self.accelerations:
-            raise ConfigError(
-                f"{len(self.accelerations)} accelerations with {len(self.center_fractions)} "
-                "center_fractions; they are drawn in pairs: give as many of each, at least one"
-            )
 
 
 @dataclass(frozen=True)
@@ -106,12 +56,7 @@ class PolicyTraining:
 
     def __post_init__(self) -> None:
         check(self)
-        entry = ESTIMATORS[self.method]
-        if entry.settings not in ("", f"{type(self).__module__}:{type(self).__qualname__}"):
-            raise ConfigError(
-                f"{type(self).__name__} has no method {self.method!r}; its settings are "
-                f"{entry.settings.replace(':', '.')}"
-            )
+        check_method(type(self), self.method, ESTIMATORS)
 
     @property
     def varied(self) -> dict[str, Any]:
@@ -384,9 +329,3 @@ def estimators_with(setting: str) -> list[str]:
     """Return the estimators of kscout that have a setting."""
     found = {name: settings_class(name) for name in ESTIMATORS.entries}
     return [name for name, kind in found.items() if setting in {f.name for f in fields(kind)}]
-
-
-def learning_rate_at(training: ReconstructorTraining | PolicyTraining, epoch: int) -> float:
-    """Return the step size during an epoch, counted from 1."""
-    n_decays = sum(epoch > decay_epoch for decay_epoch in training.decay_epochs)
-    return training.learning_rate * training.decay_factor**n_decays

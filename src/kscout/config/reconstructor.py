@@ -1,0 +1,61 @@
+"""Settings of reconstructors that learn: the section `[training]`; nothing here needs torch."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, final
+
+from kscout.config.bounds import Above, AtLeast, Between
+from kscout.config.records import check
+from kscout.errors import ConfigError
+from kscout.names import Protocol
+
+Precision = Literal["fp32", "bf16"]
+Convolution = Literal["auto", "onednn", "onednn-last", "native", "native-last", "compiled"]
+
+
+@final
+@dataclass(frozen=True)
+class ReconstructorTraining:
+    """How a reconstructor learns from fully sampled slices under random masks."""
+
+    n_epochs: Annotated[int, AtLeast(1)] = 50
+    """Passes over the training split (paper: 50)."""
+    batch_size: Annotated[int, AtLeast(1)] = 16
+    """Slices per optimizer step, over all processes (paper: 16)."""
+    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
+    """Adam's step size (paper: 1e-3)."""
+    decay_epochs: tuple[int, ...] = (40,)
+    """Epochs after which the step size is multiplied by `decay_factor` (paper: 40)."""
+    decay_factor: Annotated[float, Above(0), Between(0, 1)] = 0.1
+    """Factor at each decay (paper: 0.1)."""
+    accelerations: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 4.0, 4.0, 6.0, 6.0, 8.0)
+    """Columns over measured columns, one drawn per slice (paper: 4, 4, 4, 6, 6, 8)."""
+    center_fractions: tuple[Annotated[float, Between(0, 1)], ...] = (
+        0.25,
+        0.167,
+        0.125,
+        0.167,
+        0.125,
+        0.125,
+    )
+    """Share of columns always taken at the center, paired with `accelerations`."""
+    protocol: Protocol = "paper"
+    """Statistics that normalize targets: the target's (`paper`) or the zero-filled image's."""
+    precision: Precision = "fp32"
+    """Arithmetic of the network (paper: fp32)."""
+    convolution: Convolution = "auto"
+    """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
+    patience: Annotated[int | None, AtLeast(1)] = None
+    """Epochs without a better validation SSIM after which training ends, and the run's weights are
+    those of the best epoch; not given: the last epoch comes (paper: so)."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs whose weights are kept beside the last and the best."""
+    seed: int = 0
+    """Keys initial weights, order of slices and masks."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if len(self.accelerations) != len(self.center_fractions) or not self.accelerations:
+            raise ConfigError(
+                f"{len(self.accelerations)} accelerations with {len(self.center_fractions)} "
+                "center_fractions; they are drawn in pairs: give as many of each, at least one"
+            )
