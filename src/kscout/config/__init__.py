@@ -1,6 +1,6 @@
 """Settings of a run: classes and presets, read strictly (`records`).
 
-`schema` has whole files; `reconstructor`, `policy` and `joint` have the section `[training]` of each.
+`schema` has whole files; `reconstructor`, `policy` and `joint` the section `[training]` of each.
 """
 
 from kscout.config.joint import (
