@@ -5,8 +5,9 @@
 
 How many epochs fit is measured on the first steps and kept for all seeds of the arm, so that the
 same command goes on after a kill. Each arm and seed is a file of its own,
-ARM-STORE-PRESET-seedN.json; one that is there is not run again. Seeds of one command train in
-lockstep and share the minutes. `--list` tells which arms have which records.
+ARM-STORE-PRESET-seedN.json, with `--label` in place of ARM where given; one that is there is not
+run again. Seeds of one command train in lockstep and share the minutes. `--list` tells which arms
+have which records.
 """
 
 import argparse
@@ -115,7 +116,7 @@ def record_of(
     setting = EvaluationSetting(
         plan, reference="fixed", limit=wanted.limit, device=wanted.device, n_examples=0
     )
-    where = (wanted.data, wanted.reconstructor, setting)
+    where = (wanted.test or wanted.data, wanted.reconstructor, setting)
     marks = evaluate(["fixed", "na-oracle", "oracle"], *where, out=wanted.out / marks_name(wanted))
     own = evaluate([("dense", policies.load(run.path)), "fixed"], *where).found
     ssim = {one.policy: one.ssim for one in marks.found.policies}
@@ -124,6 +125,7 @@ def record_of(
     lines = run.metrics
     return {
         **{"arm": wanted.arm, "seed": seed, "data": wanted.data.name, "preset": wanted.preset},
+        "test": (wanted.test or wanted.data).name,
         **{"reconstructor": wanted.reconstructor, "minutes": wanted.minutes},
         **{"changes": [*ARMS[wanted.arm], *wanted.set], "n_epochs": len(lines)},
         "n_lockstep": lines[0].get("n_lockstep", 1),
@@ -140,12 +142,12 @@ def record_of(
 
 def marks_name(wanted: argparse.Namespace) -> str:
     """Return the folder of the evaluation of fixed orders and the oracle, shared by all arms."""
-    return f"marks-{wanted.data.name}-{wanted.preset}-{wanted.limit or 'all'}"
+    return f"marks-{(wanted.test or wanted.data).name}-{wanted.preset}-{wanted.limit or 'all'}"
 
 
 def path_of(wanted: argparse.Namespace, seed: int) -> Path:
     """Return the record of an arm and seed."""
-    name = f"{wanted.arm}-{wanted.data.name}-{wanted.preset}-seed{seed}.json"
+    name = f"{wanted.label or wanted.arm}-{wanted.data.name}-{wanted.preset}-seed{seed}.json"
     return wanted.out / name
 
 
@@ -165,7 +167,7 @@ def run_arm(wanted: argparse.Namespace) -> None:
     store, config = Store.open(wanted.data), config_of(wanted.arm, wanted.preset, wanted.set)
     configs = [replace(config, training=replace(config.training, seed=seed)) for seed in missing]
     runs = [wanted.out / "runs" / path_of(wanted, seed).stem for seed in missing]
-    planned = runs[0].with_name(f"{wanted.arm}-{wanted.data.name}-{wanted.preset}.epochs.json")
+    planned = runs[0].with_name(f"{runs[0].name.rpartition('-seed')[0]}.epochs.json")
     if not planned.exists():
         where = (store, wanted.reconstructor)
         n_epochs = epochs_that_fit(configs, *where, wanted.minutes, wanted.device)
@@ -185,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one arm, or tell which were run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--test", type=Path, help="another store whose test slices are scored")
     parser.add_argument("--reconstructor", default="knee-unet")
     parser.add_argument("--preset", choices=list(ACQUISITIONS), default="knee-base")
     parser.add_argument("--arm", choices=list(ARMS), default="column")
@@ -193,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="test slices; all where not given")
     parser.add_argument("--batch-size", type=int, default=256, help="slices evaluated at once")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--label", help="name of the record where settings are changed")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--list", action="store_true")

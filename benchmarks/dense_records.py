@@ -59,6 +59,8 @@ class DenseRecord:
     interval: tuple[float, float] | None
     device: str
     n_parameters: int
+    test: str = ""
+    """Store whose test slices were scored, where it is not `data`."""
 
     @property
     def kind(self) -> tuple[str, str, float, str, tuple[str, ...]]:
@@ -149,13 +151,19 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     first, ssim = seeds[0], [one.ssim for one in seeds]
     rate = np.mean([one.n_reconstructions / one.train_s for one in seeds])
     return (
-        *(f"{first.data}, {first.preset}", f"`{first.arm}`"),
+        *(_where(first), f"`{first.arm}`{''.join(f' `{x}`' for x in first.changes)}"),
         ", ".join(str(one.seed) for one in seeds),
         *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
         *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
         f"{np.mean([one.train_s for one in seeds]) / 60:.1f}",
         *(str(first.n_epochs), f"{first.n_parameters:,}", f"{rate:,.0f}"),
     )
+
+
+def _where(record: DenseRecord) -> str:
+    """Return store and acquisition, and where another store was for test, that one too."""
+    tested = f", tested on {record.test}" if record.test not in ("", record.data) else ""
+    return f"{record.data}{tested}, {record.preset}"
 
 
 def heads(folder: Path = HEADS) -> str:
