@@ -13,9 +13,10 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.policies.alphazero import AlphaZeroPolicy
 from kscout.runs import read_run
-from kscout.training.estimators.alphazero import Decisions, Sizes, imitation_loss
+from kscout.training.estimators.alphazero import Sizes, decisions_of, imitation_loss
 from kscout.training.estimators.tree_search import Episodes
 from kscout.training.policy import train_policies, train_policy
+from kscout.training.replay import Memory
 from kscout.training.rounds import slices_of_round
 from kscout.weights import read_weights
 
@@ -74,13 +75,13 @@ def test_memory_keeps_the_newest_decisions() -> None:
         mask = torch.zeros(2, 2, 2, dtype=torch.bool)
         return Episodes(mask, visits, torch.zeros(2), mask[:, 0], torch.zeros(2), 0)
 
-    memory = Decisions.empty(2)
+    memory = Memory(6)
     for index, first in (([6, 4], 0), ([1, 0], 8)):
-        new = Decisions.of(torch.tensor(index), episodes(first))
-        memory = memory.joined([new], 6)
-    assert memory.index.tolist() == [4, 4, 1, 1, 0, 0]
-    assert memory.step.tolist() == [0, 1, 0, 1, 0, 1]
-    assert memory.visits.flatten().tolist() == list(range(4, 16))
+        memory.add(decisions_of(torch.tensor(index), episodes(first)))
+    assert len(memory) == 6
+    assert memory.rows["index"].tolist() == [4, 4, 1, 1, 0, 0]
+    assert memory.rows["step"].tolist() == [0, 1, 0, 1, 0, 1]
+    assert memory.rows["visits"].flatten().tolist() == list(range(4, 16))
 
 
 def test_what_settings_leave_open_shrinks_with_the_store() -> None:

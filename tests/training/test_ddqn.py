@@ -9,8 +9,9 @@ from training_stores import blob_store, small_config, weights
 from kscout import policies
 from kscout.config import DdqnTraining, PolicyConfig
 from kscout.data.store import Store
-from kscout.training.estimators.ddqn import Transitions, double_target, explored
+from kscout.training.estimators.ddqn import double_target, explored
 from kscout.training.policy import train_policies, train_policy
+from kscout.training.replay import Memory
 
 NETWORK = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 
@@ -47,15 +48,12 @@ def test_any_column_is_taken_by_chance_and_the_best_otherwise() -> None:
     assert chances == pytest.approx([0.9, 0.5, 0.1, 0.1, 0.1])
 
 
-def test_memory_keeps_the_newest_steps() -> None:
-    def steps(first: int) -> Transitions:
-        numbers = torch.arange(first, first + 3)
-        mask = torch.zeros(3, 2, dtype=torch.bool)
-        return Transitions(numbers, mask, numbers, numbers, numbers.float())
-
-    kept = Transitions.empty(2).joined([steps(0), steps(3)], 4)
-    assert kept.index.tolist() == [2, 3, 4, 5]
-    assert kept.rows(torch.tensor([3, 0]), torch.device("cpu")).gain.tolist() == [5, 2]
+def test_memory_keeps_the_newest_of_all_that_is_added_at_once() -> None:
+    memory = Memory(4)
+    assert len(memory) == 0
+    memory.add(*({"index": torch.arange(first, first + 3)} for first in (0, 3)))
+    assert memory.rows["index"].tolist() == [2, 3, 4, 5]
+    assert memory.draw(torch.tensor([0.99, 0.0]))["index"].tolist() == [5, 2]
 
 
 @pytest.mark.slow

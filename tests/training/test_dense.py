@@ -17,10 +17,11 @@ from kscout.policies import views
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import mirrored
-from kscout.training.estimators.remembered import KEPT, Remembered
+from kscout.training.estimators.dense import KEPT
 from kscout.training.estimators.tried import columns_to_try, dense_loss
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policies, train_policy
+from kscout.training.replay import Memory, Rows
 
 COLUMN = {
     **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
@@ -116,9 +117,14 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     added, drawn = [], []
-    add, draw = Remembered.add, Remembered.draw
-    monkeypatch.setattr(Remembered, "add", lambda own, new: (added.append(new), add(own, new)))
-    monkeypatch.setattr(Remembered, "draw", lambda own, u: (drawn.append(len(u)), draw(own, u))[1])
+    add, draw = Memory.add, Memory.draw
+
+    def adding(own: Memory, *new: Rows) -> None:
+        added.append({name: torch.cat([rows[name] for rows in new]) for name in KEPT})
+        add(own, *new)
+
+    monkeypatch.setattr(Memory, "add", adding)
+    monkeypatch.setattr(Memory, "draw", lambda own, u: (drawn.append(len(u)), draw(own, u))[1])
     config = config_of(n_repeats=2, n_repeated=5, precision="fp32")
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device=device)
     slices = store.split("train")

@@ -133,14 +133,14 @@ def test_the_fixed_order_is_fitted_for_the_network_as_it_is(
 
 def test_the_first_masks_are_random_and_later_ones_the_samplers(store: Store) -> None:
     slices = store.split("train")
-    pool = MaskPool(slices, n_moments=3, n_most=4)
+    pool = MaskPool(slices, n_most=4)
     start = torch.zeros(3, 16, dtype=torch.bool)
     start[:, 8] = True
     masks = moments_of(start, torch.tensor([[1, 2], [3, 4], [5, 6]]))
     assert masks.sum(dim=-1).tolist() == [[1, 2, 3]] * 3
     pool.add(torch.tensor([0, 1, 2]), torch.tensor([True, True, False]), masks)
     pool.add(torch.tensor([7, 8, 9]), torch.tensor([True, False, True]), masks)
-    assert pool.index.tolist() == [2, 7, 8, 9]
+    assert pool.state()["index"].tolist() == [2, 7, 8, 9]
     uniforms = torch.cartesian_prod(torch.arange(4) / 4, torch.arange(3) / 3 + 0.01)
     index, is_mirrored, drawn = pool.draw(uniforms)
     assert index.tolist() == [2] * 3 + [7] * 3 + [8] * 3 + [9] * 3

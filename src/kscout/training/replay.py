@@ -1,7 +1,7 @@
 """Learning from what was remembered of rounds before: a bounded memory, and steps on its rows."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -12,34 +12,40 @@ from kscout.randomness import keyed_generator
 from kscout.training.distributed import average_gradients, share, sum_over_processes
 from kscout.training.estimators import PolicyTrainee
 
-M = TypeVar("M", bound="Memory")
+Rows = dict[str, Tensor]
+"""Tensors by name with one row for each remembered thing: a state, a decision, an acquisition."""
 
 
+@final
 class Memory:
-    """Rows that an estimator remembers, oldest first, on the CPU.
+    """The newest rows, oldest first, where they lay when they were added.
 
-    A dataclass derives from it, whose fields are tensors with one row each per remembered thing.
+    Args:
+        n_most: how many.
     """
 
+    def __init__(self, n_most: int) -> None:
+        self.n_most = n_most
+        self.rows: Rows = {}
+
     def __len__(self) -> int:
-        return len(next(iter(vars(self).values())))
+        return len(next(iter(self.rows.values()))) if self.rows else 0
 
-    def joined(self: M, others: Sequence[M], n_most: int) -> M:
-        """Return these rows and others, without the oldest of too many."""
-        parts = [vars(one) for one in (self, *others)]
-        names = [*parts[0]]
-        return type(self)(
-            **{name: torch.cat([part[name].cpu() for part in parts])[-n_most:] for name in names}
-        )
+    def add(self, *new: Rows) -> None:
+        """Take rows in, all with the same names, and let the oldest of too many go."""
+        parts = [self.rows, *new] if self.rows else new
+        names = [*new[0]]
+        self.rows = {x: torch.cat([part[x] for part in parts])[-self.n_most :] for x in names}
 
-    def rows(self: M, selection: Int[Tensor, " n"], device: torch.device) -> M:
-        """Return the chosen rows on a device."""
-        return type(self)(**{name: x[selection].to(device) for name, x in vars(self).items()})
+    def draw(self, uniforms: Float[Tensor, " n"]) -> Rows:
+        """Return some rows, with replacement, by numbers in [0, 1)."""
+        which = (uniforms * len(self)).long()
+        return {name: value[which] for name, value in self.rows.items()}
 
     def drawn(
         self, n_steps: int, n_rows: int, *, seed: int, epoch: int
     ) -> Int[Tensor, "{n_steps} {n_rows}"]:
-        """Draw the rows of a round's optimizer steps."""
+        """Draw the rows of a round's optimizer steps, by number."""
         generator = keyed_generator("replay", seed, epoch)
         return torch.randint(len(self), (n_steps, n_rows), generator=generator)
 

@@ -15,7 +15,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import column_log_probabilities
@@ -34,11 +34,15 @@ from kscout.training.estimators.tree_search import (
     SearchRule,
     search_episodes,
 )
-from kscout.training.replay import Memory, step_on
+from kscout.training.replay import Memory, Rows, step_on
 from kscout.training.rounds import slices_of_round
 
 N_TREES = {"cpu": 16, "cuda": 256}
 """Slices searched at once, by kind of device; does not change results."""
+
+KEPT = ("index", "mask", "step", "visits")
+"""What is remembered of a decision: its slice, what was measured before it, its step, and how many
+searches passed each column."""
 
 
 @final
@@ -61,38 +65,6 @@ class Sizes:
 
 
 @final
-@dataclass(frozen=True)
-class Decisions(Memory):
-    """The newest decisions, oldest first."""
-
-    index: Int[Tensor, " decision"]
-    """Number of the training slice."""
-    mask: Bool[Tensor, "decision col"]
-    """Before the decision."""
-    step: Int[Tensor, " decision"]
-    visits: Int[Tensor, "decision col"]
-    """Searches that passed each column."""
-
-    @classmethod
-    def empty(cls, n_cols: int) -> "Decisions":
-        """Return a memory of nothing."""
-        return cls(
-            torch.empty(0, dtype=torch.int64),
-            torch.empty(0, n_cols, dtype=torch.bool),
-            torch.empty(0, dtype=torch.int64),
-            torch.empty(0, n_cols, dtype=torch.int32),
-        )
-
-    @classmethod
-    def of(cls, index: Int[Tensor, " episode"], found: Episodes) -> "Decisions":
-        """Return the decisions of episodes."""
-        n_episodes, horizon, _ = found.mask.shape
-        steps = torch.arange(horizon).repeat(n_episodes)
-        mask, visits = found.mask.flatten(0, 1), found.visits.flatten(0, 1)
-        return cls(index.repeat_interleave(horizon), mask, steps, visits.int())
-
-
-@final
 class AlphaZero(Estimator):
     """Trains policies to foresee a tree search; several take turns."""
 
@@ -103,7 +75,7 @@ class AlphaZero(Estimator):
     ) -> None:
         super().__init__(trainees, slices, reconstructor)
         self.sizes = Sizes.of(trainees[0].config, len(slices), slices.n_cols)
-        self.memories = [Decisions.empty(slices.n_cols) for _ in trainees]
+        self.memories = [Memory(_training(x.config).n_memory) for x in trainees]
         horizon = trainees[0].config.acquisition.horizon
         n_parts = math.ceil(self.sizes.n_episodes / self._n_trees)
         self.n_steps = len(trainees) * (n_parts * horizon + self.sizes.n_updates)
@@ -114,12 +86,12 @@ class AlphaZero(Estimator):
         return N_TREES[self.device.type] * n_processes()
 
     def state(self, number: int) -> dict[str, Any]:
-        return {**vars(self.memories[number])}
+        return {**self.memories[number].rows}
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Remember what was remembered."""
         if state:
-            self.memories[number] = Decisions(**state)
+            self.memories[number].add(state)
 
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
         """Run a round of every policy: episodes, then optimizer steps on what is remembered."""
@@ -138,9 +110,8 @@ class AlphaZero(Estimator):
                 training.seed, epoch, self.sizes.n_episodes, n_slices=len(self.slices)
             )
             found = self._episodes(number, epoch, order, tell)
-            memory = self.memories[number].joined([Decisions.of(order, found)], training.n_memory)
-            self.memories[number] = memory
-            replayed = memory.drawn(
+            self.memories[number].add(decisions_of(order, found))
+            replayed = self.memories[number].drawn(
                 self.sizes.n_updates, training.batch_size, seed=training.seed, epoch=epoch
             )
             losses = []
@@ -216,16 +187,25 @@ class AlphaZero(Estimator):
 
     def _loss(self, number: int, rows: Int[Tensor, " decision"]) -> Float[Tensor, ""]:
         """Return the mean cross-entropy of the network on remembered decisions."""
-        view, kept = self.views[number], self.memories[number].rows(rows, self.device)
-        protocol = self.trainees[number].config.training.protocol
-        index = self.memories[number].index[rows]
+        view, protocol = self.views[number], self.trainees[number].config.training.protocol
+        index, *kept = (self.memories[number].rows[name][rows] for name in KEPT)
+        mask, step, visits = (values.to(self.device) for values in kept)
         batch = self.slices.batch(index.to(self.slices.index_device))
         simulator = Simulator(batch, self.reconstructor, protocol=protocol)
-        state = simulator.start_from(kept.mask)
+        state = simulator.start_from(mask)
         seen = simulator.observe(view.chooser, state)
-        logits = view.recall(replace(seen, step=kept.step), 0)
+        logits = view.recall(replace(seen, step=step), 0)
         chances = column_log_probabilities(logits.float(), simulator.blocked(state))
-        return imitation_loss(chances, kept.visits)
+        return imitation_loss(chances, visits)
+
+
+def decisions_of(index: Int[Tensor, " episode"], found: Episodes) -> Rows:
+    """Return what is remembered of the episodes of some slices, on the CPU."""
+    n_episodes, horizon, _ = found.mask.shape
+    steps = torch.arange(horizon).repeat(n_episodes)
+    mask, visits = found.mask.flatten(0, 1), found.visits.flatten(0, 1).int()
+    kept = (index.repeat_interleave(horizon), mask, steps, visits)
+    return {name: values.cpu() for name, values in zip(KEPT, kept, strict=True)}
 
 
 def imitation_loss(

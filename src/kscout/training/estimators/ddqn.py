@@ -12,7 +12,7 @@ where Q' is a copy of the network of some steps before; after the last column no
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -36,27 +36,9 @@ from kscout.training.rounds import slices_of_round
 N_AT_ONCE = {"cpu": 16, "cuda": 256}
 """Slices acquired at once, by kind of device; does not change results."""
 
-
-@final
-@dataclass(frozen=True)
-class Transitions(Memory):
-    """Steps that were taken, oldest first."""
-
-    index: Int[Tensor, " step"]
-    """Number of the training slice."""
-    mask: Bool[Tensor, "step col"]
-    """Before the step."""
-    number: Int[Tensor, " step"]
-    """Columns acquired before it."""
-    column: Int[Tensor, " step"]
-    gain: Float[Tensor, " step"]
-
-    @classmethod
-    def empty(cls, n_cols: int) -> "Transitions":
-        """Return no steps."""
-        whole = torch.empty(0, dtype=torch.int64)
-        mask = torch.empty(0, n_cols, dtype=torch.bool)
-        return cls(whole, mask, whole, whole, torch.empty(0))
+KEPT = ("index", "mask", "number", "column", "gain")
+"""What is remembered of a step: its slice, what was measured before it, how many columns had been
+acquired by then, the column and what it gained."""
 
 
 @final
@@ -71,7 +53,7 @@ class Ddqn(Estimator):
         super().__init__(trainees, slices, reconstructor)
         for trainee in trainees:
             trainee.module.is_stochastic = False
-        self.memories = [Transitions.empty(slices.n_cols) for _ in trainees]
+        self.memories = [Memory(_training(x.config).n_memory) for x in trainees]
         self.targets = [copy.deepcopy(x.module).requires_grad_(False) for x in trainees]
         training = _training(trainees[0].config)
         self.n_episodes = min(training.n_episodes, len(slices))
@@ -80,12 +62,12 @@ class Ddqn(Estimator):
 
     def state(self, number: int) -> dict[str, Any]:
         memory, target = self.memories[number], self.targets[number]
-        return {"memory": {**vars(memory)}, "target": target.state_dict()}
+        return {"memory": {**memory.rows}, "target": target.state_dict()}
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Remember what was remembered."""
         if state:
-            self.memories[number] = Transitions(**state["memory"])
+            self.memories[number].add(state["memory"])
             self.targets[number].load_state_dict(state["target"])
 
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
@@ -141,13 +123,13 @@ class Ddqn(Estimator):
                 scores = view(simulator.observe(view.chooser, state)).float()
                 column = explored(scores, blocked, uniforms[:, step], training.chance(epoch))
                 after = simulator.acquire(state, column)
-                steps = torch.full_like(index, step)
                 gain = (after.score - state.score).float()
-                taken.append(Transitions(index, state.mask, steps, column, gain))
+                new = (index, state.mask, torch.full_like(index, step), column, gain)
+                taken.append(dict(zip(KEPT, new, strict=True)))
                 state = after
             total += float(state.score.sum())
             tell()
-        self.memories[number] = self.memories[number].joined(taken, training.n_memory)
+        self.memories[number].add(*({x: new[x].cpu() for x in KEPT} for new in taken))
         return total / len(order)
 
     def _simulator(self, config: PolicyConfig, index: Int[Tensor, " slice"]) -> Simulator:
@@ -160,25 +142,26 @@ class Ddqn(Estimator):
     def _loss(self, number: int, rows: Int[Tensor, " step"]) -> Float[Tensor, ""]:
         config, view = self.trainees[number].config, self.views[number]
         training = _training(config)
-        kept = self.memories[number].rows(rows, self.device)
-        simulator = self._simulator(config, self.memories[number].index[rows])
+        index, *kept = (self.memories[number].rows[name][rows] for name in KEPT)
+        mask, step, column, gain = (values.to(self.device) for values in kept)
+        simulator = self._simulator(config, index)
 
         def look(mask: Bool[Tensor, "step col"], step: Int[Tensor, " step"]) -> Observation:
             seen = simulator.observe(view.chooser, simulator.start_from(mask))
             return replace(seen, step=step)
 
-        after = kept.mask.scatter(-1, kept.column[:, None], True)
+        after = mask.scatter(-1, column[:, None], True)
         with torch.no_grad():
-            seen = look(after, kept.number + 1)
+            seen = look(after, step + 1)
             target = double_target(
-                kept.gain * training.scale,
+                gain * training.scale,
                 view(seen).float(),
                 self.targets[number](seen).float(),
                 after | ~simulator.batch.selectable,
-                training.discount * (kept.number + 1 < config.acquisition.horizon),
+                training.discount * (step + 1 < config.acquisition.horizon),
             )
-        scores = view.recall(look(kept.mask, kept.number), 0).float()
-        found = scores.gather(-1, kept.column[:, None])[:, 0]
+        scores = view.recall(look(mask, step), 0).float()
+        found = scores.gather(-1, column[:, None])[:, 0]
         return torch.nn.functional.smooth_l1_loss(found, target)
 
 

@@ -12,7 +12,7 @@ acquisition goes on with the best column by score, at times with another one tha
 moving mean of the weights is what is validated and kept, and it takes the best column.
 
 With `training.n_repeats` each batch is followed by as many steps on labelled states of before,
-which cost one image each (`remembered`).
+which cost one image each: a state is remembered as its slice and its mask.
 
 Where `training.completion` says so, labels are not gains of the next column, but what it is worth
 at the end of the budget (`labels`).
@@ -48,10 +48,8 @@ from kscout.training.estimators.gradient import (
     GradientEstimator,
 )
 from kscout.training.estimators.labels import Completion, carried_on, mean_values
-from kscout.training.estimators.remembered import KEPT, Remembered, kept_of
 from kscout.training.estimators.tried import choice_of, columns_to_try, dense_loss
 from kscout.training.estimators.visited import (
-    Rows,
     joined,
     observation_of,
     observe,
@@ -60,9 +58,14 @@ from kscout.training.estimators.visited import (
     score,
 )
 from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.replay import Memory, Rows
 
 N_AT_ONCE = {"cpu": 16, "cuda": 1024}
 """States of a policy whose gradients are computed together, by kind of device."""
+
+KEPT = ("index", "uniforms", "mask", "step", "n_left", "columns", "gains", "is_valid")
+"""What is remembered of a state: its slice and how it was varied, what was measured, what was tried
+and what came out, which does not depend on who looks."""
 
 
 @runtime_checkable
@@ -94,7 +97,7 @@ class Dense(GradientEstimator):
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
-        self.memories = [Remembered(_training(x.config).n_memory) for x in trainees]
+        self.memories = [Memory(_training(x.config).n_memory) for x in trainees]
         self.visited: dict[tuple[int, int], list[Rows]] = {}
         """What a batch labelled, by its first policy and its size. A CUDA graph writes in place."""
 
@@ -200,7 +203,7 @@ class Dense(GradientEstimator):
             own = self.memories[group]
             steps = self.visited[group.start, n_slices * len(own)]
             for number, memory in enumerate(own):
-                memory.add(kept_of([part_of(rows, number, len(own)) for rows in steps]))
+                memory.add(*(part_of(rows, number, len(own)) for rows in steps))
 
     def _again(self, group: slice, inputs: Sequence[Tensor]) -> Float[Tensor, " policy"]:
         """Add the gradients of remembered states, given as plain tensors, as a graph needs it."""

@@ -26,7 +26,6 @@ from kscout.acquisition.state import State
 from kscout.device import at_most_a_quarter
 from kscout.policies.views import View
 from kscout.training.estimators.visited import (
-    Rows,
     joined,
     observation_of,
     observe,
@@ -34,6 +33,7 @@ from kscout.training.estimators.visited import (
     rows_of,
     score,
 )
+from kscout.training.replay import Rows
 
 N_AT_ONCE = {"cpu": 16, "cuda": 512}
 """States of a policy whose gradients are computed together, by kind of device."""

@@ -13,10 +13,8 @@ from kscout.acquisition.state import State
 from kscout.core import Observation
 from kscout.kernels.cuda import count_on
 from kscout.policies.views import View
+from kscout.training.replay import Rows
 from kscout.training.streams import side_by_side
-
-Rows = dict[str, Tensor]
-"""Tensors by name with one row per state: those of an observation, and what belongs to it."""
 
 _SEEN = tuple(field.name for field in fields(Observation))
 

@@ -48,7 +48,7 @@ class Joint(Course[Pair, JointConfig]):
         self.trainee, self.slices, self.config = trainee, slices, trainee.config
         self.training, self.model = trainee.config.training, trainee.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
-        self.pool = MaskPool(slices, self.config.acquisition.horizon + 1, self.training.n_pool)
+        self.pool = MaskPool(slices, self.training.n_pool)
         self.current = Current(self.model, self.training.sampler_precision, slices)
         material = Material(
             self.config, slices, self.current.view, self.current.snapshot, trainee.optimizer

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.data.slices import SliceSet
+from kscout.training.replay import Memory
 
 
 @final
@@ -21,24 +22,18 @@ class MaskPool:
 
     Args:
         slices: what is acquired.
-        n_moments: masks of one acquisition.
         n_most: acquisitions that it holds.
     """
 
-    def __init__(self, slices: SliceSet, n_moments: int, n_most: int) -> None:
-        self.slices, self.n_most = slices, n_most
-        self.index = torch.empty(0, dtype=torch.int64, device=slices.index_device)
-        self.is_mirrored = torch.empty(0, dtype=torch.bool, device=slices.device)
-        shape = (0, n_moments, slices.n_cols)
-        self.masks = torch.empty(shape, dtype=torch.bool, device=slices.device)
+    def __init__(self, slices: SliceSet, n_most: int) -> None:
+        self.slices, self.memory = slices, Memory(n_most)
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.memory)
 
     def clear(self) -> None:
         """Forget all."""
-        self.index, self.masks = self.index[:0], self.masks[:0]
-        self.is_mirrored = self.is_mirrored[:0]
+        self.memory.rows = {}
 
     def add(
         self,
@@ -47,9 +42,8 @@ class MaskPool:
         masks: Bool[Tensor, "slice moment col"],
     ) -> None:
         """Take new acquisitions in."""
-        self.index = torch.cat([self.index, index.to(self.index.device)])[-self.n_most :]
-        self.is_mirrored = torch.cat([self.is_mirrored, is_mirrored])[-self.n_most :]
-        self.masks = torch.cat([self.masks, masks])[-self.n_most :]
+        index = index.to(self.slices.index_device)
+        self.memory.add({"index": index, "is_mirrored": is_mirrored, "masks": masks})
 
     def draw(
         self, uniforms: Float[Tensor, "batch 2"]
@@ -59,22 +53,19 @@ class MaskPool:
         Args:
             uniforms: numbers in [0, 1), where slices are numbered, that decide which.
         """
-        entry, moment = ((uniforms[:, i] * n).long() for i, n in enumerate(self.masks.shape[:2]))
-        index, entry, moment = (
-            self.index[entry],
-            *(x.to(self.masks.device) for x in (entry, moment)),
-        )
-        return index, self.is_mirrored[entry], self.masks[entry, moment]
+        index, is_mirrored, masks = (self.memory.rows[x] for x in ("index", "is_mirrored", "masks"))
+        entry, moment = ((uniforms[:, i] * n).long() for i, n in enumerate(masks.shape[:2]))
+        here, at = (x.to(masks.device) for x in (entry, moment))
+        return index[entry], is_mirrored[here], masks[here, at]
 
     def state(self) -> dict[str, Any]:
         """Return all that a checkpoint must hold."""
-        mirrored = {"is_mirrored": self.is_mirrored.cpu()}
-        return {"index": self.index.cpu(), **mirrored, "masks": self.masks.cpu()}
+        return {name: value.cpu() for name, value in self.memory.rows.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` gave."""
         self.clear()
-        masks = state["masks"].to(self.masks.device)
+        masks = state["masks"].to(self.slices.device)
         # A checkpoint of an older kscout tells of none.
         known = state.get("is_mirrored", torch.zeros(len(masks), dtype=torch.bool))
         self.add(state["index"], known.to(masks.device), masks)
