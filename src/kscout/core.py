@@ -267,6 +267,14 @@ class Policy(nn.Module, ABC):
     def __call__(self, seen: Observation) -> Float[Tensor, "batch col"]:
         return super().__call__(seen)
 
+    def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
+        """Return what it was made for (`128 columns`) and what a matrix has; None where it fits."""
+        for word, name, found in (("rows", "n_rows", n_rows), ("columns", "n_cols", n_cols)):
+            wanted = getattr(self, name, None)
+            if wanted is not None and wanted != found and not self.serves_any_size:
+                return f"{wanted} {word}", found
+        return None
+
 
 __all__ = [
     "PRECISIONS",

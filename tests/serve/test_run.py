@@ -5,19 +5,29 @@ import os
 import signal
 import socket
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from page_stage import blobs, write_store
 from test_app import ASKED, column_of
 from websockets.sync.client import connect
 
 from fuzz.forks import start
 from kscout.acquisition import Scan
+from kscout.cli import main
+from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+from kscout.policies import save
 from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import FixedOrder, NaOracle
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
 from kscout.serve.mrd_messages import close_message
-from kscout.serve.run import policy_maker, serve
+from kscout.serve.page.stage import Shown, Stage
+from kscout.serve.run import fallback_maker, policy_maker, serve
 
 
 def sent(address: str, message: Any) -> Any:
@@ -67,5 +77,94 @@ def test_a_named_policy_is_built_for_each_scan() -> None:
     for n_cols in (16, 31):
         policy = make(Scan(n_rows=5, n_cols=n_cols, budget=7, initial=3))
         assert isinstance(policy, CenterOut) and len(policy.scores) == n_cols
-    with pytest.raises(ConfigError, match="cannot be built"):
-        policy_maker("fixed")(Scan(n_rows=5, n_cols=16, budget=7, initial=3))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"policy": "oracle"}, "Oracle is an oracle: it looks at the truth"),
+        ({"policy": "best=oracle"}, "Oracle is an oracle"),
+        ({"policy": ["spectral-oracle", "random"]}, "is an oracle"),
+        ({"policy": "NA-ORACLE.safetensors"}, "NaOracle is an oracle"),
+        ({"policy": "na-oracle"}, "is fitted on data"),
+        ({"policy": "column"}, "cannot be built from its name: it has weights to train"),
+        ({"policy": "knee-base-fixed", "data": "STORE"}, "128 columns, and slices of .* are 18x16"),
+        (
+            {"policy": ["random", "knee-base-greedy"], "data": "STORE"},
+            "'knee-base-greedy' was made",
+        ),
+    ],
+)
+def test_what_no_session_or_page_can_use_is_told_at_the_start(
+    given: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "NA-ORACLE.safetensors", NaOracle(n_cols=16, order=[3]))
+    if "data" in given:
+        given = {**given, "data": write_store(tmp_path)}
+    elif str(given["policy"]).endswith(".safetensors"):
+        given = {"policy": str(tmp_path / given["policy"])}
+    with pytest.raises(ConfigError, match=told):
+        serve("zero-filled", **given, device="cpu", on_ready=lambda _: pytest.fail("it listens"))
+
+
+def test_a_store_of_several_sizes_may_hold_one_that_fits(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "store", {"made": "by hand"}, name="two") as writer:
+        writer.append("test", "a", blobs(1, 18, 16))
+        writer.append("test", "b", blobs(1, 18, 12))
+        writer.finish()
+    save(tmp_path / "order.safetensors", FixedOrder(n_cols=12, order=[3]))
+    shown = Shown(("zero-filled",), (str(tmp_path / "order.safetensors"),), tmp_path / "store")
+    sources = Stage(shown, device=torch.device("cpu")).choices()["sources"]
+    assert sorted(source["n_cols"] for source in sources) == [12, 16]
+
+
+def test_sessions_take_what_the_service_was_started_with_unless_they_say_otherwise(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path / "order.safetensors", FixedOrder(n_cols=16, order=[3, 15]))
+    usual = Usual(5, 2.0, fallback_maker(str(tmp_path / "order.safetensors")))
+    make = advisor_maker(ZeroFilled(), policy_maker("random"), device=torch.device("cpu"))
+    desk = Desk(make, limits=Limits(), usual=usual)
+    scan = Scan(n_rows=5, n_cols=16, budget=7, initial=3)
+    own = replace(scan, seed=0, deadline_s=1.0, fallback=(9,))
+    left_open, said = (desk.find(desk.open(one)).session.scan for one in (scan, own))
+    assert (left_open.seed, left_open.deadline_s, left_open.fallback[:4]) == (5, 2.0, (3, 15, 8, 7))
+    assert said == own
+    with pytest.raises(ConfigError, match="orders 16 columns, the scan has 12"):
+        desk.open(replace(scan, n_cols=12))
+    with pytest.raises(ConfigError, match="has no order"):
+        fallback_maker("random")
+    desk.shut()
+
+
+def test_a_scan_of_another_size_than_the_policy_takes_is_refused_when_it_is_opened() -> None:
+    policy = FixedOrder(n_cols=16, order=[3])
+    make = advisor_maker(ZeroFilled(), lambda _: policy, device=torch.device("cpu"))
+    desk = Desk(make, limits=Limits())
+    with pytest.raises(ConfigError, match="made for 16 columns, the scan has 12; acquire that"):
+        desk.open(Scan(n_rows=5, n_cols=12, budget=7, initial=3))
+    assert len(desk) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
+    number: signal.Signals,
+    is_kept: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("kscout.serve.run.serve", lambda *_, **__: signal.raise_signal(number))
+    keep = ["--keep", "kept"] if is_kept else []
+    given = ["--reconstructor", "zero-filled", "--policy", "random", *keep]
+    monkeypatch.setattr("sys.argv", ["kscout", "serve", *given])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped.value.code == 128 + number
+    told = capsys.readouterr().err
+    assert ("sessions are in kept; type the same command again" in told) == is_kept
+    assert ("sessions are gone; with --keep FOLDER" in told) == (not is_kept)

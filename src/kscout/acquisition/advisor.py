@@ -19,6 +19,15 @@ from kscout.errors import ConfigError, RunError
 from kscout.weights import fingerprint
 
 
+def check_blind(policy: Policy) -> None:
+    """Refuse a policy that looks at the truth."""
+    if policy.needs_target:
+        raise ConfigError(
+            f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has; "
+            "give another policy"
+        )
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Question:
@@ -66,11 +75,7 @@ class Advisor:
         device: torch.device | str = "cpu",
         most_at_once: int | None = None,
     ) -> None:
-        if policy.needs_target:
-            raise ConfigError(
-                f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner "
-                "has; give another policy"
-            )
+        check_blind(policy)
         self.reconstructor, self.policy = reconstructor, policy
         self.device, self.most_at_once = torch.device(device), most_at_once
         self._waiting: list[tuple[Question, Future[Answer]]] = []

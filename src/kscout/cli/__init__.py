@@ -18,7 +18,7 @@ from kscout import __version__, names
 from kscout.cli import analyze, data, train
 from kscout.cli.bench import bench
 from kscout.cli.campaign import app as campaign_app
-from kscout.cli.console import Commands, console, printable
+from kscout.cli.console import TERMINATED, Commands, Stopped, console, printable
 from kscout.cli.data_export import export as export_images
 from kscout.cli.demo import demo
 from kscout.cli.evaluate import evaluate
@@ -31,8 +31,6 @@ from kscout.cli.train_joint import train_joint
 from kscout.cli.train_policy import train_policy, train_together
 from kscout.errors import KScoutError
 
-TERMINATED = 128 + signal.SIGTERM
-"""Exit code after SIGTERM, as a batch system sends it before it kills."""
 _COMPUTING = {"train", "evaluate", "analyze", "demo", "export", "serve"}
 """Commands that compute in this process."""
 _STOPPED: dict[object, str] = {128 + signal.SIGINT: "interrupted", TERMINATED: "terminated"}
@@ -105,8 +103,9 @@ def main() -> None:
         app()
     except SystemExit as stop:
         if stop.code in _STOPPED:
-            sentence = f"{_STOPPED[stop.code]}; type the same command again to go on"
-            console(stderr=True).print(sentence, soft_wrap=True)
+            goes_on = "type the same command again to go on"
+            what = stop.told if isinstance(stop, Stopped) else goes_on
+            console(stderr=True).print(f"{_STOPPED[stop.code]}; {what}", soft_wrap=True)
         raise
     except Exception as error:
         told = told_as(error)

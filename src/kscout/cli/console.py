@@ -1,10 +1,16 @@
 """Where the command line prints: names and paths appear as they are, whatever they hold."""
 
-from typing import Any
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, final
 
 from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
+
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code after SIGTERM, as a batch system sends it before it kills."""
 
 
 class Commands(TyperGroup):
@@ -16,6 +22,28 @@ class Commands(TyperGroup):
         with formatter.section("Commands"):
             rows = [(name, one.get_short_help_str(1000)) for name, one in found if one is not None]
             formatter.write_dl(rows)
+
+
+@final
+class Stopped(SystemExit):
+    """A command was stopped by a signal, and says itself what becomes of its work."""
+
+    def __init__(self, code: int, told: str) -> None:
+        super().__init__(code)
+        self.told = told
+
+
+@contextmanager
+def stopping(told: str) -> Iterator[None]:
+    """Tell a user who stops what is inside more than that it goes on, which may not be true."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(128 + signal.SIGINT, told) from None
+    except SystemExit as stop:
+        if stop.code == TERMINATED:
+            raise Stopped(TERMINATED, told) from None
+        raise
 
 
 def printable(text: str) -> str:

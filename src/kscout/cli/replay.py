@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from kscout.cli.console import answer_console
+from kscout.cli.console import answer_console, stopping
 
 
 def replay(
@@ -37,7 +37,8 @@ def replay(
 
     given = {"budget": budget, "n_initial": n_initial, "columns_per_step": columns_per_step}
     config = {name: value for name, value in given.items() if value is not None}
-    played = play(file, to, config=config, order=order, header=header, out=out)
+    with stopping("the service closes what it has of the scan; typed again, it is played anew"):
+        played = play(file, to, config=config, order=order, header=header, out=out)
     told = [{"name": x.name, "chosen": x.chosen, "measured": x.measured} for x in played]
     if as_json:
         typer.echo(json.dumps(told))

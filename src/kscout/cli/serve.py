@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kscout.cli.console import stopping
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.names import POLICIES
 
@@ -31,6 +32,18 @@ def serve(
     ] = None,
     most_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once.")] = 100,
     idle_s: Annotated[float, typer.Option(min=1, help="Close a session idle so long.")] = 3600,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SEED", help="Draw columns by a policy's probabilities, by this seed."
+        ),
+    ] = None,
+    deadline_s: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds after which --fallback answers.")
+    ] = None,
+    fallback: Annotated[
+        str, typer.Option(metavar="POLICY", help="A fixed order, for when the policy is late.")
+    ] = "center-out",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Serve a page to steer acquisitions, and sessions by REST, WebSocket and MRD streams.
@@ -39,18 +52,23 @@ def serve(
 
     Example: kscout serve --reconstructor runs/unet --policy runs/greedy-seed0 --keep sessions
     """
-    from kscout.serve.desk import Limits
+    from kscout.serve.desk import Limits, Usual
+    from kscout.serve.run import fallback_maker
     from kscout.serve.run import serve as run
 
-    run(
-        *(reconstructor, policy),
-        data=data,
-        host=host,
-        port=port,
-        mrd_port=mrd_port,
-        device=device,
-        keep=keep,
-        limits=Limits(n_sessions=most_sessions, idle_s=idle_s),
-        allowed_hosts=allow_host or (),
-        on_ready=lambda line: typer.echo(line),
-    )
+    lost = "its sessions are gone; with --keep FOLDER they are continued"
+    kept = f"its sessions are in {keep}; type the same command again to go on with them"
+    with stopping(lost if keep is None else kept):
+        run(
+            *(reconstructor, policy),
+            data=data,
+            host=host,
+            port=port,
+            mrd_port=mrd_port,
+            device=device,
+            keep=keep,
+            limits=Limits(n_sessions=most_sessions, idle_s=idle_s),
+            usual=Usual(sample, deadline_s, fallback_maker(fallback)),
+            allowed_hosts=allow_host or (),
+            on_ready=lambda line: typer.echo(line),
+        )

@@ -105,13 +105,7 @@ def order_of_policy(
             f"{n_initial} + {steps} columns cannot be measured of {n_cols}; lower --n-initial or "
             "--steps"
         )
-    policy = policy_of(given, n_cols=n_cols, n_initial=n_initial, horizon=steps)
-    if not isinstance(policy, Ranking):
-        raise ConfigError(
-            f"{given} ({type(policy).__name__}) chooses columns as it goes, by the image or by "
-            "chance, and has no order; give a fixed order (center-out, equispaced-one, "
-            "equispaced-two, a fitted one), or an evaluation or session that recorded one"
-        )
+    policy = ranking_of(given, n_cols=n_cols, n_initial=n_initial, horizon=steps)
     if len(policy.scores) != n_cols:
         raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to that")
     start, scores = tuple(center_columns(n_cols, n_initial)), policy.scores
@@ -122,6 +116,18 @@ def order_of_policy(
         acquired.append(int(best_columns(scores, blocked)))
         blocked[acquired[-1]] = True
     return ScanTable(given, n_cols, start, tuple(acquired), field_of_view_mm)
+
+
+def ranking_of(given: str, **sizes: int) -> Ranking:
+    """Return a policy that has an order; any other is refused."""
+    policy = policy_of(given, **sizes)
+    if isinstance(policy, Ranking):
+        return policy
+    raise ConfigError(
+        f"{given} ({type(policy).__name__}) chooses columns as it goes, by the image or by chance, "
+        "and has no order; give a fixed order (center-out, equispaced-one, equispaced-two, a "
+        "fitted one), or an evaluation or session that recorded one"
+    )
 
 
 def policy_of(given: str, **sizes: int) -> Policy:

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -16,7 +16,7 @@ from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.session_file import read_kept
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
-from kscout.errors import KScoutError, RunError
+from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.serve.counts import Counts
 
 _LOG = logging.getLogger(__name__)
@@ -40,6 +40,26 @@ class Limits:
     """Of one message."""
     idle_s: float = 3600.0
     """A session that nobody asks for so long is closed; its file stays, where it has one."""
+
+
+@final
+@dataclass(frozen=True)
+class Usual:
+    """What holds for sessions that do not say otherwise."""
+
+    seed: int | None = None
+    """Draws columns where it is given; `Scan` says how."""
+    deadline_s: float | None = None
+    fallback: Callable[[Scan], tuple[int, ...]] = lambda _: ()
+
+    def of(self, scan: Scan) -> Scan:
+        """Return a scan with what it leaves open."""
+        return replace(
+            scan,
+            seed=self.seed if scan.seed is None else scan.seed,
+            deadline_s=self.deadline_s if scan.deadline_s is None else scan.deadline_s,
+            fallback=scan.fallback or self.fallback(scan),
+        )
 
 
 class TooManyError(RunError):
@@ -67,6 +87,7 @@ class Desk:
     Args:
         make_advisor: returns reconstruction and policy for a scan; called once per size and budget.
         limits: what is taken on.
+        usual: what holds for sessions that do not say otherwise.
         folder: where sessions are kept, so that a service started again goes on with them.
         now_s: a clock.
     """
@@ -76,10 +97,11 @@ class Desk:
         make_advisor: MakeAdvisor,
         *,
         limits: Limits,
+        usual: Usual | None = None,
         folder: Path | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits, self.folder = limits, folder
+        self.limits, self.usual, self.folder = limits, usual or Usual(), folder
         self.counts = Counts()
         self._make, self._now = make_advisor, now_s
         self._places: dict[str, Place] = {}
@@ -100,7 +122,7 @@ class Desk:
         with self._lock:
             self._close_idle()
             self._check_room(scan)
-            session = Session(self._advisor(scan), scan, file=self._file(name))
+            session = Session(self._advisor(scan), self.usual.of(scan), file=self._file(name))
             self._places[name] = Place(session, self._now())
         return name
 
@@ -205,9 +227,16 @@ def advisor_maker(
     """Return what makes advisors with the frozen view of a reconstruction that suits each size."""
 
     def make(scan: Scan) -> Advisor:
+        policy = make_policy(scan)
+        misfit = policy.misfit(scan.n_rows, scan.n_cols)
+        if misfit is not None:
+            raise ConfigError(
+                f"{type(policy).__name__} was made for {misfit[0]}, the scan has {misfit[1]}; "
+                "acquire that size, or serve another policy"
+            )
         view = reconstructor.frozen(
             precision=precision, n_rows=scan.n_rows, n_cols=scan.n_cols, device=device
         )
-        return Advisor(view, make_policy(scan).to(device).eval(), device=device)
+        return Advisor(view, policy.to(device).eval(), device=device)
 
     return make

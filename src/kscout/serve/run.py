@@ -6,14 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from kscout.acquisition import Scan
+from kscout.acquisition.advisor import check_blind
 from kscout.core import Policy
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
+from kscout.export.order import ranking_of
 from kscout.names import POLICIES
 from kscout.policies import build
 from kscout.policies import load as load_policy
 from kscout.reconstruction import load as load_reconstructor
-from kscout.serve.desk import Desk, Limits, advisor_maker
+from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
 from kscout.serve.guard import LOOPBACK, Guard
 
 GRACE_S = 5
@@ -21,16 +23,45 @@ GRACE_S = 5
 
 
 def policy_maker(given: str) -> Callable[[Scan], Policy]:
-    """Return what gives the policy of a scan: a loaded one for all, or one built for its sizes."""
+    """Return what gives the policy of a scan: a loaded one for all, or one built for its sizes.
+
+    What no session can use, such as an oracle, is refused at once.
+    """
     if given in POLICIES and not Path(given).exists():
-
-        def built(scan: Scan) -> Policy:
-            sizes = {"n_cols": scan.n_cols, "n_initial": len(scan.start)}
-            return build(given, **sizes, horizon=scan.budget - len(scan.start))
-
-        return built
+        check_blind(build(given, **_SOME_SIZES))
+        return lambda scan: build(given, **_sizes(scan))
     policy = load_policy(given)
+    check_blind(policy)
     return lambda _: policy
+
+
+def fallback_maker(given: str) -> Callable[[Scan], tuple[int, ...]]:
+    """Return what gives the order that answers for a late policy.
+
+    Args:
+        given: a policy that has an order, as `kscout export order` takes it.
+    """
+    ranking_of(given, **_SOME_SIZES)
+
+    def made(scan: Scan) -> tuple[int, ...]:
+        scores = ranking_of(given, **_sizes(scan)).scores
+        if len(scores) != scan.n_cols:
+            raise ConfigError(
+                f"the fallback {given} orders {len(scores)} columns, the scan has {scan.n_cols}; "
+                "name an order of its own"
+            )
+        return tuple(scores.argsort(descending=True, stable=True).tolist())
+
+    return made
+
+
+_SOME_SIZES = {"n_cols": 128, "n_initial": 16, "horizon": 16}
+"""By which a name is tried before anyone asks."""
+
+
+def _sizes(scan: Scan) -> dict[str, int]:
+    n_initial = len(scan.start)
+    return {"n_cols": scan.n_cols, "n_initial": n_initial, "horizon": scan.budget - n_initial}
 
 
 def _unlabeled(given: str) -> str:
@@ -49,6 +80,7 @@ def serve(
     device: str = "auto",
     keep: Path | None = None,
     limits: Limits | None = None,
+    usual: Usual | None = None,
     allowed_hosts: Collection[str] = (),
     on_ready: Callable[[str], None] = print,
 ) -> None:
@@ -66,6 +98,7 @@ def serve(
         device: auto, cpu or cuda.
         keep: folder of sessions; those that are there are continued.
         limits: what is taken on.
+        usual: what holds for sessions that do not say otherwise.
         allowed_hosts: names by which clients may call the service besides the address and the
             loopback's.
         on_ready: told one line of JSON when requests can be answered.
@@ -87,7 +120,7 @@ def serve(
     make = advisor_maker(
         load_reconstructor(reconstructors[0]), policy_maker(_unlabeled(policies[0])), device=on
     )
-    desk = Desk(make, limits=limits, folder=keep)
+    desk = Desk(make, limits=limits, usual=usual, folder=keep)
     with (
         socket.create_server((host, port)) as listening,
         socket.create_server((host, mrd_port)) as streams,

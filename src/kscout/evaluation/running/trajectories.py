@@ -197,14 +197,12 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
         raise DataError("no slice to acquire; the split, or what was chosen of it, is empty")
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     check_promises(policy, plan.stop_below)
-    for axis, found in zip(("row", "col"), slices.shape[1:], strict=True):
-        wanted = getattr(policy, f"n_{axis}s", None)
-        if wanted is not None and wanted != found and not policy.serves_any_size:
-            word = {"row": "rows", "col": "columns"}[axis]
-            raise ConfigError(
-                f"{type(policy).__name__} was made for {wanted} {word}, the slices have {found}; "
-                "import the images at its size (--resample, --size), or train a policy on them"
-            )
+    misfit = policy.misfit(*slices.shape[1:])
+    if misfit is not None:
+        raise ConfigError(
+            f"{type(policy).__name__} was made for {misfit[0]}, the slices have {misfit[1]}; "
+            "import the images at its size (--resample, --size), or train a policy on them"
+        )
 
 
 def average_policy(

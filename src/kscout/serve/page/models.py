@@ -7,7 +7,7 @@ from typing import final
 import torch
 
 from kscout import reconstruction
-from kscout.core import Reconstructor
+from kscout.core import Policy, Reconstructor
 from kscout.errors import ConfigError, unknown_name
 from kscout.evaluation.records.run_names import run_label
 from kscout.evaluation.running.contenders import (
@@ -74,17 +74,20 @@ class Models:
         return list(self._policies)
 
     @property
+    def loaded(self) -> dict[str, Policy]:
+        """Return policies that are there before sizes are known."""
+        return {name: one.policy for name, one in self._policies.items() if one is not None}
+
+    @property
     def fixed(self) -> str:
         """The order that others are compared with: a fitted one, where one was given."""
-        loaded = ((name, one) for name, one in self._policies.items() if one is not None)
-        orders = (name for name, one in loaded if isinstance(one.policy, FixedOrder))
+        orders = (name for name, one in self.loaded.items() if isinstance(one, FixedOrder))
         return next(orders, "center-out")
 
     @property
     def size(self) -> tuple[int, int]:
         """Rows and columns that the policies take; where they take any, a usual size."""
-        loaded = [one.policy for one in self._policies.values() if one is not None]
-        bound = [one for one in loaded if not one.serves_any_size]
+        bound = [one for one in self.loaded.values() if not one.serves_any_size]
         cols, rows = ([getattr(one, name, None) for one in bound] for name in ("n_cols", "n_rows"))
         n_cols = next((n for n in cols if isinstance(n, int)), _SIDE)
         n_rows = next((n for n in rows if isinstance(n, int)), n_cols)

@@ -85,6 +85,7 @@ class Stage:
     def __init__(self, shown: Shown, *, device: torch.device) -> None:
         self.models = Models(shown.reconstructors, shown.policies, device=device)
         self.shelf = Shelf(shown.data, self.models.size)
+        self._check_sizes(shown.data)
         self._remembered: OrderedDict[Asked, PolicySteps] = OrderedDict()
         self._is_closed = False
         self._lock, self._waiting = threading.Lock(), threading.BoundedSemaphore(_N_WAITING)
@@ -136,6 +137,18 @@ class Stage:
     def close(self) -> None:
         """End what is being computed, before its next step."""
         self._is_closed = True
+
+    def _check_sizes(self, data: Path | None) -> None:
+        """Refuse a store of which some policy fits no slice."""
+        sizes = [one.slices.shape[1:] for one in self.shelf.sources()]
+        for name, policy in self.models.loaded.items():
+            misfits = [found for size in sizes if (found := policy.misfit(*size))]
+            if sizes and len(misfits) == len(sizes):
+                there = " and ".join(dict.fromkeys("{}x{}".format(*size) for size in sizes))
+                raise ConfigError(
+                    f"policy {name!r} was made for {misfits[0][0]}, and slices of {data} are "
+                    f"{there}; give a store of its size, or leave --data out"
+                )
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
