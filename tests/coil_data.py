@@ -69,7 +69,7 @@ def imported(source: Path, name: str = "store", **settings: Any) -> Store:
     return import_folder(source, source.parent / name, ImportSettings(**settings))
 
 
-def stored(store: Store) -> Complex64[np.ndarray, "slice coil row col"]:
-    """Return the k-space of all test slices."""
-    slices = store.split("test")
+def stored(store: Store, split: str = "test") -> Complex64[np.ndarray, "slice coil row col"]:
+    """Return the k-space of all slices of a split."""
+    slices = store.measured(split)
     return slices.batch(torch.arange(len(slices))).kspace.numpy()

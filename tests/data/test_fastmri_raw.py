@@ -8,25 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from coil_data import coil_kspace
-from kscout.data.importing import ImportSettings, import_folder
+from coil_data import coil_kspace, imported, stored
 from kscout.data.info import describe
-from kscout.data.store import Store
 from kscout.errors import DataError
 from kscout.physics.fourier import ifft2c
 from kscout.physics.normalization import magnitude
 
 KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
 AXES = ("slice", "coil", "row", "col")
-
-
-def take(source: Path, name: str = "store", **settings: Any) -> Store:
-    return import_folder(source, source.parent / name, ImportSettings(**settings))
-
-
-def stored(store: Store, split: str = "test") -> np.ndarray:
-    slices = store.measured(split)
-    return slices.batch(torch.arange(len(slices))).kspace.numpy()
 
 
 FASTMRI_HEADER = """<?xml version="1.0"?>
@@ -51,7 +40,7 @@ def write_fastmri(path: Path, kspace: np.ndarray, **more: Any) -> Path:
 def test_fastmris_raw_files_come_in_with_their_splits(tmp_path: Path) -> None:
     for split, part in (("train", 0), ("val", 1), ("test", 2)):
         write_fastmri(tmp_path / f"source/multicoil_{split}/{split}.h5", KSPACE[part : part + 1])
-    store = take(tmp_path / "source")
+    store = imported(tmp_path / "source")
     assert store.manifest.splits == {"train": 1, "val": 1, "test": 1}
     assert store.manifest.volumes[0].acquisition == "AXT2"
     np.testing.assert_array_equal(stored(store, "val"), KSPACE[1:2])
@@ -59,28 +48,28 @@ def test_fastmris_raw_files_come_in_with_their_splits(tmp_path: Path) -> None:
 
 def test_a_header_tells_oversampling_and_spacing(tmp_path: Path) -> None:
     source = write_fastmri(tmp_path / "a.h5", KSPACE, ismrmrd_header=FASTMRI_HEADER)
-    store = take(source)
+    store = imported(source)
     assert store.split("test").shape == (4, 9, 20)
     images = magnitude(ifft2c(torch.from_numpy(KSPACE)))[:, 5:14]
     torch.testing.assert_close(store.split("test").magnitudes(), images)
     assert describe(store)["geometry"][0]["told"] == "1 volume of 18x20 at 5x3 mm, cut to 9x20"
-    whole = take(source, "whole", crop=(18, 20))
+    whole = imported(source, "whole", crop=(18, 20))
     np.testing.assert_array_equal(stored(whole), KSPACE)
-    small = take(source, "small", resize=(9, 10))
+    small = imported(source, "small", resize=(9, 10))
     assert small.manifest.volumes[0].geometry is not None
     assert small.manifest.volumes[0].geometry.stored_mm == (5, 6)
 
 
 def test_single_coils_have_no_axis_of_coils(tmp_path: Path) -> None:
-    store = take(write_fastmri(tmp_path / "a.h5", KSPACE[:, 0]))
+    store = imported(write_fastmri(tmp_path / "a.h5", KSPACE[:, 0]))
     np.testing.assert_array_equal(stored(store), KSPACE[:, :1])
 
 
 def test_files_with_images_are_images_unless_asked(tmp_path: Path) -> None:
     images = magnitude(ifft2c(torch.from_numpy(KSPACE))).numpy()
     source = write_fastmri(tmp_path / "a.h5", KSPACE, reconstruction_rss=images)
-    assert take(source, "images").kind.name == "images"
-    raw = take(source, "raw", raw=True)
+    assert imported(source, "images").kind.name == "images"
+    raw = imported(source, "raw", raw=True)
     torch.testing.assert_close(raw.split("test").magnitudes(), torch.from_numpy(images))
 
 
@@ -88,20 +77,20 @@ def test_the_mask_of_fastmris_test_set_is_read(tmp_path: Path) -> None:
     mask = np.arange(20) % 3 != 0
     source = write_fastmri(tmp_path / "a.h5", KSPACE * mask, mask=mask)
     with pytest.raises(DataError, match="undersampled: 13 of 19 columns"):
-        take(source)
-    store = take(source, prospective=True)
+        imported(source)
+    store = imported(source, prospective=True)
     assert store.measured("test").selectable[0].tolist() == mask.tolist()
 
 
 def test_pairs_that_do_not_match_are_told(tmp_path: Path) -> None:
     source = write_fastmri(tmp_path / "a.h5", KSPACE, other=KSPACE.real[:1])
     with pytest.raises(DataError, match="does not hold other,kspace as two arrays of real numbers"):
-        take(source, axes=AXES, key="other,kspace")
+        imported(source, axes=AXES, key="other,kspace")
 
 
 def test_hdf5_without_kspace_is_told(tmp_path: Path) -> None:
     source = write_fastmri(tmp_path / "a.h5", KSPACE[0, 0])
     with pytest.raises(DataError, match=r"kspace is of shape \(18, 20\), .*--key and --axes"):
-        take(source)
+        imported(source)
     with pytest.raises(DataError, match=r"foo is not there, beside kspace"):
-        take(source, raw=True, key="foo")
+        imported(source, raw=True, key="foo")

@@ -12,7 +12,7 @@ import scipy.io
 import torch
 from matplotlib.image import imread
 
-from coil_data import coil_kspace
+from coil_data import coil_kspace, imported, stored
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.importing import kspace as importing_kspace
 from kscout.data.importing.kspace_cutting import Cutting
@@ -28,15 +28,6 @@ from kscout.physics.sampling import center_mask
 KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
 """Three slices of four coils."""
 AXES = ("slice", "coil", "row", "col")
-
-
-def take(source: Path, name: str = "store", **settings: Any) -> Store:
-    return import_folder(source, source.parent / name, ImportSettings(**settings))
-
-
-def stored(store: Store, split: str = "test") -> np.ndarray:
-    slices = store.measured(split)
-    return slices.batch(torch.arange(len(slices))).kspace.numpy()
 
 
 def write_bart(path: Path, array: np.ndarray, **at: int) -> Path:
@@ -132,7 +123,7 @@ def test_every_format_brings_the_same_kspace(
     # Every slice is a part of its own.
     monkeypatch.setattr(importing_kspace, "CHUNK_BYTES", 1)
     source, settings = save(tmp_path)
-    store = take(source, **settings)
+    store = imported(source, **settings)
     # One file is too little to train on.
     assert store.manifest.splits == {"test": 3}
     np.testing.assert_allclose(stored(store), KSPACE, atol=1e-6)
@@ -144,7 +135,7 @@ def test_every_format_brings_the_same_kspace(
 
 def test_complex_images_keep_their_phase_and_are_told(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ifft2c(torch.from_numpy(KSPACE)).numpy())
-    store = take(tmp_path / "a.npy", axes=AXES, origin="image")
+    store = imported(tmp_path / "a.npy", axes=AXES, origin="image")
     np.testing.assert_allclose(stored(store), KSPACE, atol=1e-5)
     assert describe(store)["columns"] == "computed"
     assert any("made of complex images" in warning for warning in store.manifest.warnings)
@@ -154,11 +145,11 @@ def test_a_folder_is_split_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     for name in "abcde":
         write_bart(tmp_path / "source" / f"{name}.cfl", KSPACE[:1], slice=0, coil=0, read=0, phs1=0)
-    store = take(tmp_path / "source")
+    store = imported(tmp_path / "source")
     assert store.manifest.splits == {"train": 3, "val": 1, "test": 1}
-    assert take(tmp_path / "source").fingerprint == store.fingerprint
+    assert imported(tmp_path / "source").fingerprint == store.fingerprint
     with pytest.raises(DataError, match="crop is None there and 16 here"):
-        take(tmp_path / "source", crop=16)
+        imported(tmp_path / "source", crop=16)
 
 
 def test_an_interrupted_import_goes_on_to_the_same_bytes(
@@ -168,7 +159,7 @@ def test_an_interrupted_import_goes_on_to_the_same_bytes(
     for name in "ab":
         np.save(tmp_path / "source" / f"{name}.npy", KSPACE * (1 + (name == "b")))
     settings: dict[str, Any] = {"axes": AXES, "held_out": 0.0}
-    whole = take(tmp_path / "source", "whole", **settings)
+    whole = imported(tmp_path / "source", "whole", **settings)
     monkeypatch.setattr(importing_kspace, "CHUNK_BYTES", 1)
     sizes: list[int] = []
 
@@ -182,15 +173,15 @@ def test_an_interrupted_import_goes_on_to_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(Cutting, "apply", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            take(tmp_path / "source", **settings)
+            imported(tmp_path / "source", **settings)
     # Memory held one slice at a time, and the second volume had begun.
     assert sizes == [1] * 5
-    assert take(tmp_path / "source", **settings).fingerprint == whole.fingerprint
+    assert imported(tmp_path / "source", **settings).fingerprint == whole.fingerprint
 
 
 def test_cutting_rows_keeps_measured_columns(tmp_path: Path) -> None:
     source, settings = save_npy(tmp_path)
-    store = take(source, crop=(12, 20), **settings)
+    store = imported(source, crop=(12, 20), **settings)
     images = ifft2c(torch.from_numpy(KSPACE))[:, :, 3:15]
     torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
     # Along columns nothing was transformed: a column holds what the scanner measured in it.
@@ -204,7 +195,7 @@ def test_cutting_rows_keeps_measured_columns(tmp_path: Path) -> None:
 
 def test_cutting_columns_is_told_everywhere(tmp_path: Path) -> None:
     source, settings = save_npy(tmp_path)
-    store = take(source, size=(18, 12), **settings)
+    store = imported(source, size=(18, 12), **settings)
     images = ifft2c(torch.from_numpy(KSPACE))[..., 4:16]
     torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
     facts = describe(store)
@@ -217,7 +208,7 @@ def test_cutting_columns_is_told_everywhere(tmp_path: Path) -> None:
 
 def test_resizing_keeps_the_center_of_kspace_and_the_brightness(tmp_path: Path) -> None:
     source, settings = save_npy(tmp_path)
-    small, large = (take(source, str(size), resize=size, **settings) for size in (13, (21, 24)))
+    small, large = (imported(source, str(size), resize=size, **settings) for size in (13, (21, 24)))
     scale = np.sqrt(13 * 13 / (18 * 20))
     expected = scale * KSPACE[:, :, 3:16, 4:17]
     np.testing.assert_allclose(stored(small), expected, rtol=1e-5, atol=1e-6)
@@ -235,7 +226,7 @@ def test_columns_outside_the_matrix_are_not_selectable(tmp_path: Path) -> None:
     padded = np.pad(KSPACE, [(0, 0), (0, 0), (0, 0), (3, 2)])
     padded[1] = 0
     np.save(tmp_path / "a.npy", padded)
-    store = take(tmp_path / "a.npy", axes=AXES)
+    store = imported(tmp_path / "a.npy", axes=AXES)
     selectable = store.split("test").selectable
     assert selectable.shape == (2, 25) and selectable[:, 3:23].all()
     assert not selectable[:, :3].any() and not selectable[:, 23:].any()
@@ -248,8 +239,8 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
     lacking[..., [2, 8, 12]] = 0
     np.save(tmp_path / "a.npy", lacking)
     with pytest.raises(DataError, match=r"undersampled: 17 of 20 columns .* --prospective"):
-        take(tmp_path / "a.npy", axes=AXES)
-    store = take(tmp_path / "a.npy", axes=AXES, prospective=True)
+        imported(tmp_path / "a.npy", axes=AXES)
+    store = imported(tmp_path / "a.npy", axes=AXES, prospective=True)
     assert describe(store)["is_prospective"]
     assert any("no truth to train on" in warning for warning in store.manifest.warnings)
     with pytest.raises(DataError, match="no truth to train on or to score"):
@@ -264,7 +255,7 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
     save_montage(store, tmp_path / "a.png", n_images=1, coils=True)
     assert imread(tmp_path / "a.png").shape == (18, 6 * 20 + 5 * 2)
     with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
-        take(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+        imported(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
 
 
 def test_slices_of_a_prospective_volume_may_lack_different_columns(tmp_path: Path) -> None:
@@ -272,13 +263,13 @@ def test_slices_of_a_prospective_volume_may_lack_different_columns(tmp_path: Pat
     for number, missing in enumerate(([2, 8], [], [0, 5, 19])):
         lacking[number, ..., missing] = 0
     np.save(tmp_path / "a.npy", lacking)
-    store = Store.open(take(tmp_path / "a.npy", axes=AXES, prospective=True).path)
+    store = Store.open(imported(tmp_path / "a.npy", axes=AXES, prospective=True).path)
     assert store.manifest.is_prospective
     batch = store.measured("test").batch(torch.arange(3))
     assert np.array_equal(batch.selectable.numpy(), lacking.any(axis=(1, 2)))
     assert np.array_equal(batch.kspace.numpy(), lacking)
     with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
-        take(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+        imported(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
 
 
 def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
@@ -287,7 +278,7 @@ def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
     for name, kspace in {"a": KSPACE, "b": np.where(is_central, KSPACE, 7 - 5j)}.items():
         np.save(tmp_path / f"{name}.npy", kspace)
         asked = {"axes": AXES, "compress": 2, "compress_center": 9}
-        store = Store.open(take(tmp_path / f"{name}.npy", f"{name}-store", **asked).path)
+        store = Store.open(imported(tmp_path / f"{name}.npy", f"{name}-store", **asked).path)
         found.append(stored(store))
     expected = compress(torch.from_numpy(KSPACE), n_coils=2, n_center=9)
     assert np.array_equal(found[0], expected.numpy())
@@ -300,13 +291,13 @@ def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
 
 def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", KSPACE)
-    slices = take(tmp_path / "a.npy", axes=AXES, compress=3).split("test")
+    slices = imported(tmp_path / "a.npy", axes=AXES, compress=3).split("test")
     slices.check_start(8)
     slices.check_start(torch.ones(3, 20, dtype=torch.bool))
     for initial in (7, [*range(7, 14)]):
         with pytest.raises(ConfigError, match="compressed by 8 central columns"):
             slices.check_start(initial)
-    assert take(tmp_path / "a.npy", "all", axes=AXES).split("test").check_start(1) is None
+    assert imported(tmp_path / "a.npy", "all", axes=AXES).split("test").check_start(1) is None
 
 
 @pytest.mark.parametrize(
@@ -324,7 +315,7 @@ def test_coils_that_cannot_be_compressed_leave_nothing(
         tmp_path / "a.npy", KSPACE * (np.arange(20) != 10) if "prospective" in asked else KSPACE
     )
     with pytest.raises(KScoutError, match=told):
-        take(tmp_path / "a.npy", axes=AXES, **asked)
+        imported(tmp_path / "a.npy", axes=AXES, **asked)
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
 
 
@@ -387,10 +378,10 @@ def test_bad_arrays_are_one_sentence_and_leave_nothing(
     source.mkdir()
     sentence = spoil(source / "bad.npy")
     with pytest.raises(DataError, match=sentence):
-        take(source, axes=AXES)
+        imported(source, axes=AXES)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
     np.save(source / "good.npy", KSPACE[:, :2])
-    store = take(source, axes=AXES, skip_bad=True, held_out=0.0)
+    store = imported(source, axes=AXES, skip_bad=True, held_out=0.0)
     assert store.manifest.splits == {"train": 3}
     assert [entry["source"] for entry in store.manifest.left_out] == ["bad.npy"]
 
@@ -400,35 +391,35 @@ def test_coils_of_all_volumes_are_as_many(tmp_path: Path) -> None:
     for number, n_coils in enumerate((4, 3)):
         np.save(tmp_path / "source" / f"{number}.npy", KSPACE[:, :n_coils])
     with pytest.raises(DataError, match=r"of shape \(3, 18, 20\), others .* \(4, 18, 20\)"):
-        take(tmp_path / "source", axes=AXES, held_out=0.0)
+        imported(tmp_path / "source", axes=AXES, held_out=0.0)
 
 
 def test_bad_bart_files_are_told(tmp_path: Path) -> None:
     path = write_bart(tmp_path / "a.cfl", KSPACE, slice=0, coil=0, read=0, phs1=0)
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DataError, match="has 34552 bytes, and its header tells of 34560"):
-        take(path)
+        imported(path)
     path.with_suffix(".hdr").write_text("# Dimensions\n99999999999 2\n")
     with pytest.raises(DataError, match=r"a\.hdr tells no dimensions"):
-        take(path)
+        imported(path)
     path.with_suffix(".hdr").unlink()
     with pytest.raises(DataError, match=r"has no a\.hdr beside it"):
-        take(path)
+        imported(path)
     write_bart(path, KSPACE, phs2=0, coil=0, read=0, phs1=0)
     with pytest.raises(DataError, match="three-dimensional k-space of 18 x 20 x 3"):
-        take(path)
+        imported(path)
     write_bart(path, KSPACE, maps=0, coil=0, read=0, phs1=0)
     with pytest.raises(DataError, match="has 3 along MAPS, which k-space has not"):
-        take(path)
+        imported(path)
 
 
 def test_arrays_without_named_axes_are_told_what_to_name(tmp_path: Path) -> None:
     source, _ = save_mat(tmp_path)
     with pytest.raises(DataError, match="name them, as in --axes slice,coil,row,col"):
-        take(source)
+        imported(source)
     np.save(tmp_path / "a.npy", KSPACE)
     with pytest.raises(DataError, match="if they are k-space, name its axes, as in --axes"):
-        take(tmp_path / "a.npy")
+        imported(tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation.adaptivity import (
     EntropyAccumulator,
     entropies,
-    entropy_bands,
+    entropy_rows,
     policy_entropies,
 )
 from kscout.evaluation.running.trajectories import AcquisitionPlan
@@ -96,7 +96,8 @@ def test_deterministic_policy_is_refused(generator: torch.Generator) -> None:
 
 def test_bands_are_mean_and_std_over_seeds() -> None:
     seeds = [entropies(torch.eye(4).view(1, 4, 1, 4)), entropies(torch.full((1, 2, 1, 4), 0.25))]
-    (band,) = entropy_bands(seeds)
+    (band,) = entropy_rows("greedy", seeds)
+    assert (band.policy, band.step, band.n_seeds) == ("greedy", 1, 2)
     assert band.mutual_information == pytest.approx(math.log(4) / 2, abs=1e-6)
     assert band.mutual_information_std == pytest.approx(math.log(4) / 2**0.5, abs=1e-6)
-    assert entropy_bands(seeds[:1])[0].marginal_std is None
+    assert entropy_rows("greedy", seeds[:1])[0].marginal_std is None

@@ -11,7 +11,7 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.evaluation.overlooked import (
     Tally,
-    shares_by_column,
+    overlooked_rows,
     tally_choices,
     tally_policy,
     tally_states,
@@ -46,8 +46,8 @@ def test_three_states_by_hand() -> None:
     out = -torch.inf
     gains = torch.tensor([[0.1, 0.4, 0.2, out], [0.3, 0.1, out, 0.2], [out, 0.5, 0.1, 0.1]])
     probabilities = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.5, 0.5, 0, 0], [0, 0.005, 0.995, 0]])
-    found = shares_by_column({"some": tally_states(gains, probabilities, rare=0.01)})
-    by_column = {column: shares for _, column, shares in found}
+    found = overlooked_rows({"some": tally_states(gains, probabilities, rare=0.01)})
+    by_column = {row.column: row for row in found}
     assert list(by_column) == ["any", 1, 0]
     assert by_column["any"].best == pytest.approx(1)
     assert by_column["any"].overlooked == by_column[1].overlooked == pytest.approx(2 / 3)
@@ -61,7 +61,7 @@ def test_totals_of_all_policies_come_before_columns() -> None:
     gains = torch.tensor([[0.1, 0.4], [0.3, 0.1], [0.3, 0.1]])
     some = tally_states(gains, torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), rare=0.01)
     other = tally_states(gains, torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]), rare=0.01)
-    found = [where[:2] for where in shares_by_column({"a": some, "b": other})]
+    found = [(row.policy, row.column) for row in overlooked_rows({"a": some, "b": other})]
     assert found[:2] == [("a", "any"), ("b", "any")]
     assert found[2:] == [("b", 0), ("a", 1), ("a", 0), ("b", 1)]
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.evaluation.adaptivity import entropies, entropy_bands
+from kscout.evaluation.adaptivity import entropies, entropy_rows
 from kscout.evaluation.analyses import Page, write_table
 from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.curves import Curves
 from kscout.evaluation.analyses.entropy import Entropy, EntropyRow
 from kscout.evaluation.analyses.examples import ExampleRow, Examples
 from kscout.evaluation.analyses.gammas import GammaRow, Gammas
-from kscout.evaluation.analyses.overlooked import Overlooked, OverlookedRow
+from kscout.evaluation.analyses.overlooked import Overlooked
 from kscout.evaluation.analyses.policy import Policy, PolicyRow
 from kscout.evaluation.analyses.snr import Snr, SnrRow
 from kscout.evaluation.gradient_noise import PassRecord, noise_table
-from kscout.evaluation.overlooked import shares_by_column, tally_states
+from kscout.evaluation.overlooked import overlooked_rows, tally_states
 from kscout.evaluation.records.examples import Example, save_examples
 from kscout.evaluation.records.results import writing_results
 from kscout.figures.blocks import Drawing
@@ -37,9 +37,7 @@ def write_analyses(folder: Path, n_initial: int = N_INITIAL, steps: int = STEPS)
     write_table(folder, Policy, average)
     draws = torch.rand(3, 2, 5, 4, 7, generator=torch.Generator().manual_seed(0))
     by_seed = [entropies(draw.softmax(dim=-1)) for draw in draws.transpose(1, 2)]
-    bands = enumerate(entropy_bands(by_seed), start=1)
-    entropy = [EntropyRow("greedy", step, 3, **asdict(band)) for step, band in bands]
-    write_table(folder, Entropy, entropy)
+    write_table(folder, Entropy, entropy_rows("greedy", by_seed))
     passes = [
         PassRecord(
             epoch=epoch, pass_index=i, n_batches=4, n_values=9, paper=2.0 + i, reference=3.0,
@@ -176,9 +174,7 @@ def test_overlooked_columns_have_a_table_with_every_policy(tmp_path: Path) -> No
     some, other = (
         tally_states(gains, torch.tensor([[1 - p, p]] * 2), rare=0.01) for p in (0.0, 0.5)
     )
-    found = shares_by_column({"greedy": some, "random": other})
-    rows = [OverlookedRow(*where, **asdict(shares)) for *where, shares in found]
-    write_table(tmp_path, Overlooked, rows)
+    write_table(tmp_path, Overlooked, overlooked_rows({"greedy": some, "random": other}))
     (section,) = build_report([tmp_path]).sections
     (table,) = section.blocks
     assert isinstance(table, Table) and section.title == "Overlooked columns"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_stores import blob_store, small_config, weights
+from training_stores import blob_store, small_config, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.config import AlphaZeroTraining, PolicyConfig, read
@@ -91,26 +91,12 @@ def test_what_settings_leave_open_shrinks_with_the_store() -> None:
 
 
 @pytest.mark.slow
-def test_settings_of_one_seed_give_one_result_and_a_killed_run_goes_on_alike(
+def test_settings_of_one_seed_give_one_result_and_a_stopped_run_goes_on_alike(
     store: Store, tmp_path: Path
 ) -> None:
-    config = config_of()
-    train_policy(config, store, "zero-filled", tmp_path / "whole")
-
-    class KilledError(Exception):
-        pass
-
-    def kill(progress: object) -> None:
-        if getattr(progress, "epoch", 0) == 3:
-            raise KilledError
-
-    with pytest.raises(KilledError):
-        train_policy(config, store, "zero-filled", tmp_path / "killed", on_step=kill)
-    train_policy(config, store, "zero-filled", tmp_path / "killed")
-    whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
-    assert all(torch.equal(whole[name], killed[name]) for name in whole)
-    assert read_run(tmp_path / "killed").is_finished
-    loaded = policies.load(tmp_path / "whole")
+    cut = train_whole_and_cut(config_of(), store, tmp_path, epoch=3)
+    assert read_run(cut).is_finished
+    loaded = policies.load(cut)
     assert isinstance(loaded, AlphaZeroPolicy) and loaded.is_stochastic
 
 

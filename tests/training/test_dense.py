@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_stores import blob_store, small_config, weights
+from training_stores import blob_store, small_config, train_whole_and_cut, weights
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
@@ -203,19 +203,8 @@ VARIED = {
 def test_interrupted_training_ends_with_the_same_weights(
     store: Store, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    config = config_of(**changes)
-    train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
-
-    def stop(progress: object) -> None:
-        if progress.epoch == 2 and progress.step == 2:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu", on_step=stop)
-    train_policy(config, store, "zero-filled", tmp_path / "a", device="cpu")
-    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "a")
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    trained = policies.load(tmp_path / "a")
+    cut = train_whole_and_cut(config_of(**changes), store, tmp_path, epoch=2, step=2)
+    trained = policies.load(cut)
     # From the smallest start to the largest budget: 1 to 4 + 5, or 2 to 2 + 3.
     assert (trained.n_initial, len(trained.prior)) == ((1, 8) if changes else (2, 3))
     # What a column is worth at the end is no gain that an acquisition may stop by.

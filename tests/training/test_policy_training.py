@@ -9,7 +9,7 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from training_stores import blob_store, store_without_val, weights
+from training_stores import blob_store, store_without_val, train_whole_and_cut, weights
 
 from kscout.cli.train_policy import folders_of, vary
 from kscout.config import Component, PolicyConfig, read, to_table, training_of
@@ -75,19 +75,9 @@ def test_interrupted_training_ends_with_the_same_weights(
     store: Store, tmp_path: Path, method: str
 ) -> None:
     config = with_training(method=method, n_epochs=3)
-    train_policy(config, store, "zero-filled", tmp_path / "whole", device="cpu")
-
-    def stop(progress: object) -> None:
-        if progress.epoch == 2 and progress.step == 2:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu", on_step=stop)
-    train_policy(config, store, "zero-filled", tmp_path / "cut", device="cpu")
-    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert all(torch.equal(whole[key], cut[key]) for key in whole)
+    cut = train_whole_and_cut(config, store, tmp_path, epoch=2, step=2)
     assert [r["val_ssim"] for r in read_run(tmp_path / "whole").metrics] == [
-        r["val_ssim"] for r in read_run(tmp_path / "cut").metrics
+        r["val_ssim"] for r in read_run(cut).metrics
     ]
 
 

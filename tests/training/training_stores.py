@@ -4,11 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 from torch import Tensor
 
 from kscout.config import PolicyConfig, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.runs import Progress
+from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
 
@@ -41,6 +45,29 @@ def small_config(policy: dict[str, Any], training: dict[str, Any]) -> PolicyConf
 def weights(run: Path) -> dict[str, Tensor]:
     """Return the weights that a run ended with."""
     return read_weights(run / "weights.safetensors").state
+
+
+def train_whole_and_cut(
+    config: PolicyConfig, store: Store, folder: Path, *, epoch: int, step: int = 1
+) -> Path:
+    """Train in one go, and in two, stopped at a step; both end with the same weights.
+
+    Returns:
+        the run that was stopped, in `folder / "cut"`; the other is in `folder / "whole"`.
+    """
+
+    def stop(progress: Progress) -> None:
+        if (progress.epoch, progress.step) == (epoch, step):
+            raise KeyboardInterrupt
+
+    whole, cut = folder / "whole", folder / "cut"
+    train_policy(config, store, "zero-filled", whole, device="cpu")
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(config, store, "zero-filled", cut, device="cpu", on_step=stop)
+    train_policy(config, store, "zero-filled", cut, device="cpu")
+    expected, found = weights(whole), weights(cut)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    return cut
 
 
 def store_without_val(path: Path) -> Store:

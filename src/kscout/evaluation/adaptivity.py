@@ -21,6 +21,7 @@ from torch import Tensor
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.evaluation.analyses.entropy import EntropyRow
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 
 EPSILON = 1e-11
@@ -103,24 +104,12 @@ def policy_entropies(
     return accumulator.result()
 
 
-@final
-@dataclass(frozen=True)
-class EntropyBand:
-    """Mean and std (ddof 1, None for one seed) over seeds of each entropy at one step."""
-
-    marginal: float
-    marginal_std: float | None
-    conditional: float
-    conditional_std: float | None
-    mutual_information: float
-    mutual_information_std: float | None
-
-
-def entropy_bands(by_seed: Sequence[Entropies]) -> list[EntropyBand]:
-    """Return by step what the seeds of one method have in common."""
+def entropy_rows(policy: str, by_seed: Sequence[Entropies]) -> list[EntropyRow]:
+    """Return by step what the seeds of a policy have in common; one seed has no deviation."""
     columns: list[list[float | None]] = []
     for name in ("marginal", "conditional", "mutual_information"):
         values = torch.stack([getattr(one, name) for one in by_seed])
         stds = values.std(dim=0).tolist() if len(by_seed) > 1 else [None] * values.shape[1]
         columns += [values.mean(dim=0).tolist(), stds]
-    return [EntropyBand(*values) for values in zip(*columns, strict=True)]
+    steps = enumerate(zip(*columns, strict=True), start=1)
+    return [EntropyRow(policy, step, len(by_seed), *values) for step, values in steps]

@@ -6,7 +6,7 @@ drawing has no chances of its own; there a column counts as hardly ever drawn th
 taken, in any state in which it could be.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -20,25 +20,10 @@ from kscout.acquisition.rollout import action_uniforms
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
+from kscout.evaluation.analyses.overlooked import ANY, OverlookedRow
 from kscout.evaluation.running.trajectories import AcquisitionPlan, check_fits
 from kscout.policies.oracle import TIE
 from kscout.policies.views import in_precision
-
-
-@final
-@dataclass(frozen=True)
-class Shares:
-    """How often columns are best and overlooked; see `Tally`."""
-
-    best: float
-    """Share of states."""
-    overlooked: float
-    """Share of states."""
-    gain: float | None
-    """Mean over overlooked states."""
-    forgone: float | None
-    """Mean over overlooked states."""
-    n_states: int
 
 
 @final
@@ -56,16 +41,17 @@ class Tally:
     forgone: Float[Tensor, " col"]
     """By how much that exceeds what the policy can expect of its draw."""
 
-    def shares(self, columns: Sequence[int] | None = None) -> Shares:
-        """Return the shares of some columns together, of all where none are named."""
-        chosen = list(range(len(self.n_best)) if columns is None else columns)
+    def row(self, policy: str, column: int | str = ANY) -> OverlookedRow:
+        """Return what was counted of a policy at one column, or at all of them together."""
+        chosen = slice(None) if isinstance(column, str) else [column]
         n_overlooked = float(self.n_overlooked[chosen].sum())
         gain, forgone = (
             float(sums[chosen].sum()) / n_overlooked if n_overlooked else None
             for sums in (self.gain, self.forgone)
         )
-        best = float(self.n_best[chosen].sum()) / self.n_states
-        return Shares(best, n_overlooked / self.n_states, gain, forgone, self.n_states)
+        best, overlooked = float(self.n_best[chosen].sum()), n_overlooked / self.n_states
+        shares = (best / self.n_states, overlooked, gain, forgone)
+        return OverlookedRow(policy, column, *shares, self.n_states)
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -167,18 +153,16 @@ def tally_policy(
     return total
 
 
-def shares_by_column(found: Mapping[str, Tally]) -> list[tuple[str, int | str, Shares]]:
-    """Return policy, column and shares: all columns together (`any`) first, then single ones.
+def overlooked_rows(found: Mapping[str, Tally]) -> list[OverlookedRow]:
+    """Return the rows of policies: all columns together first, then single ones.
 
     Columns come most overlooked first, whichever policy overlooks them; those that are never best
     are left out.
     """
-    totals: list[tuple[str, int | str, Shares]] = [
-        (name, "any", tally.shares()) for name, tally in found.items()
-    ]
-    columns: list[tuple[str, int | str, Shares]] = [
-        (name, column, tally.shares([column]))
+    columns = [
+        tally.row(name, column)
         for name, tally in found.items()
         for column in tally.n_best.nonzero()[:, 0].tolist()
     ]
-    return totals + sorted(columns, key=lambda one: one[2].overlooked, reverse=True)
+    columns.sort(key=lambda row: row.overlooked, reverse=True)
+    return [tally.row(name) for name, tally in found.items()] + columns

@@ -12,12 +12,12 @@ from jaxtyping import Bool, Complex
 from torch import Tensor
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
-from kscout.errors import ConfigError
 from kscout.physics.coils import calibrated, combine
 from kscout.reconstruction.sense import conjugate_gradients, normal, unit_of
 from kscout.reconstruction.total_variation import (
     OVER_RELAXATION,
     PENALTY_PER_WEIGHT,
+    check_weight,
     field_length,
     gradient,
     gradient_adjoint,
@@ -75,11 +75,7 @@ class SenseTotalVariation(Reconstructor):
 
     def __init__(self, *, weight: float = 2e-3, n_iterations: int = 30) -> None:
         super().__init__()
-        if not (weight > 0 and n_iterations > 0):
-            raise ConfigError(
-                f"total variation with weight = {weight} and n_iterations = {n_iterations} has "
-                "no solution; both must be above zero"
-            )
+        check_weight(weight, n_iterations)
         self.weight = weight
         self.n_iterations = n_iterations
 

@@ -107,6 +107,15 @@ def solve(
     return Solution(image, penalty * dual)
 
 
+def check_weight(weight: float, n_iterations: int) -> None:
+    """Refuse settings of a total variation without a solution."""
+    if not (weight > 0 and n_iterations > 0):
+        raise ConfigError(
+            f"total variation with weight = {weight} and n_iterations = {n_iterations} has "
+            "no solution; both must be above zero"
+        )
+
+
 @final
 class TotalVariation(Reconstructor):
     """Least total variation; each coil by itself, then the root of the sum of squares.
@@ -119,11 +128,7 @@ class TotalVariation(Reconstructor):
 
     def __init__(self, *, weight: float = 2e-3, n_iterations: int = 50) -> None:
         super().__init__()
-        if not (weight > 0 and n_iterations > 0):
-            raise ConfigError(
-                f"total variation with weight = {weight} and n_iterations = {n_iterations} has "
-                "no solution; both must be above zero"
-            )
+        check_weight(weight, n_iterations)
         self.weight = weight
         self.n_iterations = n_iterations
 

@@ -2,16 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TypeVar, final
 
 from kscout.data.formats import Scan, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
 from kscout.data.formats.raw import RawScan
 from kscout.errors import DataError
 from kscout.names import FORMATS, RAW_FORMATS, Plane, import_target
+from kscout.names.entries import FormatEntry
+
+S = TypeVar("S", Scan, RawScan)
 
 SUFFIXES, RAW_SUFFIXES = (
     {
@@ -74,18 +77,8 @@ def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "a
         key: name of the images inside HDF5 and `.npz` files.
         plane: along which NIfTI volumes are cut.
     """
-    entry, path = FORMATS[volume.format], volume.path
     given = {"key": key, "plane": plane}
-    with reading(path, entry.summary):
-        # Opening a pipe would wait for whoever writes to it.
-        if not path.is_file() and not (path.is_dir() and entry.is_series):
-            raise DataError(f"{path} is no regular file; remove it from the source")
-        read = import_target(entry.target, of="reader")
-        scan: Scan = read(path, **{name: given[name] for name in entry.options})
-        spacing = scan.spacing_mm
-        if spacing is not None and not all(0 < step < math.inf for step in spacing):
-            spacing = None
-        return scan._replace(acquisition=printable(scan.acquisition), spacing_mm=spacing)
+    return _read(Scan, FORMATS[volume.format], volume.path, given)
 
 
 def read_raw(
@@ -103,13 +96,18 @@ def read_raw(
         axes: names of its axes, where its format does not know them.
         header: of an ISMRMRD file without one.
     """
-    entry, path = RAW_FORMATS[volume.format], volume.path
     given = {"key": key, "axes": axes, "header": header}
+    return _read(RawScan, RAW_FORMATS[volume.format], volume.path, given)
+
+
+def _read(kind: type[S], entry: FormatEntry, path: Path, given: Mapping[str, object]) -> S:
+    """Return what a reader found, given the options that it takes, without what makes no sense."""
     with reading(path, entry.summary):
-        if not path.is_file():
+        # Opening a pipe would wait for whoever writes to it.
+        if not path.is_file() and not (path.is_dir() and entry.is_series):
             raise DataError(f"{path} is no regular file; remove it from the source")
-        read = import_target(entry.target, of="reader")
-        scan: RawScan = read(path, **{name: given[name] for name in entry.options})
+        read: Callable[..., S] = import_target(entry.target, of="reader")
+        scan = read(path, **{name: given[name] for name in entry.options})
         spacing = scan.spacing_mm
         if spacing is not None and not all(0 < step < math.inf for step in spacing):
             spacing = None

@@ -1,7 +1,7 @@
 """Entropies of policies by step: how much the choice of a column depends on the image."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -72,7 +72,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[EntropyRow]:
         """Run the policies; seeds of one method share a row."""
-        from kscout.evaluation.adaptivity import entropy_bands, policy_entropies
+        from kscout.evaluation.adaptivity import entropy_rows, policy_entropies
         from kscout.evaluation.running.prepare import open_policies
 
         ready = open_policies(given, SliceSetting.of(self))
@@ -87,10 +87,7 @@ class Entropy(PolicyAnalysis[EntropyRow]):
                 if on_step is not None:
                     n_slices = len(ready.slices)
                     on_step(Step(f"{name}, seed {one.seed}", n_slices, n_slices))
-            rows += [
-                EntropyRow(policy=name, step=step, n_seeds=len(by_seed), **asdict(band))
-                for step, band in enumerate(entropy_bands(by_seed), start=1)
-            ]
+            rows += entropy_rows(name, by_seed)
         return rows
 
     def figures(self, rows: Sequence[EntropyRow], folder: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Columns that would raise SSIM most and that a policy hardly ever draws."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -81,7 +81,7 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[OverlookedRow]:
         """Tally each policy over all its seeds; columns come most overlooked first."""
-        from kscout.evaluation.overlooked import shares_by_column, tally_policy
+        from kscout.evaluation.overlooked import overlooked_rows, tally_policy
         from kscout.evaluation.running.prepare import open_policies
 
         ready = open_policies(given, SliceSetting.of(self))
@@ -96,10 +96,7 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
                     n_slices = len(ready.slices)
                     on_step(Step(f"{name}, seed {one.seed}", n_slices, n_slices))
             found[name] = sum(tallies[1:], start=tallies[0])
-        return [
-            OverlookedRow(name, column, **asdict(shares))
-            for name, column, shares in shares_by_column(found)
-        ]
+        return overlooked_rows(found)
 
     @classmethod
     def told(cls, rows: Sequence[OverlookedRow]) -> Sequence[OverlookedRow]:
