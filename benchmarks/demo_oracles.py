@@ -1,7 +1,8 @@
 """Store with the demo what it has no time for: oracles on its slices at the paper's size.
 
-Writes src/kscout/demo/oracles.json: for each acquisition of the demo's table SSIM of both oracles
-by slice and step, the fingerprint of the slices, and the whole test set's scores as they stand in
+Writes src/kscout/demo/oracles.json: for each acquisition of the demo's table, and of the quick
+demo's, SSIM of both oracles by slice and step, the columns of the oracle, which the page's player
+measures again, the fingerprint of the slices, and the whole test set's scores as they stand in
 benchmarks/leaderboard.json. About six minutes for 16 steps on two cores; what --work holds
 already is not computed again:
 
@@ -12,15 +13,17 @@ import argparse
 import json
 import re
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kscout.data.generate import make_store
 from kscout.data.store import Store
 from kscout.demo.oracles import STORED
-from kscout.demo.settings import ZOO_UNET, PaperSize, ZooAcquisition
+from kscout.demo.settings import ZOO_UNET, DemoSettings, PaperSize, ZooAcquisition
 from kscout.demo.stages import evaluated
 from kscout.evaluation.records.results import Scores, read_scores
+from kscout.evaluation.running.recording import columns_of
 from kscout.files import write_text
 from kscout.reconstruction import load
 from kscout.weights import fingerprint
@@ -77,7 +80,11 @@ def oracles_of(
         "protocol": summary.protocol,
         "store_fingerprint": store.fingerprint,
         "reconstructor_fingerprint": fingerprint(load(ZOO_UNET)),
-        **to_json(read_scores(out)),
+        **to_json(scores := read_scores(out)),
+        "columns": [
+            list(chain(*one["oracle"]))
+            for one in columns_of(out, summary.ranked, scores, range(summary.n_slices))
+        ],
     }
 
 
@@ -98,16 +105,16 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/demo-oracles"))
     parser.add_argument("--out", type=Path, default=STORED)
     wanted = parser.parse_args()
-    settings = PaperSize()
-    store = make_store(wanted.work / "knees", settings.making)
     leaderboard = json.loads(LEADERBOARD.read_text(encoding="utf-8"))
-    acquisitions = {
-        budget.name: {
-            **oracles_of(budget, settings, store, wanted.work),
-            "whole_test": whole_test(budget, leaderboard),
-        }
-        for budget in settings.acquisitions
-    }
+    acquisitions = {}
+    for settings in (PaperSize(), DemoSettings.quick().paper_size):
+        making = settings.making
+        store = make_store(wanted.work / f"knees-{making.volumes[-1]}", making)
+        for budget in settings.acquisitions:
+            acquisitions[budget.name] = {
+                **oracles_of(budget, settings, store, wanted.work),
+                "whole_test": whole_test(budget, leaderboard),
+            }
     value = {
         "command": "python benchmarks/demo_oracles.py",
         "test_set": TEST_SET,

@@ -14,7 +14,7 @@ from kscout.cli import app
 from kscout.data.store import Store
 from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
 from kscout.demo.commands import commands_of, next_commands
-from kscout.demo.oracles import StoredOracles
+from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
 from kscout.demo.seeds import SEEDS, tell_seeds
@@ -99,20 +99,41 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     assert front.count("<p") == 1 and "no training saw" in front and "fixed order" in front
     assert "knee-base-greedy" in front and "trained elsewhere" in front
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert titles[:4] == [
+    assert titles[:5] == [
         "One acquisition, step by step",
         "The lead over the fixed order",
+        "Trained here",
         "Two worlds: a frozen network, and one that learns as well",
         "What to try next",
     ]
-    opening = text[text.index("<h2") : text.index("Two worlds", text.index("<h2"))]
-    assert opening.count('class="player"') == 1
+    first = text.index("<h2")
+    opening = text[first : text.index(">Trained here<", first)]
+    here = text[text.index(">Trained here<", first) : text.index("Two worlds", first)]
     assert re.findall(r'id="figure-([^"]+)"', opening) == ["lead"]
-    assert "<table" not in opening
-    player = text[text.index('class="player"') : text.index('class="cards"')]
-    for name in (LEARNED, "fixed", "oracle"):
-        assert f">{name}<" in player, "every policy of the claim can be chosen"
-    assert "step 0 of 2" in player
+    assert "<table" not in opening and "trained elsewhere" in opening
+    for part, learned in ((opening, "greedy, trained elsewhere"), (here, LEARNED)):
+        assert part.count('class="player"') == 1
+        player = part[part.index('class="player"') : part.index('class="cards"')]
+        for name in (learned, "fixed", "oracle"):
+            assert f">{name}<" in player, "every policy of the sentence can be chosen"
+        assert "step 0 of 2" in player
+
+
+def test_the_player_shows_what_policies_scored_and_what_the_oracle_scored_earlier(
+    demo: Demo,
+) -> None:
+    (run,) = demo[1].zoo
+    stored, ids = read_stored(run.acquisition.name), run.examples[0]
+    assert stored is not None
+    place = stored.slices.index((ids.volume, ids.slice))
+    played = {one.name: one for one in run.played.policies}
+    assert played["oracle"].is_oracle
+    assert played["oracle"].columns == stored.columns[place]
+    # The stored scores may come from another machine.
+    assert played["oracle"].ssim == pytest.approx(stored.ssim["oracle"][place], abs=1e-3)
+    table = {one.policy: one.metric("ssim")[place] for one in run.scores}
+    for name, title in (("greedy", "greedy, trained elsewhere"), ("fixed", "fixed")):
+        assert played[title].ssim == pytest.approx(table[name], abs=1e-5)
 
 
 def test_page_is_self_contained_and_shows_all_parts(demo: Demo) -> None:
@@ -307,6 +328,7 @@ def test_stored_oracles_are_shown_for_their_own_slices_only(
         fingerprint=run.fingerprint if is_same else "another",
         slices=tuple(zip(run.scores[0].volumes, run.scores[0].slices, strict=True)),
         ssim={"oracle": ssim if is_same else ssim + 0.01},
+        columns=((0, 1),) * len(ssim),
         whole_test={"random": {"ssim": 0.8427, "interval": None, "is_argmax": False}},
         test_set={"n_slices": 1715, "n_volumes": 96},
     )

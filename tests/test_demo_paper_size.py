@@ -67,6 +67,9 @@ def test_stored_oracles_are_of_the_demos_slices(name: str) -> None:
     na_oracle, oracle = stored.ssim["na-oracle"], stored.ssim["oracle"]
     assert oracle.shape == na_oracle.shape == (settings.limit, budget.horizon + 1)
     assert np.allclose(oracle[:, 0], na_oracle[:, 0], atol=1e-6)
+    starts = range((128 - budget.n_initial) // 2, (128 + budget.n_initial) // 2)
+    for order in stored.columns:
+        assert len({*order, *starts}) == budget.horizon + budget.n_initial
     # The first column of the oracle is the best one for each slice; later ones may lead astray.
     assert (oracle[:, 1] >= na_oracle[:, 1] - 1e-6).all()
 

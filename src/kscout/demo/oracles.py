@@ -35,6 +35,8 @@ class StoredOracles:
     """Volume and number of each slice."""
     ssim: dict[str, Float64[np.ndarray, "slice moment"]]
     """By oracle."""
+    columns: tuple[tuple[int, ...], ...]
+    """Of each slice, what the oracle acquired, in order."""
     whole_test: dict[str, dict[str, Any]]
     """By method, its record over the whole test set."""
     test_set: dict[str, Any]
@@ -82,6 +84,7 @@ def read_stored(name: str, path: Path = STORED) -> StoredOracles | None:
         fingerprint=entry["store_fingerprint"],
         slices=tuple((volume, number) for volume, number in entry["slices"]),
         ssim={name: np.array(rows, dtype=np.float64) for name, rows in entry["ssim"].items()},
+        columns=tuple(tuple(order) for order in entry["columns"]),
         whole_test=entry["whole_test"],
         test_set=value["test_set"],
     )

@@ -1,4 +1,4 @@
-"""The page of the demo: player, sentence and chart; two worlds; what to try; then all numbers."""
+"""The page of the demo: sentence, player and chart; what was trained here; then all numbers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +10,7 @@ import torch
 
 from kscout.data.store import Store
 from kscout.demo.commands import commands_of, next_commands
+from kscout.demo.paper_size import TITLE as AT_SIZE
 from kscout.demo.paper_size import paper_size_section, tell_scores
 from kscout.demo.seeds import tell_seeds
 from kscout.demo.settings import (
@@ -28,13 +29,14 @@ from kscout.evaluation.summaries.summary import Difference, read_summary
 from kscout.figures.blocks import Drawing, Prose, Section, Widget
 from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage
-from kscout.report.build import PLAYER_TITLE, build_report, write_report
+from kscout.report.build import PLAYER_TITLE, build_report, player_widget, write_report
 from kscout.report.commands import as_shell, code_html
 from kscout.report.evaluations import differences_of
 from kscout.report.folders import search
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
 LEAD_TITLE = "The lead over the fixed order"
+HERE_TITLE = "Trained here"
 _N_SHOWN = 8
 
 
@@ -55,8 +57,9 @@ def write_demo_page(
     del parts[PLAYER_TITLE]
     at_size = paper_size_section(zoo)
     ordered = (
-        replace(player, blocks=(Prose(tell_here(settings, folder)), *player.blocks[:1])),
+        _opening(zoo[0]),
         _lead_section(settings, folder),
+        Section(HERE_TITLE, (Prose(tell_here(settings, folder)), *player.blocks[:1])),
         worlds_section(settings, folder),
         _commands("What to try next", say("next"), next_commands(settings, folder)),
         *parts.values(),
@@ -117,6 +120,17 @@ def tell_claim(what: str, lead: Difference, **values: object) -> str:
     side = "above" if lead.difference >= 0 else "below"
     told = {"lead": f"{abs(lead.difference):.4f} {side}", "interval": ends}
     return say(what, **told, **values, verdict=say(f"claim_{verdict}"))
+
+
+def _opening(run: ZooRun) -> Section:
+    """Let one slice be acquired step by step, by the policy of the first sentence and others."""
+    one, played = run.acquisition, run.played
+    has_oracle = any(policy.is_oracle for policy in played.policies)
+    told = {"learned": one.told, "policy": one.policies[one.told], "reference": one.reference}
+    text = say("played", unet=ZOO_UNET, **told) + (say("played_oracle") if has_oracle else "")
+    at = {"volume": run.examples[0].volume, "slice": run.examples[0].slice, "section": AT_SIZE}
+    title = say("played_title", **at, **told)
+    return Section(PLAYER_TITLE, (Prose(text), player_widget(replace(played, title=title), "zoo")))
 
 
 def _lead_section(settings: DemoSettings, folder: DemoFolder) -> Section:

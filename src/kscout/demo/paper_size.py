@@ -156,9 +156,10 @@ def _pictures(run: ZooRun) -> Drawing:
         masks={name: one.mask for name, one in shown.items()},
     )
     one = run.acquisition
-    budget = {"n_initial": one.n_initial, "horizon": one.horizon, "told": one.told}
+    budget = {"n_initial": one.n_initial, "horizon": one.horizon}
+    names = {"told": one.told, "reference": one.reference, "baseline": SHOWN_BASELINE}
     at = {"volume": plain.volume, "slice": plain.slice}
-    caption = say("pictures_caption", baseline=SHOWN_BASELINE, **budget, **at)
+    caption = say("pictures_caption", **names, **budget, **at)
     return Drawing(figure, f"paper-size-{one.name}-images", caption, is_wide=True)
 
 

@@ -14,9 +14,13 @@ import torch
 
 from kscout import reconstruction
 from kscout.data.generate import make_store
+from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.demo.oracles import read_stored
 from kscout.demo.settings import (
+    ORACLES,
     SHOWN_BASELINE,
+    ZOO_BASELINES,
     ZOO_SIZE,
     ZOO_UNET,
     DemoFolder,
@@ -26,11 +30,13 @@ from kscout.demo.settings import (
 )
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
+from kscout.evaluation.records.acquisitions import Acquisition
 from kscout.evaluation.records.examples import Example
 from kscout.evaluation.records.results import RESULTS, Scores, read_scores
 from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.running.fixed_orders import ORDERS
-from kscout.evaluation.running.trajectories import reconstruction_examples
+from kscout.evaluation.running.recording import Columns, columns_of, replayed
+from kscout.evaluation.running.trajectories import AcquisitionPlan, reconstruction_examples
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.evaluation.summaries.summary import SUMMARY, Difference, Summary, read_summary
 from kscout.files import checksum, read_record, write_json
@@ -193,6 +199,8 @@ class ZooRun:
     """Of images without a network, columns from the center outwards."""
     examples: list[Example] = field(repr=False)
     """One slice: zero-filled, then center-out and the zoo's policies."""
+    played: Acquisition = field(repr=False)
+    """The same slice step by step, the stored oracle beside where it is of this slice."""
 
 
 def run_zoo(
@@ -204,8 +212,9 @@ def run_zoo(
     compared = replace(setting, reference=one.reference)
     summary = evaluated(one.wanted, store, ZOO_UNET, compared, out, _shipped(one), tell)
     evaluated([SHOWN_BASELINE], store, "zero-filled", setting, plain, {})
-    place = torch.tensor([typical_slice(out, one.told, SHOWN_BASELINE)])
-    own = store.split("test").sample(settings.limit).subset(place)
+    place = typical_slice(out, one.told, one.reference)
+    slices = store.split("test").sample(settings.limit)
+    own = slices.subset(torch.tensor([place]))
     sizes = Sizes(own.n_cols, own.n_cols, one.n_initial, one.horizon)
     shown = [name for name in one.wanted if name == SHOWN_BASELINE or "=" in name]
     contenders = [contender for name in shown for contender in resolve(name, sizes)]
@@ -214,8 +223,44 @@ def run_zoo(
         for name, chosen in (("zero-filled", contenders[:1]), (ZOO_UNET, contenders))
         for example in reconstruction_examples(chosen, own, reconstruction.load(name), setting.plan)
     ]
-    scores = read_scores(out)
-    return ZooRun(one, store.fingerprint, summary, scores, read_scores(plain)[0], pictures)
+    scores, stored = read_scores(out), read_stored(one.name)
+    is_same = stored is not None and stored.check(store.fingerprint, scores[0])[0]
+    return ZooRun(
+        *(one, store.fingerprint, summary, scores, read_scores(plain)[0], pictures),
+        played=_played(
+            *(one, slices, place, setting.plan),
+            columns=columns_of(out, summary.ranked, scores, [place])[0],
+            oracle=stored.columns[place] if stored is not None and is_same else (),
+        ),
+    )
+
+
+def _played(
+    one: ZooAcquisition,
+    slices: SliceSet,
+    place: int,
+    plan: AcquisitionPlan,
+    *,
+    columns: Columns,
+    oracle: Sequence[int],
+) -> Acquisition:
+    """Measure a slice again as the zoo's policies acquired it here, and as the oracle did before.
+
+    Args:
+        one: the acquisition.
+        slices: among which the slice is.
+        place: its place there.
+        plan: start and protocol.
+        columns: what policies acquired of it.
+        oracle: what the oracle did, nothing where that is not known.
+    """
+    told = f"{one.told}, trained elsewhere"
+    named = {told if name == one.told else name: steps for name, steps in columns.items()}
+    if oracle:
+        named |= {name: [[], *([column] for column in oracle)] for name in ORACLES}
+    unet = reconstruction.load(ZOO_UNET)
+    found = replayed(slices, place, unet, plan, named, oracles=ORACLES)
+    return replace(found, shown=(told, one.reference, ZOO_BASELINES[0], *ORACLES))
 
 
 @contextmanager

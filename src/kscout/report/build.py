@@ -1,6 +1,6 @@
 """From folders to a report: what `kscout report` calls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -14,7 +14,7 @@ from kscout.figures.series import SERIES, LineStyle, styles_of
 from kscout.figures.tables import EXTENSIONS, FORMATS, Table, write
 from kscout.files import locked, write_text
 from kscout.names import ANALYSES
-from kscout.player import acquisition_player
+from kscout.player import Acquisition, acquisition_player
 from kscout.report.commands import how_to_see
 from kscout.report.evaluations import curves_of, result_parts
 from kscout.report.folders import Found, search
@@ -138,16 +138,29 @@ def _players(found: Found, styles: dict[str, LineStyle]) -> dict[Path, list[Widg
     n_frames = sum(len(acquisition.steps) for _, acquisition in found.acquisitions)
     widgets: dict[Path, list[Widget]] = {}
     for number, (folder, acquisition) in enumerate(found.acquisitions, start=1):
-        n_own = len(acquisition.steps)
-        html = acquisition_player(
-            acquisition,
-            name=f"player-{number}",
-            colors=colors,
-            n_bytes=PICTURE_BYTES * n_own // n_frames,
-        )
-        caption = f"{acquisition.title}. {_PLAYED if n_own > 1 else _STILL}"
-        widgets.setdefault(folder, []).append(Widget(html, caption))
+        n_bytes = PICTURE_BYTES * len(acquisition.steps) // n_frames
+        widget = player_widget(acquisition, f"player-{number}", colors=colors, n_bytes=n_bytes)
+        widgets.setdefault(folder, []).append(widget)
     return widgets
+
+
+def player_widget(
+    acquisition: Acquisition,
+    name: str,
+    *,
+    colors: Mapping[str, int] | None = None,
+    n_bytes: int = PICTURE_BYTES,
+) -> Widget:
+    """Return the player of one recorded slice, with what is seen in words.
+
+    Args:
+        acquisition: the slice.
+        name: of the widget, one per page.
+        colors: of policies elsewhere on the page.
+        n_bytes: that its images may take.
+    """
+    html = acquisition_player(acquisition, name=name, colors=colors, n_bytes=n_bytes)
+    return Widget(html, f"{acquisition.title}. {_PLAYED if acquisition.steps[1:] else _STILL}")
 
 
 def _front(found: Found, title: str | None) -> Front:

@@ -4,7 +4,7 @@ What is kept is what was scored: the columns of `results.csv` are measured again
 runs a second time, oracles included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float64
 
 from kscout.acquisition.episode import Simulator
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
 from kscout.evaluation.records.acquisitions import (
     ACQUISITIONS,
     Acquisition,
@@ -22,6 +24,7 @@ from kscout.evaluation.records.acquisitions import (
 )
 from kscout.evaluation.records.results import Scores, read_rows
 from kscout.evaluation.running.prepare import Prepared
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.summary import PolicySummary, Summary
 
 QUANTILES = (0.5, 0.1, 0.9, 0.3, 0.7, 0.2, 0.8, 0.4, 0.6)
@@ -46,13 +49,17 @@ def record_examples(
     shares: dict[int, float] = {}
     for share in QUANTILES[:n_examples]:
         shares.setdefault(typical_place(leads, share), share)
-    columns = _columns_of(out, summary.ranked, scores, list(shares)) if shares else []
+    columns = columns_of(out, summary.ranked, scores, list(shares)) if shares else []
     for number, ((place, share), own) in enumerate(zip(shares.items(), columns, strict=True)):
-        found = _acquired(ready, place, own, summary)
+        found = replayed(
+            *(ready.slices, place, ready.reconstructor, ready.plan, own),
+            moments=summary.moments,
+            oracles=[policy.policy for policy in summary.policies if policy.is_oracle],
+        )
         n_frames = 1 if number else max(2, _MOST_PIXELS // _n_pixels(found))
         where = f"{scores[0].volumes[place]}, slice {scores[0].slices[place]}"
         title = f"{where}: {words.format(leads[place])}, {_rank(share)}"
-        kept = replace(found.thinned(n_frames), title=title)
+        kept = replace(found.thinned(n_frames), title=title, shown=summary.shown_first)
         save_acquisition(kept, out / f"acquisition-{number + 1}.npz")
 
 
@@ -86,10 +93,17 @@ def _rank(share: float) -> str:
     return f"a value that {share:.0%} of all slices stay below".replace("%", " %")
 
 
-def _columns_of(
+def columns_of(
     out: Path, ranked: Sequence[PolicySummary], scores: Sequence[Scores], places: Sequence[int]
 ) -> list[Columns]:
-    """Read the first acquisition of slices by every policy from the table of results."""
+    """Read the first acquisition of slices by every policy from the table of results.
+
+    Args:
+        out: folder of the evaluation.
+        ranked: its policies.
+        scores: its scores.
+        places: the slices, by their places among all that were scored.
+    """
     first = {one.policy: one.seed for one in reversed(scores)}
     found: dict[tuple[str, int], Columns] = {
         (scores[0].volumes[place], scores[0].slices[place]): {one.policy: [] for one in ranked}
@@ -105,23 +119,41 @@ def _columns_of(
 
 
 @torch.no_grad()
-def _acquired(ready: Prepared, place: int, columns: Columns, summary: Summary) -> Acquisition:
-    """Measure again what policies acquired of one slice, and keep every image."""
-    (batch,) = ready.slices.subset(torch.tensor([place])).batches(1)
-    simulator = Simulator(batch, ready.reconstructor, protocol=ready.plan.protocol)
-    initial = ready.plan.start(ready.slices)
+def replayed(
+    slices: SliceSet,
+    place: int,
+    reconstructor: Reconstructor,
+    plan: AcquisitionPlan,
+    columns: Columns,
+    *,
+    moments: tuple[int, ...] = (),
+    oracles: Collection[str] = (),
+) -> Acquisition:
+    """Measure again what policies acquired of one slice, and keep every image.
+
+    Args:
+        slices: among which it is.
+        place: its place there.
+        reconstructor: what makes images.
+        plan: start and protocol.
+        columns: by policy, those of every step; the first step is the start, which has none.
+        moments: columns acquired at the start and after each step, where not one at a time.
+        oracles: policies among these that look at the truth.
+    """
+    (batch,) = slices.subset(torch.tensor([place])).batches(1)
+    simulator = Simulator(batch, reconstructor, protocol=plan.protocol)
+    initial = plan.start(slices)
     own = initial[place : place + 1] if isinstance(initial, torch.Tensor) else initial
     state = simulator.start(own, n_trajectories=len(columns))
     start = state.mask[0].nonzero()[:, 0].tolist()
     images, ssim = [], []
-    for step in range(len(summary.moments)):
+    for taken in zip(*columns.values(), strict=True):
         mask = state.mask.clone()
-        for row, steps in enumerate(columns.values()):
-            mask[row, steps[step]] = True
+        for row, step in enumerate(taken):
+            mask[row, step] = True
         state = simulator.grow(state, mask)
         images.append(simulator.images(state).float().cpu().numpy())
         ssim.append(state.score.float().cpu().numpy())
-    oracles = {policy.policy for policy in summary.policies if policy.is_oracle}
     pictures, scores = np.stack(images, axis=1), np.stack(ssim, axis=1)
     return Acquisition(
         batch.target[0].float().cpu().numpy(),
@@ -130,6 +162,5 @@ def _acquired(ready: Prepared, place: int, columns: Columns, summary: Summary) -
             PolicySteps(name, pictures[row], scores[row], tuple(chain(*steps)), name in oracles)
             for row, (name, steps) in enumerate(columns.items())
         ),
-        steps=summary.moments,
-        shown=summary.shown_first,
+        steps=moments,
     )
