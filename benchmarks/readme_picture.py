@@ -1,6 +1,8 @@
-"""Draw the README's picture: one held-out knee, acquired by three policies of the zoo's store.
+"""Draw the README's picture, light and dark: one held-out knee, acquired by four policies.
 
 Usage: python benchmarks/readme_picture.py docs/images/acquisition.png
+
+The dark one lies beside it, as acquisition-dark.png.
 """
 
 import sys
@@ -8,19 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import action_uniforms, rollout
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.figures.pictures import Shown, draw_examples
+from kscout.figures.pictures import Shown, draw_reconstructions
 
 N_INITIAL, HORIZON, SIZE = 16, 16, 128
+WINDOW = (slice(28, 104), slice(26, 102))
+"""Rows and columns that are shown: the joint."""
+DARK_INK, DARK_PAPER = "#e6edf3", "#161b22"
 
 
-def main(path: Path) -> None:
-    """Acquire one slice by each policy and draw what came of it."""
+def acquired() -> list[Shown]:
+    """Acquire one slice by each policy."""
     # Test volumes of seed 0 are drawn with 3 * 0 + 2 (kscout.data.generate).
     volume = draw_knee_volume(seed=2, volume=4, n_slices=18, size=SIZE)
     slices = SliceSet.from_images(torch.from_numpy(volume.stored), ["knee"] * 18)
@@ -28,13 +35,14 @@ def main(path: Path) -> None:
     sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": HORIZON}
     shown = {
         "random": policies.build("random", **sizes),
-        "greedy (trained)": policies.load("knee-base-greedy"),
+        "fixed order": policies.load("knee-base-fixed"),
+        "learned (greedy)": policies.load("knee-base-greedy"),
         "oracle": policies.build("oracle", **sizes),
     }
     uniforms = action_uniforms(1, 1, HORIZON, 0)
-    target, examples = simulator.batch.target[0].numpy(), []
+    target, found = simulator.batch.target[0].numpy(), []
     for name, policy in shown.items():
-        found = rollout(
+        done = rollout(
             policy,
             simulator,
             n_initial=N_INITIAL,
@@ -43,13 +51,31 @@ def main(path: Path) -> None:
             keep_images=True,
         )
         mask = simulator.start(N_INITIAL).mask[0].clone()
-        mask[found.columns[0, 0]] = True
-        assert found.images is not None
-        image = found.images[-1, 0, 0].numpy()
-        score = float(found.ssim[0, 0, -1])
-        examples.append(Shown(name, np.asarray(mask), image, target, score))
+        mask[done.columns[0, 0]] = True
+        assert done.images is not None
+        image, score = done.images[-1, 0, 0].numpy(), float(done.ssim[0, 0, -1])
+        found.append(Shown(name, np.asarray(mask), image, target, score))
+    return found
+
+
+def drawn(shown: list[Shown]) -> Figure:
+    """Draw the joint of each image, and under it the measured columns and the error."""
+    return draw_reconstructions(
+        shown[0].target[WINDOW],
+        {one.title: one.image[WINDOW] for one in shown},
+        ssim={one.title: one.ssim for one in shown},
+        masks={one.title: one.mask for one in shown},
+    )
+
+
+def main(path: Path) -> None:
+    """Write both pictures."""
+    figure = drawn(acquired())
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw_examples(examples).savefig(path, dpi=140, facecolor="white")
+    figure.savefig(path, dpi=140, facecolor="white")
+    for text in figure.findobj(Text):
+        text.set_color(DARK_INK)
+    figure.savefig(path.with_stem(f"{path.stem}-dark"), dpi=140, facecolor=DARK_PAPER)
 
 
 if __name__ == "__main__":

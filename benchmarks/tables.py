@@ -7,7 +7,8 @@
 method M under a horizon H, `{minus H/M}` for its difference to the fixed order with the 95 %
 interval (`joint:H/M` for a method that has a network of its own), `{paper S/M}` for what the paper
 prints, `{gap S}` for its oracle minus its NA oracle, and `{size NAME}` for the size of a file.
-A table that is `made_by` a function of a module here is what that function returns.
+A table that has `text` in place of rows is a paragraph, filled in like a cell. One that is
+`made_by` a function of a module here is what that function returns.
 Records are leaderboard.json, other_results.json (evaluations that the leaderboard has no place for,
 as they were written down), half_size.json (campaigns at half the paper's size) and the paper's
 numbers.
@@ -122,6 +123,8 @@ def tables() -> dict[str, dict[str, str]]:
         if "made_by" in table:
             module, _, function = table["made_by"].partition(":")
             text = getattr(import_module(module), function)()
+        elif "text" in table:
+            text = filled(table["text"], records)
         else:
             check_alike(table["name"], [cell for row in table["rows"] for cell in row])
             lines = [[filled(cell, records) for cell in row] for row in table["rows"]]

@@ -25,7 +25,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 TEXTS = [*PAGES, *CONFIGS, *sorted((ROOT / "examples").glob("*.py")), ROOT / "Makefile"]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home|Users|mnt|private)/\w|[A-Z]:\\\w")
 PROMPT = re.compile(r"^\s*(?:\$ |# {2,}|\w+=\S+ )*(?:\.venv/bin/)?(?=kscout )")
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"""(?:\]\(|\bsrc(?:set)?=")([^)"\s]+)[)"]""")
 COMMANDS: Any = typer.main.get_command(app)
 
 

@@ -1,6 +1,7 @@
 """In a notebook: public names show themselves, and ten lines reach a trained policy."""
 
 import base64
+import inspect
 import io
 import pydoc
 import re
@@ -80,3 +81,18 @@ def test_help_and_dir_show_the_public_names() -> None:
             assert re.search(rf"^    (class )?{name}\(", shown, flags=re.MULTILINE), name
         elif isinstance(value, ModuleType):
             assert re.search(rf"^    {name}\b", shown, flags=re.MULTILINE), name
+
+
+def test_the_example_of_the_help_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is drawn or trained here: what it calls is told what it would be told."""
+    code = "\n".join(re.findall(r"^(?: {4}(.*))?$", kscout.__doc__, flags=re.MULTILINE))
+    called: dict[str, tuple[object, ...]] = {}
+    names = ("make_store", "train_policy", "evaluate")
+    real = {name: getattr(kscout, name) for name in names}
+    for name in names:
+        monkeypatch.setattr(kscout, name, lambda *given, own=name: called.update({own: given}))
+    exec(code, {})
+    assert list(called) == list(names)
+    for name, given in called.items():
+        inspect.signature(real[name]).bind(*given)
+    assert called["train_policy"][-1] in called["evaluate"][0]

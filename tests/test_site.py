@@ -95,6 +95,7 @@ def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
         section = section.partition("\n## ")[0]
         for name, _ in options_of(words, command):
             assert f"<code>{name}</code>" in section
+    assert not re.search(r"^\|[ |]*\|$", page, flags=re.MULTILINE), "a table without a head"
 
 
 def test_a_sentence_of_the_help_stays_as_it_is() -> None:
@@ -122,6 +123,8 @@ def test_the_leaderboard_shows_every_record() -> None:
         assert row.command in page
     assert {name for name, _ in MARKER.findall(page)} == set(result_drawings())
     assert len(result_drawings()) == len({row.place for row in rows})
+    first = page.index("\n## ")
+    assert page.index("knee-base-greedy", first) < page.index("heads-base-greedy", first)
 
 
 def test_drawings_have_colors_in_light_and_dark() -> None:

@@ -2,12 +2,14 @@
 
 import html
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import typer
 
 from kscout.cli import app
+from kscout.report.commands import as_shell
 
 _HEAD = """# Command line
 
@@ -57,11 +59,12 @@ def _section(words: str, command: Any) -> str:  # noqa: ANN401
     usage = " ".join(command.get_usage(context).removeprefix("Usage: ").split())
     parts = [f"{'##' if words.count(' ') < 2 else '###'} {words}"]
     parts += [prose(one) for one in (*text.split("\n\n"), *after.split("\n\n")) if one.strip()]
-    shown = "\n".join([usage, *([f"\n# Example\n{' '.join(example.split())}"] if example else [])])
-    parts.append(f"```console\n{shown}\n```")
+    parts.append(f"```console\n{usage}\n```")
+    if example:
+        parts += ["For example:", f"```bash\n{as_shell(shlex.split(example))}\n```"]
     if rows := options_of(words, command):
         cells = "".join(f"| {code(name)} | {prose(what)} |\n" for name, what in rows)
-        parts.append(f"| | |\n|---|---|\n{cells}")
+        parts.append(f"| option or argument | meaning |\n|---|---|\n{cells}")
     return "\n\n".join(parts)
 
 

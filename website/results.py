@@ -17,7 +17,13 @@ Drawn from [benchmarks/leaderboard.json](../../benchmarks/leaderboard.json) whil
 built. All methods of a table were scored on the same images. Differences are to `fixed`, an order
 fitted on training data, with 95 % intervals over volumes
 ([statistics](../concepts/statistics.md)). Oracles use the ground truth: no scanner can run them.
-`gap closed` is the share of the way from `na-oracle` to `oracle`.
+`gap closed` is the share of the way from `na-oracle`, the best order of the test images themselves,
+to `oracle`, which chooses anew for every image.
+
+Names: `greedy` and `gamma-0.9` are the paper's ways to train, on the paper's number of images, at the
+last epoch; with `-best` at the best epoch by validation. `knee-base-greedy` and the like come with
+kscout ([the zoo](../zoo.md)). What else there is: [policies](../concepts/policies.md).
+
 The images are procedural knees and slices cut from a few real heads, not the paper's data;
 [Reproduce the paper](../reproduce.md) says what follows from that.
 """
@@ -25,11 +31,22 @@ _NETWORKS = {
     "frozen": "All methods share one reconstruction network.",
     "joint": "Each method learned together with a network of its own.",
 }
+_TITLES = {
+    ("knee-paper-size", "knee-base", "frozen"): "Knees, 16 + 16 columns",
+    ("knee-paper-size", "knee-base", "joint"): "Knees, 16 + 16 columns, learned together",
+    ("knee-paper-size", "knee-long", "frozen"): "Knees, 4 + 28 columns",
+    ("heads", "heads-base", "frozen"): "Heads, 16 + 16 columns",
+}
+"""Of tables, by their place, in the order of the page; others follow under plain names."""
 
 
 def tables() -> dict[str, list[LeaderboardRow]]:
     """Return the rows of each table by a name of its own."""
-    rows = sorted(read_leaderboard(), key=lambda row: row.place)
+    order = list(_TITLES)
+    rows = sorted(
+        read_leaderboard(),
+        key=lambda row: (order.index(row.place) if row.place in order else len(order), row.place),
+    )
     return {"-".join(place): list(own) for place, own in groupby(rows, lambda row: row.place)}
 
 
@@ -62,10 +79,11 @@ def _section(name: str, rows: Sequence[LeaderboardRow]) -> str:
     first = rows[0]
     best = sorted(rows, key=lambda row: -row.ssim_mean)
     commands = "".join(f"    {row.command}\n" for row in best)
+    title = _TITLES.get(first.place, f"{first.horizon} on {first.store}, {first.reconstruction}")
     return f"""
-## {first.horizon} on {first.store}, {first.reconstruction}
+## {title}
 
-{_NETWORKS[first.reconstruction]}
+{_NETWORKS[first.reconstruction]} Records: store `{first.store}`, horizon `{first.horizon}`.
 
 <!-- drawing results-{name}: SSIM of each method minus that of the fixed order, with intervals -->
 
@@ -83,6 +101,6 @@ def _line(row: LeaderboardRow) -> str:
     compared = "0"
     if row.interval is not None:
         low, high = row.interval
-        compared = f"{row.difference_to_fixed:+.4f} ({low:+.4f} to {high:+.4f})"
+        compared = f"{row.difference_to_fixed:+.4f}&nbsp;({low:+.4f}&nbsp;to&nbsp;{high:+.4f})"
     gap = "" if row.gap_closed is None else f"{row.gap_closed:.0%}"
     return f"| {method} | {row.n_seeds} | {row.ssim_mean:.4f}{spread} | {compared} | {gap} |\n"

@@ -1,7 +1,16 @@
 """kscout learns which k-space column an MRI scanner should measure next.
 
-    store = kscout.make_store("stores/knee", MakeSettings(kind="knee", size=64))
-    run = kscout.train_policy(config, store, "zero-filled", "runs/policy")
+    import kscout
+    from kscout.data import MakeSettings
+    from kscout.evaluation import AcquisitionPlan, EvaluationSetting
+    from kscout.training import AcquisitionSetting, GreedyTraining, PolicyConfig
+
+    images = MakeSettings(kind="knee", volumes=(16, 4, 8), slices=2, size=64)
+    store = kscout.make_store("stores/knee", images)
+    acquisition, training = AcquisitionSetting(4, 6), GreedyTraining(n_epochs=2, batch_size=8)
+    config = PolicyConfig(acquisition=acquisition, training=training)
+    kscout.train_policy(config, store, "zero-filled", "runs/policy")
+    setting = EvaluationSetting(AcquisitionPlan(n_initial=4, horizon=6))
     kscout.evaluate(["random", "fixed", "runs/policy"], store, "zero-filled", setting)
 
 What is public is what `dir(kscout)` shows and what its rooms export in `__all__`. All of it loads
