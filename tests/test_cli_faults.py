@@ -18,13 +18,14 @@ import kscout
 from kscout import files
 from kscout.cli import TERMINATED, main, told_as
 from kscout.cli.console import console
-from kscout.cli.progress import _Lines
+from kscout.cli.progress import _Lines, training_progress
 from kscout.cli.threads import cpu_quota, settle
 from kscout.data.store_writer import StoreWriter
 from kscout.demo import run_demo
 from kscout.evaluation.progress import Step
 from kscout.files import locked, take_lock, written_whole
 from kscout.report.build import build_report, write_report
+from kscout.runs import Progress
 from kscout.training import loop
 
 SOURCE = Path(kscout.__file__).parent
@@ -297,6 +298,34 @@ def test_lines_tell_the_time_that_is_left(capsys: pytest.CaptureFixture[str]) ->
         lines.tell(Step(what, done, 4))
     told = capsys.readouterr().out.splitlines()
     assert told == ["a: 2 of 4, 0.2 min left", "a: done"]
+
+
+@pytest.mark.parametrize(("words", "told"), [(["--help"], 0), (["--out", "x"], 1)])
+def test_help_says_nothing_of_how_busy_the_machine_is(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], told: int
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("kscout.cli.share_the_machine", lambda: calls.append(1))
+    monkeypatch.setattr("sys.argv", ["kscout", "evaluate", *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert len(calls) == told
+
+
+def test_a_long_epoch_tells_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([0.0, 0.0, 0.0, *(6.0 * step for step in range(1, 9))])
+    monkeypatch.setattr(_Lines.__init__, "__defaults__", (10.0, lambda: next(seconds)))
+    with training_progress() as on_step:
+        for epoch, step in [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]:
+            record = {"time_s": 24.0, "val_ssim": 0.5} if step == 4 else {}
+            on_step(Progress(epoch, 2, step, 4, record))
+    assert capsys.readouterr().err.splitlines() == [
+        "updates of epoch 1/2: 2 of 4, 0.2 min left",
+        "epoch 1/2  validation SSIM 0.5000  24.0 s, 0.4 min left",
+        "updates of epoch 2/2: 1 of 4, 0.3 min left",
+    ]
 
 
 def test_work_that_has_just_begun_promises_no_time(capsys: pytest.CaptureFixture[str]) -> None:

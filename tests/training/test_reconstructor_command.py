@@ -45,6 +45,9 @@ def test_the_answer_is_one_json_object_and_epochs_are_told(store: str, tmp_path:
     run = read_run(out)
     assert run.config["reconstructor"] == {"name": "unet", "n_channels": 2, "n_pools": 2}
     assert list((out / "tensorboard").glob("events.out.*"))
+    assert "finished before" not in result.stderr
+    same = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert same.stdout == result.stdout and "finished before" in same.stderr
 
     again = CliRunner().invoke(app, [*words[:-1], "--seed", "1"])
     assert isinstance(again.exception, RunError)

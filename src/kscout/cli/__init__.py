@@ -63,7 +63,8 @@ def kscout(
         ),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell it.")
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Learn which k-space column an MRI scanner should measure next."""
@@ -97,7 +98,7 @@ def main() -> None:
     # Under torchrun a process may wait inside of gloo for others that are gone, and must end there.
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    if _COMPUTING & set(sys.argv):
+    if _COMPUTING & set(sys.argv) and "--help" not in sys.argv:
         share_the_machine()
     try:
         app()

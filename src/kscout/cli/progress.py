@@ -79,14 +79,19 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[OnStep]:
         return
     place = console(stderr=True)
     show = _bar if place.is_terminal else _lines
+    is_trained = False
     with show(place) as draw, _events(tensorboard) as write:
 
         def on_step(progress: Progress) -> None:
+            nonlocal is_trained
+            is_trained = True
             draw(progress)
             if progress.record:
                 write(progress.record)
 
         yield on_step
+    if not is_trained:
+        place.print("finished before, and left as it is; another --out trains anew", soft_wrap=True)
 
 
 @contextmanager
@@ -167,7 +172,12 @@ def _bar(place: Console) -> Iterator[OnStep]:
 
 @contextmanager
 def _lines(place: Console) -> Iterator[OnStep]:
+    within = _Lines(place)
+
     def draw(progress: Progress) -> None:
+        epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
+        if progress.step < progress.n_steps:
+            within.tell(Step(epoch, progress.step, progress.n_steps))
         if progress.record:
             left_s = (progress.n_epochs - progress.epoch) * progress.record["time_s"]
             place.print(

@@ -175,7 +175,7 @@ class EvaluationRequest:
     argmax: bool = False
     """Trained policies take their best column."""
     protocol: Protocol = "paper"
-    """See the docs."""
+    """What images are scaled by before they are scored: the truth, or what was measured."""
     reference: str | None = None
     """Compare with this policy. (default: fixed or another fixed order, else random)"""
     fixed_slices: int = 256
