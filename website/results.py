@@ -20,9 +20,9 @@ fitted on training data, with 95 % intervals over volumes
 `gap closed` is the share of the way from `na-oracle`, the best order of the test images themselves,
 to `oracle`, which chooses anew for every image.
 
-Names: `greedy` and `gamma-0.9` are the paper's ways to train, on the paper's number of images, at the
-last epoch; with `-best` at the best epoch by validation. `knee-base-greedy` and the like come with
-kscout ([the zoo](../zoo.md)). What else there is: [policies](../concepts/policies.md).
+Names: `greedy` and `gamma-0.9` are the paper's ways to train, on the paper's number of images, at
+the last epoch; with `-best` at the best epoch by validation. `knee-base-greedy` and the like come
+with kscout ([the zoo](../zoo.md)). What else there is: [policies](../concepts/policies.md).
 
 The images are procedural knees and slices cut from a few real heads, not the paper's data;
 [Reproduce the paper](../reproduce.md) says what follows from that.
