@@ -4,7 +4,7 @@ import json
 import re
 import threading
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coil_slices import coil_batch
-from kscout.acquisition import Advisor, Scan, Session, Simulator, action_uniforms
+from kscout.acquisition import Advisor, Scan, Session, Simulator, action_uniforms, graphs
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, rollout
+from kscout.acquisition.session import rehearse
 from kscout.core import Observation, Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError, KScoutError
@@ -186,6 +187,75 @@ def test_sessions_that_wait_together_get_the_scores_of_one_alone(batch: SliceBat
             (alone,) = advisor.answer([question])
             torch.testing.assert_close(answer.scores, alone.scores, atol=1e-5, rtol=0)
             torch.testing.assert_close(answer.found.image, alone.found.image, atol=1e-5, rtol=0)
+
+
+class FakeGraph:
+    """Computes in memory that stays in place, as a CUDA graph does, without a device."""
+
+    captured: ClassVar[list[int]] = []
+
+    def __init__(self, function: Any, given: tuple[Tensor, ...], pool: object) -> None:
+        if len(given[0]) > 4:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        self.captured.append(len(given[0]))
+        self.function, self.given = function, [x.clone() for x in given]
+
+    def __call__(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for own, value in zip(self.given, given, strict=True):
+            own.copy_(value)
+        return self.function(*self.given)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of questions for which graphs are captured."""
+    monkeypatch.setattr(graphs, "_Graph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(FakeGraph, "captured", [])
+    return FakeGraph.captured
+
+
+@pytest.mark.parametrize("coils", [1, 3])
+def test_graphs_of_few_sizes_answer_any_number_of_questions(
+    captured: list[int], caplog: pytest.LogCaptureFixture, coils: int
+) -> None:
+    batch = coil_batch().rows(torch.tensor([1]))
+    _, n_coils, n_rows, n_cols = batch.kspace.shape
+    scan = Scan(n_rows=n_rows, n_cols=n_cols, n_coils=n_coils, budget=20, initial=11)
+    reconstructor = ZeroFilled() if coils == 1 else Sense(n_iterations=3)
+    with Advisor(reconstructor, make_policy("column")) as advisor:
+        sessions = [Session(advisor, scan) for _ in range(6)]
+        for at, session in enumerate(sessions):
+            columns = [*scan.start, *range(at)]
+            session.measure(columns, data_of(batch, columns))
+        questions = [session.question() for session in sessions]
+        alone = [advisor.answer([question])[0] for question in questions]
+        advisor._graphs = graphs.Graphs(advisor._computed)
+        for n in (1, 2, 3, 4, 3, 6):
+            for answer, wanted in zip(advisor.answer(questions[:n]), alone[:n], strict=True):
+                torch.testing.assert_close(answer.scores, wanted.scores, atol=1e-5, rtol=0)
+                found, expected = answer.found.image, wanted.found.image
+                torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert captured == [1, 2, 4], "six are more than the fake takes"
+    assert "no CUDA graph (operation not permitted when stream is capturing)" in caplog.text
+
+
+def test_graphs_are_captured_before_the_first_advice_and_the_oldest_makes_room(
+    captured: list[int], batch: SliceBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    policy, reconstructor = make_policy("conv"), unet()
+    with Advisor(reconstructor, policy) as advisor:
+        advisor._graphs = graphs.Graphs(advisor._computed)
+        rehearse(advisor, SCAN)
+        session = Session(advisor, SCAN)
+        scanned(session, batch)
+        check_same(session, simulated(batch, reconstructor, policy))
+        assert captured == [1]
+        questions = [session.question()] * 4
+        for n in (2, 4, 1, 4):
+            advisor.answer(questions[:n])
+        assert captured == [1, 2, 4, 1]
 
 
 @final

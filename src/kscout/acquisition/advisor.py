@@ -1,7 +1,7 @@
 """One reconstruction and one policy that many sessions ask, one after the other or together."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import how_many_at_once
+from kscout.acquisition.graphs import MOST_BYTES, Graphs
 from kscout.acquisition.state import shown_to
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
@@ -40,7 +41,12 @@ class Question:
     @property
     def kind(self) -> tuple[object, ...]:
         """Questions of one kind can be answered together."""
-        return (*self.measured.zero_filled.shape, self.measured.maps is None)
+        told = self.measured
+        return (*told.zero_filled.shape, told.maps is None, told.summary is None)
+
+
+_COUNTS = ("step", "n_left")
+"""Of a question."""
 
 
 @final
@@ -57,7 +63,7 @@ class Advisor:
     """Answers questions in a thread of its own: those that wait, together.
 
     A question that waits alone is computed alone, with the arithmetic of a simulator that holds
-    one slice.
+    one slice. On CUDA that is a graph, where the reconstruction allows it.
 
     Args:
         reconstructor: frozen, on the device where all work is done.
@@ -81,6 +87,9 @@ class Advisor:
         self._waiting: list[tuple[Question, Future[Answer]]] = []
         self._lock, self._is_closed = threading.Lock(), False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kscout-advisor")
+        has_graphs = self.device.type == "cuda" and not reconstructor.waits_for_device
+        self._graphs = Graphs(self._computed) if has_graphs else None
+        self._computing = threading.Lock()
 
     def __enter__(self) -> "Advisor":
         return self
@@ -117,26 +126,51 @@ class Advisor:
         self._worker.submit(self._answer_waiting)
         return future
 
+    def rehearse(self, work: Callable[[], None]) -> None:
+        """Do work that captures graphs before questions that come later need them.
+
+        Without graphs it is not done; what fails in it fails again for whoever asks, who is told.
+        """
+        if self._graphs is not None:
+            self._worker.submit(work)
+
     @torch.no_grad()
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
         """Answer questions of one kind together, in the calling thread."""
-        several = [question.measured for question in questions]
-        zero_filled, mask = (
-            _joined([x.zero_filled for x in several]),
-            _joined([x.mask for x in several]),
-        )
-        kept = [x.maps for x in several if x.maps is not None]
-        measured = Measurement(zero_filled, mask, maps=_joined(kept) if kept else None)
-        found = self.reconstructor.reconstruct(measured)
-        step, n_left = (self._counts([getattr(q, name) for q in questions]) for name in _COUNTS)
-        seen = shown_to(self.policy, found, zero_filled, mask, step=step, n_left=n_left)
-        scores = self.policy(seen)
-        return [
-            Answer(Reconstruction(*(x[i : i + 1] for x in _parts(found))), scores[i : i + 1])
-            for i in range(len(questions))
-        ]
+        shape = questions[0].measured.zero_filled.shape[1:]
+        n_bytes = len(questions) * self.reconstructor.n_bytes(*shape)
+        if self._graphs is None or n_bytes > MOST_BYTES:
+            step, n_left = (self._count([getattr(q, name) for q in questions]) for name in _COUNTS)
+            found = self._computed(step, n_left, *_joined(questions))
+        else:
+            # A graph serves several numbers of questions: where some lack, the last stands in.
+            n_more = 2 ** (len(questions) - 1).bit_length() - len(questions)
+            padded = [*questions, *questions[-1:] * n_more]
+            told = [[getattr(one, name) for one in padded] for name in _COUNTS]
+            with self._computing:
+                found = self._graphs(*torch.tensor(told, device=self.device), *_joined(padded))
+        image, mean, std, scores = ([x[i : i + 1] for i in range(len(questions))] for x in found)
+        several = map(Reconstruction, image, mean, std)
+        return [Answer(*pair) for pair in zip(several, scores, strict=True)]
 
-    def _counts(self, counts: list[int]) -> int | Int[Tensor, " state"]:
+    def _computed(
+        self,
+        step: int | Int[Tensor, " state"],
+        n_left: int | Int[Tensor, " state"],
+        zero_filled: Complex[Tensor, "state coil row col"],
+        mask: Bool[Tensor, "state col"],
+        *more: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return images, their means and deviations, and scores."""
+        # Three are a summary, one alone or before them are sensitivities.
+        maps = more[0] if len(more) % 3 else None
+        summary = (more[-3], more[-2], more[-1]) if len(more) >= 3 else None
+        measured = Measurement(zero_filled, mask, summary=summary, maps=maps)
+        found = self.reconstructor.reconstruct(measured)
+        seen = shown_to(self.policy, found, zero_filled, mask, step=step, n_left=n_left)
+        return found.image, found.mean, found.std, self.policy(seen)
+
+    def _count(self, counts: list[int]) -> int | Int[Tensor, " state"]:
         """Return one number where all are alike, as a simulator does."""
         return counts[0] if len(set(counts)) == 1 else torch.tensor(counts, device=self.device)
 
@@ -170,12 +204,12 @@ class Advisor:
         return [pair for pair in alike if pair[1].set_running_or_notify_cancel()]
 
 
-_COUNTS = ("step", "n_left")
+def _joined(questions: Sequence[Question]) -> list[Tensor]:
+    """Return what was measured, and sensitivities and a summary where there are such."""
+    several = [question.measured for question in questions]
+    given = [(x.zero_filled, x.mask, *_some(x.maps), *(x.summary or ())) for x in several]
+    return [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*given, strict=True)]
 
 
-def _parts(found: Reconstruction) -> tuple[Tensor, Tensor, Tensor]:
-    return found.image, found.mean, found.std
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _some(x: Tensor | None) -> tuple[Tensor, ...]:
+    return () if x is None else (x,)

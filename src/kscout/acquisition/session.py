@@ -181,17 +181,19 @@ class Session:
             order = whole_order(self.scan.n_cols, self.scan.fallback)
             left = [column for column in order if self._is_free(column)]
             return Advice(tuple(left[:n_wanted]), "fallback")
-        return Advice(self._chosen(answer, n_wanted), "policy", answer.scores[0])
+        # A device would be waited for several times; but draws are those of a simulator there.
+        scores = answer.scores.cpu() if self._uniforms is None else answer.scores
+        return Advice(self._chosen(scores, n_wanted), "policy", scores[0])
 
-    def _chosen(self, answer: Answer, n_wanted: int) -> tuple[int, ...]:
-        assert self._measured is not None
-        policy, device = self.advisor.policy, self.advisor.device
-        blocked = self._measured.mask | ~self._is_allowed.to(device)
+    def _chosen(self, scores: Float[Tensor, "1 col"], n_wanted: int) -> tuple[int, ...]:
+        policy, device = self.advisor.policy, scores.device
+        blocked = ~self._is_allowed[None]
+        blocked[:, self.order] = True
         begin = self.n_measured - len(self.scan.start)
         uniforms = self._uniforms
         if uniforms is not None:
             uniforms = uniforms[:, begin : begin + n_wanted].to(device)
-        columns, is_bad = choose_several(policy, answer.scores, blocked, uniforms, n_wanted)
+        columns, is_bad = choose_several(policy, scores, blocked.to(device), uniforms, n_wanted)
         check_chosen(is_bad.any(), type(policy).__name__)
         return tuple(columns[0].tolist())
 
@@ -329,6 +331,22 @@ class Session:
             if scores is not None and scores.shape != (self.scan.n_cols,):
                 raise ValueError("scores of other columns")
             self._advice = Advice(columns, last["source"], scores)
+
+
+def rehearse(advisor: Advisor, scan: Scan) -> None:
+    """Let an advisor that captures graphs do so for a scan before anyone waits for its advice."""
+
+    def work() -> None:
+        session = Session(advisor, scan)
+        left = [x for x in range(scan.n_cols) if session._is_free(x) and x not in scan.start]
+        for columns in (
+            scan.start,
+            left[: min(scan.columns_per_step, scan.budget - len(scan.start))],
+        ):
+            session.measure(columns, torch.ones(len(columns), scan.n_coils, scan.n_rows) + 0j)
+            advisor.answer([session.question()])
+
+    advisor.rehearse(work)
 
 
 def _number(column: object) -> int:

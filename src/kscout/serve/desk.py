@@ -13,6 +13,7 @@ from typing import final
 import torch
 
 from kscout.acquisition import Advisor, Scan, Session
+from kscout.acquisition.session import rehearse
 from kscout.acquisition.session_file import read_kept
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
@@ -196,6 +197,7 @@ class Desk:
         key = _key(scan)
         if key not in self._advisors:
             self._advisors[key] = self._make(scan)
+            rehearse(self._advisors[key], scan)
         return self._advisors[key]
 
     def _close_idle(self) -> None:
