@@ -6,6 +6,8 @@ For each head a store is made of which it is the test head, and an arm of `dense
 the others (its record is ARM-heads-without-NAME-PRESET-seedN.json). The head's file is imported as
 it is, cut to the size of the store, with and without resampling; the policy and the fixed order of
 the training heads acquire it. `--plain` names further files, of people and contrasts never seen.
+Of heads that are coarser than they were (`benchmarks/small_heads.py`), `--cut` names slices of the
+untouched files in place of an import without resampling.
 What has a record is not run again. The reconstruction is the same for all: where it has learned
 from a head, its images are better than they should be, for both orders alike.
 """
@@ -55,6 +57,18 @@ def made_store(wanted: argparse.Namespace, left_out: Path) -> Path:
     return path
 
 
+def plain_imports(wanted: argparse.Namespace, head: Path) -> list[tuple[Path, str]]:
+    """Return the files that show a head, or people never seen, and how each is imported."""
+    cut = {name_of(file): file for file in wanted.cut}
+    # An array does not tell its spacing.
+    files = [
+        (file, how)
+        for file in (head, *wanted.plain)
+        for how in (("cut",) if file.suffix == ".npy" else IMPORTS)
+    ]
+    return [(cut.get(name_of(file), file) if how == "cut" else file, how) for file, how in files]
+
+
 def acquire_plainly(
     wanted: argparse.Namespace, file: Path, how: str, run: Path, store: Path
 ) -> None:
@@ -64,7 +78,8 @@ def acquire_plainly(
         return
     path = wanted.out / "stores" / f"plain-{how}-{name_of(file)}"
     if not path.exists():
-        sizes = ("--pad", wanted.size, "--size", wanted.size, "--center-volume")
+        sizes = ["--pad", wanted.size, "--size", wanted.size, "--absolute"]
+        sizes += [] if file in wanted.cut else ["--center-volume"]
         kscout("data", "import", file, *IMPORTS[how], *sizes, "--out", path)
     acquisition = ACQUISITIONS[wanted.preset]
     plan = AcquisitionPlan(
@@ -95,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--heads", type=Path, nargs="+", required=True)
     parser.add_argument("--plain", type=Path, nargs="*", default=[])
+    parser.add_argument("--cut", type=Path, nargs="*", default=[], help="slices of heads, by name")
     parser.add_argument("--only", help="name of the head to leave out; each in turn if not given")
     parser.add_argument("--reconstructor", default="heads-unet")
     parser.add_argument("--preset", default="knee-base")
@@ -116,10 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         words += [word for change in wanted.set for word in ("--set", change)]
         dense.main([*words, "--out", str(wanted.out)])
         run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed0"
-        for file in (head, *wanted.plain):
-            # An array does not tell its spacing.
-            for how in ("cut",) if file.suffix == ".npy" else IMPORTS:
-                acquire_plainly(wanted, file, how, run, store)
+        for file, how in plain_imports(wanted, head):
+            acquire_plainly(wanted, file, how, run, store)
 
 
 if __name__ == "__main__":
