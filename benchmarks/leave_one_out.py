@@ -13,7 +13,10 @@ from a head, its images are better than they should be, for both orders alike.
 """
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dense
@@ -53,7 +56,9 @@ def made_store(wanted: argparse.Namespace, left_out: Path) -> Path:
     ]
     if not path.exists():
         counts = ("--volumes", wanted.volumes, "--slices", 16, "--size", wanted.size)
-        kscout("data", "make", "heads", *sources, *counts, "--out", path)
+        words = map(str, ("data", "make", "heads", *sources, *counts, "--out", path))
+        # In a process of its own, beside the training on the store of before.
+        subprocess.run([sys.executable, "-m", "kscout", *words], check=True)
     return path
 
 
@@ -105,6 +110,18 @@ def acquire_plainly(
     )
 
 
+def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
+    """Train on the store that has a head for test, and acquire the head as it is imported."""
+    given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
+    given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
+    words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
+    words += [word for change in wanted.set for word in ("--set", change)]
+    dense.main([*words, "--out", str(wanted.out)])
+    run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed0"
+    for file, how in plain_imports(wanted, head):
+        acquire_plainly(wanted, file, how, run, store)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Leave out each head in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -122,18 +139,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     wanted = parser.parse_args(arguments)
-    for head in wanted.heads:
-        if wanted.only not in (None, name_of(head)):
-            continue
-        store = made_store(wanted, head)
-        given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
-        given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
-        words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
-        words += [word for change in wanted.set for word in ("--set", change)]
-        dense.main([*words, "--out", str(wanted.out)])
-        run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed0"
-        for file, how in plain_imports(wanted, head):
-            acquire_plainly(wanted, file, how, run, store)
+    left_out = [head for head in wanted.heads if wanted.only in (None, name_of(head))]
+    pool = ThreadPoolExecutor(1)
+    try:
+        stores = [pool.submit(made_store, wanted, head) for head in left_out]
+        for head, made in zip(left_out, stores, strict=True):
+            leave_out(wanted, head, made.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 if __name__ == "__main__":

@@ -194,8 +194,8 @@ def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> No
     print(f"{name}: {told['seconds']:.0f} s")
 
 
-Cells = dict[tuple[str, str], dict[str, str]]
-"""Of a store and a method: what stands under each acceleration."""
+Cells = dict[tuple[str, str], dict[tuple[str, str], str]]
+"""Of a store and a method: what stands under each acceleration and word."""
 
 
 def image_table(records: Path = RECORDS) -> str:
@@ -205,20 +205,29 @@ def image_table(records: Path = RECORDS) -> str:
         for row in json.loads(path.read_text())["results"]:
             between = [float(row[key]) for key in ("ssim_low", "ssim_high") if row[key]]
             own = cells.setdefault((_store(path), row["reconstruction"]), {})
-            own[f"{float(row['acceleration']):g}x"] = _cell(float(row["ssim"]), between)
+            own[f"{float(row['acceleration']):g}x", "SSIM"] = _cell(float(row["ssim"]), between)
     return _table("reconstruction", cells)
 
 
 def policy_table(records: Path = RECORDS) -> str:
-    """Return the table of policies, the best last."""
+    """Return the table of policies, the best last, and what there is to gain below."""
     cells: Cells = {}
+    headroom: Cells = {}
     for path in sorted(records.glob("*-policies-*.json")):
         found, x = json.loads(path.read_text())["results"], path.stem.rpartition("-")[2]
+        beside = {one["policy"]: one for one in found["comparisons"]}
         for row in sorted(found["policies"], key=lambda row: row["final"]["ssim"]["mean"]):
             name = re.sub(r"^dense-.*", "dense", row["policy"]) + " *" * row["is_oracle"]
-            ssim = row["final"]["ssim"]
-            cells.setdefault((_store(path), name), {})[x] = _cell(ssim["mean"], ssim["interval"])
-    return _table("policy", cells)
+            ssim, own = row["final"]["ssim"], cells.setdefault((_store(path), name), {})
+            own[x, "SSIM"] = _cell(ssim["mean"], ssim["interval"])
+            if row["policy"] in beside:
+                own[x, f"minus {found['reference']}"] = _difference(beside[row["policy"]])
+        for what, one in found["headroom"].items():
+            if one is not None:
+                words = what.replace("na_oracle", "NA oracle").replace("_", " ")
+                headroom.setdefault((_store(path), words), {})[x, "SSIM"] = _difference(one)
+    below = f"\n{_table('headroom', headroom)}" if headroom else ""
+    return _table("policy", cells) + below
 
 
 def _store(record: Path) -> str:
@@ -229,12 +238,19 @@ def _cell(mean: float, interval: Sequence[float] | None) -> str:
     return number(mean) + (f" ({' to '.join(map(number, interval))})" if interval else "")
 
 
+def _difference(found: dict[str, Any]) -> str:
+    between = found["interval"]
+    told = f" ({' to '.join(number(x, is_signed=True) for x in between)})" if between else ""
+    return number(found["difference"], is_signed=True) + told
+
+
 def _table(what: str, cells: Cells) -> str:
     if not cells:
         return "Not recorded yet.\n"
-    under = sorted({x for row in cells.values() for x in row}, key=lambda x: float(x[:-1]))
-    lines = [[*place, *(row.get(x, "") for x in under)] for place, row in cells.items()]
-    return markdown(["store", what, *(f"SSIM, {x}" for x in under)], lines)
+    # SSIM stands before differences of it.
+    under = sorted({at for row in cells.values() for at in row}, key=lambda at: (len(at[0]), *at))
+    lines = [[*place, *(row.get(at, "") for at in under)] for place, row in cells.items()]
+    return markdown(["store", what, *(f"{word}, {x}" for x, word in under)], lines)
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:

@@ -57,9 +57,7 @@ def save(
 def cut_slices(path: Path, n_slices: int, size: int) -> Float[np.ndarray, "right front up"]:
     """Return some slices of a plain import, as a volume that is imported as these."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = ImportSettings(
-            size=size, pad=size, center_volume=True, absolute=True
-        )
+        settings = ImportSettings(size=size, pad=size, center_volume=True, absolute=True)
         store = import_folder(path, Path(folder) / "store", settings)
         images = store.split("train").sample(n_slices).magnitudes().numpy()
     return (images / np.percentile(images, 99.7))[:, ::-1, ::-1].transpose(2, 1, 0)

@@ -24,7 +24,9 @@ def multicoil() -> Iterator[ModuleType]:
 
 def test_every_command_of_every_stage_parses(multicoil: ModuleType) -> None:
     words = ["--set", "reconstructor.n_cascades=4", "--set", "training.n_random=8"]
-    found = multicoil.stages(multicoil.parsed(["all", *words, "--limit", "9"]))
+    wanted = multicoil.parsed(["all", *words, "--limit", "9"])
+    wanted.kind = "knee"
+    found = multicoil.stages(wanted)
     assert {"store", "unet", "varnet", "reconstructions", "policies-8x"} <= set(found)
     for stage in found.values():
         for command in stage.commands:
@@ -32,6 +34,38 @@ def test_every_command_of_every_stage_parses(multicoil: ModuleType) -> None:
     assert "reconstructor.n_cascades=4" in found["varnet"].commands[0]
     assert "training.n_random=8" in found["policy-4x"].commands[0]
     assert "training.n_random=4" not in found["policy-4x"].commands[0]
+
+
+def stages_of(module: ModuleType, kind: str) -> dict[str, list[list[str]]]:
+    wanted = module.parsed(["all", "--source", "a.nii.gz", "b.nii.gz"])
+    wanted.kind = kind
+    return {name: stage.commands for name, stage in module.stages(wanted).items()}
+
+
+def test_every_command_of_every_stage_parses_for_each_kind(multicoil: ModuleType) -> None:
+    for kind in ("heads", "knee"):
+        made = stages_of(multicoil, kind)["store"][0]
+        assert ("a.nii.gz" in made) == (kind == "heads")
+        check_parses(shlex.join(["kscout", *made]))
+
+
+def test_a_kind_that_fails_keeps_no_other_from_its_stages(
+    multicoil: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_stores = []
+
+    def run(name: str, stage: object, record: Path, *, until: float) -> None:
+        n_stores.append(multicoil.ONE_STORE.locked() and name.endswith("store"))
+        if name == "knee unet":
+            raise SystemExit("knee unet: ended")
+        record.write_text("{}")
+
+    monkeypatch.setattr(multicoil, "run", run)
+    with pytest.raises(SystemExit, match="knee unet: ended"):
+        multicoil.main(["all", "--kind", "knee", "heads", "--records", str(tmp_path)])
+    found = [path.name.split("-", 2)[2] for path in tmp_path.glob("heads8-*.json")]
+    assert sorted(found) == sorted(f"{name}.json" for name in stages_of(multicoil, "heads"))
+    assert len(list(tmp_path.glob("knee8-*.json"))) == 2 and sum(n_stores) == 2
 
 
 def test_the_page_has_the_numbers_of_the_record_of_the_brain() -> None:
@@ -77,7 +111,12 @@ def test_tables_have_a_column_per_acceleration(multicoil: ModuleType, tmp_path: 
     for x in ("4x", "8x"):
         final = {"ssim": {"mean": 0.75, "interval": None}}
         own = [{"policy": f"dense-{x}", "is_oracle": False, "final": final}]
-        found = {"results": {"policies": [*own, {**own[0], "policy": "oracle", "is_oracle": True}]}}
+        oracle = {**own[0], "policy": "oracle", "is_oracle": True}
+        found = {"policies": [*own, oracle], "reference": "fixed"}
+        paired = {"difference": 0.002, "interval": [-0.001, 0.004]}
+        found["comparisons"] = [{"policy": f"dense-{x}", **paired}]
+        found["headroom"] = {"oracle_minus_na_oracle": paired, "na_oracle_minus_fixed": None}
+        found = {"results": found}
         (tmp_path / f"knee8-seed0-policies-{x}.json").write_text(json.dumps(found))
     cell = ".9000 (.8000 to .9500)"
     assert multicoil.image_table(tmp_path).splitlines() == [
@@ -86,7 +125,16 @@ def test_tables_have_a_column_per_acceleration(multicoil: ModuleType, tmp_path: 
         f"| knee8 | sense | {cell} | {cell} |",
     ]
     lines = multicoil.policy_table(tmp_path).splitlines()
-    assert lines[2:] == [f"| knee8 | {name} | .7500 | .7500 |" for name in ("dense", "oracle *")]
+    assert (
+        lines[0] == "| store | policy | SSIM, 4x | minus fixed, 4x | SSIM, 8x | minus fixed, 8x |"
+    )
+    gain = "+.0020 (-.0010 to +.0040)"
+    assert lines[2:5] == [
+        f"| knee8 | dense | .7500 | {gain} | .7500 | {gain} |",
+        "| knee8 | oracle * | .7500 | | .7500 | |",
+        "",
+    ]
+    assert lines[-1] == f"| knee8 | oracle minus NA oracle | {gain} | {gain} |"
 
 
 def test_a_stage_that_runs_out_of_time_leaves_no_record(

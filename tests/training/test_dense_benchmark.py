@@ -1,5 +1,6 @@
 """`benchmarks/dense.py`: every arm is a training that exists, and a record is made once."""
 
+import argparse
 import importlib
 import json
 import sys
@@ -90,6 +91,11 @@ def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
     assert [leave_one_out.name_of(order[-1]) for order in found] == list("abcd")
     assert [leave_one_out.name_of(order[-2]) for order in found] == list("dabc")
     assert all(set(order) == set(heads) for order in found)
+    cut, array = Path("cut/a.nii.gz"), Path("else/x.npy")
+    for own, taken in (([], heads[0]), ([cut], cut)):
+        wanted = argparse.Namespace(cut=own, plain=[array])
+        expected = [(taken, "cut"), (heads[0], "resampled"), (array, "cut")]
+        assert leave_one_out.plain_imports(wanted, heads[0]) == expected
 
 
 def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Path) -> None:
