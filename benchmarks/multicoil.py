@@ -7,10 +7,11 @@ the same commands is not run again. Records are JSON files in `--records`, one p
     python benchmarks/multicoil.py all --kind knee heads --source heads/*.nii.gz --minutes 9
 
 Kinds are done side by side: while one starts a process, reads or compiles, the other has the GPU.
-`--minutes` are for all that is named: what is left over is done by the same command again. Sizes are
-for one H200, as counted, not measured: `varnet` at 128x128 with 8 coils takes 6 GFLOP for an image and
-18 for its gradients, some 500 slices a second in training and 8,000 images a second frozen, so that
-both kinds take 12 minutes, two thirds of that for policies and oracles.
+`--minutes` are for all that is named: what is left over is done by the same command again.
+
+Sizes are for one H200, as counted, not measured: `varnet` at 128x128 with 8 coils takes 6 GFLOP for
+an image and 18 for its gradients, some 500 slices a second in training and 8,000 images a second
+frozen, so that both kinds take 12 minutes, two thirds of that for policies and oracles.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`benchmarks/small_heads.py`: heads that travel keep their shape, place and size in millimeters."""
+"""`benchmarks/small_heads.py`: small heads keep shape, place and millimeters."""
 
 import importlib
 import json
