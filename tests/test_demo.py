@@ -98,6 +98,7 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     front = text[text.index('class="summary"') : text.index("<nav")]
     assert front.count("<p") == 1 and "no training saw" in front and "fixed order" in front
     assert "knee-base-greedy" in front and "trained elsewhere" in front
+    assert "smallest sizes" in text[: text.index('class="summary"')], "no number here is a result"
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     assert titles[:5] == [
         "One acquisition, step by step",
@@ -111,7 +112,7 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     here = text[text.index(">Trained here<", first) : text.index("Two worlds", first)]
     assert re.findall(r'id="figure-([^"]+)"', opening) == ["lead"]
     assert "<table" not in opening and "trained elsewhere" in opening
-    for part, learned in ((opening, "greedy, trained elsewhere"), (here, LEARNED)):
+    for part, learned in ((opening, "greedy of the zoo"), (here, LEARNED)):
         assert part.count('class="player"') == 1
         player = part[part.index('class="player"') : part.index('class="cards"')]
         for name in (learned, "fixed", "oracle"):
@@ -132,7 +133,7 @@ def test_the_player_shows_what_policies_scored_and_what_the_oracle_scored_earlie
     # The stored scores may come from another machine.
     assert played["oracle"].ssim == pytest.approx(stored.ssim["oracle"][place], abs=1e-3)
     table = {one.policy: one.metric("ssim")[place] for one in run.scores}
-    for name, title in (("greedy", "greedy, trained elsewhere"), ("fixed", "fixed")):
+    for name, title in (("greedy", "greedy of the zoo"), ("fixed", "fixed")):
         assert played[title].ssim == pytest.approx(table[name], abs=1e-5)
 
 

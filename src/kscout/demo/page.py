@@ -72,7 +72,8 @@ def write_demo_page(
         _how(settings, folder),
     )
     told = (tell_lead(settings, folder),)
-    front = replace(report.front, subtitle=say("subtitle"), summary=told)
+    subtitle = say("subtitle_quick" if settings.is_quick else "subtitle")
+    front = replace(report.front, subtitle=subtitle, summary=told)
     others = [
         folder.headroom,
         folder.lead,

@@ -186,6 +186,8 @@ class DemoSettings:
     seed: int = 0
     paper_size: PaperSize = field(default_factory=PaperSize)
     """What the zoo's policies run on; no seed changes it."""
+    is_quick: bool = False
+    """Whether sizes are so small that nothing is shown but that every part runs."""
 
     @classmethod
     def quick(cls) -> "DemoSettings":
@@ -199,6 +201,7 @@ class DemoSettings:
             n_updates=8,
             n_fixed_slices=2,
             n_oracle_slices=3,
+            is_quick=True,
             paper_size=PaperSize(
                 n_volumes=2, n_slices=2, limit=2, n_unseen=3, acquisitions=QUICK_ACQUISITIONS
             ),

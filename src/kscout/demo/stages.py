@@ -254,7 +254,7 @@ def _played(
         columns: what policies acquired of it.
         oracle: what the oracle did, nothing where that is not known.
     """
-    told = f"{one.told}, trained elsewhere"
+    told = f"{one.told} of the zoo"
     named = {told if name == one.told else name: steps for name, steps in columns.items()}
     if oracle:
         named |= {name: [[], *([column] for column in oracle)] for name in ORACLES}
