@@ -17,7 +17,7 @@ from small_campaign import FAKE, PATIENCE_S, PlanOf, fake_processes, products, s
 from kscout.campaign import slurm, workers
 from kscout.campaign.execute import RunOptions, run_campaign
 from kscout.campaign.plan import Plan
-from kscout.campaign.slurm import SlurmJobs, slurm_settings
+from kscout.campaign.slurm import SlurmJobs, cluster_class, slurm_settings
 from kscout.campaign.state import read_status
 from kscout.campaign.workers import WorkerOptions, open_pool
 from kscout.errors import ConfigError, RunError
@@ -141,14 +141,17 @@ def test_each_worker_sees_its_own_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sorted(seen.values()) == ["2", "5"]
 
 
-def test_slurm_options_become_directives() -> None:
+def test_slurm_options_become_directives(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"partition": "gpu", "cores": "6", "gpus": "1", "qos": "long", "memory": "8GB"}
     settings = slurm_settings(options)
     assert (settings["queue"], settings["job_cpu"], settings["cores"]) == ("gpu", 6, 1)
     assert settings["job_extra_directives"] == ["--qos=long", "--gres=gpu:1"]
-    from dask_jobqueue.slurm import SLURMJob
-
-    script = SLURMJob(scheduler="tcp://127.0.0.1:1", name="one", **settings).job_script()
+    for name in [name for name in sys.modules if name.startswith("dask_jobqueue")]:
+        monkeypatch.delitem(sys.modules, name)
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    job = cluster_class().job_cls
+    assert signal.getsignal(signal.SIGINT) is on_interrupt
+    script = job(scheduler="tcp://127.0.0.1:1", name="one", **settings).job_script()
     for line in ("-p gpu", "--cpus-per-task=6", "--mem=8G", "--gres=gpu:1", "--qos=long"):
         assert f"#SBATCH {line}" in script
     assert "--nthreads 1" in script

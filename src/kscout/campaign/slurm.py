@@ -1,5 +1,6 @@
 """Workers as SLURM jobs: as many as there are runs to do, and new ones for those that die."""
 
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -56,23 +57,31 @@ class SlurmJobs:
         )
 
 
+def cluster_class() -> Any:  # noqa: ANN401 - dask's
+    """Return the class of clusters on SLURM."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        from dask_jobqueue import SLURMCluster
+    except ImportError as error:
+        raise ConfigError(
+            "--slurm needs dask-jobqueue, which is not here; pip install 'kscout[cluster]'"
+        ) from error
+    # To import it is enough for Ctrl-C to end the process as if all were done.
+    signal.signal(signal.SIGINT, on_interrupt)
+    return SLURMCluster
+
+
 @contextmanager
 def slurm_jobs(
     options: Mapping[str, str], *, n_most: int, logs: Path
 ) -> Iterator[tuple[SlurmJobs, int]]:
     """Open a cluster of SLURM jobs; yield it with the cores of each job."""
-    try:
-        from dask_jobqueue import SLURMCluster
-        from distributed import Client
-    except ImportError as error:
-        raise ConfigError(
-            "--slurm needs dask-jobqueue, which is not here; pip install 'kscout[cluster]'"
-        ) from error
+    kind, settings = cluster_class(), slurm_settings(options)
+    from distributed import Client
 
-    settings = slurm_settings(options)
     logs.mkdir(parents=True, exist_ok=True)
     try:
-        cluster = SLURMCluster(**settings, log_directory=str(logs), python=sys.executable)
+        cluster = kind(**settings, log_directory=str(logs), python=sys.executable)
     except (ValueError, OSError, RuntimeError) as error:
         raise RunError(f"cannot set up SLURM jobs: {error}") from error
     with cluster, Client(cluster, set_as_default=False) as client:
