@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fuzz.forks import in_child, load_modules, run_task
-from website.tutorials import PAGES, cells_of, notebook_of, recorded, run, with_markers
+from website.tutorials import PAGES, cells_of, notebook_of, recorded, run, with_markers, write
 from website.tutorials import with_outputs as shown_on_the_site
 
 NAVIGATION = Path(__file__).parents[1] / "mkdocs.yml"
@@ -94,6 +94,20 @@ def test_the_site_shows_what_was_recorded(page: Path) -> None:
     shown = shown_on_the_site(text, page)
     assert "<!-- output " not in shown
     assert shown.count('class="output"') == sum(len(cell.outputs) for cell in cells)
+
+
+def test_a_notebook_written_anew_keeps_what_each_cell_showed(tmp_path: Path) -> None:
+    (page,) = (page for page in PAGES if page.stem == "5-the-paper")
+    cells = cells_of(recorded(page))
+    asked = [cell for cell in cells if "campaign status" in cell.source]
+    assert len(asked) == 2
+    before, after = (cell.outputs[0].text for cell in asked)
+    assert "0 of 4 done" in before and "4 of 4 done" in after
+    copied = tmp_path / page.name
+    for suffix in (".md", ".ipynb"):
+        copied.with_suffix(suffix).write_bytes(page.with_suffix(suffix).read_bytes())
+    write(copied, is_run=False)
+    assert [cell.outputs for cell in cells_of(recorded(copied))] == [x.outputs for x in cells]
 
 
 def test_notebooks_are_small_and_name_no_machine() -> None:

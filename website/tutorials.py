@@ -140,11 +140,14 @@ def write(page: Path, *, is_run: bool) -> None:
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             run(notebook, {"__name__": "__main__"})
     elif page.with_suffix(".ipynb").exists():
-        before = {cell.source: cell for cell in cells_of(recorded(page))}
+        # A command may stand on a page twice, and show something else the second time.
+        before: dict[str, list[NotebookNode]] = {}
+        for cell in cells_of(recorded(page)):
+            before.setdefault(cell.source, []).append(cell)
         for cell in cells_of(notebook):
-            if cell.source in before:
-                cell.outputs = before[cell.source].outputs
-                cell.execution_count = before[cell.source].execution_count
+            if found := before.get(cell.source):
+                own = found.pop(0)
+                cell.outputs, cell.execution_count = own.outputs, own.execution_count
     nbformat.write(notebook, page.with_suffix(".ipynb"))
 
 
