@@ -91,7 +91,7 @@ evaluate = command_of(
 def summary_table(summary: Summary) -> Table:
     """Return the final scores, best first, oracles marked and apart."""
     title = (
-        f"{summary.store} {summary.split}: {summary.scored_on}, {summary.n_initial} + "
+        f"{summary.store} {summary.split}: {summary.scored_on}\n{summary.n_initial} + "
         f"{summary.steps} of {summary.n_cols} columns{_pace(summary)}, protocol {summary.protocol}"
     )
     table = Table(
