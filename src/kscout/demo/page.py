@@ -15,7 +15,9 @@ from kscout.demo.paper_size import paper_size_section, tell_scores
 from kscout.demo.seeds import tell_seeds
 from kscout.demo.settings import (
     LEARNED,
+    ORACLES,
     REFERENCE,
+    ZOO_BASELINES,
     ZOO_SIZE,
     ZOO_UNET,
     DemoFolder,
@@ -125,7 +127,10 @@ def tell_claim(what: str, lead: Difference, **values: object) -> str:
 
 def _opening(run: ZooRun) -> Section:
     """Let one slice be acquired step by step, by the policy of the first sentence and others."""
-    one, played = run.acquisition, run.played
+    one, named = run.acquisition, f"{run.acquisition.told} of the zoo"
+    policies = (replace(x, name=named) if x.name == one.told else x for x in run.played.policies)
+    shown = (named, one.reference, ZOO_BASELINES[0], *ORACLES)
+    played = replace(run.played, policies=tuple(policies), shown=shown)
     has_oracle = any(policy.is_oracle for policy in played.policies)
     told = {"learned": one.told, "policy": one.policies[one.told], "reference": one.reference}
     text = say("played", unet=ZOO_UNET, **told) + (say("played_oracle") if has_oracle else "")

@@ -20,7 +20,6 @@ from kscout.demo.oracles import read_stored
 from kscout.demo.settings import (
     ORACLES,
     SHOWN_BASELINE,
-    ZOO_BASELINES,
     ZOO_SIZE,
     ZOO_UNET,
     DemoFolder,
@@ -33,10 +32,9 @@ from kscout.evaluation.progress import Step
 from kscout.evaluation.records.acquisitions import Acquisition
 from kscout.evaluation.records.examples import Example
 from kscout.evaluation.records.results import RESULTS, Scores, read_scores
-from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.running.fixed_orders import ORDERS
 from kscout.evaluation.running.recording import Columns, columns_of, replayed
-from kscout.evaluation.running.trajectories import AcquisitionPlan, reconstruction_examples
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.evaluation.summaries.summary import SUMMARY, Difference, Summary, read_summary
 from kscout.files import checksum, read_record, write_json
@@ -212,55 +210,46 @@ def run_zoo(
     compared = replace(setting, reference=one.reference)
     summary = evaluated(one.wanted, store, ZOO_UNET, compared, out, _shipped(one), tell)
     evaluated([SHOWN_BASELINE], store, "zero-filled", setting, plain, {})
-    place = typical_slice(out, one.told, one.reference)
-    slices = store.split("test").sample(settings.limit)
-    own = slices.subset(torch.tensor([place]))
-    sizes = Sizes(own.n_cols, own.n_cols, one.n_initial, one.horizon)
-    shown = [name for name in one.wanted if name == SHOWN_BASELINE or "=" in name]
-    contenders = [contender for name in shown for contender in resolve(name, sizes)]
-    pictures = [
-        example
-        for name, chosen in (("zero-filled", contenders[:1]), (ZOO_UNET, contenders))
-        for example in reconstruction_examples(chosen, own, reconstruction.load(name), setting.plan)
-    ]
     scores, stored = read_scores(out), read_stored(one.name)
-    is_same = stored is not None and stored.check(store.fingerprint, scores[0])[0]
-    return ZooRun(
-        *(one, store.fingerprint, summary, scores, read_scores(plain)[0], pictures),
-        played=_played(
-            *(one, slices, place, setting.plan),
-            columns=columns_of(out, summary.ranked, scores, [place])[0],
-            oracle=stored.columns[place] if stored is not None and is_same else (),
-        ),
-    )
+    place = typical_slice(out, one.told, one.reference)
+    (columns,) = columns_of(out, summary.ranked, scores, [place])
+    own = (store.split("test").sample(settings.limit), place, setting.plan)
+    if stored is not None and stored.check(store.fingerprint, scores[0])[0]:
+        columns |= {name: [[], *([x] for x in stored.columns[place])] for name in ORACLES}
+    played = _played(ZOO_UNET, *own, columns)
+    simple = _played("zero-filled", *own, {SHOWN_BASELINE: columns[SHOWN_BASELINE]})
+    where = (scores[0].volumes[place], scores[0].slices[place])
+    pictures = [_picture(simple, SHOWN_BASELINE, *where)]
+    pictures += [_picture(played, name, *where) for name in (SHOWN_BASELINE, *one.policies)]
+    found = (summary, scores, read_scores(plain)[0], pictures, played)
+    return ZooRun(one, store.fingerprint, *found)
 
 
 def _played(
-    one: ZooAcquisition,
-    slices: SliceSet,
-    place: int,
-    plan: AcquisitionPlan,
-    *,
-    columns: Columns,
-    oracle: Sequence[int],
+    name: str, slices: SliceSet, place: int, plan: AcquisitionPlan, columns: Columns
 ) -> Acquisition:
-    """Measure a slice again as the zoo's policies acquired it here, and as the oracle did before.
+    """Measure a slice again as policies acquired it, the oracle perhaps earlier and elsewhere.
 
     Args:
-        one: the acquisition.
+        name: of the reconstruction.
         slices: among which the slice is.
         place: its place there.
         plan: start and protocol.
         columns: what policies acquired of it.
-        oracle: what the oracle did, nothing where that is not known.
     """
-    told = f"{one.told} of the zoo"
-    named = {told if name == one.told else name: steps for name, steps in columns.items()}
-    if oracle:
-        named |= {name: [[], *([column] for column in oracle)] for name in ORACLES}
-    unet = reconstruction.load(ZOO_UNET)
-    found = replayed(slices, place, unet, plan, named, oracles=ORACLES)
-    return replace(found, shown=(told, one.reference, ZOO_BASELINES[0], *ORACLES))
+    _, n_rows, n_cols = slices.shape
+    sizes = {"n_rows": n_rows, "n_cols": n_cols}
+    frozen = reconstruction.load(name).frozen(precision="auto", device="cpu", **sizes)
+    return replayed(slices, place, frozen, plan, columns, oracles=ORACLES)
+
+
+def _picture(found: Acquisition, name: str, volume: str, number: int) -> Example:
+    """Return the end of one policy's acquisition."""
+    (own,) = (policy for policy in found.policies if policy.name == name)
+    mask = np.zeros(found.target.shape[-1], dtype=bool)
+    mask[[*found.start_columns, *own.columns]] = True
+    ssim = float(own.ssim[-1])
+    return Example(name, 0, volume, number, mask, own.images[-1], found.target, ssim)
 
 
 @contextmanager
