@@ -5,6 +5,7 @@ import inspect
 import io
 import pydoc
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,8 @@ import kscout
 from kscout.data import KINDS, StoreWriter
 from kscout.figures.notebook import training_html
 from kscout.figures.style import COLORS
+from kscout.names import POLICIES
+from kscout.zoo import ZOO
 from synthetic_results import make_summary
 from website.tutorials import PAGES, cells_of, recorded
 
@@ -83,16 +86,25 @@ def test_help_and_dir_show_the_public_names() -> None:
             assert re.search(rf"^    {name}\b", shown, flags=re.MULTILINE), name
 
 
-def test_the_example_of_the_help_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is drawn or trained here: what it calls is told what it would be told."""
-    code = "\n".join(re.findall(r"^(?: {4}(.*))?$", kscout.__doc__, flags=re.MULTILINE))
+def examples() -> Iterator[str]:
+    """Yield the code that the help and README.md show."""
+    yield "\n".join(re.findall(r"^(?: {4}(.*))?$", kscout.__doc__ or "", flags=re.MULTILINE))
+    text = (PAGES[0].parents[2] / "README.md").read_text(encoding="utf-8")
+    yield from re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("code", [*examples()], ids=["help", "readme"])
+def test_the_first_examples_are_whole(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is drawn or trained here: what they call is told what it would be told."""
     called: dict[str, tuple[object, ...]] = {}
-    names = ("make_store", "train_policy", "evaluate")
+    names = [name for name in ("make_store", "train_policy", "evaluate") if name in code]
     real = {name: getattr(kscout, name) for name in names}
     for name in names:
         monkeypatch.setattr(kscout, name, lambda *given, own=name: called.update({own: given}))
     exec(code, {})
-    assert list(called) == list(names)
+    assert list(called) == names
     for name, given in called.items():
         inspect.signature(real[name]).bind(*given)
-    assert called["train_policy"][-1] in called["evaluate"][0]
+    trained = called.get("train_policy", [None])[-1]
+    for policy in called["evaluate"][0]:
+        assert policy in POLICIES or policy in ZOO or policy == trained
