@@ -5,15 +5,20 @@
     python benchmarks/tables.py                                # the table of docs/serve.md
 
 A client sends a column, waits for the answer, and sends the next one at once; a decision takes from
-sending to having read the answer. Columns go over MRD streams (`mrd`), a WebSocket (`websocket`,
-which needs kscout[serve]), or by a call in one process (`core`). The policy is a `column` network
-of 128 x 128, untrained: what it chooses takes as long as what a trained one does. Every answer is
-checked: a column that is asked for twice, or a count that is not that of what was sent, is lost.
+sending to having read the answer. Columns go by a call in one process (`core`), over MRD streams
+(`mrd`), or a WebSocket (`websocket`, left out where kscout[serve] is not installed). The policy is
+a `column` network of 128 x 128, untrained: what it chooses takes as long as what a trained one
+does. Every number of sessions asks for `--seconds`; then 10,000 decisions by a fixed order, which
+take hardly any time, are asked for by as many sessions as possible. Every answer is checked: a
+column that is asked for twice, or a count that is not that of what was sent, is lost. A row is
+printed and written when it is measured; all of them take four minutes on two cores that do nothing
+else.
 """
 
 import argparse
 import asyncio
 import base64
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -21,9 +26,10 @@ import platform
 import tempfile
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,24 +39,22 @@ import torch
 
 from kscout.acquisition import Scan
 from kscout.files import write_json
+from kscout.policies import save
+from kscout.policies.center_out import CenterOut
 from kscout.policies.column import ColumnPolicy
 from kscout.serve.counts import reply
 from kscout.serve.desk import Desk, Limits, advisor_maker
-from kscout.serve.mrd import MrdServer
-from kscout.serve.mrd_messages import (
-    ACQUISITION_HEAD,
-    Id,
-    acquisition_message,
-    close_message,
-    read_message,
-    text_message,
-)
 
 HERE = Path(__file__).parent
 SIZE, N_INITIAL, BUDGET = 128, 16, 117
 """Of a slice: 100 decisions that follow a column; the one after the start is not timed."""
-N_TIMED = BUDGET - N_INITIAL - 1
 LIMITS = Limits(n_sessions=4096, n_values_in_all=2**31)
+WARM_S = {"cpu": 2.0, "cuda": 5.0}
+"""Before a round; on CUDA graphs of several sizes are captured meanwhile."""
+SILENT_S = 120.0
+"""A service that is silent for so long is given up."""
+NEEDED = ("fastapi", "uvicorn", "websockets")
+"""Packages of `websocket`."""
 HEADER = (
     "<ismrmrdHeader><encoding><encodedSpace>"
     f"<matrixSize><x>{SIZE}</x><y>{SIZE}</y><z>1</z></matrixSize></encodedSpace>"
@@ -61,10 +65,6 @@ Ask = Callable[[list[int]], Awaitable[dict[str, Any]]]
 """Sends columns, and returns the answer."""
 
 
-Talk = Callable[[dict[str, Any], int, list[float]], Awaitable[int]]
-"""Acquires slices over one connection, adds the time of every decision; returns what was lost."""
-
-
 def kspace() -> np.ndarray:
     """Return what is measured of every slice."""
     parts = np.random.default_rng(0).normal(size=(2, SIZE, SIZE)).astype(np.float32)
@@ -72,59 +72,87 @@ def kspace() -> np.ndarray:
 
 
 KSPACE = kspace()
-IS_WARMING = ContextVar("IS_WARMING", default=False)
+ENCODED = [base64.b64encode(column.tobytes()).decode() for column in np.ascontiguousarray(KSPACE.T)]
 
 
-async def acquire(ask: Ask, start: list[int], times_s: list[float]) -> int:
-    """Acquire a slice, or a few of its columns to warm up; return how many decisions were lost."""
-    measured, n_lost = list(start), 0
-    answer = await ask(start)
-    while not answer["done"]:
-        if IS_WARMING.get() and len(measured) >= N_INITIAL + 5:
-            return 0
+@dataclass
+class Tally:
+    """What the clients of a round found, and when they are to end."""
+
+    most_s: float = float("inf")
+    most: int = 10**9
+    """Decisions."""
+    times_s: list[float] = field(default_factory=list)
+    n_lost: int = 0
+    begin: float = field(default_factory=time.perf_counter)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.times_s) >= self.most or time.perf_counter() - self.begin > self.most_s
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is written down."""
+        took_s = time.perf_counter() - self.begin
+        p50, p99 = (round(1e3 * float(np.percentile(self.times_s, q)), 2) for q in (50, 99))
+        n = len(self.times_s)
+        told = {"n_decisions": n, "p50_ms": p50, "p99_ms": p99, "per_s": round(n / took_s, 1)}
+        return {**told, "lost": self.n_lost}
+
+
+Talk = Callable[[dict[str, Any], Tally], Awaitable[None]]
+"""Acquires slices over one connection until a tally is over."""
+
+
+async def acquire(ask: Ask, start: list[int], tally: Tally) -> None:
+    """Acquire a slice, or as much of it as there is time for."""
+    measured, answer = list(start), await ask(start)
+    while not answer["done"] and not tally.is_over:
         column = answer["next_column"]
-        n_lost += column in measured or answer["n_measured"] != len(measured)
+        tally.n_lost += column in measured or answer["n_measured"] != len(measured)
         begin = time.perf_counter()
         answer = await ask([column])
         if not answer["done"]:
-            times_s.append(time.perf_counter() - begin)
+            tally.times_s.append(time.perf_counter() - begin)
         measured.append(column)
-    return n_lost + (len(measured) != BUDGET)
+    tally.n_lost += answer["done"] and len(measured) != BUDGET
 
 
-async def over_mrd(address: dict[str, Any], n_slices: int, times_s: list[float]) -> int:
+async def over_mrd(address: dict[str, Any], tally: Tally) -> None:
     """Acquire slices over one MRD stream."""
+    from kscout.serve import mrd_messages as mrd
+
     reader, writer = await asyncio.open_connection("127.0.0.1", address["mrd_port"])
 
     async def text() -> dict[str, Any]:
-        while (message := await read_message(reader.readexactly, 2**25)).id is not Id.TEXT:
+        while (message := await mrd.read_message(reader.readexactly, 2**25)).id is not mrd.Id.TEXT:
             pass
         return json.loads(message.text)
 
-    config = {"budget": BUDGET, "n_initial": N_INITIAL}
-    writer.write(text_message(Id.CONFIG_TEXT, json.dumps(config)) + text_message(Id.HEADER, HEADER))
-    start, n_lost = (await text())["columns"], 0
-    for number in range(n_slices):
+    config = json.dumps({"budget": BUDGET, "n_initial": N_INITIAL})
+    writer.write(mrd.text_message(mrd.Id.CONFIG_TEXT, config))
+    writer.write(mrd.text_message(mrd.Id.HEADER, HEADER))
+    start, number = (await text())["columns"], -1
+    while not tally.is_over:
+        number += 1
 
         async def ask(columns: list[int], number: int = number) -> dict[str, Any]:
             for column in columns:
-                head = np.zeros((), dtype=ACQUISITION_HEAD)
+                head = np.zeros((), dtype=mrd.ACQUISITION_HEAD)
                 head["idx"]["kspace_encode_step_1"], head["idx"]["slice"] = column, number
-                writer.write(acquisition_message(head, KSPACE[None, :, column]))
+                writer.write(mrd.acquisition_message(head, KSPACE[None, :, column]))
             return await text()
 
-        n_lost += await acquire(ask, start, times_s)
-    writer.write(close_message())
+        await acquire(ask, start, tally)
+    writer.write(mrd.close_message())
     writer.close()
-    return n_lost
 
 
-async def over_websocket(address: dict[str, Any], n_slices: int, times_s: list[float]) -> int:
+async def over_websocket(address: dict[str, Any], tally: Tally) -> None:
     """Acquire slices over one WebSocket each."""
     from websockets.asyncio.client import ClientConnection, connect
 
-    n_lost, asked = 0, {"n_rows": SIZE, "n_cols": SIZE, "budget": BUDGET, "n_initial": N_INITIAL}
-    for _ in range(n_slices):
+    asked = {"n_rows": SIZE, "n_cols": SIZE, "budget": BUDGET, "n_initial": N_INITIAL}
+    while not tally.is_over:
         request = urllib.request.Request(f"{address['http']}/sessions", json.dumps(asked).encode())
         request.add_header("content-type", "application/json")
         opened = await asyncio.to_thread(lambda r=request: json.load(urllib.request.urlopen(r)))
@@ -132,16 +160,11 @@ async def over_websocket(address: dict[str, Any], n_slices: int, times_s: list[f
         async with connect(f"{place}/sessions/{opened['id']}/stream", proxy=None) as socket:
 
             async def ask(columns: list[int], socket: ClientConnection = socket) -> dict[str, Any]:
-                raw = {column: np.ascontiguousarray(KSPACE[:, column]) for column in columns}
-                sent = [
-                    {"column": column, "data": base64.b64encode(values.tobytes()).decode()}
-                    for column, values in raw.items()
-                ]
+                sent = [{"column": column, "data": ENCODED[column]} for column in columns]
                 await socket.send(json.dumps(sent))
                 return json.loads(await socket.recv())
 
-            n_lost += await acquire(ask, opened["columns"], times_s)
-    return n_lost
+            await acquire(ask, opened["columns"], tally)
 
 
 def in_process(desk: Desk) -> Talk:
@@ -154,18 +177,17 @@ def in_process(desk: Desk) -> Talk:
             place.session.measure(columns, KSPACE.T[columns][:, None])
             return reply(place.session, desk.counts)
 
-    async def over_core(_: dict[str, Any], n_slices: int, times_s: list[float]) -> int:
-        n_lost, loop = 0, asyncio.get_running_loop()
-        for _ in range(n_slices):
+    async def over_core(_: dict[str, Any], tally: Tally) -> None:
+        loop = asyncio.get_running_loop()
+        while not tally.is_over:
             scan = Scan(n_rows=SIZE, n_cols=SIZE, budget=BUDGET, initial=N_INITIAL)
             name = desk.open(scan)
 
             async def ask(columns: list[int], name: str = name) -> dict[str, Any]:
                 return await loop.run_in_executor(pool, step, name, columns)
 
-            n_lost += await acquire(ask, list(scan.start), times_s)
+            await acquire(ask, list(scan.start), tally)
             desk.close(name)
-        return n_lost
 
     return over_core
 
@@ -193,6 +215,8 @@ def serve_in_child(
         return
     import socket
 
+    from kscout.serve.mrd import MrdServer
+
     async def live() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
             async with MrdServer(desk_of(reconstructor, weights, device), listening):
@@ -202,58 +226,63 @@ def serve_in_child(
     asyncio.run(live())
 
 
-async def measured(
-    talk: Talk, address: dict[str, Any], n_sessions: int, n_slices: int, *, warms: bool = False
-) -> tuple[np.ndarray, int, float]:
-    """Let clients acquire slices at once; return the time of every decision, and what was lost."""
-    IS_WARMING.set(warms)
-    times_s: list[list[float]] = [[] for _ in range(n_sessions)]
-    begin = time.perf_counter()
-    lost = await asyncio.gather(*(talk(address, n_slices, own) for own in times_s))
-    took_s = time.perf_counter() - begin
-    return np.concatenate(times_s), sum(lost), took_s
-
-
-def figures(times_s: np.ndarray, n_lost: int, took_s: float) -> dict[str, Any]:
-    """Return what is written down of one round."""
-    p50, p99 = (round(1e3 * float(np.percentile(times_s, q)), 2) for q in (50, 99))
-    per_s = round(len(times_s) / took_s, 1)
-    return {
-        "n_decisions": len(times_s),
-        "p50_ms": p50,
-        "p99_ms": p99,
-        "per_s": per_s,
-        "lost": n_lost,
-    }
-
-
-def rounds(over: str, reconstructor: str, wanted: argparse.Namespace, weights: Path) -> list[Any]:
-    """Measure all numbers of sessions over one way, with one reconstruction."""
-    child, address = None, {}
+@contextmanager
+def service(
+    over: str, reconstructor: str, weights: Path, device: str
+) -> Iterator[tuple[Talk, dict[str, Any]]]:
+    """Serve in this process or in a child; give what talks to it, and its address."""
     if over == "core":
-        talk = in_process(desk_of(reconstructor, weights, wanted.device))
-    else:
-        talk = {"mrd": over_mrd, "websocket": over_websocket}[over]
-        here, there = multiprocessing.Pipe()
-        given = (over, reconstructor, weights, wanted.device, there)
-        child = multiprocessing.get_context("spawn").Process(target=serve_in_child, args=given)
-        child.start()
-        address = here.recv()
+        desk = desk_of(reconstructor, weights, device)
+        yield in_process(desk), {}
+        desk.shut()
+        return
+    here, there = multiprocessing.Pipe()
+    given = (over, reconstructor, weights, device, there)
+    child = multiprocessing.get_context("spawn").Process(target=serve_in_child, args=given)
+    child.start()
+    there.close()
     try:
-        found = []
-        for n_sessions in wanted.sessions:
-            n_slices = max(1, round(wanted.decisions / n_sessions / N_TIMED))
-            asyncio.run(measured(talk, address, n_sessions, 1, warms=True))
-            row = figures(*asyncio.run(measured(talk, address, n_sessions, n_slices)))
-            found.append(
-                {"over": over, "reconstruction": reconstructor, "n_sessions": n_sessions} | row
-            )
-            print(json.dumps(found[-1]), flush=True)
-        return found
+        if not here.poll(SILENT_S):
+            raise SystemExit(f"the service over {over} did not start within {SILENT_S:g} s")
+        try:
+            address = here.recv()
+        except EOFError:
+            raise SystemExit(f"the service over {over} did not start; see above") from None
+        yield {"mrd": over_mrd, "websocket": over_websocket}[over], address
     finally:
-        if child is not None:
-            child.terminate()
-            child.join()
+        child.terminate()
+        child.join()
+
+
+async def measured(talk: Talk, address: dict[str, Any], n_sessions: int, tally: Tally) -> Tally:
+    """Let clients acquire slices at once, each over a connection of its own."""
+    limit_s = None if tally.most_s == float("inf") else tally.most_s + SILENT_S
+    async with asyncio.timeout(limit_s):
+        await asyncio.gather(*(talk(address, tally) for _ in range(n_sessions)))
+    return tally
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is asked, and how."""
+
+    over: str
+    reconstruction: str
+    policy: str
+
+
+def rounds(served: Served, wanted: argparse.Namespace, weights: Path) -> Iterator[dict[str, Any]]:
+    """Measure all numbers of sessions; of a fixed order the largest one until all are counted."""
+    is_fixed = served.policy == "center-out"
+    given = (served.over, served.reconstruction, weights, wanted.device)
+    with service(*given) as (talk, address):
+        for n_sessions in [max(wanted.sessions)] if is_fixed else wanted.sessions:
+            most = -(-wanted.decisions // len(wanted.over))
+            warm_s = min(wanted.seconds, WARM_S[wanted.device])
+            asyncio.run(measured(talk, address, n_sessions, Tally(warm_s)))
+            tally = Tally(most=most) if is_fixed else Tally(wanted.seconds)
+            asyncio.run(measured(talk, address, n_sessions, tally))
+            yield {**asdict(served), "n_sessions": n_sessions, **tally.figures()}
 
 
 def machine(device: str) -> str:
@@ -265,47 +294,64 @@ def machine(device: str) -> str:
 
 
 def table(folder: Path = HERE) -> str:
-    """Return the table of docs/serve.md, from all records that are there."""
+    """Return the table of docs/serve.md, from all records that are there, and what was lost."""
     from tables import markdown
 
-    lines = []
+    lines, sentences = [], []
     for path in sorted(folder.glob("load_*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         for row in record["rows"]:
             numbers = [f"{row[name]:,}" for name in ("n_sessions", "n_decisions", "lost")]
             times = [f"{row[name]:.1f}" for name in ("p50_ms", "p99_ms")]
-            first = [record["machine"], f"`{row['over']}`", f"`{row['reconstruction']}`"]
-            lines.append([*first, numbers[0], *times, f"{row['per_s']:.0f}", *numbers[1:]])
-    head = ["machine", "over", "reconstruction", "sessions", "p50, ms", "p99, ms"]
+            first = [f"`{row[name]}`" for name in ("over", "reconstruction", "policy")]
+            per_s = f"{row['per_s']:.0f}"
+            lines.append([record["machine"], *first, numbers[0], *times, per_s, *numbers[1:]])
+        n, n_lost = (sum(row[name] for row in record["rows"]) for name in ("n_decisions", "lost"))
+        sentences.append(f"{record['machine']}: {n:,} decisions in all, {n_lost:,} lost.")
+    head = ["machine", "over", "reconstruction", "policy", "sessions", "p50, ms", "p99, ms"]
     head += ["decisions per second", "decisions", "lost"]
-    return markdown(head, lines) if lines else "Not recorded yet.\n"
+    return (
+        markdown(head, lines) + "\n" + "\n".join(sentences) + "\n"
+        if lines
+        else "Not recorded yet.\n"
+    )
 
 
 def main() -> None:
     """Measure, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--over", nargs="+", default=["mrd", "websocket"])
+    parser.add_argument("--over", nargs="+", default=["core", "mrd", "websocket"])
     parser.add_argument("--reconstructor", nargs="+", default=["zero-filled", "knee-unet"])
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 100])
-    parser.add_argument("--decisions", type=int, default=10_000, help="per number of sessions")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=8.0, help="per number of sessions")
+    parser.add_argument(
+        "--decisions", type=int, default=10_000, help="by a fixed order; 0 for none"
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--record", type=Path, default=HERE / "load_cpu.json")
     wanted = parser.parse_args()
-    from kscout.policies import save
-
-    torch.manual_seed(0)
-    policy = ColumnPolicy(n_cols=SIZE, n_initial=N_INITIAL, horizon=BUDGET - N_INITIAL)
-    with tempfile.TemporaryDirectory() as folder:
-        weights = Path(folder) / "column.safetensors"
-        save(weights, policy)
-        rows = [
-            row
-            for reconstructor in wanted.reconstructor
-            for over in wanted.over
-            for row in rounds(over, reconstructor, wanted, weights)
-        ]
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing and "websocket" in wanted.over:
+        wanted.over.remove("websocket")
+        print(f"websocket is left out: {', '.join(missing)} not installed", flush=True)
     path = wanted.record if wanted.record.parent != Path() else HERE / wanted.record
-    write_json(path, {"machine": machine(wanted.device), "rows": rows})
+    told = {"machine": machine(wanted.device), "busy_before": round(os.getloadavg()[0], 2)}
+    print(json.dumps(told), flush=True)
+    plan = [Served(over, x, "column") for x in wanted.reconstructor for over in wanted.over]
+    if wanted.decisions:
+        plan += [Served(over, "zero-filled", "center-out") for over in wanted.over]
+    torch.manual_seed(0)
+    sizes = {"n_cols": SIZE, "n_initial": N_INITIAL, "horizon": BUDGET - N_INITIAL}
+    policies = {"column": ColumnPolicy(**sizes), "center-out": CenterOut(n_cols=SIZE)}
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for served in plan:
+            weights = Path(folder) / f"{served.policy}.safetensors"
+            save(weights, policies[served.policy])
+            for row in rounds(served, wanted, weights):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+                write_json(path, {**told, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -35,17 +35,18 @@ def advisor(scan: Scan) -> Advisor:
 
 @pytest.mark.parametrize("over", ["core", "mrd"])
 def test_every_decision_of_every_session_is_timed_once(load: ModuleType, over: str) -> None:
-    desk = Desk(advisor, limits=load.LIMITS)
+    desk, tally = Desk(advisor, limits=load.LIMITS), load.Tally(most=15)
     if over == "core":
-        found = asyncio.run(load.measured(load.in_process(desk), {}, 3, 2))
+        asyncio.run(load.measured(load.in_process(desk), {}, 3, tally))
     else:
         from mrd_client import listening
 
         with listening(desk) as (_, port):
-            found = asyncio.run(load.measured(load.over_mrd, {"mrd_port": port}, 3, 2))
+            asyncio.run(load.measured(load.over_mrd, {"mrd_port": port}, 3, tally))
     desk.shut()
-    row = load.figures(*found)
-    assert (row["n_decisions"], row["lost"]) == (3 * 2 * 3, 0)
+    row, n_per_slice = tally.figures(), 3
+    # Others may have asked when the last one was counted.
+    assert 5 * n_per_slice <= row["n_decisions"] < 5 * n_per_slice + 3 and row["lost"] == 0
     assert 0 < row["p50_ms"] <= row["p99_ms"]
 
 
@@ -63,16 +64,20 @@ def test_a_lost_decision_is_seen(load: ModuleType, fault: str) -> None:
             "done": n_sent >= load.BUDGET,
         }
 
-    start = list(range(56, 56 + load.N_INITIAL))
-    assert asyncio.run(load.acquire(ask, start, [])) == 1
+    tally = load.Tally()
+    asyncio.run(load.acquire(ask, list(range(56, 56 + load.N_INITIAL)), tally))
+    assert tally.n_lost == 1
 
 
 def test_records_of_all_machines_make_one_table(load: ModuleType, tmp_path: Path) -> None:
     assert load.table(tmp_path) == "Not recorded yet.\n"
-    row = {"over": "mrd", "reconstruction": "zero-filled", "n_sessions": 100}
-    row |= load.figures(load.np.array([0.001, 0.002]), 0, 4.0)
+    row = {"over": "mrd", "reconstruction": "zero-filled", "policy": "column", "n_sessions": 100}
+    row |= load.Tally(times_s=[0.001, 0.002], begin=load.time.perf_counter() - 4).figures()
     for name in ("load_a.json", "load_b.json"):
         (tmp_path / name).write_text(json.dumps({"machine": name, "rows": [row]}))
     table = load.table(tmp_path)
-    assert "| load_a.json | `mrd` | `zero-filled` | 100 | 1.5 | 2.0 | 0 | 2 | 0 |" in table
+    assert (
+        "| load_a.json | `mrd` | `zero-filled` | `column` | 100 | 1.5 | 2.0 | 0 | 2 | 0 |" in table
+    )
+    assert "load_a.json: 2 decisions in all, 0 lost." in table
     assert "| load_b.json |" in table
