@@ -116,6 +116,9 @@ def test_dicom_is_a_secondary_capture_that_tells_its_spacing(tmp_path: Path) -> 
     assert first.SeriesInstanceUID == second.SeriesInstanceUID
     assert first.SOPInstanceUID != second.SOPInstanceUID and second.InstanceNumber == 2
     assert str(first.PatientName) == "" and "research only" in first.DerivationDescription
+    image = Store.open(tmp_path / "store").split("test").magnitudes()[0].numpy()
+    shown = first.pixel_array * float(first.RescaleSlope) + float(first.RescaleIntercept)
+    np.testing.assert_allclose(shown, image, atol=image.max() / 2**15)
 
 
 def test_the_same_export_makes_the_same_bytes(tmp_path: Path) -> None:

@@ -3,21 +3,26 @@
 import base64
 import io
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pytest
 import torch
 from asgi_client import Client
+from jaxtyping import Float
 from PIL import Image
+from torch import Tensor
 
 from kscout.acquisition import Advisor, Scan, Session
+from kscout.core import Observation, Policy
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app
-from kscout.serve.desk import Desk, Limits, advisor_maker
+from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
 from kscout.serve.guard import LOOPBACK, Guard
 
 N_ROWS, N_COLS, N_COILS = 12, 16, 2
@@ -206,6 +211,43 @@ def test_a_service_started_again_goes_on_with_its_sessions(tmp_path: Path) -> No
         assert client.get(f"/sessions/{kept}").json() == before
         assert client.get(f"/sessions/{closed}").status == 404
     assert (tmp_path / "notes.npz").exists()
+
+
+@final
+class Slow(Policy):
+    """Scores columns when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        assert self.released.wait(60)
+        return torch.zeros(seen.mask.shape)
+
+
+def test_a_late_policy_is_answered_for_and_what_was_cut_off_goes_on(tmp_path: Path) -> None:
+    """The first service is never told to end: what it kept before is all there is."""
+    policy, usual = Slow(), Usual(deadline_s=0.01, fallback=lambda _: (8, 3, 12))
+    make = advisor_maker(ZeroFilled(), lambda _: policy, device=torch.device("cpu"))
+    desks = [Desk(make, limits=LIMITS, usual=usual, folder=tmp_path) for _ in range(2)]
+    cut = client_of(desks[0])
+    with cut.runner:
+        cut.runner.run(cut._live("startup"))
+        name = opened(cut)
+        answer = cut.post(f"/sessions/{name}/columns", [column_of(c) for c in (7, 8, 9)]).json()
+        assert (answer["next_column"], answer["late"], answer["source"]) == (3, True, "fallback")
+        assert answer["scores"] is None
+        assert 'kscout_decisions_total{source="fallback"} 1' in cut.get("/metrics").text
+        with client_of(desks[1]) as client:
+            again = client.get(f"/sessions/{name}").json()
+            assert again == {**answer, "order": [7, 8, 9]}
+            policy.released.set()
+            answer = client.post(f"/sessions/{name}/columns", column_of(3)).json()
+            assert answer["n_measured"] == 4
+        cut.runner.run(cut._live("shutdown"))
+    record = json.loads(np.load(tmp_path / f"{name}.npz")["session"].tobytes())["record"]
+    assert record[0] == {"n_measured": 3, "columns": [3], "source": "fallback"}
 
 
 def test_what_is_not_there_is_told_as_everything_else(client: Client) -> None:
