@@ -24,6 +24,7 @@ from tables import difference, markdown, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.summaries.summarize import gap_closed
+from kscout.report.commands import as_shell
 
 ADAPTIVE = "dense"
 GOAL = 0.002
@@ -170,12 +171,12 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
     first, frozen = arm[0], [x for x in frozen_rows() if x.horizon == horizon]
     top = max((x for x in frozen if "oracle" not in x.method), key=lambda x: x.ssim_mean)
     return (
-        f"For the best image at 4x, train reconstruction and columns together:\n"
-        f"`{_command(first)}`\n"
-        f"reaches SSIM {number(_mean([one.ssim for one in arm]))} ({_seeds(len(arm))}, "
-        f"{first.n_updates:,} updates) where the best policy for a frozen network, `{top.method}`, "
-        f"reaches {number(top.ssim_mean)}. Both are in the folder that it makes; whether adapting "
-        "pays then: [docs/joint.md](docs/joint.md).\n"
+        f"For the best image at 4x, train reconstruction and columns together:\n\n"
+        f"```bash\n{_command(first)}\n```\n\n"
+        f"With {first.n_train:,} slices it reaches SSIM {number(_mean([one.ssim for one in arm]))} "
+        f"({_seeds(len(arm))}),\nwhere the best policy for a frozen network, `{top.method}`, reaches "
+        f"{number(top.ssim_mean)}. Both are in the folder\nthat it makes; whether adapting pays then: "
+        "[docs/joint.md](docs/joint.md).\n"
     )
 
 
@@ -185,7 +186,7 @@ def _command(record: JointRecord) -> str:
     for word, value in itertools.pairwise(words):
         if word.startswith("--") and (word, value) not in _DEFAULTS and word != "--seed":
             kept += [word, "runs/joint" if word == "--out" else value]
-    return shlex.join([*words[:3], *kept])
+    return as_shell([*words[:3], *kept])
 
 
 def _seeds(n_seeds: int) -> str:

@@ -187,6 +187,14 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(target), f"{name_of(path)} links to {link}: no such heading"
 
 
+def test_the_page_on_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+/[\w./-]+\.(?:py|cu|toml))`", text))
+    assert len(named) > 5
+    for name in sorted(named):
+        assert any((folder / name).exists() for folder in (ROOT, ROOT / "src" / "kscout")), name
+
+
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
 def test_no_text_names_a_machine(path: Path) -> None:
     found = MACHINE_PATH.search(path.read_text(encoding="utf-8"))
