@@ -174,9 +174,9 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
         f"For the best image at 4x, train reconstruction and columns together:\n\n"
         f"```bash\n{_command(first)}\n```\n\n"
         f"With {first.n_train:,} slices it reaches SSIM {number(_mean([one.ssim for one in arm]))} "
-        f"({_seeds(len(arm))}), where the best policy for a frozen network,\n`{top.method}`, reaches "
-        f"{number(top.ssim_mean)}. One folder holds network and policy. Whether adapting pays then:\n"
-        "[docs/joint.md](docs/joint.md).\n"
+        f"({_seeds(len(arm))}), where the best policy for a frozen network,\n`{top.method}`, "
+        f"reaches {number(top.ssim_mean)}. One folder holds network and policy. Whether adapting "
+        "pays then:\n[docs/joint.md](docs/joint.md).\n"
     )
 
 
