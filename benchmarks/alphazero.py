@@ -129,17 +129,9 @@ def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
         )
         for is_argmax in (False, True)
     )
-    lines, acquisition, training = run.metrics, config.acquisition, config.training
+    lines, training = run.metrics, config.training
     changes = (*ARMS[wanted.arm], *wanted.set)
-    words = [f"kscout train policy --method {training.method} --data {wanted.data}"]
-    words += [f"--reconstructor {wanted.reconstructor} --preset {wanted.preset} --out {run.path}"]
-    words += [f"--epochs {len(lines)} --seed {training.seed}", *(f"--set {x}" for x in changes)]
-    evaluates = (
-        f"kscout evaluate --data {wanted.data} --reconstructor {wanted.reconstructor} --split test "
-        f"--n-initial {acquisition.n_initial} --steps {acquisition.horizon} --policy {name}={best} "
-        f"--policy {REFERENCE} --trajectories {N_TRAJECTORIES} --seed 0 --protocol paper "
-        f"--reference {REFERENCE} --out results/{wanted.preset}/{name}"
-    )
+    command, evaluates = _commands(run, config, wanted)
     return ArmRecord(
         arm=name,
         seed=training.seed,
@@ -158,11 +150,29 @@ def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
         tree_ssim=tuple(line["tree_ssim"] for line in lines if "tree_ssim" in line),
         volumes=drawn,
         argmax_volumes=argmax,
-        command=" ".join(words),
+        command=command,
         evaluates=evaluates,
         device=run.provenance.device,
         commit=run.provenance.commit,
     )
+
+
+def _commands(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) -> tuple[str, str]:
+    """Return what to type for the same training and evaluation."""
+    acquisition, training, name = config.acquisition, config.training, wanted.arm
+    changes = (*ARMS[name], *wanted.set)
+    words = [f"kscout train policy --method {training.method} --data {wanted.data}"]
+    words += [f"--reconstructor {wanted.reconstructor} --preset {wanted.preset} --out {run.path}"]
+    words += [f"--epochs {len(run.metrics)} --seed {training.seed}"]
+    words += [f"--set {change}" for change in changes]
+    evaluates = (
+        f"kscout evaluate --data {wanted.data} --reconstructor {wanted.reconstructor} --split test "
+        f"--n-initial {acquisition.n_initial} --steps {acquisition.horizon} "
+        f"--policy {name}={run.path / 'best.safetensors'} "
+        f"--policy {REFERENCE} --trajectories {N_TRAJECTORIES} --seed 0 --protocol paper "
+        f"--reference {REFERENCE} --out results/{wanted.preset}/{name}"
+    )
+    return " ".join(words), evaluates
 
 
 def run_arm(wanted: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from joint_records import (
@@ -99,26 +100,9 @@ def record_of(
     )
     common = {"split": "test", "device": wanted.device, "n_examples": 0}
     (own,) = _scores([], wanted.data, run.path, EvaluationSetting(plan, **common))
-    bounds = None
-    if wanted.oracle_slices:
-        few = EvaluationSetting(plan, limit=wanted.oracle_slices, **common)
-        found = _scores(["fixed", "na-oracle", "oracle"], wanted.data, run.path, few)
-        means = [float(one.metric("ssim")[:, -1].mean()) for one in found]
-        bounds = Bounds(len(found[0].slices), *means)
+    few = EvaluationSetting(plan, limit=wanted.oracle_slices, **common)
     curves = [own.metric(name).mean(axis=0) for name in ("ssim", "psnr")]
-    last, told = run.metrics[-1], to_table(config)
-    sampler = {
-        key: value
-        for key, value in told["training"].items()
-        if key.startswith(("sampler", "n_best", "n_tried", "n_prior", "n_fit", "temperature"))
-    }
-    apart = {"method", "seed", *sampler}
-    settings = {
-        "reconstructor": told["reconstructor"],
-        "training": {k: v for k, v in told["training"].items() if k not in apart},
-        "start": run.provenance.inputs.get("start", "nothing"),
-        "n_train": len(Store.open(wanted.data).split("train")),
-    }
+    last, (settings, sampler) = run.metrics[-1], _settings(config, run, wanted.data)
     weights = run.path / "weights.safetensors"
     how = f"--trajectories {n_trajectories}" if wanted.arm in DRAWN else "--argmax"
     evaluates = (
@@ -147,9 +131,36 @@ def record_of(
         settings=settings,
         device=run.provenance.device,
         commit=run.provenance.commit,
-        bounds=bounds,
+        bounds=_bounds(wanted.data, run.path, few) if wanted.oracle_slices else None,
         sampler=sampler,
     )
+
+
+def _settings(
+    config: JointConfig, run: RunRecord, data: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what arms that are compared have in common, and what is their sampler's alone."""
+    told = to_table(config)
+    sampler = {
+        key: value
+        for key, value in told["training"].items()
+        if key.startswith(("sampler", "n_best", "n_tried", "n_prior", "n_fit", "temperature"))
+    }
+    apart = {"method", "seed", *sampler}
+    settings = {
+        "reconstructor": told["reconstructor"],
+        "training": {k: v for k, v in told["training"].items() if k not in apart},
+        "start": run.provenance.inputs.get("start", "nothing"),
+        "n_train": len(Store.open(data).split("train")),
+    }
+    return settings, sampler
+
+
+def _bounds(data: Path, run: Path, few: EvaluationSetting) -> Bounds:
+    """Score the fixed order and both oracles on a network, beside what it learned with."""
+    found = _scores(["fixed", "na-oracle", "oracle"], data, run, few)
+    means = [float(one.metric("ssim")[:, -1].mean()) for one in found]
+    return Bounds(len(found[0].slices), *means)
 
 
 def _scores(

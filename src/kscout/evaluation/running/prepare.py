@@ -137,45 +137,47 @@ def prepare(
         budget=setting.budget,
     )
     setting = replace(setting, plan=plan)
-    notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
     _, n_rows, n_cols = slices.shape
     sizes = Sizes(n_rows, n_cols, plan.n_initial, plan.horizon)
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     # All that can be refused is refused before the first order is fitted.
-    drafts, reference = _drafts(wanted, slices, sizes, setting)
-    _check_memory([one for draft in drafts for one in draft], slices, plan)
+    contenders, reference = _drafts(wanted, slices, sizes, setting)
+    _check_memory(contenders, slices, plan)
     check_start(slices, frozen, plan)
 
-    def fitted(name: str) -> list[int]:
-        is_oracle = POLICIES[name].is_oracle
-        return fitted_order(
+    def fit(one: Contender) -> Contender:
+        if not one.is_draft:
+            return one
+        is_oracle = POLICIES[one.name].is_oracle
+        order = fitted_order(
             slices if is_oracle else _train_slices(source, setting, train).to(device),
             frozen,
             replace(plan, seed=setting.draw_seeds[0]),
             n_slices_per_step=None if is_oracle else setting.n_fixed_slices,
             cache=cache,
-            on_step=_telling(name, on_step),
+            on_step=_telling(one.name, on_step),
         )
+        return resolve(one.name, sizes, seeds=setting.draw_seeds, orders={one.name: order})[0]
 
-    def fit(one: Contender) -> Contender:
-        if not one.is_draft:
-            return one
-        orders = {one.name: fitted(one.name)}
-        return resolve(one.name, sizes, seeds=setting.draw_seeds, orders=orders)[0]
-
-    contenders = [one for draft in drafts for one in draft]
-    starts = [columns_text(one) for one in plan.initial]
-    start = "own columns" if len(starts) > 1 else next(iter(starts), None)
-    conditions = (sizes, plan.protocol, start, plan.columns_per_step)
-    notes += [conditions_note(one, *conditions) for one in contenders]
     here = {"reconstructor": fingerprint(loaded)}
     if isinstance(source, Store):
         here["store"] = source.fingerprint
-    notes += training_notes(contenders, here)
+    notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
+    notes += [*_conditions(contenders, sizes, plan), *training_notes(contenders, here)]
     said = list(dict.fromkeys(note for note in notes if note is not None))
     if not fits_later:
         contenders = [fit(one) for one in contenders]
     return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said, fit)
+
+
+def _conditions(
+    contenders: Sequence[Contender], sizes: Sizes, plan: AcquisitionPlan
+) -> list[str | None]:
+    """Say of each policy under which other conditions it was trained, if any."""
+    starts = [columns_text(one) for one in plan.initial]
+    start = "own columns" if len(starts) > 1 else next(iter(starts), None)
+    how = (sizes, plan.protocol, start, plan.columns_per_step)
+    return [conditions_note(one, *how) for one in contenders]
 
 
 def _psnr_note(slices: SliceSet) -> str | None:
@@ -202,7 +204,7 @@ def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
 
 def _drafts(
     wanted: Sequence[Wanted], slices: SliceSet, sizes: Sizes, setting: EvaluationSetting
-) -> tuple[list[list[Contender]], str]:
+) -> tuple[list[Contender], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
     plan = setting.plan
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
@@ -227,7 +229,7 @@ def _drafts(
     if named is None and "fixed" not in names:
         # An order fitted elsewhere, such as the zoo's, is the same bar.
         named = next((one.name for one in every if isinstance(one.policy, FixedOrder)), None)
-    return drafts, choose_reference(names, {one.name for one in every if one.is_oracle}, named)
+    return every, choose_reference(names, {one.name for one in every if one.is_oracle}, named)
 
 
 def _check_memory(contenders: Sequence[Contender], slices: SliceSet, plan: AcquisitionPlan) -> None:

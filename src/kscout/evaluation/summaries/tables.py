@@ -21,7 +21,6 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     paper's.
     """
     setting, ranked = summary.paper_setting, summary.ranked
-    n_seeds = max(policy.n_seeds for policy in ranked)
     columns = (
         Column("policy"),
         *([Column("columns acquired", digits=2, best="min")] if summary.is_uneven else []),
@@ -42,26 +41,29 @@ def policy_table(summary: Summary, *, name: str = "policies") -> Table:
     ]
     columns = tuple(columns[index] for index in told)
     rows = tuple(replace(row, cells=tuple(row.cells[i] for i in told)) for row in rows)
+    most = "at most " if summary.is_uneven else ""
+    title = f"Scores after {most}{summary.steps} acquired columns"
+    return Table(title, columns, rows, _note(summary), name)
+
+
+def _note(summary: Summary) -> str:
+    """Say what the numbers of a table of policies are."""
+    n_seeds = max(policy.n_seeds for policy in summary.ranked)
     paper = (
         f"What is headed paper is printed in {ARXIV}, for the same image size, start and number of "
         "steps on fastMRI data under protocol paper: not our measurement, and the data are others "
         "unless this store holds fastMRI."
-        if setting
+        if summary.paper_setting
         else NOT_SHOWN
     )
     limits = sorted({f" Tests: {one.note}." for one in summary.comparisons if one.note})
-    note = (
+    seeds = f" and seeds; ± is the standard deviation over up to {n_seeds} seeds"
+    return (
         f"Means after the last of {summary.steps} steps over slices and trajectories"
-        + (
-            f" and seeds; ± is the standard deviation over up to {n_seeds} seeds"
-            if n_seeds > 1
-            else ""
-        )
-        + f". Brackets: 95 % intervals with volumes as the unit. Protocol {summary.protocol}. "
+        f"{seeds if n_seeds > 1 else ''}. "
+        f"Brackets: 95 % intervals with volumes as the unit. Protocol {summary.protocol}. "
         f"Best values of feasible policies are marked.{''.join(limits)} {paper}"
     )
-    most = "at most " if summary.is_uneven else ""
-    return Table(f"Scores after {most}{summary.steps} acquired columns", columns, rows, note, name)
 
 
 def _policy_row(summary: Summary, policy: PolicySummary, setting: str | None) -> Row:
