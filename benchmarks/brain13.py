@@ -4,10 +4,14 @@ The k-space is that of `test/VFA_cart_smalltest.h5` in the source distribution o
 (Apache License 2.0), ten flip angles of one slice, with DC at index 0:
 
     python benchmarks/brain13.py VFA_cart_smalltest.h5 --work runs/brain13
+    python benchmarks/brain13.py VFA_cart_smalltest.h5 --more varnet=runs/coils/heads8/varnet-seed0
+
+`benchmarks/tables.py` writes the table of docs/coils.md from the record.
 """
 
 import argparse
 import csv
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +21,7 @@ import h5py
 import numpy as np
 from jaxtyping import Complex64
 from PIL import Image
+from tables import markdown, number
 
 from kscout.files import write_json
 
@@ -24,6 +29,8 @@ ROOT = Path(__file__).parents[1]
 PICTURE, RECORD = ROOT / "docs/images/brain13.png", ROOT / "benchmarks/brain13.json"
 METHODS = ("zero-filled", "sense", "sense-tv")
 BLIND = ("--protocol", "blind", "--n-initial", "24", "--steps", "50")
+RULES = ("rss", "weighted")
+SCORES = {"NMSE": "nmse", "SSIM": "ssim"}
 WIDTH = 900
 """Pixels of the picture in the docs."""
 
@@ -56,6 +63,17 @@ def run(source: Path, work: Path, target: str, more: Sequence[str]) -> dict[str,
     return {row["reconstruction"]: {key: float(row[key]) for key in kept} for row in rows}
 
 
+def table() -> str:
+    """Return the table of docs/coils.md: errors and SSIM by both rules of targets."""
+    found = json.loads(RECORD.read_text(encoding="utf-8"))["found"]
+    head = [f"{score}, target `{rule}`" for rule in RULES for score in SCORES]
+    lines = [
+        [f"`{name}`", *(number(found[rule][name][key]) for rule in RULES for key in SCORES.values())]
+        for name in found["rss"]
+    ]
+    return markdown(["reconstruction", *head], lines)
+
+
 def main() -> None:
     """Write the picture of the docs and the record beside this file."""
     parser = argparse.ArgumentParser(
@@ -67,7 +85,7 @@ def main() -> None:
     wanted = parser.parse_args()
     found = {
         target: run(wanted.source, wanted.work, target, wanted.more)
-        for target in ("rss", "weighted")
+        for target in RULES
     }
     write_json(RECORD, {"source": wanted.source.name, "found": found})
 

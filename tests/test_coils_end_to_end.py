@@ -17,6 +17,7 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.gym_env import AcquisitionEnv
+from kscout.names import ANALYSES
 from kscout.physics import center_mask, ifft2c, magnitude
 from kscout.reconstruction import RECONSTRUCTORS
 from kscout.reconstruction.varnet import VarNet
@@ -54,7 +55,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("train", "policy", "--method", "dense", "--policy", "column", *given, *FAST, *small),
         *("--out", where / "dense-seed0"),
     )
-    names = ("random", "fixed", "na-oracle", "oracle", where / "dense-seed0")
+    conv = ["--set", "policy.n_channels=2", "--set", "policy.n_blocks=2", "--set", "policy.n_hidden=9"]
+    kscout(
+        *("train", "policy", "--method", "greedy", "--policy", "conv", *given, *FAST, *conv),
+        *("--trajectories", 2, "--out", where / "greedy-seed0"),
+    )
+    trained = (where / "dense-seed0", where / "greedy-seed0")
+    names = ("random", "fixed", "na-oracle", "oracle", *trained)
     policies = [word for name in names for word in ("--policy", name)]
     kscout("evaluate", *given, *policies, "--trajectories", 1, "--out", where / "results")
     return where
@@ -65,7 +72,7 @@ def test_every_policy_and_oracle_is_scored(place: Path) -> None:
     summary = json.loads((place / "results" / "summary.json").read_text())
     assert summary["columns"] == "simulated"
     final = {row["policy"]: row["final"]["ssim"]["mean"] for row in summary["policies"]}
-    assert len(final) == 5 and final["oracle"] >= final["random"]
+    assert len(final) == 6 and final["oracle"] >= final["random"]
     with (place / "results" / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["step"] for row in rows} == {"0", "1", "2"}
@@ -86,23 +93,35 @@ def test_reconstructions_are_compared_and_reported(place: Path) -> None:
     assert "sense-tv" in (place / "report.html").read_text()
 
 
+POLICIES_OF_STORE = ("--data", "store", "--reconstructor", "zero-filled", *BUDGET)
+ANALYZED: dict[str, tuple[object, ...]] = {
+    "entropy": ("random", "--trajectories", 2, *POLICIES_OF_STORE),
+    "overlooked": ("random", "--rare", 0.05, *POLICIES_OF_STORE),
+    "policy": ("random", *POLICIES_OF_STORE),
+    "examples": ("random", "--slice", 1, *POLICIES_OF_STORE, *BLIND),
+    "ceiling": ("fixed", "--candidates", 2, "--limit", 2, *POLICIES_OF_STORE),
+    "snr": (
+        *("greedy-seed0", "--data", "store", "--reconstructor", "./varnet", *BLIND),
+        *("--passes", 1, "--batch-size", 2, "--trajectories", 2, "--limit", 4),
+    ),
+    "curves": ("varnet", "greedy-seed0"),
+    "cost": ("dense-seed0", "greedy-seed0"),
+    "gammas": ("results",),
+    "ranking": ("results",),
+    "masks": ("results",),
+    "reconstructions": ("sense", "./varnet", "--data", "store", *BUDGET, *BLIND),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "made"),
-    [
-        (("entropy", "random", "--trajectories", 2), "entropies.csv"),
-        (("overlooked", "random", "--rare", 0.05), "overlooked.csv"),
-        (("policy", "random"), "average_policy.csv"),
-        (("examples", "random", "--slice", 1, *BLIND), "examples.csv"),
-        (("ceiling", "fixed", "--candidates", 2, "--limit", 2), "ceiling.csv"),
-    ],
-)
-def test_analyses_of_policies_score_coils_by_protocol_blind(
-    words: tuple[object, ...], made: str, place: Path, tmp_path: Path
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_analysis_takes_coils(
+    name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ("--data", place / "store", "--reconstructor", "zero-filled", *BUDGET)
-    kscout("analyze", *words, *given, "--out", tmp_path)
-    assert (tmp_path / made).is_file(), sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.chdir(place)
+    kscout("analyze", name, *ANALYZED[name], "--out", tmp_path)
+    with (tmp_path / f"{ANALYSES.resolve(name).file}.csv").open() as table:
+        assert list(csv.DictReader(table))
 
 
 @pytest.mark.slow

@@ -68,15 +68,6 @@ def test_a_kind_that_fails_keeps_no_other_from_its_stages(
     assert len(list(tmp_path.glob("knee8-*.json"))) == 2 and sum(n_stores) == 2
 
 
-def test_the_page_has_the_numbers_of_the_record_of_the_brain() -> None:
-    found = json.loads((BENCHMARKS / "brain13.json").read_text(encoding="utf-8"))["found"]
-    page = (BENCHMARKS.parent / "docs" / "coils.md").read_text(encoding="utf-8")
-    for name in found["rss"]:
-        rows = [found[target][name] for target in ("rss", "weighted")]
-        cells = [f"{row[key]:.4f}".lstrip("0") for row in rows for key in ("nmse", "ssim")]
-        assert f"| `{name}` | {' | '.join(cells)} |" in page
-
-
 def test_the_page_has_the_numbers_of_the_record_of_a_large_import() -> None:
     found = json.loads((BENCHMARKS / "large_import.json").read_text(encoding="utf-8"))
     page = (BENCHMARKS.parent / "docs" / "raw.md").read_text(encoding="utf-8")
