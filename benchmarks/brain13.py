@@ -68,7 +68,10 @@ def table() -> str:
     found = json.loads(RECORD.read_text(encoding="utf-8"))["found"]
     head = [f"{score}, target `{rule}`" for rule in RULES for score in SCORES]
     lines = [
-        [f"`{name}`", *(number(found[rule][name][key]) for rule in RULES for key in SCORES.values())]
+        [
+            f"`{name}`",
+            *(number(found[rule][name][key]) for rule in RULES for key in SCORES.values()),
+        ]
         for name in found["rss"]
     ]
     return markdown(["reconstruction", *head], lines)
@@ -83,10 +86,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/brain13"))
     parser.add_argument("--more", action="append", default=[], help="NAME=RUN, beside the others")
     wanted = parser.parse_args()
-    found = {
-        target: run(wanted.source, wanted.work, target, wanted.more)
-        for target in RULES
-    }
+    found = {target: run(wanted.source, wanted.work, target, wanted.more) for target in RULES}
     write_json(RECORD, {"source": wanted.source.name, "found": found})
 
 

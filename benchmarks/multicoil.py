@@ -130,8 +130,13 @@ def stages(wanted: argparse.Namespace) -> dict[str, Stage]:
 
 
 def _manifest(store: Path) -> dict[str, Any]:
+    """Return what a store holds, and for each split where its subjects come from."""
     manifest = json.loads((store / "manifest.json").read_text())
-    return {key: manifest[key] for key in ("kind", "fingerprint") if key in manifest}
+    sources: dict[str, list[str]] = {split: [] for split in manifest["splits"]}
+    for volume in manifest["volumes"]:
+        own = sources[volume["split"]]
+        own += [] if volume["source"] in own else [volume["source"]]
+    return {"splits": manifest["splits"], "sources": {k: sorted(v) for k, v in sources.items()}}
 
 
 def _last(run: Path) -> dict[str, Any]:
@@ -199,10 +204,10 @@ Cells = dict[tuple[str, str], dict[tuple[str, str], str]]
 """Of a store and a method: what stands under each acceleration and word."""
 
 
-def image_table(records: Path = RECORDS) -> str:
-    """Return the table of reconstructions."""
+def image_table(records: Path = RECORDS, of: str = "*") -> str:
+    """Return the table of reconstructions, by default of all stores and seeds."""
     cells: Cells = {}
-    for path in sorted(records.glob("*-reconstructions.json")):
+    for path in sorted(records.glob(f"{of}-reconstructions.json")):
         for row in json.loads(path.read_text())["results"]:
             between = [float(row[key]) for key in ("ssim_low", "ssim_high") if row[key]]
             own = cells.setdefault((_store(path), row["reconstruction"]), {})

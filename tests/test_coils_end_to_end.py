@@ -55,7 +55,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("train", "policy", "--method", "dense", "--policy", "column", *given, *FAST, *small),
         *("--out", where / "dense-seed0"),
     )
-    conv = ["--set", "policy.n_channels=2", "--set", "policy.n_blocks=2", "--set", "policy.n_hidden=9"]
+    conv = [
+        "--set",
+        "policy.n_channels=2",
+        "--set",
+        "policy.n_blocks=2",
+        "--set",
+        "policy.n_hidden=9",
+    ]
     kscout(
         *("train", "policy", "--method", "greedy", "--policy", "conv", *given, *FAST, *conv),
         *("--trajectories", 2, "--out", where / "greedy-seed0"),

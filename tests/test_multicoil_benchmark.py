@@ -6,10 +6,15 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
+from kscout.provenance import Provenance
+from kscout.reconstruction import load, save
+from kscout.reconstruction.varnet import VarNet
+from kscout.weights import WEIGHTS_NAME
 from test_docs import check_parses
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -79,6 +84,40 @@ def test_the_page_has_the_numbers_of_the_record_of_a_large_import() -> None:
         f"{found['python']}, torch {found['torch']}; `benchmarks/large_import.py`)"
     )
     assert told in " ".join(page.split())
+
+
+def test_a_card_of_the_zoo_tells_what_was_recorded(
+    multicoil: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoo_varnet = importlib.import_module("zoo_varnet")
+    told = Provenance(date="2026-11-16T08", device="cuda: X", versions={"torch": "2.11"})
+    monkeypatch.setattr(zoo_varnet, "read_run", lambda _: SimpleNamespace(provenance=told))
+    model = VarNet(n_cascades=1, n_channels=2, n_pools=1)
+    save(tmp_path / "run" / WEIGHTS_NAME, model, extra={"seed": 3, "store": "0123456789abcdef"})
+    score = {"reconstruction": "sense", "acceleration": "4.0", "n_slices": "9", "n_volumes": "2"}
+    found = {
+        "store": {"splits": {"train": 7, "test": 9}, "sources": {"train": ["head a (CC0)"]}},
+        "varnet": {"val_ssim": 0.75},
+        "reconstructions": [{**score, "ssim": ".9", "ssim_low": "", "ssim_high": ""}],
+    }
+    for stage, results in found.items():
+        record = {"commands": [f"kscout {stage}"], "seconds": 5.0, "results": results}
+        (tmp_path / f"heads8-seed3-{stage}.json").write_text(json.dumps(record))
+    zoo_varnet.main([str(tmp_path / "run"), "--records", str(tmp_path), "--out", str(tmp_path)])
+    card = (tmp_path / "heads8-varnet.md").read_text()
+    for words in (
+        "7 / 9 slices",
+        "0123456789ab...",
+        "head a (CC0)",
+        "kscout varnet",
+        "on X",
+        ".7500",
+    ):
+        assert words in card
+    assert "| heads8 | sense | .9000 |" in card
+    rounded = load(tmp_path / "heads8-varnet.safetensors")
+    for one, two in zip(rounded.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, two.half().float())
 
 
 def test_a_recorded_stage_is_run_once(
