@@ -12,6 +12,9 @@ import ismrmrd
 import numpy as np
 from ismrmrd.serialization import ConfigText, ProtocolDeserializer, ProtocolSerializer
 
+from kscout.acquisition import Advisor, Scan
+from kscout.policies.center_out import CenterOut
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.desk import Desk
 from kscout.serve.mrd import MrdServer, converse
 
@@ -61,6 +64,11 @@ def acquisition(values: np.ndarray, line: int, **counters: int) -> ismrmrd.Acqui
     for name, value in counters.items():
         setattr(found.idx, name, value)
     return found
+
+
+def plain(scan: Scan) -> Advisor:
+    """Return what takes columns from the center outwards, and does not reconstruct."""
+    return Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols))
 
 
 class Writer:

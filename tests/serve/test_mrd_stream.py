@@ -14,17 +14,11 @@ from typing import Any
 import ismrmrd
 import numpy as np
 import pytest
-import torch
 from ismrmrd.serialization import ProtocolDeserializer, ProtocolSerializer
-from mrd_client import acquisition, answered, listening, talking
+from mrd_client import acquisition, answered, listening, plain, talking
 from test_app import LIMITS, N_COILS, N_COLS, N_ROWS, desk_of, expected, kspace, maker
-from typer.testing import CliRunner
 
-from coil_data import imported, stored
-from kscout.acquisition import Advisor, Scan, Session
-from kscout.cli import app as command_line
-from kscout.policies.center_out import CenterOut
-from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.acquisition import Scan, Session
 from kscout.serve.desk import Desk, Limits
 from kscout.serve.mrd_messages import (
     ACQUISITION_HEAD,
@@ -33,8 +27,6 @@ from kscout.serve.mrd_messages import (
     close_message,
     text_message,
 )
-from mrd_files import N_COLS as FILE_COLS
-from mrd_files import NOISE, line, lines, write
 
 CONFIG = {"budget": 7, "n_initial": 3}
 HEADER = f"""<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD">
@@ -310,7 +302,7 @@ def odd_stream(draw: random.Random) -> bytes:
 
 
 def test_no_stream_ends_the_service(caplog: pytest.LogCaptureFixture) -> None:
-    draw, desk = random.Random(0), Desk(_plain, limits=LIMITS)
+    draw, desk = random.Random(0), Desk(plain, limits=LIMITS)
 
     async def all_of_them() -> list[bytes]:
         return [await answered(desk, odd_stream(draw)) for _ in range(N_STREAMS)]
@@ -320,72 +312,3 @@ def test_no_stream_ends_the_service(caplog: pytest.LogCaptureFixture) -> None:
     assert 25 < n_told < N_STREAMS and not caplog.records and not len(desk)
     assert b'"next_column": 6' in asyncio.run(answered(desk, START))
     desk.shut()
-
-
-# Replay.
-
-
-def played(path: Path, out: Path, *options: str) -> Any:
-    desk = Desk(_plain, limits=Limits())
-    with listening(desk) as (host, port):
-        given = ["replay", str(path), "--to", f"{host}:{port}", "--json", "--out", str(out)]
-        result = CliRunner().invoke(command_line, [*given, *options])
-    desk.shut()
-    if result.exception is not None:
-        raise result.exception
-    return json.loads(result.output)
-
-
-def _plain(scan: Scan) -> Advisor:
-    return Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols))
-
-
-def recorded(path: Path) -> Path:
-    """Write two slices with noise of three coils, and lines in an order of their own."""
-    draw = np.random.default_rng(0)
-    noise = (draw.normal(size=(2, 3, 64)) * [[[1], [2], [3]]]).astype(np.float32)
-    first = line((noise[0] + 1j * noise[1]).astype(np.complex64), flags=NOISE)
-    rows = list(lines())
-    return write(path, [first, *(rows[at] for at in draw.permutation(len(rows)))])
-
-
-@pytest.mark.parametrize("order", ["asked", "file"])
-def test_a_file_that_is_played_gives_the_images_of_an_imported_one(
-    order: str, tmp_path: Path
-) -> None:
-    path = recorded(tmp_path / "a.mrd")
-    budget = {"asked": 6, "file": 10}[order]
-    given = ["--budget", str(budget), "--n-initial", "3", "--order", order]
-    told = played(path, tmp_path / "out", *given)
-    values = torch.from_numpy(stored(imported(path)))
-    assert [one["name"] for one in told] == ["slice-000", "slice-001"]
-    for one, slice_ in zip(told, values, strict=True):
-        scan = Scan(n_rows=8, n_cols=FILE_COLS, n_coils=3, budget=budget, initial=3)
-        with _plain(scan) as advisor:
-            session = Session(advisor, scan)
-            session.measure(one["measured"], slice_[:, :, one["measured"]].movedim(-1, 0))
-            image = session.image().numpy()
-        found = np.load(tmp_path / "out" / f"{one['name']}.npy")
-        np.testing.assert_allclose(found, image, rtol=1e-4, atol=1e-6)
-        assert (tmp_path / "out" / f"{one['name']}.png").is_file()
-        if order == "asked":
-            assert one["measured"] == [4, 5, 6, 3, 7, 2] and one["chosen"] == [3, 7, 2]
-
-
-def test_a_file_that_lacks_what_is_asked_for_can_be_played_in_its_own_order(tmp_path: Path) -> None:
-    some = [row for row in lines() if row.head["idx"]["kspace_encode_step_1"] != 3]
-    path = write(tmp_path / "a.mrd", some)
-    with pytest.raises(Exception, match="lacks column 3 of slice-000"):
-        played(path, tmp_path, "--budget", "6", "--n-initial", "3")
-    told = played(path, tmp_path, "--budget", "9", "--n-initial", "3", "--order", "file")
-    assert told[0]["measured"] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-
-
-@pytest.mark.parametrize(
-    ("to", "words"), [("nowhere", "HOST:PORT"), ("127.0.0.1:99999", "HOST:PORT")]
-)
-def test_an_address_that_is_none_is_told(to: str, words: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        command_line, ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to]
-    )
-    assert words in str(result.exception)

@@ -90,7 +90,10 @@ def replay(
     except EOFError as error:
         raise RunError(f"the service at {to} ended the stream; look at its log") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"what listens at {to} answers as no kscout does ({error})") from error
+        raise RunError(
+            f"what listens at {to} answers as no MRD stream of kscout does ({error}); give "
+            "the address `mrd` that the service prints"
+        ) from error
     except TimeoutError as error:
         raise RunError(f"the service at {to} said nothing for {_SILENT_S:g} s") from error
     if out is not None:
@@ -109,6 +112,8 @@ async def _play(
         await player.send(recording.noise)
         await (player.play_asked(start) if order == "asked" else player.play_file())
         return list(player.played.values())
+    except ConnectionError as error:
+        raise EOFError from error
     finally:
         writer.close()
 
@@ -138,6 +143,8 @@ class _Player:
                 (values,) = self._recording.lines(np.array([number]), whole=True)
             self._writer.write(acquisition_message(self._recording.heads[number], values))
             await self._writer.drain()
+            # Draining alone lets nobody read why a service refuses what is sent.
+            await asyncio.sleep(0)
 
     async def play_asked(self, start: list[int]) -> None:
         """Send what is asked for, slice after slice."""
@@ -183,8 +190,11 @@ class _Player:
             pass
 
     async def _next(self) -> Message:
-        async with asyncio.timeout(_SILENT_S):
-            message = await read_message(self._reader.readexactly, _MOST_BYTES)
+        try:
+            async with asyncio.timeout(_SILENT_S):
+                message = await read_message(self._reader.readexactly, _MOST_BYTES)
+        except DataError as error:
+            raise ValueError(str(error)) from error
         if message.id is Id.TEXT:
             self._note(json.loads(message.text))
         elif message.id is Id.IMAGE:
