@@ -19,8 +19,9 @@ from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
 from kscout.demo.seeds import SEEDS, tell_seeds
 from kscout.demo.settings import BASELINES, JOINT_SAMPLERS, LEARNED, REFERENCE, PaperSize
-from kscout.demo.stages import INPUTS, claim_all, lead_over, silent, typical_slice
+from kscout.demo.stages import INPUTS, claim_all, evaluated, lead_over, silent, typical_slice
 from kscout.demo.worlds import worlds_of
+from kscout.evaluation.compare import evaluate
 from kscout.evaluation.records.results import read_scores
 from kscout.evaluation.summaries.summary import Difference, read_summary
 from kscout.figures.tables import Measured
@@ -180,6 +181,17 @@ def test_a_second_run_does_no_work_again(demo: Demo, monkeypatch: pytest.MonkeyP
         title for title in stages.told if title.startswith("drawing")
     }
     assert again.zoo[0].summary == first.zoo[0].summary
+
+
+def test_notes_of_evaluations_are_kept_and_not_printed(
+    demo: Demo, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (one,), store = TINY.paper_size.acquisitions, Store.open(demo[0].unseen)
+    plan = replace(TINY.paper_size.lead, limit=1)
+    found = evaluated(one.pair, store, "zero-filled", plan, tmp_path / "out", {})
+    assert found.note is not None and "trained" in found.note and not caplog.records
+    evaluate(one.pair, store, "zero-filled", plan)
+    assert [record.levelname for record in caplog.records].count("WARNING") > 0
 
 
 def test_an_evaluation_of_other_weights_is_not_reused(demo: Demo) -> None:

@@ -1,6 +1,7 @@
 """The stages of the demo, each of which goes on from, or reuses, what an earlier run left."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -150,12 +151,13 @@ def evaluated(
     is_whole = all(file.is_file() for file in (kept, out / RESULTS, out / SUMMARY))
     if not is_whole or read_record(kept) != inputs:
         kept.unlink(missing_ok=True)
-        evaluate(
-            *(wanted, store.path, str(reconstructor), setting),
-            out=out,
-            overwrite=True,
-            on_step=_evaluating(tell),
-        )
+        with _notes_on_the_page():
+            evaluate(
+                *(wanted, store.path, str(reconstructor), setting),
+                out=out,
+                overwrite=True,
+                on_step=_evaluating(tell),
+            )
         # Last, so that an evaluation cut short is not taken for a whole one.
         write_json(kept, inputs)
     return read_summary(out)
@@ -250,6 +252,18 @@ def _picture(found: Acquisition, name: str, volume: str, number: int) -> Example
     mask[[*found.start_columns, *own.columns]] = True
     ssim = float(own.ssim[-1])
     return Example(name, 0, volume, number, mask, own.images[-1], found.target, ssim)
+
+
+@contextmanager
+def _notes_on_the_page() -> Iterator[None]:
+    """Print no notes: summaries keep them, and that the zoo meets other knees is the point here."""
+    logger = logging.getLogger(evaluate.__module__)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 @contextmanager
