@@ -187,6 +187,14 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(target), f"{name_of(path)} links to {link}: no such heading"
 
 
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_nothing_in_angle_brackets_is_lost(path: Path) -> None:
+    """A page of the site drops what looks like an element."""
+    text = re.sub(r"```.*?```|`[^`]*`|<!--.*?-->", "", path.read_text("utf-8"), flags=re.DOTALL)
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    assert set(re.findall(r"<(\w+)", prose)) <= {"picture", "source", "img"}
+
+
 def test_the_page_on_architecture_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(\w+/[\w./-]+\.(?:py|cu|toml))`", text))
