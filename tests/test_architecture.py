@@ -1,6 +1,7 @@
 """Imports point down only, and names on one line never import each other."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "kscout"
@@ -22,6 +23,7 @@ LAYERS = [
     {"kernels", "files", "columns", "randomness", "device"},
     {"errors", "exports"},
 ]
+REFUSALS = ("ConfigError", "DataError", "RunError", "WeightsError")
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 
 
@@ -65,6 +67,26 @@ def test_every_part_has_a_floor() -> None:
 def test_files_stay_below_their_ceiling() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in source_files()}
     assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+def sentences(tree: ast.AST) -> Iterator[str]:
+    """Yield the words of refusals in a file, but for those that end with what another one said."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call):
+            continue
+        error, given = node.exc.func, node.exc.args
+        parts = given[0].values if given and isinstance(given[0], ast.JoinedStr) else given
+        if isinstance(error, ast.Name) and error.id in REFUSALS and parts:
+            if isinstance(parts[-1], ast.Constant):
+                yield "".join(str(x.value) if isinstance(x, ast.Constant) else "?" for x in parts)
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    """After a semicolon; what a store or a weights file lacks, those that read it complete."""
+    paths = [path for path in source_files() if path.name not in ("manifest.py", "weights.py")]
+    told = [(path, one) for path in paths for one in sentences(ast.parse(path.read_text()))]
+    assert len(told) > 300
+    assert [one for one in told if ";" not in one[1] and ", or " not in one[1]] == []
 
 
 def test_every_file_of_tests_has_a_name_of_its_own() -> None:

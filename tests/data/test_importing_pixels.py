@@ -139,7 +139,7 @@ def test_pixels_are_divided_as_the_warning_of_large_ones_advises(tmp_path: Path)
     assert np.allclose(found * 1000, whole) and found.max() == pytest.approx(1.059)
     assert "divide" not in plain.manifest.recipe["settings"]
     for number in (0, -1, float("nan")):
-        with pytest.raises(ConfigError, match=r"--divide .* is not a number above 0"):
+        with pytest.raises(ConfigError, match=r"--divide is .*; give a number above 0"):
             ImportSettings(divide=number)
 
 

@@ -253,7 +253,10 @@ class Session:
                 f"column {column} is not one of the {self.scan.n_cols} columns; the first is 0"
             )
         if not self._is_allowed[column]:
-            raise DataError(f"column {column} lies outside of the matrix that can be measured")
+            raise DataError(
+                f"column {column} lies outside of the matrix that can be measured; send those that "
+                "were asked for"
+            )
         if column in self.order or column in others:
             raise DataError(f"column {column} was measured already; send every column once")
 

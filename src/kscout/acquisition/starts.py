@@ -85,7 +85,9 @@ def _rows(path: Path) -> list[Any]:
     try:
         found = _READERS.get(path.suffix.lower(), _read_text)(path)
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path} holds no columns that can be read ({error})") from error
+        raise DataError(
+            f"{path} holds no columns that can be read ({error}); write them as in 0,3,7-9"
+        ) from error
     kinds = {type(row) for row in found} if isinstance(found, list) else set()
     if kinds not in ({list}, {str}, {int}, {bool}):
         raise DataError(
@@ -133,7 +135,9 @@ def _columns(row: object, n_cols: int, path: Path | None) -> tuple[int, ...]:
     if isinstance(row, str):
         return parse_columns(row)
     if not isinstance(row, list) or not all(isinstance(value, bool | int) for value in row):
-        raise DataError(f"{path} holds {_short(row)} where a list of columns is expected")
+        raise DataError(
+            f"{path} holds {_short(row)} where a list of columns is expected; write [0, 3, 7]"
+        )
     is_mask = any(isinstance(value, bool) for value in row)
     if is_mask and len(row) != n_cols:
         raise DataError(

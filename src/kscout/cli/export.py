@@ -132,7 +132,7 @@ def _table(
     if path.suffix == ".npz":
         return tables.order_of_session(path, field_of_view_mm=fov_mm)
     if n_cols is None or n_initial is None or steps is None:
-        raise ConfigError("an order of a policy needs --n-cols, --n-initial and --steps")
+        raise ConfigError("a policy orders columns by --n-cols, --n-initial and --steps; give all")
     sizes = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
     return tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
 

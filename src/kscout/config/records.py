@@ -60,7 +60,9 @@ def read(kind: type[R], table: object, where: str = "") -> R:
         raise ConfigError(f"{where} is {_shown(table)}; expected a section [{where}]")
     types, rest, tag = _types(kind), _rest(kind), _tag(kind)
     if tag is not None and table.get("kind", tag) != tag:
-        raise ConfigError(f"these are settings of kind {table['kind']!r}, not {tag!r}")
+        raise ConfigError(
+            f"these are settings of kind {table['kind']!r}, not {tag!r}; name a file of that kind"
+        )
     found: Table = {}
     for key, value in table.items():
         if key in types and key != rest:

@@ -112,7 +112,9 @@ def last_layer(policy: Policy) -> list[nn.Parameter]:
     """Return weight and bias of the last layer that has parameters."""
     owners = [module for module in policy.modules() if list(module.parameters(recurse=False))]
     if not owners:
-        raise RunError(f"{type(policy).__name__} has no parameters, hence no gradients")
+        raise RunError(
+            f"{type(policy).__name__} has no parameters, hence no gradients; name runs of a network"
+        )
     return list(owners[-1].parameters(recurse=False))
 
 

@@ -205,7 +205,9 @@ class PosteriorPolicy(Policy):
     @torch.no_grad()
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.zero_filled is None:
-            raise ConfigError("a posterior is of measured k-space, and the observation has none")
+            raise ConfigError(
+                "a posterior is of measured k-space, and the observation has none; give zero_filled"
+            )
         kspace = fft2c(seen.zero_filled) * seen.mask[:, None, None, :]
         steps = torch.as_tensor(seen.step).expand(len(seen.mask)).tolist()
         rows = [self._expected(seen, kspace, number, step) for number, step in enumerate(steps)]

@@ -137,7 +137,7 @@ def _package(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f"writing {path} needs {name}: pip install 'kscout[formats]'") from error
+        raise ConfigError(f"writing {path} needs {name}; pip install 'kscout[formats]'") from error
 
 
 WRITERS: Mapping[ImageFormat, Callable[[Path, Volume], None]] = {

@@ -147,7 +147,8 @@ def export_onnx(
     """
     if policy is not None and policy.needs_target:
         raise ConfigError(
-            f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has"
+            f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has; "
+            "export another policy"
         )
     onnx, runtime = onnx_packages()
     reconstructor, policy = reconstructor.cpu().eval(), policy and policy.cpu().eval()
@@ -219,7 +220,7 @@ def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a 
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"{type(graph.reconstructor).__name__} and {type(graph.policy).__name__} cannot be "
-            f"exported for {n_rows}x{n_cols} images ({reason})"
+            f"exported for {n_rows}x{n_cols} images ({reason}); try another size or network"
         ) from error
     assert program is not None
     return program.model_proto

@@ -41,9 +41,12 @@ class ScanTable:
 
     def __post_init__(self) -> None:
         columns = [*self.start, *self.acquired]
-        wrong = [column for column in columns if not 0 <= column < self.n_cols]
-        if wrong or len(set(columns)) < len(columns):
-            raise DataError(f"{self.source} measures a column twice, or one that is not there")
+        wrong = [x for x in columns if not 0 <= x < self.n_cols or columns.count(x) > 1]
+        if wrong:
+            raise DataError(
+                f"{self.source} measures column {wrong[0]}, which is none of 0 to "
+                f"{self.n_cols - 1} or comes twice; give each of them once at most"
+            )
         if self.field_of_view_mm is not None and not 0 < self.field_of_view_mm < 1e6:
             raise ConfigError(
                 f"a field of view of {self.field_of_view_mm:g} mm cannot be; give the size of the "
@@ -187,7 +190,9 @@ def order_of_session(path: Path, *, field_of_view_mm: float | None = None) -> Sc
         first = tuple(column for column in order if column in start)
         rest = tuple(column for column in order if column not in start)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} holds no session ({error})") from error
+        raise DataError(
+            f"{path} holds no session ({error}); name a file that one was kept in"
+        ) from error
     return ScanTable(path.name, n_cols, first, rest, field_of_view_mm)
 
 

@@ -131,7 +131,10 @@ def _sequence(pypulseq: Any, table: ScanTable, echo: GradientEcho) -> Any:  # no
         ) from error
     is_ok, report = sequence.check_timing()
     if not is_ok:
-        raise ConfigError(f"the sequence has {len(report)} faults of timing, such as {report[0]}")
+        raise ConfigError(
+            f"the sequence has {len(report)} faults of timing, such as {report[0]}; lengthen "
+            "--repetition-ms, or change --dwell-us"
+        )
     views = (echo.readout_mm, table.field_of_view_mm, echo.slice_mm)
     sequence.set_definition("FOV", [x * 1e-3 for x in views if x is not None])
     sequence.set_definition("Name", "kscout")

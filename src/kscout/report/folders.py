@@ -79,7 +79,7 @@ def search(names: Sequence[str | Path]) -> Found:
         raise DataError(
             f"nothing to report in {', '.join(map(str, paths))}: no {SUMMARY} of "
             f"`kscout evaluate`, no run folder ({CONFIG} and {PROVENANCE}), no output of "
-            "`kscout analyze`"
+            "`kscout analyze`; name a folder that has any of these"
         )
     return found
 

@@ -236,7 +236,9 @@ def read_run(path: Path | str) -> RunRecord:
     """Read a run folder, finished or not."""
     path = Path(path)
     if not (path / CONFIG).is_file():
-        raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
+        raise RunError(
+            f"{path} is not a run folder: it has no {CONFIG}; name one that `kscout train` wrote"
+        )
     done = path / DONE
     return RunRecord(
         path=path,

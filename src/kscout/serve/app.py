@@ -202,7 +202,7 @@ def _values(scan: Scan, text: str) -> Any:  # noqa: ANN401 - an array
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise DataError(f"the data are no base64 ({error})") from error
+        raise DataError(f"the data are no base64 ({error}); encode them so") from error
     if len(raw) != n_bytes:
         raise DataError(
             f"the data of a column are {len(raw)} bytes; expected {n_bytes}: complex64 of "

@@ -184,7 +184,8 @@ class Desk:
         if n_values > self.limits.n_values:
             raise TooManyError(
                 f"a session of {scan.n_coils} coils, {scan.n_rows} rows and {scan.n_cols} columns "
-                f"is larger than the {self.limits.n_values} values that this service takes"
+                f"is larger than the {self.limits.n_values} values that this service takes; "
+                "compress coils"
             )
         scans = [place.session.scan for place in self._places.values()]
         in_all = n_values + sum(one.n_coils * one.n_rows * one.n_cols for one in scans)

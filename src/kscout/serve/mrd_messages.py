@@ -102,7 +102,9 @@ async def read_message(read: ReadExactly, n_bytes: int) -> Message:
     """
     (number,) = struct.unpack("<H", await read(2))
     if number not in set(Id):
-        raise DataError(f"a message has the number {number}, which is not one of those taken here")
+        raise DataError(
+            f"a message has the number {number}; those taken are {', '.join(map(str, sorted(Id)))}"
+        )
     kind = Id(number)
     if kind is Id.CLOSE:
         return Message(kind)
@@ -193,7 +195,10 @@ async def _read_image(read: ReadExactly, n_bytes: int) -> Message:
     text = _text(await read(_bounded(length, MOST_TEXT, "the attributes of an image")))
     n_rows, n_cols, n_depth = (int(size) for size in head["matrix_size"])
     if (head["data_type"], head["channels"], n_depth) != (_FLOAT, 1, 1):
-        raise DataError("an image is not one of floats, of one channel and one slice")
+        raise DataError(
+            f"an image has values of kind {head['data_type']}, {head['channels']} channels and "
+            f"{n_depth} slices; send floats ({_FLOAT}) of one channel and one slice"
+        )
     raw = await read(_bounded(4 * n_rows * n_cols, n_bytes, "an image"))
     return Message(Id.IMAGE, text, head, np.frombuffer(raw, "<f4").reshape(n_cols, n_rows).T)
 
@@ -208,7 +213,7 @@ def _text(raw: bytes) -> str:
     try:
         return raw.rstrip(b"\0").decode()
     except UnicodeDecodeError as error:
-        raise DataError("a text is not UTF-8") from error
+        raise DataError("a text is not UTF-8; encode it so") from error
 
 
 def _copy_fields(source: Any, target: Any) -> None:  # noqa: ANN401 - records

@@ -128,9 +128,9 @@ class Stream:
             try:
                 table = json.loads(message.text)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"the config is no JSON ({error})") from error
+                raise DataError(f"the config is no JSON ({error}); correct it") from error
             if not isinstance(table, dict):
-                raise DataError('the config is no object of JSON like {"budget": 32}')
+                raise DataError('the config is no object of JSON; send one like {"budget": 32}')
             self._config = read(StreamConfig, table)
         return []
 
@@ -140,7 +140,7 @@ class Stream:
         try:
             encodings = read_header(text).encodings
         except (ValueError, SyntaxError, RecursionError) as error:
-            raise DataError(f"the header cannot be read ({error})") from error
+            raise DataError(f"the header cannot be read ({error}); send one of ISMRMRD") from error
         if not encodings:
             raise DataError("the header has no encoding; complete it")
         check_encoding(_STREAM, encodings[0])
@@ -185,11 +185,17 @@ class Stream:
         lines = readouts_of(heads, np.zeros(1, dtype=np.int64), encoding, n_cols)
         column = int(lines.column[0])
         if message.head["idx"]["kspace_encode_step_2"] or not 0 <= column < n_cols:
-            raise DataError(f"a line lies at column {column} of {n_cols}, or off the plane")
+            raise DataError(
+                f"a line lies at column {column} of {n_cols}, or off the plane; send lines of one "
+                "plane"
+            )
         if self._noise and self._whitening is None:
             self._whitening = whiten(_STREAM, self._noise, n_coils)
         if self._whitening is not None and len(self._whitening) != n_coils:
-            raise DataError(f"a line has {n_coils} coils, and the noise {len(self._whitening)}")
+            raise DataError(
+                f"a line has {n_coils} coils, and the noise {len(self._whitening)}; send both from "
+                "the same coils"
+            )
         alone = replace(lines, column=np.zeros(1, dtype=np.int64))
         size = (n_coils, n_rows, 1)
         scan = alone.scan(_STREAM, lambda _: [message.values], size=size, whitening=self._whitening)
@@ -219,7 +225,9 @@ class Stream:
                 return []
             columns, one.waiting = one.waiting, {}
             if len({x.shape for x in columns.values()}) > 1:
-                raise DataError("lines of one slice have different numbers of coils")
+                raise DataError(
+                    "lines of one slice have different numbers of coils; send all of each"
+                )
             session.measure(list(columns), np.stack(list(columns.values())))
             self._desk.counts.add("columns_total", len(columns))
             answer = {**reply(session, self._desk.counts), "order": list(session.order)}

@@ -95,7 +95,9 @@ def replay(
             "the address `mrd` that the service prints"
         ) from error
     except TimeoutError as error:
-        raise RunError(f"the service at {to} said nothing for {_SILENT_S:g} s") from error
+        raise RunError(
+            f"the service at {to} said nothing for {_SILENT_S:g} s; look at its log"
+        ) from error
     if out is not None:
         _save(played, out)
     return played

@@ -277,7 +277,7 @@ def _check_trainable(name: str, policy: Policy) -> None:
         if isinstance(module, _BATCH_NORMS) or _dropout(module) > 0:
             raise ConfigError(
                 f"policy {name!r} has a {type(module).__name__} at {path!r}, and "
-                "gradients must belong to the network that drew the columns: set dropout to 0, "
+                "gradients must belong to the network that drew the columns; set dropout to 0, "
                 "and normalize each image alone, e.g. by InstanceNorm2d or GroupNorm"
             )
 

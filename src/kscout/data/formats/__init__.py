@@ -58,7 +58,7 @@ def require(name: str, path: Path) -> Any:  # noqa: ANN401 - a module
         return importlib.import_module(entry.needs)
     except ImportError as error:
         raise DataError(
-            f"{path} is {entry.summary}, which needs {entry.needs}: pip install "
+            f"{path} is {entry.summary}, which needs {entry.needs}; pip install "
             f"'kscout[{entry.extra}]'"
         ) from error
 

@@ -87,11 +87,11 @@ class ImportSettings:
                 f"--resample {'x'.join(map(str, self.resample))} is no spacing; give 0.01 to 100 mm"
             )
         if self.divide is not None and not 0 < self.divide < math.inf:
-            raise ConfigError(f"--divide {self.divide} is not a number above 0")
+            raise ConfigError(f"--divide is {self.divide}; give a number above 0")
         if not 0 < self.sample_rate <= 1:
-            raise ConfigError(f"--sample-rate {self.sample_rate} is not above 0 and up to 1")
+            raise ConfigError(f"--sample-rate is {self.sample_rate}; give a share above 0, up to 1")
         if not 0 <= self.held_out < 1:
-            raise ConfigError(f"--held-out {self.held_out} is not from 0 to below 1")
+            raise ConfigError(f"--held-out is {self.held_out}; give a share from 0 to below 1")
         if self.splits is not None and self.test_from_train:
             raise ConfigError("--splits names the test volumes; drop it or --test-from-train")
         self._check_kind()

@@ -119,7 +119,9 @@ def _crop_to_head(
     """Cut away the air around the head."""
     inside = ndimage.binary_opening(values > _HEAD_THRESHOLD, iterations=2)
     if not inside.any():
-        raise DataError(f"{path} shows no head above {_HEAD_THRESHOLD} of its maximum")
+        raise DataError(
+            f"{path} shows no head above {_HEAD_THRESHOLD} of its maximum; leave it out"
+        )
     (box,) = ndimage.find_objects(inside.astype(np.int8))
     return np.ascontiguousarray(values[box])
 
@@ -131,13 +133,14 @@ def _load_head(path: Path, source: str) -> Head:
     values = values[..., 0] if values.ndim == 4 and values.shape[3] == 1 else values
     if values.ndim != 3 or min(values.shape) < 8:
         raise DataError(
-            f"{path} has shape {values.shape}, expected three axes of at least 8 voxels"
+            f"{path} has shape {values.shape}, expected three axes of at least 8 voxels; leave it "
+            "out"
         )
     if not np.isfinite(values).all():
         raise DataError(f"{path} holds NaN or infinite values; clean it or leave it out")
     bright = float(np.percentile(values, 99.7))
     if bright <= 0.0:
-        raise DataError(f"{path} is empty: 99.7 % of its voxels are zero or below")
+        raise DataError(f"{path} is empty: 99.7 % of its voxels are zero or below; leave it out")
     values = np.clip(values / np.float32(bright), 0.0, 1.3).astype(np.float32)
     name = path.name.removesuffix(".gz").removesuffix(".nii").removesuffix(".npy")
     return Head(name=name, source=source, values=_crop_to_head(values, path), spacing_mm=spacing)

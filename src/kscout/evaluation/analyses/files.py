@@ -74,7 +74,7 @@ def write_table(folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row]) ->
     """Write the CSV and the JSON file of an analysis whole; what is None is empty in CSV."""
     path = folder / f"{kind.file}.csv"
     if not rows:
-        raise DataError(f"nothing to write to {path}: the table has no rows")
+        raise DataError(f"nothing to write to {path}: the table has no rows; analyze more")
     lines = [to_table(row, nulls=True) for row in rows]
     write_json(path.with_suffix(".json"), kind.document(rows))
     with written_whole(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:

@@ -98,7 +98,9 @@ def gamma_rows(summaries: Sequence[Summary]) -> list[GammaRow]:
         if entry.training is not None
     ]
     if not rows:
-        raise DataError("no policy in these evaluations was loaded from a training run")
+        raise DataError(
+            "no policy in these evaluations was loaded from a training run; evaluate run folders"
+        )
     return sorted(rows, key=lambda row: (row.steps, -1 if row.gamma is None else row.gamma))
 
 

@@ -57,7 +57,10 @@ class Acquisition:
     def __post_init__(self) -> None:
         lengths = {len(policy.images) for policy in self.policies}
         if len(lengths) != 1 or 0 in lengths:
-            raise DataError(f"policies of one acquisition have {sorted(lengths)} images each")
+            raise DataError(
+                f"policies of one acquisition have {sorted(lengths)} images each; record as many "
+                "of each"
+            )
         if not self.steps:
             object.__setattr__(self, "steps", tuple(range(lengths.pop())))
         for policy in self.policies:

@@ -58,7 +58,9 @@ def average_policies_of_results(
     found = {one.policy: _average(one.order[:, 0]) for one in read}
     for name in policies:
         if name not in found:
-            raise DataError(f"{path} has no rows of policy {name!r} with seed {wanted[name]}")
+            raise DataError(
+                f"{path} has no rows of policy {name!r} with seed {wanted[name]}; evaluate it there"
+            )
     return {name: found[name] for name in policies}
 
 
@@ -78,5 +80,5 @@ def best_seeds(path: Path, policies: Sequence[str]) -> dict[str, int]:
             final[scores.policy][scores.seed] = scores.metric("ssim")[:, -1].mean()
     for name, by_seed in final.items():
         if not by_seed:
-            raise DataError(f"{path} has no policy {name!r}")
+            raise DataError(f"{path} has no policy {name!r}; evaluate it there")
     return {name: max(by_seed, key=lambda seed: by_seed[seed]) for name, by_seed in final.items()}

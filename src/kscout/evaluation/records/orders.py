@@ -94,7 +94,9 @@ def read_orders(
             own.extend(int(column) for column in row.column.split())
         return [_orders(*key, acquired, summary) for key, acquired in found.items()]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} holds a row that is not a result ({error})") from error
+        raise DataError(
+            f"{path} holds a row that is not a result ({error}); evaluate anew"
+        ) from error
 
 
 def _orders(policy: str, seed: int, acquired: _Acquired, summary: Summary) -> Orders:

@@ -124,7 +124,9 @@ def read_scores(path: Path | str) -> list[Scores]:
             for i, value in enumerate((*values, float(len(row.column.split())), 1.0)):
                 sums[i] += value
         except (TypeError, ValueError) as error:
-            raise DataError(f"{path} holds a row that is not a result ({error})") from error
+            raise DataError(
+                f"{path} holds a row that is not a result ({error}); evaluate anew"
+            ) from error
     return [_scores(*key, slices, path) for key, slices in found.items()]
 
 

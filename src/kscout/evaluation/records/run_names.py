@@ -87,7 +87,8 @@ def _read(path: Path) -> RunRecord:
         for key in ("val_ssim", "time_s"):
             if key not in line:
                 raise RunError(
-                    f"{path} is damaged: epoch {line['epoch']} of its metrics has no {key}"
+                    f"{path} is damaged: epoch {line['epoch']} of its metrics has no {key}; "
+                    "leave it out, or train anew"
                 )
     return record
 

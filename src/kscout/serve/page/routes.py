@@ -98,7 +98,10 @@ def _add_answers(app: FastAPI, stage: Stage) -> None:
     async def drop(request: Request, name: str = "") -> dict[str, Any]:
         """Take in a file, its bytes as the body; its name tells the format alone."""
         if request.client is None or request.client.host not in LOOPBACK:
-            raise OutsideError("files are taken from programs on the service's own machine alone")
+            raise OutsideError(
+                "files are taken from programs on the service's own machine alone; open the page "
+                "there"
+            )
         content = await request.body()
         return (await run_in_threadpool(stage.shelf.drop, content, name)).table()
 

@@ -166,7 +166,9 @@ class Stage:
             raise DataError(f"there are {len(slices)} slices there; choose one of them")
         _, n_rows, n_cols = slices.shape
         if (asked.n_steps + 1) * n_rows * n_cols > _MOST_PIXELS:
-            raise ConfigError(f"{asked.n_steps} steps are too many for images of this size")
+            raise ConfigError(
+                f"{asked.n_steps} steps are too many for images of {n_rows}x{n_cols}; ask for fewer"
+            )
         return slices.subset(torch.tensor([asked.slice])).to(self.models.device)
 
     def _contender(self, name: str, asked: Asked, slices: SliceSet) -> Contender:
