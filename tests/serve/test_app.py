@@ -213,6 +213,20 @@ def test_a_service_started_again_goes_on_with_its_sessions(tmp_path: Path) -> No
     assert (tmp_path / "notes.npz").exists()
 
 
+def test_kept_sessions_that_find_no_room_are_told_and_stay_on_the_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, n_coils=N_COILS, budget=7, initial=3)
+    cut_off = desk_of(tmp_path)
+    names = sorted(cut_off.open(scan) for _ in range(3))
+    desk = Desk(maker(), limits=Limits(n_sessions=2), folder=tmp_path)
+    assert desk.restore() == 2 and desk.names() == names[:2]
+    assert f"left out session {names[2]}: 2 sessions are open" in caplog.text
+    desk.shut()
+    cut_off.shut()
+    assert sorted(file.stem for file in tmp_path.iterdir()) == names
+
+
 @final
 class Slow(Policy):
     """Scores columns when it is let."""

@@ -180,6 +180,9 @@ class Advisor:
             return
         try:
             answers = self.answer([question for question, _ in taken])
+            if self.device.type == "cuda":
+                # An answer that is not computed yet would keep whoever asked past the deadline.
+                torch.cuda.current_stream(self.device).synchronize()
         except BaseException as error:
             for _, future in taken:
                 future.set_exception(error)

@@ -5,6 +5,7 @@ takes longer than running it. A CUDA graph launches them all at once.
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, final
 
@@ -21,6 +22,10 @@ MOST_BYTES = 2**30
 """Work that takes more memory is not worth a graph, which would keep that memory."""
 _N_WARMING = 3
 """Runs that make plans and workspaces before a capture begins."""
+_N_TRIES = 2
+"""What another thread does for the first time, such as loading a kernel, may spoil a capture."""
+_CAPTURING = threading.Lock()
+"""Before a capture begins the whole device is waited for, which would spoil another one."""
 
 
 @final
@@ -48,13 +53,16 @@ class Graphs:
         return self._function(*given) if graph is None else graph(given)
 
     def _captured(self, given: tuple[Tensor, ...]) -> "_Graph | None":
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        try:
-            return _Graph(self._function, given, self._pool)
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            _LOG.warning("decisions take longer than they could: no CUDA graph (%s)", reason)
-            return None
+        reason = ""
+        for _ in range(_N_TRIES):
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            try:
+                with _CAPTURING:
+                    return _Graph(self._function, given, self._pool)
+            except RuntimeError as error:
+                reason, self._pool = str(error).partition("\n")[0], None
+        _LOG.warning("decisions take longer than they could: no CUDA graph (%s)", reason)
+        return None
 
 
 @final

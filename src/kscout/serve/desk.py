@@ -125,6 +125,8 @@ class Desk:
             self._check_room(scan)
             session = Session(self._advisor(scan), self.usual.of(scan), file=self._file(name))
             self._places[name] = Place(session, self._now())
+        if session.file is not None:
+            session.write(session.file)
         return name
 
     def find(self, name: str) -> Place:
@@ -154,14 +156,14 @@ class Desk:
         """Go on with the sessions of the folder; return how many there are."""
         files = [] if self.folder is None else sorted(self.folder.glob("*.npz"))
         for file in files:
-            if not _NAME.fullmatch(file.stem) or len(self) >= self.limits.n_sessions:
+            if not _NAME.fullmatch(file.stem):
                 continue
             try:
                 scan = read(Scan, read_kept(file).facts.get("scan"))
                 self._check_room(scan)
                 session = Session.read(file, self._advisor(scan))
             except (KScoutError, OSError) as error:
-                _LOG.warning("left out a session: %s", error)
+                _LOG.warning("left out session %s: %s", file.stem, error)
                 continue
             self._places[file.stem] = Place(session, self._now())
         return len(self)
