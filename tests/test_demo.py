@@ -1,5 +1,6 @@
 """The demo in a few seconds: its page tells what was found, and its commands are its own."""
 
+import html
 import json
 import re
 import shlex
@@ -99,6 +100,7 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     front = text[text.index('class="summary"') : text.index("<nav")]
     assert front.count("<p") == 1 and "no training saw" in front and "fixed order" in front
     assert "knee-base-greedy" in front and "trained elsewhere" in front
+    assert demo[1].told in html.unescape(re.sub("<[^>]+>", "", front)), "the terminal tells it, too"
     assert "smallest sizes" in text[: text.index('class="summary"')], "no number here is a result"
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
     assert titles[:5] == [

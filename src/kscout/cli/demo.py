@@ -57,6 +57,7 @@ def demo(
     answer.print(summary_table(found.summary))
     for run in found.zoo:
         answer.print(summary_table(run.summary))
+    answer.print(found.told, soft_wrap=True)
     told.print(f"the demo took {time.perf_counter() - begun:.0f} s")
     answer.print(f"open {found.page}", soft_wrap=True)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import final
 
 from kscout.data.generate import make_store
-from kscout.demo.page import write_demo_page
+from kscout.demo.page import tell_lead, write_demo_page
 from kscout.demo.settings import (
     ZOO_SIZE,
     DemoFolder,
@@ -33,6 +33,8 @@ class DemoResult:
     """What a demo found."""
 
     page: Path
+    told: str
+    """The first sentence of the page."""
     summary: Summary
     """The summary of the evaluation of policies."""
     reconstructions: list[ReconstructionRow]
@@ -81,7 +83,8 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
             runs.append(run_zoo(one, zoo, folder, knees, tell))
     with stage("writing the page"):
         page = write_demo_page(settings, folder, store, runs)
-    return DemoResult(page, summary, compared, runs)
+    told = tell_lead(settings, folder).replace("**", "")
+    return DemoResult(page, told, summary, compared, runs)
 
 
 __all__ = ["DemoFolder", "DemoResult", "DemoSettings", "run_demo"]
