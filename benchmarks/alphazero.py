@@ -32,7 +32,7 @@ from alphazero_records import (
     read_marks,
     read_records,
 )
-from leaderboard import REFERENCE, entered, joined, read_leaderboard, write_leaderboard
+from leaderboard import REFERENCE, STORES, join
 from paired import mean_ssim, volumes_of
 
 from kscout import policies
@@ -46,8 +46,6 @@ from kscout.runs import Progress, RunRecord, read_metrics, read_run
 from kscout.training.policy import train_policy
 from kscout.zoo import ZOO
 
-STORES = {"knee": "knee-paper-size"}
-"""Names of stores on the leaderboard."""
 N_TRAJECTORIES = 8
 """Acquisitions per slice of policies that draw, as in the paper."""
 
@@ -200,12 +198,9 @@ def enter(wanted: argparse.Namespace) -> None:
     """Join the rows of a store and preset to the leaderboard."""
     place = (wanted.data.name, wanted.preset)
     own = [one for one in read_records(wanted.out) if one.place == place]
-    marks, rows = read_marks(wanted.out)[place], read_leaderboard()
+    marks = read_marks(wanted.out)[place]
     new = leaderboard_row(own, marks, store=STORES.get(wanted.data.name, wanted.data.name))
-    fixed = next(x for x in rows if (x.place, x.method) == (new.place, REFERENCE))
-    # Joined only where the fixed order scored as it did there.
-    fixed = replace(fixed, ssim_mean=marks.ssim[REFERENCE])
-    write_leaderboard(entered(rows, joined(rows, [new, fixed])))
+    join(new, marks.ssim[REFERENCE])
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:

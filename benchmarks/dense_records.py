@@ -1,8 +1,12 @@
 """Records of dense gains as tables of docs/dense.md: arms on a store, and heads by subject.
 
-`dense.py` makes them into dense_results, `leave_one_out.py` into heads_results.
+`dense.py` makes them into dense_results, `leave_one_out.py` into heads_results. A record of a
+whole test set may join the leaderboard:
+
+    python benchmarks/dense_records.py benchmarks/dense_results/NAME.json --method NAME --source RUN
 """
 
+import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +15,10 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
+from leaderboard import REFERENCE, STORES, LeaderboardRow, join
 from tables import markdown, number, spread
 
-from kscout.config import read
+from kscout.config import ACQUISITIONS, read
 from kscout.evaluation.statistics import std_over_seeds
 
 RECORDS = Path(__file__).with_name("dense_results")
@@ -216,3 +221,49 @@ def _plainly(records: Sequence[PlainRecord]) -> str:
 
 def _name(file: str) -> str:
     return file.removesuffix(".gz").removesuffix(".nii").removesuffix(".npy")
+
+
+def leaderboard_row(record: DenseRecord, method: str, source: str) -> LeaderboardRow:
+    """Return what one seed reached, as the leaderboard has it.
+
+    Args:
+        record: of a whole test set.
+        method: its name there.
+        source: what the command that evaluates it again names as the policy.
+    """
+    acquisition, data = ACQUISITIONS[record.preset], record.test or record.data
+    policy = method if source == method else f"{method}={source}"
+    return LeaderboardRow(
+        store=STORES.get(data, data),
+        horizon=record.preset,
+        method=method,
+        n_seeds=1,
+        ssim_mean=record.ssim,
+        ssim_std=None,
+        gap_closed=record.gap_closed,
+        difference_to_fixed=record.difference_to_fixed,
+        interval=record.interval,
+        command=(
+            f"kscout evaluate --data stores/{data} --reconstructor {record.reconstructor} --split "
+            f"test --n-initial {acquisition.n_initial} --steps {acquisition.horizon} --policy "
+            f"{policy} --policy {REFERENCE} --trajectories 1 --protocol paper --reference "
+            f"{REFERENCE} --out results/{record.preset}/{method}"
+        ),
+    )
+
+
+def main() -> None:
+    """Join a record to the leaderboard."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("record", type=Path)
+    parser.add_argument("--method", required=True, help="its name on the leaderboard")
+    parser.add_argument("--source", required=True, help="run folder, or a name of the zoo")
+    wanted = parser.parse_args()
+    record = read(DenseRecord, _content(wanted.record))
+    join(leaderboard_row(record, wanted.method, wanted.source), record.marks[REFERENCE])
+
+
+if __name__ == "__main__":
+    main()

@@ -34,6 +34,8 @@ from kscout.files import write_json
 LEADERBOARD = Path(__file__).with_name("leaderboard.json")
 REFERENCE = "fixed"
 BOUNDS = ("na-oracle", "oracle")
+STORES = {"knee": "knee-paper-size"}
+"""Names here of stores that are called otherwise in commands."""
 
 
 @final
@@ -194,6 +196,13 @@ def joined(rows: Sequence[LeaderboardRow], new: Sequence[LeaderboardRow]) -> lis
     low, high = (ssim.get(name) for name in BOUNDS)
     added = [replace(row, gap_closed=gap_closed(row.ssim_mean, low, high)) for row in new]
     return sorted([*kept, *added], key=lambda row: -row.ssim_mean)
+
+
+def join(new: LeaderboardRow, fixed_ssim: float) -> None:
+    """Join a record to the leaderboard, if the fixed order scored with it as it did there."""
+    rows = read_leaderboard()
+    fixed = next(x for x in rows if (x.place, x.method) == (new.place, REFERENCE))
+    write_leaderboard(entered(rows, joined(rows, [new, replace(fixed, ssim_mean=fixed_ssim)])))
 
 
 def with_names(

@@ -17,6 +17,7 @@ from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
@@ -35,6 +36,7 @@ ROWS = {
     "greedy on the paper's number of slices, five seeds, last epoch": "greedy",
     "gamma .9 on the paper's number of slices, one seed, last epoch": "gamma-0.9",
     "its last epoch": "greedy",
+    "`knee-base-greedy`": "knee-base-greedy",
 }
 """How cards call the methods of the leaderboard."""
 
@@ -56,7 +58,10 @@ def loose_umask() -> Iterator[None]:
 @pytest.mark.parametrize("name", ZOO)
 def test_entries_load_by_name_and_stay_small(name: str) -> None:
     load = policies.load if ZOO[name] == "policy" else reconstruction.load
-    kinds = {"unet": UNet, "varnet": VarNet, "greedy": ConvPolicy, "fixed": FixedOrder}
+    kinds = {
+        **{"unet": UNet, "varnet": VarNet},
+        **{"greedy": ConvPolicy, "column": ColumnPolicy, "fixed": FixedOrder},
+    }
     kind = kinds[name.split("-")[-1]]
     loaded = load(name)
     assert isinstance(loaded, kind)
@@ -186,7 +191,7 @@ def test_cards_tell_the_scores_of_the_leaderboard(name: str, leaderboard: Record
         assert f"test slices themselves: {field['na-oracle']['ssim_mean']:.4f}." in card
 
 
-@pytest.mark.parametrize("name", [name for name in ZOO if name.endswith("-greedy")])
+@pytest.mark.parametrize("name", [name for name in ZOO if name.endswith(("-greedy", "-column"))])
 def test_tables_of_cards_are_those_of_the_leaderboard(name: str, leaderboard: Records) -> None:
     lines = zoo_card(name).partition("| policy |")[2].splitlines()[2:]
     told = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]

@@ -12,6 +12,7 @@ _FOLDER = Path(__file__).parent
 
 ZOO: dict[str, str] = {
     "knee-unet": "reconstructor",
+    "knee-base-column": "policy",
     "knee-base-greedy": "policy",
     "knee-base-fixed": "policy",
     "knee-long-greedy": "policy",
