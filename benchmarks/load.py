@@ -84,14 +84,18 @@ class Tally:
     """Decisions."""
     times_s: list[float] = field(default_factory=list)
     n_lost: int = 0
-    begin: float = field(default_factory=time.perf_counter)
+    begin: float | None = None
+    """When the first decision that is timed was asked for."""
 
     @property
     def is_over(self) -> bool:
+        if not self.times_s or self.begin is None:
+            return False
         return len(self.times_s) >= self.most or time.perf_counter() - self.begin > self.most_s
 
     def figures(self) -> dict[str, Any]:
         """Return what is written down."""
+        assert self.begin is not None
         took_s = time.perf_counter() - self.begin
         p50, p99 = (round(1e3 * float(np.percentile(self.times_s, q)), 2) for q in (50, 99))
         n = len(self.times_s)
@@ -110,6 +114,7 @@ async def acquire(ask: Ask, start: list[int], tally: Tally) -> None:
         column = answer["next_column"]
         tally.n_lost += column in measured or answer["n_measured"] != len(measured)
         begin = time.perf_counter()
+        tally.begin = tally.begin or begin
         answer = await ask([column])
         if not answer["done"]:
             tally.times_s.append(time.perf_counter() - begin)
