@@ -270,5 +270,12 @@ def test_what_is_not_there_is_told_as_everything_else(client: Client) -> None:
 
 
 def test_the_interface_describes_itself(client: Client) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
-    assert {"/health", "/sessions", "/sessions/{name}/columns", "/metrics"} <= set(paths)
+    told = client.get("/openapi.json").json()
+    assert {"/health", "/sessions", "/sessions/{name}/columns", "/metrics"} <= set(told["paths"])
+    assert told["components"]["schemas"]["Fault"]["required"] == ["error"]
+    faults = [
+        {status for status in about["responses"] if status[0] == "4"}
+        for methods in told["paths"].values()
+        for about in methods.values()
+    ]
+    assert all(one == {"4XX"} for one in faults), "as what is really answered"

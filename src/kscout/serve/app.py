@@ -61,6 +61,12 @@ class Column(_Strict):
     """base64 of complex64, little-endian, coil by row."""
 
 
+class Fault(BaseModel):
+    """What is wrong with a request."""
+
+    error: str
+
+
 Columns = Column | list[Column]
 _COLUMNS: TypeAdapter[Columns] = TypeAdapter(Columns)
 
@@ -96,7 +102,14 @@ def make_app(
 
     counts = desk.counts
     # FastAPI's own pages take their scripts from other hosts; `add_pages` has one that does not.
-    app = FastAPI(title="kscout", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="kscout",
+        version=__version__,
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        responses={"4XX": {"model": Fault, "description": "What is wrong, in a sentence"}},
+    )
     _tell_faults(app, counts)
     _add_sessions(app, desk, counts)
     _add_stream(app, desk, counts)
