@@ -225,6 +225,9 @@ def test_shown_commands_are_those_of_the_demo(demo: Demo) -> None:
 def test_what_to_try_next_works_on_what_the_demo_left(demo: Demo) -> None:
     tried = next_commands(TINY, demo[0])
     assert [words[1] for words in tried.values()] == ["demo", "serve", "train", "evaluate"]
+    steered = tried["Steer acquisitions yourself, in a browser"]
+    assert {"knee-unet", "knee-base-greedy", "knee-base-fixed"} < set(steered)
+    assert Store.open(steered[-1]).split("test").shape[1:] == (128, 128)
     for title in ("Let the policy learn longer", "Compare it"):
         found = CliRunner().invoke(app, tried[title][1:], catch_exceptions=False)
         assert found.exit_code == 0, found.output

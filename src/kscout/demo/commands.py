@@ -75,12 +75,16 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
 def next_commands(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
     """Return what may be tried next with what the demo left."""
     store, unet, longer = folder.store, folder.unet, folder.path / "longer"
+    first = settings.paper_size.acquisitions[0]
     return {
         "The same with other knees and other draws": _words(
             "demo", seed=settings.seed + 1, out=folder.path.with_name(f"{folder.path.name}-other")
         ),
         "Steer acquisitions yourself, in a browser": _words(
-            "serve", reconstructor=[unet], policy=[folder.policy, "random"], data=store
+            "serve",
+            reconstructor=[ZOO_UNET],
+            policy=[first.policies[name] for name in (first.told, first.reference)],
+            data=folder.unseen,
         ),
         "Let the policy learn longer": _words(
             *("train", "policy"),
