@@ -186,7 +186,7 @@ def make(
         ),
     ] = None,
     slices: Annotated[int | None, typer.Option(help="Slices per volume. (default: 16)")] = None,
-    size: Annotated[int | None, typer.Option(help="64 to 320 pixels. (default: 128/256)")] = None,
+    size: Annotated[int | None, typer.Option(help="64 to 512 pixels. (default: 128/256)")] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same images.")] = 0,
     workers: Annotated[
         int, typer.Option(help="Processes; 0 for one per core, fewer for few images.")

@@ -43,7 +43,7 @@ class MakeSettings:
     totals: tuple[int, int, int] | None = None
     """Exact slices per split, where the last volume of each is to be cut short."""
     size: int | None = None
-    """Side in pixels, 64 to 320; None for the paper's."""
+    """Side in pixels, 64 to 512; None for the paper's."""
     seed: int = 0
     variant: str = "realistic"
     sources: tuple[Path, ...] = ()

@@ -263,5 +263,5 @@ def test_requests_that_make_no_images_are_refused(heads: list[Head]) -> None:
         make_volumes("brain", variant="structured", **options)
     with pytest.raises(ConfigError, match="hand them over"):
         make_volumes("heads", **options)
-    with pytest.raises(ConfigError, match="expected 64 to 320"):
-        make_volumes("heads", heads=heads, **{**options, "size": 500})
+    with pytest.raises(ConfigError, match="expected 64 to 512"):
+        make_volumes("heads", heads=heads, **{**options, "size": 513})

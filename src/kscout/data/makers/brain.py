@@ -227,7 +227,7 @@ def draw_brain_volume(
         seed: Seed of the whole set.
         volume: Number of the subject; each has its own random numbers.
         n_slices: Slices, spread evenly from skull base to vertex.
-        size: Rows and columns, 64 to 320.
+        size: Rows and columns, 64 to 512.
         receiver: Coils whose k-space is returned instead of images.
     """
     rng = np.random.default_rng([seed, volume, _KIND])

@@ -216,7 +216,7 @@ def draw_head_volume(
         seed: Seed of the whole set.
         volume: Number of the examination; each has its own random numbers.
         n_slices: Slices, spread evenly below the crown.
-        size: Rows and columns, 64 to 320.
+        size: Rows and columns, 64 to 512.
         receiver: Coils whose k-space is returned instead of images.
     """
     if not heads:

@@ -196,7 +196,7 @@ def draw_knee_volume(
         seed: Seed of the whole set.
         volume: Number of the subject; each has its own random numbers.
         n_slices: Slices, spread evenly over the joint.
-        size: Rows and columns, 64 to 320.
+        size: Rows and columns, 64 to 512.
         variant: `realistic`, or `structured` with engineered stripes.
         receiver: Coils whose k-space is returned instead of images.
     """

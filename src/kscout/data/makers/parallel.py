@@ -184,7 +184,7 @@ def make_volumes(
         kind: `knee`, `brain` or `heads`.
         n_volumes: How many.
         n_slices: Slices of each.
-        size: Rows and columns, 64 to 320.
+        size: Rows and columns, 64 to 512.
         seed: Seed of the split.
         workers: Processes; one draws in this process.
         variant: `realistic`, or `structured` for knees engineered to reward adaptivity.

@@ -15,7 +15,7 @@ from kscout.data.makers.drawing import Grid
 from kscout.data.makers.noise_fields import Field, SmoothNoise
 from kscout.errors import ConfigError
 
-MIN_SIZE, MAX_SIZE = 64, 320
+MIN_SIZE, MAX_SIZE = 64, 512
 MAX_SLICES = 1000
 
 
