@@ -10,18 +10,21 @@ from training_stores import blob_store, small_config, train_whole_and_cut, weigh
 from kscout import policies
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.config import PolicyConfig
+from kscout.config import DenseTraining, PolicyConfig
+from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import mirrored
-from kscout.training.estimators.dense import KEPT
+from kscout.training.estimators import dense
+from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.tried import columns_to_try, dense_loss
+from kscout.training.estimators.visited import joined
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policies, train_policy
-from kscout.training.replay import Memory, Rows
+from kscout.training.replay import Rows
 
 COLUMN = {
     **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
@@ -33,7 +36,7 @@ CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 def config_of(policy: dict[str, object] = COLUMN, **changes: object) -> PolicyConfig:
     training = {
         **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
-        **{"n_prior_slices": 4, "n_warm": 2, "seed": 3},
+        **{"n_prior_slices": 4, "n_warm": 2, "n_repeats": 0, "seed": 3},
     }
     return small_config(policy, {**training, **changes})
 
@@ -41,6 +44,12 @@ def config_of(policy: dict[str, object] = COLUMN, **changes: object) -> PolicyCo
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+def test_labels_are_learned_from_again_unless_told_otherwise() -> None:
+    training = PolicyConfig.of("dense").training
+    assert isinstance(training, DenseTraining)
+    assert (training.n_repeats, training.n_repeated, training.n_memory) == (8, 256, 300_000)
 
 
 def test_the_loss_is_the_squared_error_less_the_expected_gain() -> None:
@@ -112,34 +121,79 @@ def test_units_that_are_no_numbers_are_refused(tmp_path: Path, units: object) ->
         policies.load(path)
 
 
+@pytest.mark.parametrize("n_cols", [9, 16, 128])
+def test_a_state_is_kept_in_few_bytes_and_comes_back(n_cols: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layout = Layout(n_cols, n_tried=24, n_uniforms=4)
+    rows = {
+        "index": torch.randint(1 << 30, (7,), generator=generator),
+        "uniforms": torch.rand(7, 4, generator=generator),
+        "step": torch.arange(7, dtype=torch.int32),
+        "columns": torch.randint(n_cols, (7, 24), generator=generator),
+        "gains": torch.randn(7, 24, generator=generator),
+        "mask": torch.rand(7, n_cols, generator=generator) < 0.5,
+    }
+    packed = layout.pack(rows)
+    assert packed.shape == (7, layout.n_bytes) and layout.n_bytes < 6 * 24 + n_cols / 8 + 24
+    found = layout.unpack(packed)
+    assert found.keys() == rows.keys()
+    for name, value in rows.items():
+        assert torch.equal(found[name], value) and found[name].dtype == value.dtype
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_what_is_learned_again_is_what_the_columns_gain(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     added, drawn = [], []
-    add, draw = Memory.add, Memory.draw
+    add, draw = Remembered.add, Remembered.draw
 
-    def adding(own: Memory, *new: Rows) -> None:
-        added.append({name: torch.cat([rows[name] for rows in new]) for name in KEPT})
-        add(own, *new)
+    def adding(own: Remembered, n_cols: int, new: torch.Tensor, n_slices: int) -> None:
+        added.append(Layout(n_cols, n_tried=5, n_uniforms=4).unpack(new.flatten(0, 1)))
+        add(own, n_cols, new, n_slices)
 
-    monkeypatch.setattr(Memory, "add", adding)
-    monkeypatch.setattr(Memory, "draw", lambda own, u: (drawn.append(len(u)), draw(own, u))[1])
+    monkeypatch.setattr(Remembered, "add", adding)
+    monkeypatch.setattr(
+        Remembered, "draw", lambda own, n, u: (drawn.append(len(u)), draw(own, n, u))[1]
+    )
     config = config_of(n_repeats=2, n_repeated=5, precision="fp32")
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device=device)
     slices = store.split("train")
     n_batches = 2 * -(-len(slices) // 4)
     assert len(added) == n_batches and drawn == [5] * 2 * n_batches
-    rows = {name: torch.cat([new[name] for new in added]).cpu() for name in KEPT}
+    rows = {name: torch.cat([new[name] for new in added]).cpu() for name in added[0]}
     assert len(rows["index"]) == 2 * len(slices) * 3
     simulator = Simulator(
         mirrored(slices.batch(rows["index"]), rows["uniforms"][:, 0] < 0.5), ZeroFilled()
     )
     state = simulator.start_from(rows["mask"])
     gains = simulator.score_columns(state, rows["columns"]) - state.score[:, None]
-    units = torch.tensor(policies.load(run.path).gain_units)[rows["mask"].sum(dim=-1) - 2]
-    error = (rows["gains"] - gains / units[:, None]).masked_fill(~rows["is_valid"], 0)
+    assert torch.equal(rows["mask"].sum(dim=-1), rows["step"] + 2)
+    units = torch.tensor(policies.load(run.path).gain_units)[rows["step"]]
+    is_measured = rows["mask"].gather(-1, rows["columns"])
+    error = (rows["gains"] - gains / units[:, None]).masked_fill(is_measured, 0)
     assert error.abs().amax() < 1e-2 and rows["gains"].std() > 0.3
+
+
+def test_a_state_that_is_seen_again_is_what_was_seen(store: Store, tmp_path: Path) -> None:
+    config = config_of(
+        **{**VARIED, "n_repeats": 1, "n_repeated": 40, "n_memory": 100, "n_epochs": 1}
+    )
+    seen: list[Rows] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "_add_gradients", lambda _, steps, __: seen.extend(joined(steps, 99)))
+        patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)
+        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    batches = seen[::2]
+    known = {name: torch.cat([rows[name] for rows in batches]) for name in batches[0]}
+    again = seen[-1]
+    # Gains tell which of the states it is.
+    apart = (known["gains"][None] - again["gains"][:, None]).abs().amax(dim=-1)
+    which = apart.argmin(dim=-1)
+    assert len(again["mask"]) == 40 and len(which.unique()) > 15
+    assert again.keys() == known.keys()
+    for name, value in known.items():
+        torch.testing.assert_close(again[name], value[which], atol=1e-4, rtol=1e-4, msg=name)
 
 
 @pytest.mark.slow
@@ -168,18 +222,22 @@ def test_before_it_learns_the_column_network_takes_the_fixed_order(
 
 
 def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path) -> None:
-    seen = []
-    config = config_of(sizes=[16, 32], n_epochs=1)
+    learned: list[tuple[int, ...]] = []
+    config = config_of(sizes=[16, 32], n_epochs=1, n_repeats=2, n_repeated=5)
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
     with pytest.MonkeyPatch.context() as patch:
         forward = ColumnPolicy.forward
-        patch.setattr(
-            ColumnPolicy,
-            "forward",
-            lambda self, what: (seen.append(tuple(what.image.shape[1:])), forward(self, what))[1],
-        )
+
+        def watched(self: ColumnPolicy, seen: Observation) -> torch.Tensor:
+            if torch.is_grad_enabled():
+                learned.append(tuple(seen.image.shape))
+            return forward(self, seen)
+
+        patch.setattr(ColumnPolicy, "forward", watched)
         train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
-    assert set(seen) == {(16, 16), (32, 32)}
+    # 4, 4 and 3 slices with 3 states each, and after each batch states of its size.
+    batches = [(12, 16, 16), (12, 32, 32), (9, 16, 16)]
+    assert learned == [shape for one in batches for shape in (one, *2 * [(5, *one[1:])])]
     for policy, changes, message in (
         (CONV, {"sizes": [16]}, "ConvPolicy has one"),
         (COLUMN, {"sizes": [16, 64]}, "go beyond the 16 columns"),
@@ -187,9 +245,8 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
         with pytest.raises(ConfigError, match=message):
             bad = config_of(policy, **changes)
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
-    for change in ({"completion": "fixed"}, {"n_repeats": 1}):
-        with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
-            config_of(sizes=[16], **change)
+    with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
+        config_of(sizes=[16], completion="fixed")
 
 
 VARIED = {

@@ -136,6 +136,12 @@ COMMANDS = {
     "alphazero": "policy --reconstructor zero-filled --n-initial 2 --steps 3 --epochs 2 "
     "--method alphazero --set training.n_episodes=5 --set training.n_searches=4 "
     f"--set training.n_updates=2 --batch-size 5 --convolution native {SMALL}",
+    # Three states after each batch: the second process sees one of them again. Gradients are
+    # clipped, to a norm that the sum of two shares has and the shares have not.
+    "dense": "policy --reconstructor zero-filled --n-initial 2 --steps 3 --epochs 2 "
+    "--method dense --policy conv --set training.n_repeats=2 --set training.n_repeated=3 "
+    "--set training.n_best=2 --set training.n_random=3 --set training.n_prior_slices=4 "
+    f"--set training.clip=0.1 --batch-size 5 --convolution native {SMALL}",
 }
 
 

@@ -4,6 +4,7 @@
 estimator's preset, and a setting of another estimator is an unknown key. Nothing here needs torch.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, final
 
@@ -172,13 +173,13 @@ class DenseTraining(PolicyTraining):
     """Share of the mean weights, which are validated and kept, that stays at each step."""
     clip: Annotated[float, Above(0)] = 1.0
     """Largest norm of the gradient of a batch."""
-    n_repeats: Annotated[int, AtLeast(0)] = 0
+    n_repeats: Annotated[int, AtLeast(0)] = 8
     """Optimizer steps after that of a batch, on labelled states of before: to learn from a label
     again costs far less than to try the columns."""
     n_repeated: Annotated[int, AtLeast(1)] = 256
-    """States in each of these steps."""
-    n_memory: Annotated[int, AtLeast(1)] = 100_000
-    """Newest labelled states that they are drawn from."""
+    """States in each of these steps, over all processes; they may be drawn twice."""
+    n_memory: Annotated[int, AtLeast(1)] = 300_000
+    """Newest labelled states that they are drawn from, of each matrix size."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which the mean gains of a fixed order are measured at the start."""
     from_order: bool = True
@@ -206,15 +207,17 @@ class DenseTraining(PolicyTraining):
                 "training.completion follows an order of the columns of one size; leave out "
                 "training.sizes"
             )
-        if self.sizes and self.n_repeats:
-            raise ConfigError(
-                "training.n_repeats remembers masks of one size; leave out training.sizes"
-            )
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
-        """Count the labels that are remembered, too."""
-        n_kept = min(self.n_memory, self.n_epochs * n_slices * horizon) * bool(self.n_repeats)
-        return super().n_bytes(n_slices, horizon, n_pixels) + 16 * self.n_tried * n_kept
+        """Count the labels that are remembered, and what it takes to see them again, too."""
+        n_bytes = super().n_bytes(n_slices, horizon, n_pixels)
+        if not self.n_repeats:
+            return n_bytes
+        n_sizes, n_labelled = max(1, len(self.sizes)), self.n_epochs * n_slices * horizon
+        n_bytes += 6 * self.n_tried * min(n_sizes * self.n_memory, n_labelled)
+        n_batches = math.ceil(n_slices / self.batch_size)
+        draws = 4 * n_batches * self.n_repeats * self.n_repeated
+        return n_bytes + draws + 16 * self.n_repeated * n_pixels
 
     def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
         first = min((n_initial, *self.starts))

@@ -39,7 +39,7 @@ class Memory:
 
     def draw(self, uniforms: Float[Tensor, " n"]) -> Rows:
         """Return some rows, with replacement, by numbers in [0, 1)."""
-        which = (uniforms * len(self)).long()
+        which = (uniforms * len(self)).long().clamp(max=len(self) - 1)
         return {name: value[which] for name, value in self.rows.items()}
 
     def drawn(

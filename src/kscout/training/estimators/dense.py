@@ -11,8 +11,8 @@ the first term a regression, the second minus the gain that the policy may expec
 acquisition goes on with the best column by score, at times with another one that was tried. A
 moving mean of the weights is what is validated and kept, and it takes the best column.
 
-With `training.n_repeats` each batch is followed by as many steps on labelled states of before,
-which cost one image each: a state is remembered as its slice and its mask.
+Each batch is followed by `training.n_repeats` steps on labelled states of before, which cost one
+image each: a state is remembered as its slice, its mask and its labels (`remembered`).
 
 Where `training.completion` says so, labels are not gains of the next column, but what it is worth
 at the end of the budget (`labels`).
@@ -24,21 +24,21 @@ from functools import partial
 from typing import Any, Protocol, cast, final, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
 from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.physics.sampling import center_mask, start_mask
+from kscout.physics.sampling import Initial, center_mask, start_mask
 from kscout.policies.views import View
 from kscout.training.augmentation import coarser, mirrored, zoomed
-from kscout.training.distributed import n_processes
+from kscout.training.distributed import average_gradients, share
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import (
     Batch,
@@ -47,7 +47,8 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     GradientEstimator,
 )
-from kscout.training.estimators.labels import Completion, carried_on, mean_values
+from kscout.training.estimators.labels import Completion, mean_labels
+from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.tried import choice_of, columns_to_try, dense_loss
 from kscout.training.estimators.visited import (
     joined,
@@ -57,15 +58,13 @@ from kscout.training.estimators.visited import (
     rows_of,
     score,
 )
-from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.replay import Memory, Rows
+from kscout.training.replay import Rows
 
 N_AT_ONCE = {"cpu": 16, "cuda": 1024}
 """States of a policy whose gradients are computed together, by kind of device."""
 
-KEPT = ("index", "uniforms", "mask", "step", "n_left", "columns", "gains", "is_valid")
-"""What is remembered of a state: its slice and how it was varied, what was measured, what was tried
-and what came out, which does not depend on who looks."""
+N_VARIED = 4
+"""Numbers drawn for a slice: whether it is mirrored, its zoom, its budget, its start."""
 
 
 @runtime_checkable
@@ -97,9 +96,16 @@ class Dense(GradientEstimator):
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
-        self.memories = [Memory(_training(x.config).n_memory) for x in trainees]
-        self.visited: dict[tuple[int, int], list[Rows]] = {}
-        """What a batch labelled, by its first policy and its size. A CUDA graph writes in place."""
+        training = _training(trainees[0].config)
+        self.sizes = training.sizes or (slices.n_cols,)
+        self.layouts = {
+            n: Layout(n, min(training.n_best, n) + training.n_random, N_VARIED) for n in self.sizes
+        }
+        """How labelled states are kept, by the columns of their slices."""
+        self.memories = [Remembered(self.layouts, _training(x.config).n_memory) for x in trainees]
+        self.visited: dict[tuple[int, int, int], UInt8[Tensor, "slice step byte"]] = {}
+        """What a batch labelled, by its first policy, its slices and their columns. A CUDA graph
+        writes in place."""
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Go on, or begin from the mean gains of a fixed order on some of the slices."""
@@ -109,12 +115,13 @@ class Dense(GradientEstimator):
             average.load_state_dict(state["average"])
             if "order" in state:
                 self._complete_by(state["order"])
-            if "memory" in state:
-                self.memories[number].add(
-                    {k: v.to(self.device) for k, v in state["memory"].items()}
-                )
+            self.memories[number].restore(state.get("memory", {}), self.device)
         elif number == 0:
-            self.gains, self.units = self._mean_gains()
+            self.gains, self.units, order = mean_labels(
+                self.trainees[0].config, self.slices, self.reconstructor, self.device
+            )
+            if _training(self.trainees[0].config).completion != "none":
+                self._complete_by(order)
         config = self.trainees[number].config
         # Gains of another metric say nothing of SSIM, which evaluations stop by.
         is_gain = config.training.metric == "ssim" and self.completion is None
@@ -126,8 +133,9 @@ class Dense(GradientEstimator):
 
     def state(self, number: int) -> dict[str, Any]:
         order = {} if self.completion is None else {"order": self.completion.ranked.tolist()}
-        average, known = self.averages[number].state_dict(), self.memories[number].rows
-        memory = {"memory": {name: value.cpu() for name, value in known.items()}} if known else {}
+        known = self.memories[number].state()
+        memory = {"memory": known} if known else {}
+        average = self.averages[number].state_dict()
         return {"units": self.units.cpu(), "average": average, **order, **memory}
 
     def evaluated(self, number: int) -> Policy:
@@ -139,7 +147,7 @@ class Dense(GradientEstimator):
         shape = (n_slices, config.acquisition.horizon)
         tried = torch.rand(*shape, _training(config).n_random, generator=generator("tried"))
         followed = torch.rand(*shape, 2, generator=generator("followed"))
-        varied = torch.rand(n_slices, 4, generator=generator("varied"))
+        varied = torch.rand(n_slices, N_VARIED, generator=generator("varied"))
         repeats = (_training(config).n_repeats, _training(config).n_repeated)
         recalled = torch.rand(n_batches, *repeats, generator=generator("recalled"))
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
@@ -150,9 +158,11 @@ class Dense(GradientEstimator):
 
     def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
         """Return slices of the sizes that were asked for, in turn."""
-        sizes = _training(self.trainees[0].config).sizes or (batch.n_cols,)
-        size = sizes[step % len(sizes)]
+        size = self._n_cols(step)
         return batch if size == batch.n_cols else coarser(batch, size)
+
+    def _n_cols(self, step: int) -> int:
+        return self.sizes[step % len(self.sizes)]
 
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
         """Return slices of which some are mirrored, magnified or reduced."""
@@ -174,19 +184,20 @@ class Dense(GradientEstimator):
         fall = 1 - done / (training.n_epochs * self.n_steps)
         return rise * fall * learning_rate_at(training, epoch)
 
+    def averaged(self) -> None:
+        """Clip the gradients, which are those of all processes by now."""
+        for trainee in self.trainees:
+            clip = _training(trainee.config).clip
+            torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), clip)
+
     def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
         """Move the mean weights, and take the steps on remembered states."""
         self._move_means()
-        for number in range(_training(self.trainees[0].config).n_repeats):
-            if number == 0:
-                self._remember(drawn, step)
-            for group in self.groups:
-                pairs = zip(self.memories[group], drawn[group], strict=True)
-                again = [own.draw(one.draws.per_batch[0][step, number]) for own, one in pairs]
-                rows = {name: torch.cat([own[name] for own in again]) for name in KEPT}
-                slices = self.slices.batch(rows["index"].to(self.slices.index_device))
-                inputs = [*slices.tensors(), *(rows[name] for name in KEPT)]
-                self.passed("repeat", partial(self._again, group), group, inputs)
+        n_repeats = _training(self.trainees[0].config).n_repeats
+        if n_repeats:
+            self._remember(drawn, step)
+        for number in range(n_repeats):
+            self._repeat([one.draws.per_batch[0][step, number] for one in drawn], step)
             for trainee in self.trainees:
                 trainee.optimizer.step()
             self._move_means()
@@ -197,52 +208,75 @@ class Dense(GradientEstimator):
 
     def _remember(self, drawn: Sequence[Drawn], step: int) -> None:
         """Keep what the last batch labelled."""
-        size = self.trainees[0].config.training.batch_size
-        n_slices = len(drawn[0].order[step * size : (step + 1) * size])
+        config, n_cols = self.trainees[0].config, self._n_cols(step)
+        size = config.training.batch_size
+        whole = drawn[0].order[step * size : (step + 1) * size]
+        n_mine = len(share(whole))
+        shape = (0, config.acquisition.horizon, self.layouts[n_cols].n_bytes)
         for group in self.groups:
             own = self.memories[group]
-            steps = self.visited[group.start, n_slices * len(own)]
-            for number, memory in enumerate(own):
-                memory.add(*(part_of(rows, number, len(own)) for rows in steps))
+            # A batch smaller than the number of processes leaves some without a slice.
+            parts = [torch.empty(shape, dtype=torch.uint8, device=self.device)] * len(own)
+            if n_mine:
+                parts = [*self.visited[group.start, n_mine * len(own), n_cols].split(n_mine)]
+            for memory, mine in zip(own, parts, strict=True):
+                memory.add(n_cols, mine, len(whole))
+
+    def _repeat(self, uniforms: Sequence[Float[Tensor, " n"]], step: int) -> None:
+        """Leave the gradients of remembered states in the policies, averaged over processes."""
+        n_cols, n_mine = self._n_cols(step), len(share(uniforms[0]))
+        for trainee in self.trainees:
+            trainee.optimizer.zero_grad()
+        for group in self.groups if n_mine else ():
+            pairs = zip(self.memories[group], uniforms[group], strict=True)
+            states = torch.cat([own.draw(n_cols, numbers) for own, numbers in pairs])
+            index = self.layouts[n_cols].unpack(states)["index"]
+            slices = self.sized(self.slices.batch(index.to(self.slices.index_device)), step)
+            inputs = [*slices.tensors(), states]
+            self.passed("repeat", partial(self._again, group), group, inputs)
+        average_gradients(self.parameters(slice(None)), n_mine / len(uniforms[0]))
+        self.averaged()
 
     def _again(self, group: slice, inputs: Sequence[Tensor]) -> Float[Tensor, " policy"]:
         """Add the gradients of remembered states, given as plain tensors, as a graph needs it."""
-        data, rows = inputs[: -len(KEPT)], dict(zip(KEPT, inputs[-len(KEPT) :], strict=True))
-        views, config = self.views[group], self.trainees[0].config
-        training = _training(config)
+        views, training = self.views[group], _training(self.trainees[0].config)
         for view in views:
             view.refresh()
-        simulator = Simulator(
-            self._varied(SliceBatch(*data), rows["uniforms"]),
-            self.reconstructor,
-            protocol=training.protocol,
-            metric=training.metric,
-        )
+        at_once = how_many_at_once(self.reconstructor, inputs[0].shape[1:], self.device)
         with torch.no_grad():
-            first = start_mask(config.acquisition.start, rows["mask"].shape, self.device)
-            # No map is found in a column that was not measured.
-            maps = simulator.calibrate(first & rows["mask"])
-            state = simulator.start_from(rows["mask"], maps=maps)
-            seen = replace(observe(views, simulator, state, rows["n_left"]), step=rows["step"])
-        labels = {name: rows[name] for name in ("columns", "gains", "is_valid")}
-        self._learn(views, group.start, [rows_of(seen, **labels)], training)
-        return state.score.view(len(views), -1).mean(dim=-1)
+            parts = zip(*(x.split(at_once) for x in inputs), strict=True)
+            found = [self._seen_again(views, SliceBatch(*data), last) for *data, last in parts]
+        rows = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        scores = rows.pop("score")
+        _add_gradients(views, [rows], training.gain_weight)
+        return scores.view(len(views), -1).mean(dim=-1)
 
-    def _learn(
-        self, views: Sequence[View], first: int, steps: Sequence[Rows], training: DenseTraining
-    ) -> None:
-        """Add the gradients of labelled states to the policies that they are divided among."""
-        for number, view in enumerate(views):
-            own = [part_of(rows, number, len(views)) for rows in steps]
-            _add_gradients(view, own, training.gain_weight)
-            parameters = self.trainees[first + number].module.parameters()
-            torch.nn.utils.clip_grad_norm_(parameters, training.clip)
+    def _seen_again(
+        self, views: Sequence[View], slices: SliceBatch, states: UInt8[Tensor, "state byte"]
+    ) -> Rows:
+        """Return what policies see of remembered states, their labels and scores."""
+        config, rows = self.trainees[0].config, self.layouts[slices.n_cols].unpack(states)
+        simulator = Simulator(
+            self._varied(slices, rows["uniforms"]),
+            self.reconstructor,
+            protocol=config.training.protocol,
+            metric=config.training.metric,
+        )
+        initial = self._initial(rows["uniforms"], slices.n_cols)
+        maps = simulator.calibrate(start_mask(initial, rows["mask"].shape, self.device))
+        state = simulator.start_from(rows["mask"], maps=maps)
+        n_left = (self._horizons(rows["uniforms"]) - rows["step"]).clamp(min=1)
+        seen = replace(observe(views, simulator, state, n_left), step=rows["step"])
+        is_valid = ~simulator.blocked(state).gather(-1, rows["columns"])
+        labels = {"columns": rows["columns"], "gains": rows["gains"], "is_valid": is_valid}
+        return rows_of(seen, **labels, score=state.score)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         draws, follow = (x.transpose(0, 1).contiguous() for x in batch.per_slice[:2])
         training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
         simulator = batch.simulator
-        state, n_most = self._start(batch)
+        state = simulator.start(self._initial(batch.per_slice[2], simulator.batch.n_cols))
+        n_most = self._horizons(batch.per_slice[2])
         steps: list[Rows] = []
         with torch.no_grad():
             for step in range(setting.horizon):
@@ -261,27 +295,32 @@ class Dense(GradientEstimator):
                 steps.append(rows_of(replace(seen, n_left=n_left), **labels))
         if training.n_repeats:
             slices = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
-            labelled = [{name: {**rows, **slices}[name] for name in KEPT} for rows in steps]
-            self.visited[batch.first, len(simulator.batch)] = labelled
-        self._learn(batch.policies, batch.first, steps, training)
+            n_slices, n_cols = simulator.batch.selectable.shape
+            packed = [self.layouts[n_cols].pack({**rows, **slices}) for rows in steps]
+            self.visited[batch.first, n_slices, n_cols] = torch.stack(packed, dim=1)
+        _add_gradients(batch.policies, steps, training.gain_weight)
         return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
-    def _start(self, batch: Batch) -> tuple[State, Int[Tensor, " slice"]]:
-        """Return where acquisitions start, and how many columns each may acquire."""
-        training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
-        simulator, uniforms = batch.simulator, batch.per_slice[2]
-        horizons = torch.full((len(uniforms),), setting.horizon, device=uniforms.device)
-        for at, horizon in enumerate(training.horizons):
-            is_drawn = (uniforms[:, 2] * len(training.horizons)).long() == at
+    def _horizons(self, uniforms: Float[Tensor, "slice 4"]) -> Int[Tensor, " slice"]:
+        """Return how many columns each slice may acquire."""
+        config = self.trainees[0].config
+        drawn = _training(config).horizons
+        horizons = uniforms.new_full((len(uniforms),), config.acquisition.horizon).long()
+        for at, horizon in enumerate(drawn):
+            is_drawn = (uniforms[:, 2] * len(drawn)).long() == at
             horizons = torch.where(is_drawn, horizon, horizons)
+        return horizons
+
+    def _initial(self, uniforms: Float[Tensor, "slice 4"], n_cols: int) -> Initial:
+        """Return where the acquisitions of slices with so many columns start."""
+        training, setting = _training(self.trainees[0].config), self.trainees[0].config.acquisition
         starts = training.starts or ((setting.n_initial,) if training.sizes else ())
         if not starts:
-            return simulator.start(setting.start), horizons
-        n_cols = simulator.batch.n_cols
+            return setting.start
         # The same share of a smaller matrix.
         counts = [max(1, n * n_cols // self.slices.n_cols) for n in starts]
         masks = torch.stack([center_mask(n_cols, n, uniforms.device) for n in counts])
-        return simulator.start(masks[(uniforms[:, 3] * len(masks)).long()]), horizons
+        return masks[(uniforms[:, 3] * len(masks)).long()]
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
         """Return which of the units belongs to each state."""
@@ -305,43 +344,12 @@ class Dense(GradientEstimator):
         worth = self.completion.values(simulator, state, columns, n_left)
         return worth, simulator.acquire(state, chosen)
 
-    def _mean_gains(self) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"]]:
-        """Return mean labels along a fixed order, and their deviation over columns."""
-        config, (n_first, horizon) = self.trainees[0].config, self.trainees[0].config.spanned
-        training, n_cols = _training(config), self.slices.n_cols
-        start = n_first if training.starts else config.acquisition.start
-        found = fit_fixed_order(
-            self.slices,
-            self.reconstructor,
-            n_initial=start,
-            horizon=horizon,
-            n_slices_per_step=training.n_prior_slices,
-            protocol=training.protocol,
-            metric=training.metric,
-            device=self.device,
-        )
-        gains = found.gains.to(self.device)
-        if training.completion != "none":
-            mask = start_mask(start, (1, n_cols), self.device)[0]
-            how = {"protocol": training.protocol, "metric": training.metric}
-            some = self.slices.sample(training.n_prior_slices)
-            completion = self._complete_by(found.order)
-            gains = mean_values(completion, some, self.reconstructor, mask, horizon, **how)
-        units = torch.stack([row[~row.isnan()].std(correction=0) for row in gains])
-        return carried_on(gains), units.clamp(min=1e-8)
-
-    def _complete_by(self, order: list[int]) -> Completion:
+    def _complete_by(self, order: list[int]) -> None:
         self.completion = Completion.of(order, self.slices.n_cols, self.device)
-        return self.completion
 
 
 def _check_varied(training: DenseTraining, policy: Policy, slices: SliceSet) -> None:
-    """Refuse to vary what cannot be, and to repeat where processes share the slices."""
-    if training.n_repeats and n_processes() > 1:
-        raise ConfigError(
-            f"training.n_repeats is {training.n_repeats}, and {n_processes()} processes learn "
-            "together, whose memories would differ; train in one process, or set it to 0"
-        )
+    """Refuse to vary what cannot be."""
     for name, is_used in (("zoom", training.zoom > 1), ("sizes", bool(training.sizes))):
         if is_used and slices.kind != IMAGES.name:
             raise ConfigError(
@@ -359,14 +367,16 @@ def _check_varied(training: DenseTraining, policy: Policy, slices: SliceSet) -> 
         )
 
 
-def _add_gradients(view: View, steps: Sequence[Rows], gain_weight: float) -> None:
-    """Add the gradients of the mean loss over all states, some states at a time."""
-    n_states, begin = sum(len(rows["mask"]) for rows in steps), 0
-    for rows in joined(steps, N_AT_ONCE[steps[0]["mask"].device.type]):
-        scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
-        loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum() / n_states
-        loss.backward()
-        begin += len(scores)
+def _add_gradients(views: Sequence[View], steps: Sequence[Rows], gain_weight: float) -> None:
+    """Add the gradients of each policy's mean loss over its states, some states at a time."""
+    for number, view in enumerate(views):
+        own, begin = [part_of(rows, number, len(views)) for rows in steps], 0
+        n_states = sum(len(rows["mask"]) for rows in own)
+        for rows in joined(own, N_AT_ONCE[own[0]["mask"].device.type]):
+            scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
+            loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum()
+            (loss / n_states).backward()
+            begin += len(scores)
 
 
 def _training(config: PolicyConfig) -> DenseTraining:

@@ -106,6 +106,9 @@ class GradientEstimator(Estimator, ABC):
         """Return the learning rate of an optimizer step, counted from 0 within its epoch."""
         return learning_rate_at(training, epoch)
 
+    def averaged(self) -> None:
+        """Do what gradients of a whole batch need before they are stepped along: nothing."""
+
     def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
         """Do what follows the optimizer step of a batch: nothing, where weights are all there is.
 
@@ -185,6 +188,7 @@ class GradientEstimator(Estimator, ABC):
             for trainee in self.trainees:
                 trainee.optimizer.zero_grad()
         average_gradients(self.parameters(slice(None)), n_mine / n_whole)
+        self.averaged()
         return scores
 
     @final

@@ -19,9 +19,11 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
+from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.physics.sampling import acquire
+from kscout.physics.sampling import acquire, start_mask
+from kscout.training.fixed_order import fit_fixed_order
 
 
 @final
@@ -119,6 +121,34 @@ def _prefixes(
         taken = torch.zeros_like(start)
         taken[completion.ranked[:step]] = True
         yield start | taken
+
+
+def mean_labels(
+    config: PolicyConfig, slices: SliceSet, reconstructor: Reconstructor, device: torch.device
+) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"], list[int]]:
+    """Return mean labels along a fixed order, their deviation over columns, and the order."""
+    training, (n_first, horizon) = config.training, config.spanned
+    assert isinstance(training, DenseTraining)
+    start = n_first if training.starts else config.acquisition.start
+    found = fit_fixed_order(
+        slices,
+        reconstructor,
+        n_initial=start,
+        horizon=horizon,
+        n_slices_per_step=training.n_prior_slices,
+        protocol=training.protocol,
+        metric=training.metric,
+        device=device,
+    )
+    gains = found.gains.to(device)
+    if training.completion != "none":
+        mask = start_mask(start, (1, slices.n_cols), device)[0]
+        how = {"protocol": training.protocol, "metric": training.metric}
+        some = slices.sample(training.n_prior_slices)
+        completion = Completion.of(found.order, slices.n_cols, device)
+        gains = mean_values(completion, some, reconstructor, mask, horizon, **how)
+    units = torch.stack([row[~row.isnan()].std(correction=0) for row in gains])
+    return carried_on(gains), units.clamp(min=1e-8), found.order
 
 
 def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:

@@ -84,6 +84,7 @@ def policy_config(config: JointConfig) -> PolicyConfig:
             n_best=training.n_best,
             n_random=training.n_tried_at_random,
             n_prior_slices=training.n_prior_slices,
+            n_repeats=0,
             metric=training.metric,
             protocol=training.protocol,
             precision=training.sampler_precision,
