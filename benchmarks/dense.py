@@ -47,7 +47,7 @@ ARMS: dict[str, list[str]] = {
     "regression": ["training.gain_weight=0"],
     "completion": ["training.completion='fixed'"],
     "zoom": ["training.zoom=1.8"],
-    "repeats": ["training.n_repeats=4"],
+    "no-repeats": ["training.n_repeats=0"],
     "small-batches": ["training.batch_size=16"],
 }
 """Settings that an arm changes; fewer or more slices are another store."""

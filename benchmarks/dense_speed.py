@@ -2,8 +2,8 @@
 
     python benchmarks/dense_speed.py --data stores/knee --seeds 1,3 --record speed.json
 
-Some optimizer steps of the arm `column` are timed after the first ones, in which kernels and graphs
-are made; seeds of one training are in lockstep.
+Some optimizer steps of the arm `no-repeats` are timed after the first ones, in which kernels and
+graphs are made; seeds of one training are in lockstep.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class _MeasuredError(Exception):
 
 def measured(store: Store, wanted: argparse.Namespace, n_seeds: int) -> dict[str, Any]:
     """Time a training with some seeds."""
-    config = config_of("column", "knee-base", ["training.n_prior_slices=16", *wanted.set])
+    config = config_of("no-repeats", "knee-base", ["training.n_prior_slices=16", *wanted.set])
     configs = [replace(config, training=replace(config.training, seed=x)) for x in range(n_seeds)]
     marks: list[float] = []
 

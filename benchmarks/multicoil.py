@@ -49,6 +49,7 @@ SETTINGS = {
     "training.batch_size": "16",
     "training.n_warm": "50",
     "training.n_prior_slices": "64",
+    "training.n_repeats": "0",
 }
 """Of `varnet` and of dense policies, to fit some minutes of a GPU; `--set` changes them."""
 ONE_STORE = threading.Lock()

@@ -149,7 +149,10 @@ def test_work_that_no_memory_holds_is_refused_and_leaves_no_folder(
         [*evaluating(work, "new"), "--policy", "random", "--trajectories", huge],
         [*train, "--trajectories", huge],
         [*train, "--method", "ngreedy", "--trajectories", 10**8],
-        [*train, "--method", "dense", "--policy", "column", "--set", f"training.n_random={huge}"],
+        *(
+            [*train, "--method", "dense", "--policy", "column", "--set", f"training.{name}={huge}"]
+            for name in ("n_random", "n_repeated", "n_repeats")
+        ),
         [*training(work, "new"), "--set", "reconstructor.n_pools=50"],
         [*training(work, "new"), "--set", "reconstructor.n_pools=4"],
     ):

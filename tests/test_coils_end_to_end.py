@@ -51,6 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = (*data, "--reconstructor", where / "varnet", *BLIND, *BUDGET)
     small = ["--set", "policy.width=16", "--set", "policy.n_heads=2", "--set", "policy.n_layers=1"]
     small += ["--set", "training.n_best=1", "--set", "training.n_random=2"]
+    small += ["--set", "training.n_repeats=1", "--set", "training.n_repeated=3"]
     kscout(
         *("train", "policy", "--method", "dense", "--policy", "column", *given, *FAST, *small),
         *("--out", where / "dense-seed0"),

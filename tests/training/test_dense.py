@@ -7,7 +7,8 @@ import pytest
 import torch
 from training_stores import blob_store, small_config, train_whole_and_cut, weights
 
-from kscout import policies
+from coil_data import coil_store
+from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.config import DenseTraining, PolicyConfig
@@ -16,6 +17,7 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
 from kscout.policies.column import ColumnPolicy
+from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import mirrored
 from kscout.training.estimators import dense
@@ -24,11 +26,15 @@ from kscout.training.estimators.tried import columns_to_try, dense_loss
 from kscout.training.estimators.visited import joined
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policies, train_policy
-from kscout.training.replay import Rows
 
+ROOT = Path(__file__).parents[2]
 COLUMN = {
     **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
     **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
+}
+VARNET = {
+    **{"n_cascades": 1, "n_channels": 2, "n_pools": 1},
+    **{"sensitivity_channels": 2, "sensitivity_pools": 1},
 }
 CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 
@@ -46,10 +52,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
-def test_labels_are_learned_from_again_unless_told_otherwise() -> None:
+def test_labels_are_learned_from_again_as_the_page_says() -> None:
     training = PolicyConfig.of("dense").training
     assert isinstance(training, DenseTraining)
-    assert (training.n_repeats, training.n_repeated, training.n_memory) == (8, 256, 300_000)
+    n_bytes = Layout(128, training.n_tried, dense.N_VARIED).n_bytes
+    page = " ".join((ROOT / "docs" / "dense.md").read_text(encoding="utf-8").split())
+    for words in (
+        f"followed by {training.n_repeats} steps on {training.n_repeated} states each, out of the "
+        f"newest {training.n_memory:,} (of each matrix size)",
+        f"{n_bytes} bytes for 128 columns of which {training.n_tried} are tried",
+        f"{training.n_memory * n_bytes / 1e6:.0f} MB on the device",
+    ):
+        assert words in page
 
 
 def test_the_loss_is_the_squared_error_less_the_expected_gain() -> None:
@@ -128,17 +142,19 @@ def test_a_state_is_kept_in_few_bytes_and_comes_back(n_cols: int) -> None:
     rows = {
         "index": torch.randint(1 << 30, (7,), generator=generator),
         "uniforms": torch.rand(7, 4, generator=generator),
-        "step": torch.arange(7, dtype=torch.int32),
+        "step": torch.tensor(5, dtype=torch.int32).expand(7),
         "columns": torch.randint(n_cols, (7, 24), generator=generator),
         "gains": torch.randn(7, 24, generator=generator),
         "mask": torch.rand(7, n_cols, generator=generator) < 0.5,
     }
-    packed = layout.pack(rows)
-    assert packed.shape == (7, layout.n_bytes) and layout.n_bytes < 6 * 24 + n_cols / 8 + 24
-    found = layout.unpack(packed)
-    assert found.keys() == rows.keys()
-    for name, value in rows.items():
-        assert torch.equal(found[name], value) and found[name].dtype == value.dtype
+    assert layout.n_bytes < 6 * 24 + n_cols / 8 + 24
+    for n_states in (7, 1):
+        packed = layout.pack({name: value[:n_states] for name, value in rows.items()})
+        assert packed.shape == (n_states, layout.n_bytes)
+        found = layout.unpack(packed)
+        assert found.keys() == rows.keys()
+        for name, value in rows.items():
+            assert torch.equal(found[name], value[:n_states]) and found[name].dtype == value.dtype
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -175,22 +191,29 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     assert error.abs().amax() < 1e-2 and rows["gains"].std() > 0.3
 
 
-def test_a_state_that_is_seen_again_is_what_was_seen(store: Store, tmp_path: Path) -> None:
-    config = config_of(
-        **{**VARIED, "n_repeats": 1, "n_repeated": 40, "n_memory": 100, "n_epochs": 1}
-    )
-    seen: list[Rows] = []
+@pytest.mark.parametrize("kind", ["images", "coils"])
+def test_a_state_that_is_seen_again_is_what_was_seen(
+    store: Store, tmp_path: Path, kind: str
+) -> None:
+    changes = {**VARIED, "n_repeats": 1, "n_repeated": 40, "n_memory": 100, "n_epochs": 1}
+    reconstructor, seen = "zero-filled", []
+    if kind == "coils":
+        store = coil_store(tmp_path / "store", n_coils=3, noise=0.01)
+        reconstructor = str(tmp_path / "varnet.safetensors")
+        reconstruction.save(reconstructor, VarNet(**VARNET))
+        changes |= {"protocol": "blind", "zoom": 1.0, "completion": "none", "starts": [2, 4]}
+        changes |= {"horizons": [], "n_prior_slices": 1, "n_best": 1, "n_random": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "_add_gradients", lambda _, steps, __: seen.extend(joined(steps, 99)))
-        patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)
-        train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+        config = config_of(**changes)
+        train_policy(config, store, reconstructor, tmp_path / "run", device="cpu")
     batches = seen[::2]
     known = {name: torch.cat([rows[name] for rows in batches]) for name in batches[0]}
     again = seen[-1]
     # Gains tell which of the states it is.
     apart = (known["gains"][None] - again["gains"][:, None]).abs().amax(dim=-1)
     which = apart.argmin(dim=-1)
-    assert len(again["mask"]) == 40 and len(which.unique()) > 15
+    assert len(again["mask"]) == 40 and len(which.unique()) > 8
     assert again.keys() == known.keys()
     for name, value in known.items():
         torch.testing.assert_close(again[name], value[which], atol=1e-4, rtol=1e-4, msg=name)

@@ -19,7 +19,7 @@ TINY = [
     *("policy.width=12", "policy.n_heads=2", "policy.n_layers=1", "policy.channels=[8]"),
     *("policy.image_channels=[8]", "training.n_prior_slices=4", "training.batch_size=11"),
     *("acquisition.n_initial=2", "acquisition.horizon=2", "acquisition.size=16"),
-    *("training.n_best=2", "training.n_random=2"),
+    *("training.n_best=2", "training.n_random=2", "training.n_repeats=0"),
 ]
 
 

@@ -32,7 +32,10 @@ SMALL: dict[str, Any] = {
 }
 """Settings of a training of seconds; an estimator takes those that it has."""
 OWN: dict[str, dict[str, Any]] = {
-    "dense": {"n_warm": 2, "average": 0.5, "n_best": 4, "n_random": 12, "n_prior_slices": 32},
+    "dense": {
+        **{"n_warm": 2, "average": 0.5, "n_best": 4, "n_random": 12, "n_prior_slices": 32},
+        "n_repeats": 0,
+    },
     "alphazero": {
         **{"n_epochs": 2, "n_episodes": 16, "n_searches": 24, "n_updates": 40},
         **{"noise_share": 0.1, "exploration": 0.3},

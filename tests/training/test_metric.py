@@ -23,7 +23,7 @@ from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policy
 
 SMALL: dict[str, dict[str, Any]] = {
-    "dense": {"n_best": 2, "n_random": 3, "n_prior_slices": 4},
+    "dense": {"n_best": 2, "n_random": 3, "n_prior_slices": 4, "n_repeats": 0},
     "ddqn": {"n_episodes": 4, "n_updates": 2},
     "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
 }

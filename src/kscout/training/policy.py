@@ -252,7 +252,7 @@ def _check_memory(configs: Sequence[PolicyConfig], slices: SliceSet) -> None:
         len(configs) * n_bytes,
         slices.device,
         f"trying {training.n_tried:,} columns at each of {horizon} steps on {len(slices):,} slices",
-        "lower --trajectories (or training.n_random), --batch-size or --seeds",
+        "lower --trajectories (or training.n_random and n_repeated), --batch-size or --seeds",
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Shaped, UInt8
 from torch import Tensor
 
 from kscout.training.distributed import gathered, share
@@ -49,7 +49,7 @@ class Layout:
         """Return states as bytes; nothing waits for the device."""
         plain = {**rows, "mask": _as_bits(rows["mask"])}
         parts = [
-            plain[name].to(kind).view(-1, n).contiguous().view(torch.uint8)
+            _copied(plain[name].to(kind).reshape(-1, n)).view(torch.uint8)
             for name, (kind, n) in self.fields.items()
         ]
         return torch.cat(parts, dim=-1)
@@ -58,11 +58,7 @@ class Layout:
         """Return the states of bytes."""
         sizes = [kind.itemsize * n for kind, n in self.fields.values()]
         parts = zip(packed.split(sizes, dim=-1), self.fields.items(), strict=True)
-        # Copied, as numbers of several bytes must lie where such numbers may.
-        rows = {
-            name: part.clone(memory_format=torch.contiguous_format).view(kind)
-            for part, (name, (kind, _)) in parts
-        }
+        rows = {name: _copied(part).view(kind) for part, (name, (kind, _)) in parts}
         return {
             **rows,
             "index": rows["index"][:, 0].long(),
@@ -107,6 +103,11 @@ class Remembered:
         """Take back what `state` gave."""
         for n_cols, known in state.items():
             self.memories[n_cols].add({"states": known.to(device)})
+
+
+def _copied(values: Shaped[Tensor, "state n"]) -> Shaped[Tensor, "state n"]:
+    """Return numbers side by side, where such numbers may lie, so that bytes can be numbers."""
+    return values.clone(memory_format=torch.contiguous_format)
 
 
 def _as_bits(mask: Bool[Tensor, "state col"]) -> UInt8[Tensor, "state byte"]:
