@@ -1,5 +1,7 @@
 """A policy in mixed precision sees what the policy itself would see."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from jaxtyping import Float
@@ -36,3 +38,23 @@ def test_scores_and_gradients_come_from_image_mask_and_step(
     assert torch.equal(found, expected)
     found.sum().backward()
     assert policy.weight.grad == pytest.approx(float(expected.detach().sum()), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_the_first_two_sizes_with_gradients_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def watched(score: Callable[..., Tensor], **_: object) -> Callable[..., Tensor]:
+        def run(image: Tensor, *rest: Tensor) -> Tensor:
+            sizes.append(len(image))
+            return score(image, *rest)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", watched)
+    view = MixedPrecision(Attentive(), compiles=True)
+    for n_states, has_gradients in ((5, False), (4, True), (2, True), (3, True), (4, True)):
+        mask = torch.zeros(n_states, 7, dtype=torch.bool)
+        with torch.set_grad_enabled(has_gradients):
+            view(Observation(image=torch.ones(n_states, 5, 7), mask=mask))
+    assert sizes == [4, 2, 4]

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from kscout.core import Observation, Policy
 
+_N_SIZES = 2
+"""A batch's, and that of steps on remembered states."""
+
 
 @final
 class MixedPrecision(Policy):
@@ -15,8 +18,8 @@ class MixedPrecision(Policy):
 
     Args:
         policy: the policy; its parameters get the gradients.
-        compiles: whether torch.compile builds the passes for the first batch size that is met;
-            other sizes, such as an epoch's last batch, run as they are.
+        compiles: whether torch.compile builds the passes for the first batch sizes that are met
+            with gradients; others, such as an epoch's last batch, run as they are.
     """
 
     def __init__(self, policy: Policy, *, compiles: bool) -> None:
@@ -24,17 +27,16 @@ class MixedPrecision(Policy):
         # The stubs know no memory format here.
         self.policy = policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.compiled = torch.compile(self._score, dynamic=False) if compiles else None
-        self.n_compiled = 0
+        self.sizes: list[int] = []
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         n = len(seen.image)
         # Counts are tensors: a number would be compiled in.
         step = seen.for_each(seen.step)
         n_left = None if seen.n_left is None else seen.for_each(seen.n_left)
-        if torch.is_grad_enabled() and self.n_compiled == 0:
-            self.n_compiled = n
-        uses_compiled = self.compiled is not None and n == self.n_compiled
-        score = self.compiled if uses_compiled and self.compiled is not None else self._score
+        if torch.is_grad_enabled() and n not in self.sizes and len(self.sizes) < _N_SIZES:
+            self.sizes.append(n)
+        score = self.compiled if self.compiled is not None and n in self.sizes else self._score
         with torch.autocast("cuda", torch.bfloat16):
             given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std)
             return score(*given, n_left)
