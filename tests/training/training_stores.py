@@ -48,9 +48,23 @@ def weights(run: Path) -> dict[str, Tensor]:
 
 
 def train_whole_and_cut(
-    config: PolicyConfig, store: Store, folder: Path, *, epoch: int, step: int = 1
+    config: PolicyConfig,
+    store: Store,
+    folder: Path,
+    *,
+    epoch: int,
+    step: int = 1,
+    start: Path | None = None,
 ) -> Path:
     """Train in one go, and in two, stopped at a step; both end with the same weights.
+
+    Args:
+        config: settings of both.
+        store: what they learn from.
+        folder: where both write.
+        epoch: in which the second is stopped.
+        step: likewise.
+        start: a trained policy that both begin from.
 
     Returns:
         the run that was stopped, in `folder / "cut"`; the other is in `folder / "whole"`.
@@ -61,10 +75,11 @@ def train_whole_and_cut(
             raise KeyboardInterrupt
 
     whole, cut = folder / "whole", folder / "cut"
-    train_policy(config, store, "zero-filled", whole, device="cpu")
+    how: dict[str, Any] = {"start": start, "device": "cpu"}
+    train_policy(config, store, "zero-filled", whole, **how)
     with pytest.raises(KeyboardInterrupt):
-        train_policy(config, store, "zero-filled", cut, device="cpu", on_step=stop)
-    train_policy(config, store, "zero-filled", cut, device="cpu")
+        train_policy(config, store, "zero-filled", cut, **how, on_step=stop)
+    train_policy(config, store, "zero-filled", cut, **how)
     expected, found = weights(whole), weights(cut)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     return cut

@@ -65,6 +65,10 @@ def train_policy(
             help=f"Network to train: {_NETWORKS} or module:Class. [default: the method's]"
         ),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(help="Trained policy to learn on from: run, file or zoo name."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
     trajectories: Annotated[int | None, typer.Option(help="Draws q (paper: 8).")] = None,
@@ -127,9 +131,8 @@ def train_policy(
     configs = vary(base, range(first, first + seeds), {"gamma": gamma})
     outs = [out / name for name in folders_of(configs)]
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
-        runs = train_policies(
-            configs, Store.open(data), reconstructor, outs, device=device, on_step=on_step
-        )
+        where = (Store.open(data), reconstructor, outs)
+        runs = train_policies(configs, *where, start=start, device=device, on_step=on_step)
     tell_runs(runs, as_json=as_json)
 
 

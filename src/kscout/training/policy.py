@@ -28,6 +28,7 @@ from kscout.data.store import Store
 from kscout.device import check_memory
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, metric_word
+from kscout.policies import load as load_policy
 from kscout.policies import save
 from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
@@ -42,6 +43,7 @@ from kscout.training.distributed import (
 )
 from kscout.training.estimators import Estimator, PolicyTrainee
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
+from kscout.training.starting import network_of
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint
 
@@ -54,12 +56,13 @@ def train_policy(
     reconstructor: str | Path,
     out: str | Path,
     *,
+    start: str | Path | None = None,
     device: str = "auto",
     on_step: OnStep = lambda _: None,
 ) -> RunRecord:
     """Train one policy on a frozen reconstructor, or go on with a training that was interrupted."""
-    runs = train_policies([config], store, reconstructor, [out], device=device, on_step=on_step)
-    return runs[0]
+    where = (store, reconstructor, [out])
+    return train_policies([config], *where, start=start, device=device, on_step=on_step)[0]
 
 
 def train_policies(
@@ -68,6 +71,7 @@ def train_policies(
     reconstructor: str | Path,
     outs: Sequence[str | Path],
     *,
+    start: str | Path | None = None,
     device: str = "auto",
     on_step: OnStep = lambda _: None,
 ) -> list[RunRecord]:
@@ -80,6 +84,8 @@ def train_policies(
         store: slices with the splits `train` and `val`.
         reconstructor: what `kscout.reconstruction.load` takes; it stays frozen.
         outs: a run folder for each.
+        start: a trained policy whose weights all of them begin from, as `kscout.policies.load`
+            takes it; its network is theirs. Not given: initial weights.
         device: `auto`, `cpu` or `cuda`.
         on_step: called after each optimizer step, and with the epoch's record after each epoch.
     """
@@ -87,17 +93,25 @@ def train_policies(
     estimator = ESTIMATORS.resolve(configs[0].training.method)
     _check_groups(configs[0], estimator)
     with process_group(device, faults=Path(outs[0]) / FAULTS) as place, ExitStack() as stack:
-        frozen = load(reconstructor)
+        frozen, begun = load(reconstructor), None
         inputs = {"store": store.fingerprint, "reconstructor": fingerprint(frozen)}
         slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
+        if start is not None:
+            begun = load_policy(start)
+            configs = [network_of(begun, start, x, _sizes(x, slices)) for x in configs]
+            inputs["start"] = fingerprint(begun)
         check_setting(configs[0], frozen, (slices, held_out))
         _check_memory(configs, slices)
         trainees = []
         for config, out in zip(configs, outs, strict=True):
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
             policy = new_policy(config, slices).to(place)
+            if begun is not None:
+                policy.load_state_dict(begun.state_dict())
             run = stack.enter_context(opened_run(out, config, inputs, place))
-            trainees.append(Trainee.resume(policy, config, run, partial(_save, config, inputs)))
+            trainee = Trainee.resume(policy, config, run, partial(_save, config, inputs))
+            trainee.start = begun
+            trainees.append(trainee)
         waiting = [trainee for trainee in trainees if not trainee.is_finished]
         if waiting:
             _train(waiting, estimator, slices, held_out, frozen, on_step)
@@ -194,17 +208,16 @@ def _save(
 
 def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     """Build the policy to train, with its initial weights; refuse one that cannot be."""
-    n_initial, horizon = config.spanned
-    policy = make_policy(
-        config.policy,
-        seed=config.training.seed,
-        n_cols=slices.n_cols,
-        n_rows=slices.shape[1],
-        n_initial=n_initial,
-        horizon=horizon,
-    )
+    policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
     _check_trainable(config.policy.name, policy)
     return policy
+
+
+def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, int]:
+    """Return what a policy may need to know of images and acquisition."""
+    n_initial, horizon = config.spanned
+    n_rows, n_cols = slices.shape[1:]
+    return {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
 
 
 def check_setting(

@@ -55,6 +55,8 @@ class Trainee(Generic[ModuleT, ConfigT]):
     is_finished: bool = False
     carried: dict[str, Any] = field(default_factory=dict)
     """What its course carries from epoch to epoch: numbers, strings, tensors."""
+    start: ModuleT | None = None
+    """What its weights began from, where that was a trained module."""
 
     @classmethod
     def resume(

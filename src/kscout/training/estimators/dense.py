@@ -117,19 +117,34 @@ class Dense(GradientEstimator):
                 self._complete_by(state["order"])
             self.memories[number].restore(state.get("memory", {}), self.device)
         elif number == 0:
-            self.gains, self.units, order = mean_labels(
-                self.trainees[0].config, self.slices, self.reconstructor, self.device
-            )
-            if _training(self.trainees[0].config).completion != "none":
-                self._complete_by(order)
-        config = self.trainees[number].config
-        # Gains of another metric say nothing of SSIM, which evaluations stop by.
-        is_gain = config.training.metric == "ssim" and self.completion is None
+            self._begin()
+        config, start = self.trainees[number].config, self.trainees[number].start
         units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
+        # Gains that a trained network starts from are among its weights.
+        takes_gains = _training(config).from_order and not state and start is None
         for one in (policy, self.evaluated(number)):
-            one.gain_units = tuple(units) if is_gain else ()
-            if isinstance(one, StartsFromGains) and _training(config).from_order and not state:
+            one.gain_units = tuple(units) if self._learns_gains else ()
+            if isinstance(one, StartsFromGains) and takes_gains:
                 one.start_from(self.gains / self.units[:, None])
+
+    @property
+    def _learns_gains(self) -> bool:
+        """Gains of another metric say nothing of SSIM, which evaluations stop by."""
+        training = _training(self.trainees[0].config)
+        return training.metric == "ssim" and training.completion == "none"
+
+    def _begin(self) -> None:
+        """Find the units of labels: those of a trained policy, else along a fixed order."""
+        config, start = self.trainees[0].config, self.trainees[0].start
+        known = () if start is None or not self._learns_gains else start.gain_units
+        if len(known) == len(self.units):
+            self.units = torch.tensor(known, device=self.device)
+            return
+        self.gains, self.units, order = mean_labels(
+            config, self.slices, self.reconstructor, self.device
+        )
+        if _training(config).completion != "none":
+            self._complete_by(order)
 
     def state(self, number: int) -> dict[str, Any]:
         order = {} if self.completion is None else {"order": self.completion.ranked.tolist()}

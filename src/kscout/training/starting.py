@@ -1,0 +1,46 @@
+"""Policies that learn on: their training begins from the weights of another one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kscout.config import Component, PolicyConfig
+from kscout.core import Policy
+from kscout.errors import ConfigError
+from kscout.names import POLICIES
+from kscout.weights import constructor_arguments
+
+
+def network_of(
+    start: Policy, path: str | Path, config: PolicyConfig, sizes: Mapping[str, int]
+) -> PolicyConfig:
+    """Return settings with the network of a trained policy; refuse another, or other sizes.
+
+    Args:
+        start: the trained policy.
+        path: where it lies, for what is said.
+        config: of the training; a network that is not the method's own was asked for.
+        sizes: what data and acquisition imply of a network, by the name of its argument.
+    """
+    name, wanted = POLICIES.name_of(type(start)), config.policy
+    arguments = constructor_arguments(start)
+    for key, value in sizes.items():
+        if key in arguments and arguments[key] != value:
+            raise ConfigError(
+                f"{path} was trained with {key} = {arguments[key]}, and this training has {value}; "
+                "take its acquisition and images of its size, or leave out --start"
+            )
+    own = {x: y for x, y in arguments.items() if x not in sizes and y is not None}
+    others = [key for key, value in wanted.arguments.items() if arguments.get(key) != value]
+    is_asked = wanted != PolicyConfig.of(config.training.method).policy
+    if is_asked and (wanted.name != name or others):
+        raise ConfigError(
+            f"{path} is a {name} with {_told(own)}, and a {wanted.name} with "
+            f"{_told(wanted.arguments)} was asked for; leave out --policy and [policy], or --start"
+        )
+    return replace(config, policy=Component(name, own))
+
+
+def _told(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value!r}" for key, value in arguments.items()) or "no arguments"

@@ -1,0 +1,136 @@
+"""Policies that learn on from the weights of another training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from typer.testing import CliRunner
+
+from kscout import policies
+from kscout.assemble import make_policy
+from kscout.cli.train import app
+from kscout.config import Component, PolicyConfig
+from kscout.data.store import Store
+from kscout.errors import ConfigError, RunError
+from kscout.runs import read_run
+from kscout.training.estimators import dense
+from kscout.training.policy import train_policies, train_policy
+from kscout.weights import fingerprint
+
+COLUMN = {
+    **{"name": "column", "width": 8, "n_heads": 2, "n_layers": 1},
+    **{"channels": [8], "image_channels": [8], "n_bins": 2},
+}
+CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+STILL = {"learning_rate": 1e-30, "seed": 5}
+"""A training that changes no weight."""
+
+
+def dense_config(policy: dict[str, Any], **changes: object) -> PolicyConfig:
+    training = {"method": "dense", "n_epochs": 1, "batch_size": 4, "n_best": 1, "n_random": 2}
+    repeats = {"n_repeats": 1, "n_repeated": 3, "n_prior_slices": 4, "n_warm": 1}
+    return small_config(policy, {**training, **repeats, **changes})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
+
+
+@pytest.fixture(scope="module")
+def first(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of dense gains."""
+    out = tmp_path_factory.mktemp("first") / "run"
+    return train_policy(dense_config(COLUMN), store, "zero-filled", out, device="cpu").path
+
+
+def test_weights_gains_and_units_are_those_of_the_start(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = blob_store(tmp_path / "other", n_rows=12, n_cols=16, n_train=7)
+    monkeypatch.setattr(dense, "mean_labels", lambda *_: pytest.fail("units were found anew"))
+    # No network is named: it is that of the start.
+    configs = [dense_config({"name": "column"}, **{**STILL, "seed": seed}) for seed in (5, 6)]
+    outs = [tmp_path / "five", tmp_path / "six"]
+    runs = train_policies(configs, other, "zero-filled", outs, start=first, device="cpu")
+    start, expected = policies.load(first), weights(first)
+    for run in runs:
+        found = weights(run.path)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+        assert policies.load(run.path).gain_units == start.gain_units != ()
+        assert run.provenance.inputs["start"] == fingerprint(start)
+        assert run.config["policy"]["width"] == 8
+
+
+def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Path) -> None:
+    training = {"method": "greedy", "n_epochs": 1, "batch_size": 4, "n_trajectories": 2, "seed": 3}
+    config, file = small_config(CONV, training), tmp_path / "initial.safetensors"
+    arguments = {key: value for key, value in CONV.items() if key != "name"}
+    sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
+    policies.save(file, make_policy(Component("conv", arguments), seed=3, **sizes))
+    train_policy(config, store, "zero-filled", tmp_path / "plain", device="cpu")
+    command = f"policy --data {store.path} --reconstructor zero-filled --out {tmp_path / 'begun'}"
+    command += " --n-initial 2 --steps 3 --epochs 1 --batch-size 4 --trajectories 2 --seed 3"
+    done = CliRunner().invoke(app, [*command.split(), "--device", "cpu", "--start", str(file)])
+    assert done.exit_code == 0, done.output
+    plain, begun = weights(tmp_path / "plain"), weights(tmp_path / "begun")
+    assert all(torch.equal(plain[key], begun[key]) for key in plain)
+    assert "start" in read_run(tmp_path / "begun").provenance.inputs
+
+
+def test_units_are_found_where_the_start_has_none(
+    first: Path, store: Store, tmp_path: Path
+) -> None:
+    file, start = tmp_path / "plain.safetensors", policies.load(first)
+    units, start.gain_units = start.gain_units, ()
+    policies.save(file, start)
+    config = dense_config(COLUMN, **STILL)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", start=file, device="cpu")
+    assert policies.load(run.path).gain_units == pytest.approx(units)
+    # Mean gains are among the weights that a network has learned with: they stay.
+    assert torch.equal(weights(run.path)["prior"], weights(first)["prior"])
+
+
+def test_an_interrupted_training_goes_on_from_its_checkpoint(
+    first: Path, store: Store, tmp_path: Path
+) -> None:
+    config = dense_config(COLUMN, n_epochs=2, seed=5, learning_rate=1e-2)
+    cut = train_whole_and_cut(config, store, tmp_path, epoch=2, start=first)
+    expected = weights(first)
+    assert any(not torch.equal(value, expected[key]) for key, value in weights(cut).items())
+    policies.save(tmp_path / "other.safetensors", policies.load(cut))
+    for other, message in ((tmp_path / "other.safetensors", "another start"), (None, "other set")):
+        with pytest.raises(RunError, match=message):
+            train_policy(config, store, "zero-filled", cut, start=other, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("policy", "acquisition", "message"),
+    [
+        (CONV, {}, "is a column with width = 8.* and a conv with n_channels = 2"),
+        ({**COLUMN, "width": 12}, {}, "and a column with width = 12"),
+        (COLUMN, {"n_initial": 4}, "was trained with n_initial = 2, and this training has 4"),
+        (COLUMN, {"horizon": 2}, "was trained with horizon = 3, and this training has 2"),
+    ],
+    ids=["network", "argument", "start", "budget"],
+)
+def test_another_network_or_size_is_refused(
+    first: Path,
+    store: Store,
+    tmp_path: Path,
+    policy: dict[str, Any],
+    acquisition: dict[str, int],
+    message: str,
+) -> None:
+    base = dense_config(policy)
+    config = PolicyConfig(
+        base.policy,
+        type(base.acquisition)(**{"n_initial": 2, "horizon": 3, **acquisition}),
+        base.training,
+    )
+    with pytest.raises(ConfigError, match=message):
+        train_policy(config, store, "zero-filled", tmp_path / "run", start=first, device="cpu")
+    assert not (tmp_path / "run").exists()
