@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kscout.acquisition.choose import choose_columns, column_distribution
 from kscout.acquisition.episode import Simulator
@@ -152,6 +153,25 @@ def test_fixed_order_goes_on_from_the_center() -> None:
     policy = POLICIES["fixed"](n_cols=7, order=[6, 3])
     seen = Observation(image=torch.zeros(2, 2, 7), mask=torch.zeros(2, 7, dtype=torch.bool))
     assert policy(seen).argsort(descending=True).tolist() == [[6, 3, 2, 4, 1, 5, 0]] * 2
+
+
+class Operations(TorchDispatchMode):
+    """Notes what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_to_check_a_file_of_an_order_torch_need_not_load_its_compiler() -> None:
+    """It does so for an assignment by index on the device meta, and takes seconds."""
+    with Operations() as found, torch.device("meta"):
+        POLICIES["fixed"](n_cols=7, order=[6, 3])
+    assert not [name for name in found.names if "index" in name]
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ def scores_of_order(n_cols: int, order: Sequence[int]) -> Float[Tensor, " col"]:
         n_cols: number of columns of the image.
         order: columns, the first to acquire first; those that are missing come after them all.
     """
-    scores = torch.empty(n_cols)
-    scores[torch.tensor(whole_order(n_cols, order))] = -torch.arange(n_cols).float()
-    return scores
+    # Not by a tensor: on the device meta, where weights are checked, torch would load its compiler.
+    places = {column: place for place, column in enumerate(whole_order(n_cols, order))}
+    return torch.tensor([-float(places[column]) for column in range(n_cols)])
 
 
 class Ranking(Policy):
