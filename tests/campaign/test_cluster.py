@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from kscout.campaign.state import read_status
 from kscout.campaign.workers import WorkerOptions, open_pool
 from kscout.errors import ConfigError, RunError
 
-pytestmark = pytest.mark.slow
-
-pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.slow,
+    # Not imported here: every worker that collects tests would wait for it.
+    pytest.mark.skipif(find_spec("distributed") is None, reason="dask is not installed"),
+]
 
 GRID = {"horizons": ["short"], "methods": ["greedy", "ngreedy"], "gammas": [1], "seeds": [0, 3]}
 
