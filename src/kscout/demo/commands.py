@@ -53,13 +53,18 @@ def commands_of(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[st
     found["Make a page of these folders"] = _words(
         "report", *map(str, [*folder.runs, folder.evaluation]), out=folder.path / "report.html"
     )
+    return found | _zoo_commands(settings, folder)
+
+
+def _zoo_commands(settings: DemoSettings, folder: DemoFolder) -> dict[str, list[str]]:
     zoo, store = settings.paper_size, folder.zoo_store
-    first = zoo.acquisitions[0]
-    found["Draw knees that nobody saw"] = _make(zoo.unseen(settings.seed), folder.unseen)
-    found["Run the zoo's policy beside the fixed order"] = _evaluate(
-        first.pair, folder.unseen, ZOO_UNET, zoo.lead, folder.lead
-    )
-    found["Draw test knees of the zoo"] = _make(zoo.making, store)
+    found = {
+        "Draw knees that nobody saw": _make(zoo.unseen(settings.seed), folder.unseen),
+        "Run the zoo's policy beside the fixed order": _evaluate(
+            zoo.acquisitions[0].pair, folder.unseen, ZOO_UNET, zoo.lead, folder.lead
+        ),
+        "Draw test knees of the zoo": _make(zoo.making, store),
+    }
     for one in zoo.acquisitions:
         told = f"{one.n_initial} + {one.horizon} columns"
         found[f"Run the zoo's policies, {told}"] = _evaluate(

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Shaped
 from kscout.data.formats.hdf5 import check_chunks, check_heap, find_dataset
 from kscout.data.formats.ismrmrd_header import Encoding, Header, read_header
 from kscout.data.formats.raw import RawScan, check_declared
-from kscout.data.formats.readouts import Readouts, sort_out, whiten
+from kscout.data.formats.readouts import Readouts, check_trajectory, sort_out, whiten
 from kscout.errors import DataError
 
 _NOISE, _CALIBRATION, _CALIBRATION_TOO, _REVERSED = (1 << (bit - 1) for bit in (19, 20, 21, 22))
@@ -190,35 +190,17 @@ def _choose_encoding(
     encoding = header.encodings[chosen]
     check_encoding(path, encoding)
     mine = numbers[space == chosen]
-    if heads["idx"]["kspace_encode_step_2"][mine].any():
-        raise _two_phases(path)
+    is_deep = bool(heads["idx"]["kspace_encode_step_2"][mine].any())
+    check_trajectory(path, encoding.trajectory, is_deep=is_deep)
     n_others = len(numbers) - len(mine)
     return encoding, mine, f"left out {n_others} lines of other encodings" if n_others else ""
 
 
 def check_encoding(path: Path, encoding: Encoding) -> None:
     """Refuse what is not encoded by Cartesian lines of two dimensions."""
-    if encoding.trajectory == "epi":
-        raise DataError(
-            f"{path} is an echo-planar measurement, whose lines need a phase correction that "
-            "kscout does not do; correct and sort them first"
-        )
-    if encoding.trajectory != "cartesian":
-        raise DataError(
-            f"{path} was measured along a trajectory that is {encoding.trajectory}; kscout "
-            "acquires Cartesian columns: grid it first, or leave it out"
-        )
-    if encoding.n_depth > 1:
-        raise _two_phases(path)
+    check_trajectory(path, encoding.trajectory, is_deep=encoding.n_depth > 1)
     if encoding.encoded is None:
         raise DataError(f"{path} has a header without an encoded space; complete it")
-
-
-def _two_phases(path: Path) -> DataError:
-    return DataError(
-        f"{path} encodes two phase directions (three-dimensional); transform it along one of "
-        "them, and import its slices as an array with --axes"
-    )
 
 
 def readouts_of(

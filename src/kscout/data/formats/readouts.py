@@ -143,3 +143,28 @@ def sort_out(
         is_image &= ~found
         counts += [f"{int(found.sum())} {word}"] if found.any() else []
     return is_image, f"left out {', '.join(counts)} lines" if counts else ""
+
+
+def check_trajectory(path: Path, trajectory: str, *, is_deep: bool) -> None:
+    """Refuse what is not encoded by Cartesian lines of two dimensions.
+
+    Args:
+        path: the file, for messages.
+        trajectory: `cartesian`, `epi`, or another word.
+        is_deep: whether a second direction is encoded by phase.
+    """
+    if trajectory == "epi":
+        raise DataError(
+            f"{path} is an echo-planar measurement, whose lines need a phase correction that "
+            "kscout does not do; correct and sort them first"
+        )
+    if trajectory != "cartesian":
+        raise DataError(
+            f"{path} was measured along a trajectory that is {trajectory}; kscout "
+            "acquires Cartesian columns: grid it first, or leave it out"
+        )
+    if is_deep:
+        raise DataError(
+            f"{path} encodes two phase directions (three-dimensional); transform it along one of "
+            "them, and import its slices as an array with --axes"
+        )

@@ -14,7 +14,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from kscout.data.formats.raw import RawScan
-from kscout.data.formats.readouts import Readouts, sort_out, whiten
+from kscout.data.formats.readouts import Readouts, check_trajectory, sort_out, whiten
 from kscout.errors import DataError
 
 _COUNTERS = ("line", "average", "slice", "partition", "echo", "phase", "repetition", "set")
@@ -169,22 +169,12 @@ def _block_bytes(head: np.void, layout: _Layout) -> int:
 def _check_lines(path: Path, last: _Measurement, numbers: np.ndarray) -> None:
     if not len(numbers):
         raise DataError(f"{path} has no line that makes an image; copy it again")
-    flags = np.bitwise_or.reduce(last.heads["flags"])
+    flags, trajectory = np.bitwise_or.reduce(last.heads["flags"]), "cartesian"
     if flags & np.uint64(_PHASE_CORRECTION) and flags & np.uint64(_REVERSED):
-        raise DataError(
-            f"{path} is an echo-planar measurement, whose lines need a phase correction that "
-            "kscout does not do; correct and sort them first"
-        )
-    if (last.value("sKSpace.ucTrajectory") or 1) > 1:
-        raise DataError(
-            f"{path} was measured along a trajectory that is not Cartesian; grid it first, or "
-            "leave it out"
-        )
-    if last.heads["partition"][numbers].any():
-        raise DataError(
-            f"{path} encodes two phase directions (three-dimensional); transform it along one of "
-            "them, and import its slices as an array with --axes"
-        )
+        trajectory = "epi"
+    elif (last.value("sKSpace.ucTrajectory") or 1) > 1:
+        trajectory = "not Cartesian"
+    check_trajectory(path, trajectory, is_deep=bool(last.heads["partition"][numbers].any()))
 
 
 def _readouts(
