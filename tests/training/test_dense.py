@@ -157,6 +157,23 @@ def test_a_state_is_kept_in_few_bytes_and_comes_back(n_cols: int) -> None:
             assert torch.equal(found[name], value[:n_states]) and found[name].dtype == value.dtype
 
 
+def test_what_is_remembered_goes_through_a_checkpoint(
+    tmp_path: Path, generator: torch.Generator
+) -> None:
+    layouts = {n_cols: Layout(n_cols, n_tried=3, n_uniforms=4) for n_cols in (9, 16)}
+    before, after = Remembered(layouts, n_most=8), Remembered(layouts, n_most=8)
+    for n_cols, n_slices in ((9, 3), (9, 2), (16, 1)):
+        shape = (n_slices, 2, layouts[n_cols].n_bytes)
+        before.add(n_cols, torch.randint(256, shape, generator=generator).byte(), n_slices)
+    torch.save(before.state(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    after.restore(state, torch.device("cpu"))
+    assert {n_cols: len(states) for n_cols, states in state.items()} == {9: 8, 16: 2}
+    uniforms = torch.rand(30, generator=generator)
+    for n_cols in layouts:
+        assert torch.equal(before.draw(n_cols, uniforms), after.draw(n_cols, uniforms))
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_what_is_learned_again_is_what_the_columns_gain(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
@@ -205,6 +222,8 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
         changes |= {"horizons": [], "n_prior_slices": 1, "n_best": 1, "n_random": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "_add_gradients", lambda _, steps, __: seen.extend(joined(steps, 99)))
+        # Some at a time, as where a few fill the memory.
+        patch.setattr(dense, "how_many_at_once", lambda *_: 7)
         config = config_of(**changes)
         train_policy(config, store, reconstructor, tmp_path / "run", device="cpu")
     batches = seen[::2]

@@ -141,7 +141,8 @@ COMMANDS = {
     "dense": "policy --reconstructor zero-filled --n-initial 2 --steps 3 --epochs 2 "
     "--method dense --policy conv --set training.n_repeats=2 --set training.n_repeated=3 "
     "--set training.n_best=2 --set training.n_random=3 --set training.n_prior_slices=4 "
-    f"--set training.clip=0.1 --batch-size 5 --convolution native {SMALL}",
+    "--set training.clip=0.1 --set training.n_warm=0 --set training.learning_rate=0.01 "
+    f"--batch-size 5 --convolution native {SMALL}",
 }
 
 
