@@ -36,7 +36,7 @@ def acquired() -> list[Shown]:
     shown = {
         "random": policies.build("random", **sizes),
         "fixed order": policies.load("knee-base-fixed"),
-        "learned (greedy)": policies.load("knee-base-greedy"),
+        "learned": policies.load("knee-base-column"),
         "oracle": policies.build("oracle", **sizes),
     }
     uniforms = action_uniforms(1, 1, HORIZON, 0)
