@@ -132,7 +132,7 @@ def _opening(run: ZooRun) -> Section:
     shown = (named, one.reference, ZOO_BASELINES[0], *ORACLES)
     played = replace(run.played, policies=tuple(policies), shown=shown)
     has_oracle = any(policy.is_oracle for policy in played.policies)
-    told = {"learned": one.told, "policy": one.policies[one.told], "reference": one.reference}
+    told = {"policy": one.policies[one.told], "reference": one.reference}
     text = say("played", unet=ZOO_UNET, **told) + (say("played_oracle") if has_oracle else "")
     at = {"volume": run.examples[0].volume, "slice": run.examples[0].slice, "section": AT_SIZE}
     title = say("played_title", **at, **told)
@@ -143,7 +143,7 @@ def _lead_section(settings: DemoSettings, folder: DemoFolder) -> Section:
     """Draw the lead of the first sentence column by column, and tell how often it was found."""
     whole, one = read_summary(folder.lead), settings.paper_size.acquisitions[0]
     told = {"n_slices": whole.n_slices, "n_volumes": whole.n_volumes}
-    caption = say("lead_caption", learned=one.told, **told)
+    caption = say("lead_caption", learned=one.policies[one.told], **told)
     figure = draw_differences(differences_of(whole), reference=one.reference)
     return Section(LEAD_TITLE, (Drawing(figure, "lead", caption), Prose(tell_seeds())))
 
