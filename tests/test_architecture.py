@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "kscout"
@@ -27,10 +28,16 @@ REFUSALS = ("ConfigError", "DataError", "RunError", "WeightsError")
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 
 
-def imported_modules(tree: ast.AST) -> set[str]:
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return all of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def imported_modules(path: Path) -> set[str]:
     """Return the parts of kscout that a file imports, wherever the import stands."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, "relative imports hide the direction"
             path = node.module.split(".")
@@ -54,7 +61,7 @@ def source_files() -> list[Path]:
 def test_imports_point_down() -> None:
     for path in source_files():
         own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        for other in imported_modules(ast.parse(path.read_text())) - {own, "__version__"}:
+        for other in imported_modules(path) - {own, "__version__"}:
             assert other in HEIGHT, f"{path}: kscout.{other} has no floor in this house"
             assert HEIGHT[other] < HEIGHT[own], f"{path}: {own} may not import {other}"
 
@@ -69,9 +76,9 @@ def test_files_stay_below_their_ceiling() -> None:
     assert {path: length for path, length in lengths.items() if length > 400} == {}
 
 
-def sentences(tree: ast.AST) -> Iterator[str]:
+def sentences(path: Path) -> Iterator[str]:
     """Yield the words of refusals in a file, but for those that end with what another one said."""
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call):
             continue
         error, given = node.exc.func, node.exc.args
@@ -84,7 +91,7 @@ def sentences(tree: ast.AST) -> Iterator[str]:
 def test_a_refusal_says_what_to_do() -> None:
     """After a semicolon; what a store or a weights file lacks, those that read it complete."""
     paths = [path for path in source_files() if path.name not in ("manifest.py", "weights.py")]
-    told = [(path, one) for path in paths for one in sentences(ast.parse(path.read_text()))]
+    told = [(path, one) for path in paths for one in sentences(path)]
     assert len(told) > 300
     assert [one for one in told if ";" not in one[1] and ", or " not in one[1]] == []
 

@@ -34,6 +34,8 @@ def forget() -> None:
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Compile into an empty folder; what the process has loaded already is left alone."""
+    # Nobody runs it: how fast it is does not matter, and to compile it takes a third of the time.
+    monkeypatch.setattr(native, "_FLAGS", [*native._FLAGS, "-O0"])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
