@@ -1,5 +1,6 @@
 """Dense gains: what is tried, what is learned, and that a training is repeatable and resumes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +59,15 @@ def test_labels_are_learned_from_again_as_the_page_says() -> None:
     n_bytes = Layout(128, training.n_tried, dense.N_VARIED).n_bytes
     page = " ".join((ROOT / "docs" / "dense.md").read_text(encoding="utf-8").split())
     for words in (
-        f"followed by {training.n_repeats} steps on {training.n_repeated} states each, out of the "
-        f"newest {training.n_memory:,} (of each matrix size)",
+        f"followed by {training.n_repeats} steps on {training.n_seen_again(999, 16)} states each",
+        f"out of the newest {training.n_memory:,} (of each matrix size)",
         f"{n_bytes} bytes for 128 columns of which {training.n_tried} are tried",
         f"{training.n_memory * n_bytes / 1e6:.0f} MB on the device",
     ):
         assert words in page
+    # A batch of 48 slices, or of all.
+    assert [training.n_seen_again(*x) for x in ((999, 16), (999, 4), (7, 4))] == [256, 192, 28]
+    assert replace(training, n_repeated=300).n_seen_again(7, 4) == 300
 
 
 def test_the_loss_is_the_squared_error_less_the_expected_gain() -> None:

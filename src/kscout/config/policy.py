@@ -176,8 +176,9 @@ class DenseTraining(PolicyTraining):
     n_repeats: Annotated[int, AtLeast(0)] = 8
     """Optimizer steps after that of a batch, on labelled states of before: to learn from a label
     again costs far less than to try the columns."""
-    n_repeated: Annotated[int, AtLeast(1)] = 256
-    """States in each of these steps, over all processes; they may be drawn twice."""
+    n_repeated: Annotated[int, AtLeast(1)] | None = None
+    """States in each of these steps, over all processes; they may be drawn twice. Not given: 256,
+    or as many as a smaller batch has, so that it does not cost more than the labels did."""
     n_memory: Annotated[int, AtLeast(1)] = 300_000
     """Newest labelled states that they are drawn from, of each matrix size."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
@@ -216,8 +217,14 @@ class DenseTraining(PolicyTraining):
         n_sizes, n_labelled = max(1, len(self.sizes)), self.n_epochs * n_slices * horizon
         n_bytes += 6 * self.n_tried * min(n_sizes * self.n_memory, n_labelled)
         n_batches = math.ceil(n_slices / self.batch_size)
-        draws = 4 * n_batches * self.n_repeats * self.n_repeated
-        return n_bytes + draws + 16 * self.n_repeated * n_pixels
+        n_again = self.n_seen_again(n_slices, horizon)
+        draws = 4 * n_batches * self.n_repeats * n_again
+        return n_bytes + draws + 16 * n_again * n_pixels
+
+    def n_seen_again(self, n_slices: int, horizon: int) -> int:
+        """Return the states in each step on remembered labels; `n_bytes` names the arguments."""
+        n_states = min(self.batch_size, n_slices) * horizon
+        return min(256, n_states) if self.n_repeated is None else self.n_repeated
 
     def spanned(self, n_initial: int, horizon: int) -> tuple[int, int]:
         first = min((n_initial, *self.starts))

@@ -163,7 +163,7 @@ class Dense(GradientEstimator):
         tried = torch.rand(*shape, _training(config).n_random, generator=generator("tried"))
         followed = torch.rand(*shape, 2, generator=generator("followed"))
         varied = torch.rand(n_slices, N_VARIED, generator=generator("varied"))
-        repeats = (_training(config).n_repeats, _training(config).n_repeated)
+        repeats = (_training(config).n_repeats, _training(config).n_seen_again(*shape))
         recalled = torch.rand(n_batches, *repeats, generator=generator("recalled"))
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
