@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from kscout.evaluation.records.results import Scores
+from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summarize import summarize
-from kscout.evaluation.summaries.summary import Conditions, Summary, write_summary
+from kscout.evaluation.summaries.summary import Summary, write_summary
 from kscout.player import Acquisition, PolicySteps
 
 N_COLS, N_INITIAL, STEPS = 48, 6, 9

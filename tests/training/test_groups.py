@@ -24,7 +24,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.running.setting import setting_of
-from kscout.evaluation.summaries.summary import EvaluationRequest
+from kscout.evaluation.summaries.conditions import EvaluationRequest
 from kscout.names import ESTIMATORS
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import RECONSTRUCTORS

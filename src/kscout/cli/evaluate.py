@@ -14,12 +14,8 @@ from kscout.cli.options import command_of
 from kscout.cli.progress import evaluation_progress
 from kscout.config.bounds import Between
 from kscout.config.options import with_options
-from kscout.evaluation.summaries.summary import (
-    Comparison,
-    EvaluationRequest,
-    PolicySummary,
-    Summary,
-)
+from kscout.evaluation.summaries.conditions import EvaluationRequest
+from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Summary
 from kscout.files import finite
 from kscout.names import POLICIES, untrained_reconstructions
 

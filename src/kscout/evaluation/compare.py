@@ -27,15 +27,9 @@ from kscout.evaluation.running.fixed_orders import ORDERS
 from kscout.evaluation.running.prepare import Prepared, Wanted, prepare
 from kscout.evaluation.running.recording import record_examples
 from kscout.evaluation.running.setting import EvaluationSetting
+from kscout.evaluation.summaries.conditions import Conditions, EvaluationRequest
 from kscout.evaluation.summaries.summarize import summarize
-from kscout.evaluation.summaries.summary import (
-    SUMMARY,
-    Conditions,
-    EvaluationRequest,
-    Summary,
-    read_summary,
-    write_summary,
-)
+from kscout.evaluation.summaries.summary import SUMMARY, Summary, read_summary, write_summary
 from kscout.files import check_replaceable, locked
 from kscout.weights import fingerprint
 

@@ -8,8 +8,9 @@ import pytest
 
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.records.results import Scores
+from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summarize import choose_reference, gap_closed, summarize
-from kscout.evaluation.summaries.summary import Conditions, Training, read_summary, write_summary
+from kscout.evaluation.summaries.summary import Training, read_summary, write_summary
 
 CONDITIONS = Conditions(
     protocol="paper",

@@ -10,14 +10,9 @@ import numpy as np
 from kscout.errors import DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, grouped
 from kscout.evaluation.progress import OnStep
+from kscout.evaluation.summaries.conditions import check_comparable
 from kscout.evaluation.summaries.paper_numbers import ARXIV, GAMMAS, NOT_SHOWN, SSIM
-from kscout.evaluation.summaries.summary import (
-    PolicySummary,
-    Summary,
-    Training,
-    check_comparable,
-    read_summary,
-)
+from kscout.evaluation.summaries.summary import PolicySummary, Summary, Training, read_summary
 from kscout.figures.blocks import Block, Drawing
 from kscout.figures.tables import Cell, Column, Measured, Row, Table, measured
 from kscout.names import ESTIMATORS

@@ -10,7 +10,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
 from kscout.evaluation.running.contenders import budgets_of
 from kscout.evaluation.running.trajectories import AcquisitionPlan
-from kscout.evaluation.summaries.summary import EvaluationRequest
+from kscout.evaluation.summaries.conditions import EvaluationRequest
 
 
 @final

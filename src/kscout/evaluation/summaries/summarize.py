@@ -17,9 +17,9 @@ from kscout.evaluation.statistics import (
     paired_permutation_test,
     std_over_seeds,
 )
+from kscout.evaluation.summaries.conditions import Conditions
 from kscout.evaluation.summaries.summary import (
     Comparison,
-    Conditions,
     Difference,
     Headroom,
     Interval,
