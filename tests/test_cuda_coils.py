@@ -1,22 +1,26 @@
 """On CUDA coils give the images of a CPU, and an unrolled network learns inside a graph."""
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from coil_data import coil_kspace
+from coil_data import coil_kspace, coil_store
 from kscout.acquisition.episode import Simulator
 from kscout.config import ReconstructorTraining
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import center_mask
 from kscout.policies import POLICIES
-from kscout.reconstruction import RECONSTRUCTORS
+from kscout.reconstruction import RECONSTRUCTORS, save
 from kscout.reconstruction.varnet import VarNet
 from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.reconstructor import training_loss
+from kscout.weights import WEIGHTS_NAME
 
 pytestmark = pytest.mark.cuda
 
@@ -108,3 +112,31 @@ def test_compiled_networks_agree_and_share_what_is_compiled() -> None:
         [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["agree", "1"], done.stderr
+
+
+@pytest.mark.parametrize("compiles", ["1", "0"])
+def test_commands_train_and_judge_policies_on_a_compiled_network(
+    compiles: str, tmp_path: Path
+) -> None:
+    # As commands of their own: graphs hold what torch.compile made, which checks of shapes forbid.
+    coil_store(tmp_path / "store", size=(36, 34), noise=0.01)
+    save(tmp_path / "varnet" / WEIGHTS_NAME, VarNet(n_cascades=2, n_channels=8, n_pools=2))
+    given = ["--data", "store", "--reconstructor", "./varnet", "--protocol", "blind"]
+    given += ["--n-initial", "9", "--steps", "3", "--device", "cuda"]
+    learn = ["train", "policy", "--method", "dense", "--policy", "column", *given]
+    learn += ["--epochs", "2", "--batch-size", "3", "--out", "dense-seed0"]
+    judge = ["evaluate", *given, "--trajectories", "1", "--out", "results"]
+    for name in ("random", "fixed", "na-oracle", "oracle", "dense-seed0"):
+        judge += ["--policy", name]
+    settings = {**os.environ, "TORCH_COMPILE_DISABLE": "0" if compiles == "1" else "1"}
+    for words in (learn, judge):
+        done = subprocess.run(
+            [sys.executable, "-m", "kscout", *words],
+            **{"cwd": tmp_path, "env": settings, "capture_output": True, "text": True},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "torch.compile does not serve" not in done.stderr
+    summary = json.loads((tmp_path / "results" / "summary.json").read_text())
+    final = {row["policy"]: row["final"]["ssim"]["mean"] for row in summary["policies"]}
+    assert final["oracle"] > final["random"]
