@@ -47,9 +47,11 @@ SETTINGS = {
     "training.n_best": "4",
     "training.n_random": "4",
     "training.batch_size": "16",
-    "training.n_warm": "50",
+    "training.n_warm": "20",
+    # To see a state again costs sensitivities and one image.
+    "training.n_repeats": "4",
+    "training.n_repeated": "128",
     "training.n_prior_slices": "64",
-    "training.n_repeats": "0",
 }
 """Of `varnet` and of dense policies, to fit some minutes of a GPU; `--set` changes them."""
 ONE_STORE = threading.Lock()
@@ -278,7 +280,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--volumes", default="100,8,16")
     parser.add_argument("--slices", type=int, default=16, help="per volume")
     parser.add_argument("--epochs", type=int, default=24)
-    parser.add_argument("--policy-epochs", type=int, default=3)
+    parser.add_argument("--policy-epochs", type=int, default=2)
     parser.add_argument("--limit", type=int, default=96, help="slices that policies are judged on")
     parser.add_argument("--fixed-slices", type=int, default=64, help="per column of a fixed order")
     parser.add_argument("--seed", type=int, default=0)
