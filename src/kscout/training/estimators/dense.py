@@ -49,19 +49,9 @@ from kscout.training.estimators.gradient import (
 )
 from kscout.training.estimators.labels import Completion, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
-from kscout.training.estimators.tried import choice_of, columns_to_try, dense_loss
-from kscout.training.estimators.visited import (
-    joined,
-    observation_of,
-    observe,
-    part_of,
-    rows_of,
-    score,
-)
+from kscout.training.estimators.tried import add_gradients, choice_of, columns_to_try
+from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows
-
-N_AT_ONCE = {"cpu": 16, "cuda": 1024}
-"""States of a policy whose gradients are computed together, by kind of device."""
 
 N_VARIED = 4
 """Numbers drawn for a slice: whether it is mirrored, its zoom, its budget, its start."""
@@ -263,7 +253,7 @@ class Dense(GradientEstimator):
             found = [self._seen_again(views, SliceBatch(*data), last) for *data, last in parts]
         rows = {name: torch.cat([part[name] for part in found]) for name in found[0]}
         scores = rows.pop("score")
-        _add_gradients(views, [rows], training.gain_weight)
+        add_gradients(views, [rows], training.gain_weight)
         return scores.view(len(views), -1).mean(dim=-1)
 
     def _seen_again(
@@ -313,7 +303,7 @@ class Dense(GradientEstimator):
             n_slices, n_cols = simulator.batch.selectable.shape
             packed = [self.layouts[n_cols].pack({**rows, **slices}) for rows in steps]
             self.visited[batch.first, n_slices, n_cols] = torch.stack(packed, dim=1)
-        _add_gradients(batch.policies, steps, training.gain_weight)
+        add_gradients(batch.policies, steps, training.gain_weight)
         return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
     def _horizons(self, uniforms: Float[Tensor, "slice 4"]) -> Int[Tensor, " slice"]:
@@ -380,18 +370,6 @@ def _check_varied(training: DenseTraining, policy: Policy, slices: SliceSet) -> 
             f"training.sizes {list(training.sizes)} go beyond the {slices.n_cols} columns of the "
             "store; make one of larger images"
         )
-
-
-def _add_gradients(views: Sequence[View], steps: Sequence[Rows], gain_weight: float) -> None:
-    """Add the gradients of each policy's mean loss over its states, some states at a time."""
-    for number, view in enumerate(views):
-        own, begin = [part_of(rows, number, len(views)) for rows in steps], 0
-        n_states = sum(len(rows["mask"]) for rows in own)
-        for rows in joined(own, N_AT_ONCE[own[0]["mask"].device.type]):
-            scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
-            loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum()
-            (loss / n_states).backward()
-            begin += len(scores)
 
 
 def _training(config: PolicyConfig) -> DenseTraining:

@@ -1,11 +1,19 @@
 """Columns that are tried at a state, and what a policy learns from their gains."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import column_log_probabilities, draw_columns
 from kscout.config import DenseTraining
+from kscout.policies.views import View
+from kscout.training.estimators.visited import joined, observation_of, part_of
+from kscout.training.replay import Rows
+
+N_AT_ONCE = {"cpu": 16, "cuda": 1024}
+"""States of a policy whose gradients are computed together, by kind of device."""
 
 
 def columns_to_try(
@@ -63,3 +71,15 @@ def dense_loss(
     errors = (scores - gains).square().masked_fill(~is_valid, 0.0).sum(dim=-1) / counts
     chances = scores.masked_fill(~is_valid, -torch.inf).softmax(dim=-1)
     return errors - gain_weight * (chances * gains.masked_fill(~is_valid, 0.0)).sum(dim=-1)
+
+
+def add_gradients(views: Sequence[View], steps: Sequence[Rows], gain_weight: float) -> None:
+    """Add the gradients of each policy's mean loss over its states, some states at a time."""
+    for number, view in enumerate(views):
+        own, begin = [part_of(rows, number, len(views)) for rows in steps], 0
+        n_states = sum(len(rows["mask"]) for rows in own)
+        for rows in joined(own, N_AT_ONCE[own[0]["mask"].device.type]):
+            scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
+            loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum()
+            (loss / n_states).backward()
+            begin += len(scores)
