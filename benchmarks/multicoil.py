@@ -34,6 +34,7 @@ from typing import Any
 from tables import markdown, number
 
 from kscout.files import write_json
+from kscout.provenance import commit
 
 RECORDS = Path(__file__).parent / "multicoil"
 BUDGETS = {"4x": ("--n-initial", "16", "--steps", "16"), "8x": ("--n-initial", "8", "--steps", "8")}
@@ -188,13 +189,10 @@ def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> No
                 raise SystemExit(f"{name}: stopped, time is up; run it again") from None
         if code:
             raise SystemExit(f"{name}: kscout {words[0]} ended with {code}")
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     told = {
         "stage": name,
         "commands": commands,
-        "commit": commit,
+        "commit": commit(),
         "seconds": round(time.monotonic() - begin, 1),
         "results": stage.results(),
     }

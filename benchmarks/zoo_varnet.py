@@ -66,7 +66,8 @@ def card(name: str, run: Path, weights: Weights, records: Path) -> str:
 
     store, trained, rows = map(recorded, ("store", "varnet", "reconstructions"))
     sources = [(split, one) for split, own in store["results"]["sources"].items() for one in own]
-    told = read_run(run).provenance
+    done = read_run(run)
+    told = done.provenance
     return CARD.format(
         name=name,
         **{key: weights.arguments[key] for key in ("n_cascades", "n_channels")},
@@ -75,7 +76,7 @@ def card(name: str, run: Path, weights: Weights, records: Path) -> str:
         store=weights.extra["store"][:12],
         sources=markdown(["split", "source"], sources),
         commands="\n".join(f"    {one}" for one in (*store["commands"], *trained["commands"])),
-        seconds=trained["seconds"],
+        seconds=sum(line["time_s"] for line in done.metrics),
         device=told.device.removeprefix("cuda: "),
         torch=told.versions["torch"],
         date=told.date[:10],

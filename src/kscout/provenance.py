@@ -51,7 +51,7 @@ def describe(
         seed=config.training.seed,
         device=device,
         inputs=dict(inputs),
-        commit=_commit(),
+        commit=commit(),
         versions={"python": platform.python_version(), **_versions()},
         hardware={"machine": platform.machine(), "n_cores": os.cpu_count()},
         system=platform.system(),
@@ -84,7 +84,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """Return the commit of the checkout that kscout runs from, marked where files differ."""
     here = Path(__file__).parent
     git = ["git", "-C", str(here)]
