@@ -248,15 +248,9 @@ def _checked(
         image_error = max(image_error, float((difference / found.std[:, None, None]).abs().max()))
         if expected is None:
             continue
-        mask, other = example.mask, torch.from_numpy(scores[0])
+        other = torch.from_numpy(scores[0])
         score_error = max(score_error, float((other - expected).abs().max()))
-        same = other.masked_fill(mask, -torch.inf).argmax(-1) == expected.masked_fill(
-            mask, -torch.inf
-        ).argmax(-1)
-        best = expected.masked_fill(mask, -torch.inf).topk(2).values
-        if (~same & (best[:, 0] - best[:, 1] > TOLERANCE)).any():
-            raise RunError("onnxruntime chooses other columns than torch; nothing was written")
-        n_same += int(same.sum())
+        n_same += _n_same_choices(other, expected, example.mask)
     if not max(image_error, score_error) <= TOLERANCE:
         raise RunError(
             f"onnxruntime's images differ by {image_error:.1e} and its scores by {score_error:.1e} "
@@ -275,6 +269,19 @@ def _checked(
         None if policy is None else score_error,
         None if policy is None else n_same,
     )
+
+
+def _n_same_choices(
+    found: Float[Tensor, "batch col"],
+    expected: Float[Tensor, "batch col"],
+    mask: Bool[Tensor, "batch col"],
+) -> int:
+    """Count slices whose best column is the same; others are refused but for a tie."""
+    found, expected = (scores.masked_fill(mask, -torch.inf) for scores in (found, expected))
+    same, best = found.argmax(-1) == expected.argmax(-1), expected.topk(2).values
+    if (~same & (best[:, 0] - best[:, 1] > TOLERANCE)).any():
+        raise RunError("onnxruntime chooses other columns than torch; nothing was written")
+    return int(same.sum())
 
 
 @torch.no_grad()
