@@ -154,17 +154,7 @@ def _events(
         farthest_per_m: of all lines, which have the same times.
     """
     system = _system(pypulseq, echo)
-    pulse, select, _ = pypulseq.make_sinc_pulse(
-        flip_angle=np.deg2rad(echo.flip_deg),
-        duration=_PULSE_S,
-        slice_thickness=echo.slice_mm * 1e-3,
-        apodization=0.5,
-        time_bw_product=_PULSE_CYCLES,
-        delay=system.rf_dead_time,
-        use="excitation",
-        return_gz=True,
-        system=system,
-    )
+    pulse, select = _excitation(pypulseq, echo, system)
     step, dwell_s = 1000 / echo.readout_mm, max(1, round(echo.dwell_us / 10)) * _RASTER_S
     flat_s = echo.n_rows * dwell_s
     trapezoid = partial(pypulseq.make_trapezoid, system=system)
@@ -198,6 +188,22 @@ def _events(
     echo_s = select_s - pulse.delay - _PULSE_S / 2 + pre_s + center_s
     _add_waits(events, echo, echo_s, select_s + pre_s + read_s + post_s)
     return events
+
+
+def _excitation(pypulseq: Any, echo: GradientEcho, system: Any) -> tuple[Any, Any]:  # noqa: ANN401
+    """Return the pulse, and the gradient that selects the slice."""
+    pulse, select, _ = pypulseq.make_sinc_pulse(
+        flip_angle=np.deg2rad(echo.flip_deg),
+        duration=_PULSE_S,
+        slice_thickness=echo.slice_mm * 1e-3,
+        apodization=0.5,
+        time_bw_product=_PULSE_CYCLES,
+        delay=system.rf_dead_time,
+        use="excitation",
+        return_gz=True,
+        system=system,
+    )
+    return pulse, select
 
 
 def _system(pypulseq: Any, echo: GradientEcho) -> Any:  # noqa: ANN401 - of a module
