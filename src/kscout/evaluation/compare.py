@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -24,7 +24,7 @@ from kscout.evaluation.records.saved_settings import check_same
 from kscout.evaluation.running.contenders import Contender
 from kscout.evaluation.running.finished import FINISHED, FinishedPolicies
 from kscout.evaluation.running.fixed_orders import ORDERS
-from kscout.evaluation.running.prepare import Prepared, Wanted, prepare
+from kscout.evaluation.running.prepare import Labelled, Prepared, Wanted, labelled, prepare
 from kscout.evaluation.running.recording import record_examples
 from kscout.evaluation.running.setting import EvaluationSetting
 from kscout.evaluation.summaries.conditions import Conditions, EvaluationRequest
@@ -40,13 +40,16 @@ class Evaluation:
     """What an evaluation found."""
 
     found: Summary
-    scores: list[Scores] = field(repr=False)
+    scores: list[Scores]
     """Per policy and seed, averaged over trajectories."""
 
     @property
     def summary(self) -> dict[str, Any]:
         """The content of `summary.json`, as plain tables."""
         return to_table(self.found, nulls=True)
+
+    def __repr__(self) -> str:
+        return repr(self.found)
 
     def _repr_html_(self) -> str:
         return self.found._repr_html_()
@@ -79,15 +82,16 @@ def evaluate(
     """
     if not policies:
         raise ConfigError("no policy to evaluate; name at least one, e.g. --policy random")
+    named = labelled(policies)
     out = None if out is None else Path(out)
     if out is not None:
         refuse_store(out)
     with nullcontext() if out is None else locked(out):
-        return _evaluate(policies, data, reconstructor, setting, train, out, overwrite, on_step)
+        return _evaluate(named, data, reconstructor, setting, train, out, overwrite, on_step)
 
 
 def _evaluate(
-    policies: Sequence[Wanted],
+    policies: Sequence[Labelled],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,
@@ -134,7 +138,7 @@ def _evaluate(
 
 
 def request_of(
-    policies: Sequence[Wanted],
+    policies: Sequence[Labelled],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,

@@ -253,6 +253,21 @@ def to_markdown(table: Table) -> str:
     return f"**{_markdown_text(table.title)}**\n\n{text}{note}\n"
 
 
+def to_text(table: Table) -> str:
+    """Write the table for a terminal: columns aligned, oracles marked by a star."""
+    marks = _Marks(str, "{0}{1}", "{} *")
+    head, *rows = [[column.name for column in table.columns]] + [
+        _cells(table, row, marks) for row in table.ordered()
+    ]
+    widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
+    lines = [
+        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]).rstrip()
+        for cells in (head, *rows)
+    ]
+    foot = ["* looks at the truth, no scanner can"] if table.parted()[1] else []
+    return "\n".join([table.title, *lines, *foot])
+
+
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}

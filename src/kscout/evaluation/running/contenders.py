@@ -131,16 +131,30 @@ def _built(name: str, sizes: Sizes, seed: int) -> Policy:
 def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int, str | None, int]]:
     """Return what the runs among these were trained for; loads no weights.
 
+    Where there is no run, files of orders tell what they were fitted for.
+
     It is the number of columns at the start, the horizon, the columns of the start where they are
     not central, and the number of columns per step.
     """
     names = [one for one in wanted if one.rpartition("=")[2] not in POLICIES]
-    configs = [_config_of(_located(one)[1]) for one in names]
+    paths = [_located(one)[1] for one in names]
+    configs = [_config_of(path) for path in paths]
     sections = [config["acquisition"] for config in configs if config and "acquisition" in config]
+    if not sections:
+        sections = [_fitted_for(path) for path in paths]
     return {
         (one["n_initial"], one["horizon"], one.get("initial"), one.get("columns_per_step") or 1)
         for one in sections
+        if one
     }
+
+
+def _fitted_for(path: Path) -> dict[str, Any]:
+    """Return the acquisition that an order in a file was fitted for, where the file tells."""
+    extra = _described(path)
+    found = {key: extra.get(key) for key in ("n_initial", "horizon")}
+    is_told = all(isinstance(count, int) and count > 0 for count in found.values())
+    return {**found, "initial": extra.get("initial")} if is_told else {}
 
 
 def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
@@ -198,7 +212,7 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
     sections = {
-        "training": ("method", "gamma", "seed"),
+        "training": ("method", "gamma", "seed", "protocol"),
         "acquisition": ("n_initial", "horizon", "initial", "columns_per_step"),
     }
     found: dict[str, Any] = {

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 from kscout import reconstruction
 from kscout.acquisition.budget import check_budget
@@ -41,8 +41,33 @@ from kscout.names import POLICIES
 from kscout.policies.fixed import FixedOrder
 from kscout.weights import fingerprint
 
-Wanted = str | Path | tuple[str, Policy]
+Labelled = str | Path | tuple[str, Policy]
 """A policy's name, a run folder, a weights file, `LABEL=PATH`, or a label and a policy."""
+Wanted = Labelled | Policy
+"""The same, or a policy that is called by its class."""
+
+
+def labelled(wanted: Sequence[Wanted]) -> list[Labelled]:
+    """Return what to run, a policy without a label under the name of its class."""
+    if isinstance(wanted, str | Path | Policy):
+        raise ConfigError(f"policies are a list; write [{wanted!r}] for this one alone")
+    found: list[Labelled] = []
+    for one in wanted:
+        pair = (type(one).__name__, one) if isinstance(one, Policy) else one
+        if not isinstance(pair, str | Path) and not _is_pair(pair):
+            raise ConfigError(
+                f"{one!r} is no policy to evaluate; give a name, a path, an object of a class that "
+                'derives from kscout.core.Policy, or ("label", policy)'
+            )
+        found.append(pair)
+    return found
+
+
+def _is_pair(value: object) -> TypeGuard[tuple[str, Policy]]:
+    match value:
+        case (str(), Policy()):
+            return True
+    return False
 
 
 @final
@@ -102,7 +127,7 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
 
 
 def prepare(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[Labelled],
     data: SliceSet | Store | Path | str,
     reconstructor: Reconstructor | Path | str,
     setting: EvaluationSetting,
@@ -203,7 +228,7 @@ def _slices(source: SliceSet | Store, setting: EvaluationSetting) -> SliceSet:
 
 
 def _drafts(
-    wanted: Sequence[Wanted], slices: SliceSet, sizes: Sizes, setting: EvaluationSetting
+    wanted: Sequence[Labelled], slices: SliceSet, sizes: Sizes, setting: EvaluationSetting
 ) -> tuple[list[Contender], str]:
     """Return the policies before orders are fitted, and the name of the reference."""
     plan = setting.plan

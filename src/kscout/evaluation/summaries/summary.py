@@ -154,6 +154,12 @@ class Summary(Conditions):
     comparisons: tuple[Comparison, ...]
     headroom: Headroom
 
+    def __repr__(self) -> str:
+        from kscout.evaluation.summaries.tables import policy_table
+        from kscout.figures.tables import to_text
+
+        return to_text(policy_table(self))
+
     def _repr_html_(self) -> str:
         from kscout.evaluation.summaries.tables import policy_table
         from kscout.figures.notebook import card

@@ -1,0 +1,86 @@
+"""What an evaluation may be asked for, and what files of policies tell it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kscout.core import Observation, Policy
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.evaluation.compare import Evaluation, EvaluationSetting, evaluate
+from kscout.evaluation.running.contenders import Sizes, budgets_of, conditions_note, resolve
+from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.policies.fixed import FixedOrder
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.weights import save_component
+from kscout.zoo import zoo_names
+
+SETTING = EvaluationSetting(AcquisitionPlan(n_initial=3, horizon=2, n_trajectories=1))
+
+
+class Brightest(Policy):
+    is_stochastic = False
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        return seen.image.sum(dim=1)
+
+
+@pytest.fixture(scope="module")
+def found(test_slices: SliceSet) -> Evaluation:
+    return evaluate([Brightest(), "random", "oracle"], test_slices, ZeroFilled(), SETTING)
+
+
+def test_a_policy_without_a_label_is_called_by_its_class(found: Evaluation) -> None:
+    assert [one.policy for one in found.found.policies] == ["Brightest", "random", "oracle"]
+
+
+def test_an_evaluation_prints_as_its_table(found: Evaluation) -> None:
+    title, head, *rows, foot = str(found).splitlines()
+    assert "after 2 acquired columns" in title and head.split()[:2] == ["policy", "SSIM"]
+    assert [row.split()[:2] for row in rows] == [
+        [one.policy, "*" if one.is_oracle else f"{one.ssim:.4f}"] for one in found.found.ranked
+    ]
+    assert foot.startswith("* looks at the truth")
+
+
+@pytest.mark.parametrize("wanted", [Brightest, 3, None, ("a", "random"), ("a", Brightest), ("a",)])
+def test_what_is_no_policy_is_refused_with_a_sentence(test_slices: SliceSet, wanted: Any) -> None:
+    with pytest.raises(ConfigError, match=r'is no policy to evaluate; .*\("label", policy\)'):
+        evaluate(["random", wanted], test_slices, ZeroFilled(), SETTING)
+
+
+@pytest.mark.parametrize("wanted", ["random", Path("runs/greedy"), Brightest()])
+def test_one_policy_in_place_of_a_list_is_refused(test_slices: SliceSet, wanted: Any) -> None:
+    with pytest.raises(ConfigError, match="policies are a list; write "):
+        evaluate(wanted, test_slices, ZeroFilled(), SETTING)
+
+
+@pytest.mark.parametrize("name", zoo_names("policy"))
+def test_every_policy_of_the_zoo_tells_its_columns_and_its_protocol(name: str) -> None:
+    expected = (4, 28) if "-long-" in name else (16, 16)
+    ((n_initial, horizon, initial, columns_per_step),) = budgets_of([name])
+    assert (n_initial, horizon, initial, columns_per_step) == (*expected, None, 1)
+    (one,) = resolve(name, Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16))
+    if not name.endswith("-fixed"):
+        note = conditions_note(one, Sizes(128, 128, 10, 4), "blind")
+        assert note is not None
+        assert "{} + {} columns under protocol paper and runs here with 10 + 4 under blind".format(
+            *expected
+        ) in note
+
+
+def test_a_run_decides_where_an_order_was_fitted_for_other_columns(tmp_path: Path) -> None:
+    order = tmp_path / "order.safetensors"
+    extra = {"seed": 0, "protocol": "paper", "n_initial": 3, "horizon": 5}
+    save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)
+    assert budgets_of([str(order)]) == {(3, 5, None, 1)}
+    assert budgets_of([str(order), "knee-base-greedy", "random"]) == {(16, 16, None, 1)}
+
+
+@pytest.mark.parametrize("extra", [{}, {"n_initial": 3}, {"n_initial": "3", "horizon": 5}])
+def test_a_file_that_tells_no_columns_tells_none(tmp_path: Path, extra: dict[str, Any]) -> None:
+    order = tmp_path / "order.safetensors"
+    save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)
+    assert budgets_of([str(order)]) == set()
