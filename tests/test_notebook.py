@@ -44,8 +44,12 @@ def test_a_store_shows_slices_of_any_kind(tmp_path: Path, n_coils: int | None, w
     kind, values = ("images", values) if n_coils is None else ("kspace", values + 0j)
     with StoreWriter(tmp_path / "store", {}, kind=KINDS[kind]) as writer:
         writer.append("test", "volume", values)
-        html = writer.finish()._repr_html_()
+        store = writer.finish()
+    html = store._repr_html_()
     assert words in html
+    assert (
+        repr(store) == f"Store store: 5 test slices of 9×11; fingerprint {store.fingerprint[:12]}"
+    )
     assert pictures(html)[0].size == (5 * 11 + 4 * 2, 9)
     assert html.count("max-width: 100%") == 2, "wide pictures would be cut on small screens"
 
@@ -58,8 +62,15 @@ def test_an_evaluation_shows_the_table_of_its_report() -> None:
         assert f"{policy.ssim:.4f}" in html
 
 
-def test_a_run_without_an_epoch_says_so() -> None:
+def test_a_run_without_an_epoch_says_so(tmp_path: Path) -> None:
     assert "no epoch yet" in training_html("run", "policy", [])
+    (tmp_path / "config.toml").write_text('kind = "policy"\n[training]\nseed = 0\n')
+    (tmp_path / "provenance.json").write_text("{}")
+    assert repr(kscout.read_run(tmp_path)) == f"Run {tmp_path} (policy, not finished): no epoch yet"
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "val_ssim": 0.25}\n')
+    assert repr(kscout.read_run(tmp_path)).endswith(
+        "(policy, not finished): epoch 1, val_ssim 0.25"
+    )
 
 
 def test_every_color_has_a_value_outside_of_reports() -> None:

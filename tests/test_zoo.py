@@ -151,7 +151,7 @@ def test_entries_enter_evaluations_under_their_name_or_a_label(name: str) -> Non
     for one in (plain, labeled):
         assert one.is_learned
         assert one.config is not None
-        assert one.config["training"] == {"method": "greedy", "seed": 0}
+        assert one.config["training"] == {"method": "greedy", "seed": 0, "protocol": "paper"}
         assert one.config["acquisition"] == {"n_initial": 16, "horizon": 16}
 
 

@@ -88,7 +88,7 @@ def test_the_middle_of_images_that_are_not_square_is_kept_where_it_fits(tmp_path
     source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
     write_volume(source / "singlecoil_val" / "file1.h5", IMAGES[:, :, :9])
     with pytest.raises(
-        DataError, match=r"12x9, smaller than --size 12; .*--size 12x9, .*--pad 12, "
+        DataError, match=r"12x9, smaller than --size 12; keep their .*--size 12x9, .*--pad 12, "
     ):
         import_folder(source, tmp_path / "store", ImportSettings(size=12))
     store = import_folder(source, tmp_path / "store", SETTINGS)

@@ -84,6 +84,11 @@ class Store:
         """What every array of the store holds."""
         return kind_of(self.manifest.kind, self.manifest.target)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {split}" for split, count in self.manifest.splits.items())
+        sizes = ", ".join(dict.fromkeys("{}×{}".format(*one.size) for one in self.manifest.arrays))
+        return f"Store {self.name}: {counts} slices of {sizes}; fingerprint {self.fingerprint[:12]}"
+
     def _repr_html_(self) -> str:
         from kscout.figures.notebook import pictures_html
 

@@ -226,6 +226,12 @@ class RunRecord:
     def is_finished(self) -> bool:
         return self.done is not None
 
+    def __repr__(self) -> str:
+        last = self.metrics[-1] if self.metrics else {}
+        told = ", ".join(f"{key} {value:.6g}" for key, value in last.items())
+        state = "finished" if self.is_finished else "not finished"
+        return f"Run {self.path} ({self.kind}, {state}): {told or 'no epoch yet'}"
+
     def _repr_html_(self) -> str:
         from kscout.figures.notebook import training_html
 

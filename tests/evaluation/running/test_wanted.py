@@ -66,9 +66,12 @@ def test_every_policy_of_the_zoo_tells_its_columns_and_its_protocol(name: str) -
     if not name.endswith("-fixed"):
         note = conditions_note(one, Sizes(128, 128, 10, 4), "blind")
         assert note is not None
-        assert "{} + {} columns under protocol paper and runs here with 10 + 4 under blind".format(
-            *expected
-        ) in note
+        assert (
+            "{} + {} columns under protocol paper and runs here with 10 + 4 under blind".format(
+                *expected
+            )
+            in note
+        )
 
 
 def test_a_run_decides_where_an_order_was_fitted_for_other_columns(tmp_path: Path) -> None:

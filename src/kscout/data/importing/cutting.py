@@ -66,9 +66,7 @@ def cut(images: Stack, path: Path, *, size: Size | None, pad: Size | None) -> Cu
     kept = size or pad or (n_rows, n_cols)
     if images.shape[-2] < kept[0] or images.shape[-1] < kept[1]:
         asked = "{}x{}".format(*kept) if kept[0] != kept[1] else kept[0]
-        raise WrongSizeError(
-            f"{path} has images of {n_rows}x{n_cols}, smaller than --size {asked}; lower it"
-        )
+        raise WrongSizeError(f"{path} has images of {n_rows}x{n_cols}, smaller than --size {asked}")
     return np.ascontiguousarray(center_crop(images, kept))
 
 
