@@ -25,6 +25,7 @@ RECORDS = Path(__file__).with_name("dense_results")
 HEADS = Path(__file__).with_name("heads_results")
 WITHOUT = "heads-without-"
 PLAIN = "plain-"
+NOT_RUN = "Not run yet.\n"
 _MANY = 300
 """Training slices that weights spread over where they hardly tell them apart."""
 PLAN = [
@@ -226,7 +227,7 @@ def heads(folder: Path = HEADS) -> str:
                 *(_plainly([one for one in own if one.how == how]) for how in ("cut", "resampled")),
             )
         )
-    return markdown(head, lines)
+    return markdown(head, lines) if lines else NOT_RUN
 
 
 def unseen(folder: Path = HEADS) -> str:
@@ -239,7 +240,8 @@ def unseen(folder: Path = HEADS) -> str:
         own = list(part)
         fixed = float(np.mean([one.ssim["fixed"] for one in own]))
         lines.append((file, how, str(own[0].n_slices), number(fixed), _plainly(own)))
-    return markdown(("file", "import", "slices", "SSIM of fixed orders", "minus fixed"), lines)
+    head = ("file", "import", "slices", "SSIM of fixed orders", "minus fixed")
+    return markdown(head, lines) if lines else NOT_RUN
 
 
 def _plainly(records: Sequence[PlainRecord]) -> str:

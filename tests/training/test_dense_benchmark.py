@@ -52,6 +52,19 @@ def store(tmp_path: Path) -> Path:
         return writer.finish().path
 
 
+def test_records_are_of_arms_as_they_are_today(dense: ModuleType) -> None:
+    """Else seeds of one name but other settings would become one line of the table."""
+    records = importlib.import_module("dense_records")
+    for one in records.read_records():
+        assert one.arm in dense.ARMS, one
+        assert set(dense.ARMS[one.arm]) <= set(one.changes), one
+
+
+def test_a_table_without_records_says_so(dense: ModuleType, tmp_path: Path) -> None:
+    records = importlib.import_module("dense_records")
+    assert records.heads(tmp_path) == records.unseen(tmp_path) == "Not run yet.\n"
+
+
 @pytest.mark.slow
 def test_an_arm_is_trained_once_and_evaluated(
     dense: ModuleType,
