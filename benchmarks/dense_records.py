@@ -283,7 +283,7 @@ def leaderboard_row(record: DenseRecord, method: str, source: str) -> Leaderboar
         command=(
             f"kscout evaluate --data stores/{data} --reconstructor {record.reconstructor} --split "
             f"test --n-initial {acquisition.n_initial} --steps {acquisition.horizon} --policy "
-            f"{policy} --policy {REFERENCE} --trajectories 1 --protocol paper --reference "
+            f"{policy} --policy {REFERENCE} --argmax --protocol paper --reference "
             f"{REFERENCE} --out results/{record.preset}/{method}"
         ),
     )

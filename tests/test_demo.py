@@ -99,7 +99,7 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     text = demo[1].page.read_text()
     front = text[text.index('class="summary"') : text.index("<nav")]
     assert front.count("<p") == 1 and "no training saw" in front and "fixed order" in front
-    assert "knee-base-greedy" in front and "trained elsewhere" in front
+    assert "knee-base-column" in front and "trained elsewhere" in front
     assert demo[1].told in html.unescape(re.sub("<[^>]+>", "", front)), "the terminal tells it, too"
     assert "smallest sizes" in text[: text.index('class="summary"')], "no number here is a result"
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
@@ -115,7 +115,7 @@ def test_the_page_opens_with_one_sentence_the_player_and_one_chart(demo: Demo) -
     here = text[text.index(">Trained here<", first) : text.index("Two worlds", first)]
     assert re.findall(r'id="figure-([^"]+)"', opening) == ["lead"]
     assert "<table" not in opening and "trained elsewhere" in opening
-    for part, learned in ((opening, "greedy of the zoo"), (here, LEARNED)):
+    for part, learned in ((opening, "column of the zoo"), (here, LEARNED)):
         assert part.count('class="player"') == 1
         player = part[part.index('class="player"') : part.index('class="cards"')]
         for name in (learned, "fixed", "oracle"):
@@ -136,7 +136,7 @@ def test_the_player_shows_what_policies_scored_and_what_the_oracle_scored_earlie
     # The stored scores may come from another machine.
     assert played["oracle"].ssim == pytest.approx(stored.ssim["oracle"][place], abs=1e-3)
     table = {one.policy: one.metric("ssim")[place] for one in run.scores}
-    for name in ("greedy", "fixed", "center-out"):
+    for name in ("greedy", "column", "fixed", "center-out"):
         assert played[name].ssim == pytest.approx(table[name], abs=1e-5)
 
 
@@ -226,7 +226,7 @@ def test_what_to_try_next_works_on_what_the_demo_left(demo: Demo) -> None:
     tried = next_commands(TINY, demo[0])
     assert [words[1] for words in tried.values()] == ["demo", "serve", "train", "evaluate"]
     steered = tried["Steer acquisitions yourself, in a browser"]
-    assert {"knee-unet", "knee-base-greedy", "knee-base-fixed"} < set(steered)
+    assert {"knee-unet", "knee-base-column", "knee-base-fixed"} < set(steered)
     assert Store.open(steered[-1]).split("test").shape[1:] == (128, 128)
     for title in ("Let the policy learn longer", "Compare it"):
         found = CliRunner().invoke(app, tried[title][1:], catch_exceptions=False)
@@ -255,9 +255,9 @@ def test_the_sentence_says_what_the_interval_allows(
 
 def test_the_first_sentence_is_of_the_zoos_policy_on_knees_of_the_seed(demo: Demo) -> None:
     folder, found = demo[0], read_summary(demo[0].lead)
-    assert {one.policy for one in found.policies} == {"fixed", "greedy"}
+    assert {one.policy for one in found.policies} == {"fixed", "column"}
     assert (found.n_slices, found.n_volumes, found.reference) == (6, 3, "fixed")
-    lead = lead_over(folder.lead, "greedy", "fixed")
+    lead = lead_over(folder.lead, "column", "fixed")
     text = demo[1].page.read_text()
     assert f"{abs(lead.difference):.4f}" in text[text.index('class="summary"') : text.index("<nav")]
     others = [PaperSize().unseen(seed).seed for seed in range(5)]
@@ -321,7 +321,7 @@ def test_pictures_at_the_papers_size_are_of_what_the_table_scores(demo: Demo) ->
     """Pictures are acquired anew, slice by slice; the table's scores come from whole batches."""
     (run,) = demo[1].zoo
     plain, *learned = run.examples
-    assert [example.policy for example in learned] == ["center-out", "fixed", "greedy"]
+    assert [example.policy for example in learned] == ["center-out", "fixed", "greedy", "column"]
     table = {scores.policy: scores for scores in run.scores}
     for example in learned:
         scores = table[example.policy]

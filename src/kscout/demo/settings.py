@@ -84,7 +84,12 @@ class ZooAcquisition:
 
 
 ZOO_ACQUISITIONS = (
-    ZooAcquisition("knee-base", 16, 16, {"fixed": "knee-base-fixed", "greedy": "knee-base-greedy"}),
+    ZooAcquisition(
+        "knee-base",
+        16,
+        16,
+        {"fixed": "knee-base-fixed", "greedy": "knee-base-greedy", "column": "knee-base-column"},
+    ),
 )
 """One policy more is one row more; `python benchmarks/demo_oracles.py` stores what goes with it."""
 QUICK_ACQUISITIONS = (replace(ZOO_ACQUISITIONS[0], name="knee-16-2", horizon=2),)
