@@ -29,11 +29,12 @@ NOT_RUN = "Not run yet.\n"
 _MANY = 300
 """Training slices that weights spread over where they hardly tell them apart."""
 PLAN = [
-    *(("knee", "knee-base", "column", seed) for seed in (0, 1, 2)),
-    *(("knee", "knee-long", "completion", seed) for seed in (0, 1, 2)),
-    ("knee", "knee-base", "conv", 0),
-    *(("knee", "knee-base", arm, 0) for arm in ("unmirrored", "random-labels", "no-prior")),
-    *(("knee", "knee-base", arm, 0) for arm in ("half-labels", "best-labels", "paired", "large")),
+    *(("knee-4x", "knee-base", "column", seed) for seed in (0, 1, 2)),
+    *(("knee-4x", "knee-base", "large", seed) for seed in (0, 1, 2)),
+    *(("knee-4x", "knee-long", "completion", seed) for seed in (0, 1, 2)),
+    *(("knee", "knee-base", arm, 0) for arm in ("column", "no-repeats", "conv", "unmirrored")),
+    *(("knee", "knee-base", arm, 0) for arm in ("random-labels", "no-prior", "half-labels")),
+    *(("knee", "knee-base", arm, 0) for arm in ("best-labels", "paired")),
 ]
 """What is run, the most telling first."""
 
@@ -150,7 +151,7 @@ def table(folder: Path = RECORDS) -> str:
     missing: dict[str, list[str]] = {}
     for data, preset, arm, seed in PLAN:
         if (data, preset, arm, seed) not in done:
-            missing.setdefault(f"{preset} `{arm}`", []).append(str(seed))
+            missing.setdefault(f"{data} {preset} `{arm}`", []).append(str(seed))
     words = [f"{name} ({', '.join(seeds)})" for name, seeds in missing.items()]
     return f"{text}\nNot run: {', '.join(words) or 'nothing of the plan'}.\n"
 

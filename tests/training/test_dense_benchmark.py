@@ -136,7 +136,9 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
     text = records.table(tmp_path)
     assert "| 0, 1 | .8250 ± .0071 | 75 % (50 to 100) | +.0250 (-.0100 to .0500) |" in text
     assert "| .8000 | .8100 | .8300 | 1.5 | 2 | 1,000 | 2,000 |" in text
-    assert "Not run: knee-base `column` (0, 1, 2), knee-long `completion` (0, 1, 2)" in text
+    assert (
+        "Not run: knee-4x knee-base `column` (0, 1, 2), knee-4x knee-base `large` (0, 1, 2)" in text
+    )
     assert "| +.0250 (-.0100 to .0500) | +.0100 | - |" in records.heads(tmp_path)
     assert records.unseen(tmp_path).count("b.nii") == 2 and "a.nii" not in records.unseen(tmp_path)
     assert "| b.nii | cut | 5 | .7000 | -.0200 |" in records.unseen(tmp_path)

@@ -110,7 +110,7 @@ class PaperSize:
     """Slices looked at; seven of 108 lie at seven depths, six would lie at one."""
     n_trajectories: int = 2
     """Acquisitions per slice of `random`."""
-    n_unseen: int = 112
+    n_unseen: int = 96
     """Further knees, drawn by the demo's seed, that the page's first sentence is about: so many
     that a lead of a thousandth can be told from chance."""
     n_unseen_slices: int = 2
