@@ -167,6 +167,14 @@ def test_bad_messages_are_told_in_a_sentence_and_change_nothing(client: Client, 
     assert "kscout_refused_total 1" in client.get("/metrics").text or status == 413
 
 
+def test_a_message_that_is_not_called_json_is_told_which_header_is_missing(client: Client) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    found = client.request("POST", "/sessions", ASKED, **form)
+    assert found.status == 422
+    assert found.json()["error"].endswith("with the header Content-Type: application/json")
+    assert "Content-Type" not in client.post("/sessions", {}).text
+
+
 def test_other_hosts_and_other_pages_are_refused(client: Client) -> None:
     assert client.get("/health", origin="http://127.0.0.1:9").status == 200
     proxied = {"host": "localhost", "origin": "https://localhost"}

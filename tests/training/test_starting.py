@@ -17,6 +17,7 @@ from kscout.errors import ConfigError, RunError
 from kscout.runs import read_run
 from kscout.training.estimators import dense
 from kscout.training.policy import train_policies, train_policy
+from kscout.training.starting import network_of
 from kscout.weights import fingerprint
 
 COLUMN = {
@@ -134,3 +135,14 @@ def test_another_network_or_size_is_refused(
     with pytest.raises(ConfigError, match=message):
         train_policy(config, store, "zero-filled", tmp_path / "run", start=first, device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_knows_no_budget_learns_on_for_another() -> None:
+    sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
+    name, arguments = "conv", {key: value for key, value in CONV.items() if key != "name"}
+    start = make_policy(Component(name, arguments), seed=0, **sizes)
+    other = {**sizes, "n_initial": 4, "horizon": 2}
+    found = network_of(start, "run", dense_config({"name": "column"}), other).policy
+    assert (found.name, found.arguments) == (name, arguments)
+    with pytest.raises(ConfigError, match="trained with n_cols = 16, and this training has 18"):
+        network_of(start, "run", dense_config(CONV), {**sizes, "n_cols": 18})

@@ -251,10 +251,14 @@ def _tell_faults(app: FastAPI, counts: Counts) -> None:
         return JSONResponse({"error": error.detail}, error.status_code)
 
     @app.exception_handler(RequestValidationError)
-    def invalid(_: Request, error: Exception) -> JSONResponse:
+    def invalid(request: Request, error: Exception) -> JSONResponse:
         counts.add("refused_total")
         assert isinstance(error, RequestValidationError)
-        return JSONResponse({"error": _first_fault(list(error.errors()))}, 422)
+        words = _first_fault(list(error.errors()))
+        is_json = "json" in request.headers.get("content-type", "").lower()
+        if words.startswith("body") and not is_json:
+            words += "; send JSON with the header Content-Type: application/json"
+        return JSONResponse({"error": words}, 422)
 
 
 def _first_fault(faults: list[Any]) -> str:
