@@ -21,8 +21,11 @@ fitted on training data, with 95 % intervals over volumes
 to `oracle`, which chooses anew for every image.
 
 Names: `greedy` and `gamma-0.9` are the paper's ways to train, on the paper's number of images, at
-the last epoch; with `-best` at the best epoch by validation. `knee-base-greedy` and the like come
-with kscout ([the zoo](../zoo.md)). What else there is: [policies](../concepts/policies.md).
+the last epoch; with `-best` at the best epoch by validation. `knee-base-greedy`, `knee-base-column`
+and the like come with kscout ([the zoo](../zoo.md)). `knee-base-column` and `dense-large`, which has
+five times the weights, learned by [dense gains](../dense.md). These two and `knee-base-greedy` had
+four times the paper's number of images. [Which policy to
+take](../concepts/policies.md#which-one-to-take).
 
 The images are procedural knees and slices cut from a few real heads, not the paper's data;
 [Reproduce the paper](../reproduce.md) says what follows from that.
