@@ -22,7 +22,7 @@ to `oracle`, which chooses anew for every image.
 
 Names: `greedy` and `gamma-0.9` are the paper's ways to train, on the paper's number of images, at
 the last epoch; with `-best` at the best epoch by validation. `knee-base-greedy`, `knee-base-column`
-and the like come with kscout ([the zoo](../zoo.md)). `knee-base-column` and `dense-large`, which has
+and the like come with kscout ([the zoo](../zoo.md)). `knee-base-column` and `dense-large`, with
 five times the weights, learned by [dense gains](../dense.md). These two and `knee-base-greedy` had
 four times the paper's number of images. [Which policy to
 take](../concepts/policies.md#which-one-to-take).
