@@ -82,7 +82,13 @@ def test_a_run_decides_where_an_order_was_fitted_for_other_columns(tmp_path: Pat
     assert budgets_of([str(order), "knee-base-greedy", "random"]) == {(16, 16, None, 1)}
 
 
-@pytest.mark.parametrize("extra", [{}, {"n_initial": 3}, {"n_initial": "3", "horizon": 5}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        *({}, {"n_initial": 3}, {"n_initial": "3", "horizon": 5}),
+        *({"n_initial": True, "horizon": 5}, {"n_initial": 3, "horizon": 5, "initial": [1]}),
+    ],
+)
 def test_a_file_that_tells_no_columns_tells_none(tmp_path: Path, extra: dict[str, Any]) -> None:
     order = tmp_path / "order.safetensors"
     save_component(order, FixedOrder(n_cols=13, order=[1]), kind="policy", extra=extra)

@@ -153,8 +153,9 @@ def _fitted_for(path: Path) -> dict[str, Any]:
     """Return the acquisition that an order in a file was fitted for, where the file tells."""
     extra = _described(path)
     found = {key: extra.get(key) for key in ("n_initial", "horizon")}
-    is_told = all(isinstance(count, int) and count > 0 for count in found.values())
-    return {**found, "initial": extra.get("initial")} if is_told else {}
+    is_told = all(type(count) is int and count > 0 for count in found.values())
+    # An order tells no columns of its start: where they are not central, a user names them.
+    return found if is_told and "initial" not in extra else {}
 
 
 def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
