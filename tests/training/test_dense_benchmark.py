@@ -144,6 +144,7 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
     assert "| b.nii | cut | 5 | .7000 | -.0200 |" in records.unseen(tmp_path)
 
 
+@pytest.mark.slow
 def test_speed_counts_every_column_tried(dense: ModuleType, tmp_path: Path) -> None:
     speed = importlib.import_module("dense_speed")
     blob_store(tmp_path / "store", n_rows=16, n_cols=16, n_train=11)

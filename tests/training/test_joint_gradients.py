@@ -176,6 +176,7 @@ def test_while_it_learns_nothing_unmeasured_changes_a_draw(
         assert torch.equal(masks(torch.where(hidden, other, batch.kspace)), chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "policy", "rate"),
     [

@@ -95,6 +95,7 @@ def test_units_are_found_where_the_start_has_none(
     assert torch.equal(weights(run.path)["prior"], weights(first)["prior"])
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_from_its_checkpoint(
     first: Path, store: Store, tmp_path: Path
 ) -> None:

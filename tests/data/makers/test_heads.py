@@ -236,6 +236,7 @@ def test_stopping_early_ends_the_workers_and_restores_the_environment() -> None:
     assert dict(os.environ) == before
 
 
+@pytest.mark.slow
 def test_this_process_settles_its_threads_before_those_of_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
