@@ -209,7 +209,7 @@ def _signals(
 
 
 def _combined(kspace: Complex[Tensor, "batch coil row col"]) -> Float[Tensor, "batch row col"]:
-    return _magnitude(kspace[:, 0]) if kspace.shape[1] == 1 else _squares(kspace).sum(dim=1).sqrt()
+    return _squares(kspace).sum(dim=1).sqrt()
 
 
 def _squares(values: Complex[Tensor, "*place"]) -> Float[Tensor, "*place"]:
