@@ -22,7 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from fuzz.cases import ARTIFACTS, EASY
+from fuzz.cases import ARTIFACTS
+from fuzz.commands import EASY
 from fuzz.forks import prepare
 from fuzz.judge import Verdict, judge
 

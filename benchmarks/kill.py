@@ -29,7 +29,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from fuzz.cases import ARTIFACTS, EASY, ENTROPY, EVALUATE, IMPORT, MAKE, TRAIN, UNET
+from fuzz.cases import ARTIFACTS
+from fuzz.commands import EASY, ENTROPY, EVALUATE, IMPORT, MAKE, TRAIN, UNET
 from fuzz.forks import command, in_child, prepare, start
 from fuzz.judge import Snapshot, snapshot
 from fuzz.long_commands import JOINT

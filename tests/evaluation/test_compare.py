@@ -1,4 +1,4 @@
-"""Evaluations: golden numbers, draws that batches do not change, names, errors."""
+"""Evaluations: golden numbers, draws that batches do not change, orders fitted once, errors."""
 
 import csv
 import json
@@ -11,23 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from kscout.core import Observation, Policy, Reconstructor
+from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.results import read_scores
-from kscout.evaluation.records.run_names import run_label
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.running.trajectories import AcquisitionPlan
-from kscout.policies import save
-from kscout.policies.conv import ConvPolicy
-from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.weights import fingerprint, save_component
 
 PLAN = AcquisitionPlan(n_initial=3, horizon=4, n_trajectories=3, batch_size=3)
 BASELINES = ("random", "variable-density", "equispaced-one", "equispaced-two", "center-out")
@@ -36,21 +30,6 @@ ALL = (*BASELINES, "fixed", "na-oracle", "oracle", "spectral-oracle", "conv")
 
 def _setting(plan: AcquisitionPlan = PLAN, **changes: Any) -> EvaluationSetting:
     return EvaluationSetting(plan=plan, n_fixed_slices=4, **changes)
-
-
-def _save(path: Path, policy: Policy, extra: dict[str, Any] | None = None) -> Path:
-    save_component(path, policy, kind="policy", extra=extra)
-    return path
-
-
-def _run_folder(path: Path, seed: int, **training: Any) -> Path:
-    torch.manual_seed(seed)
-    path.mkdir(parents=True)
-    _save(path / "weights.safetensors", ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5))
-    lines = "".join(f"{key} = {value}\n" for key, value in {"seed": seed, **training}.items())
-    (path / "config.toml").write_text(f'kind = "policy"\n[training]\n{lines}')
-    (path / "provenance.json").write_text("{}")
-    return path
 
 
 @pytest.mark.slow
@@ -123,17 +102,6 @@ def test_python_replaces_results_of_other_settings_only_when_told_to(
     assert (tmp_path / "results.csv").read_bytes() != before
 
 
-def test_an_order_from_a_file_is_the_reference_where_none_is_fitted(
-    test_slices: SliceSet, tmp_path: Path
-) -> None:
-    order = FixedOrder(n_cols=test_slices.n_cols, order=[1])
-    save(tmp_path / "mine.safetensors", order)
-    given = ["random", str(tmp_path / "mine.safetensors"), "center-out"]
-    assert prepare(given, test_slices, ZeroFilled(), _setting()).reference == "mine"
-    named = replace(_setting(), reference="random")
-    assert prepare(given, test_slices, ZeroFilled(), named).reference == "random"
-
-
 def test_a_psnr_that_is_clamped_is_told(test_slices: SliceSet) -> None:
     images = test_slices.magnitudes()
     for scale, notes in ((1, []), (1000, ["PSNR is meaningless here: pixels reach"])):
@@ -164,67 +132,6 @@ def test_seeds_are_rows_of_their_own(test_slices: SliceSet) -> None:
     assert center["final"]["ssim"]["std"] is None
 
 
-def test_runs_of_one_method_are_grouped_by_seed(test_slices: SliceSet, tmp_path: Path) -> None:
-    paths = [_run_folder(tmp_path / f"greedy-seed{seed}", seed) for seed in (3, 1)]
-    found = evaluate([str(path) for path in paths], test_slices, ZeroFilled(), _setting())
-    (entry,) = found.summary["policies"]
-    assert (entry["policy"], entry["seeds"]) == ("greedy", [3, 1])
-
-
-def test_runs_with_other_settings_are_not_averaged(test_slices: SliceSet, tmp_path: Path) -> None:
-    one = _run_folder(tmp_path / "greedy-seed0", 0, n_epochs=5)
-    two = _run_folder(tmp_path / "greedy-seed1", 1, n_epochs=6)
-    with pytest.raises(ConfigError, match="LABEL=PATH"):
-        evaluate((one, two), test_slices, ZeroFilled(), _setting())
-    found = evaluate((one, f"long={two}"), test_slices, ZeroFilled(), _setting())
-    assert [entry["policy"] for entry in found.summary["policies"]] == ["greedy", "long"]
-
-
-def test_same_run_twice_is_refused(test_slices: SliceSet, tmp_path: Path) -> None:
-    path = _run_folder(tmp_path / "greedy", 0)
-    with pytest.raises(ConfigError, match="two policies are called 'greedy' with seed 0"):
-        evaluate((path, path), test_slices, ZeroFilled(), _setting())
-
-
-def test_labels_of_runs(tmp_path: Path) -> None:
-    for name, label in (
-        ("greedy", "greedy"),
-        ("ngreedy-0.9-seed12", "ngreedy-0.9"),
-        ("greedy_s3", "greedy"),
-        ("runs1", "runs1"),
-        ("ngreedy/seed-4", "ngreedy"),
-    ):
-        folder = _run_folder(tmp_path / name, 0)
-        assert run_label(folder) == label
-        assert run_label(folder / "weights.safetensors") == label
-    assert run_label(_save(folder / "best.safetensors", _tiny())) == "ngreedy/best"
-    assert run_label(_save(tmp_path / "mine-seed2.safetensors", _tiny())) == "mine"
-
-
-def test_a_weights_file_tells_how_it_was_trained(test_slices: SliceSet, tmp_path: Path) -> None:
-    extra = {"method": "ngreedy", "gamma": 0.5, "seed": 7, "n_initial": 3, "horizon": 4}
-    path = _save(tmp_path / "mine.safetensors", _tiny(), extra)
-    found = evaluate((path, "random"), test_slices, ZeroFilled(), _setting())
-    entry = found.summary["policies"][0]
-    assert (entry["policy"], entry["seeds"]) == ("mine", [7])
-    assert entry["training"] == {"method": "ngreedy", "gamma": 0.5}
-
-
-def _tiny() -> ConvPolicy:
-    return ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
-
-
-@pytest.mark.parametrize("change", [{"seed": [1]}, {"n_initial": "x"}, {"method": 3}])
-def test_weights_whose_training_is_told_wrongly_are_refused(
-    test_slices: SliceSet, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    extra = {"method": "greedy", "seed": 1, "n_initial": 3, "horizon": 4, **change}
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
-    file = _save(tmp_path / "a.safetensors", policy, extra)
-    with pytest.raises(RunError, match=rf"a\.safetensors is damaged \(.*{next(iter(change))} is "):
-        evaluate([str(file)], test_slices, ZeroFilled(), _setting())
-
-
 @pytest.mark.slow
 def test_a_damaged_order_is_fitted_anew(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
@@ -238,28 +145,6 @@ def test_a_damaged_order_is_fitted_anew(
     for order in (["x"], [99], 3, [None]):
         file.write_text(json.dumps({"order": order}))
         assert run() == first
-
-
-def test_argmax_is_for_learned_policies(test_slices: SliceSet, tmp_path: Path) -> None:
-    path = _run_folder(tmp_path / "greedy", 0)
-    setting = _setting(replace(PLAN, is_argmax=True))
-    found = evaluate((path, "random"), test_slices, ZeroFilled(), setting)
-    assert [entry.n_trajectories for entry in found.scores] == [1, 3]
-
-
-class _Wave(Policy):
-    """Deterministic, and different for every image."""
-
-    is_stochastic = False
-
-    def forward(self, seen: Observation) -> torch.Tensor:
-        return seen.image.sum(dim=1)
-
-
-def test_a_policy_object_takes_part_under_its_label(test_slices: SliceSet) -> None:
-    found = evaluate([("wave", _Wave()), "random"], test_slices, ZeroFilled(), _setting())
-    assert found.scores[0].policy == "wave"
-    assert found.summary["comparisons"][0]["policy"] == "wave"
 
 
 @pytest.mark.slow
@@ -308,27 +193,6 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         evaluate(names, test_slices, ZeroFilled(), _setting(**changes))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [((18, 16), "16 columns, the slices have 13"), ((16, 13), "16 rows, the slices have 18")],
-)
-def test_policy_for_other_images_is_refused_before_any_order_is_fitted(
-    test_slices: SliceSet, train_slices: SliceSet, sizes: tuple[int, int], message: str
-) -> None:
-    policy = ConvPolicy(n_rows=sizes[0], n_cols=sizes[1], n_channels=2, n_hidden=5)
-    steps: list[Step] = []
-    with pytest.raises(ConfigError, match=f"made for {message}"):
-        evaluate(
-            ["fixed", ("net", policy)],
-            test_slices,
-            ZeroFilled(),
-            _setting(),
-            train=train_slices,
-            on_step=steps.append,
-        )
-    assert not steps
 
 
 @pytest.mark.cuda
@@ -387,66 +251,6 @@ def test_oracles_match_the_reference(golden: Any, tmp_path: Path) -> None:
     _check_golden(golden, {"na-oracle": "average_oracle", "oracle": "oracle"}, 2, tmp_path)
 
 
-def test_a_reconstructor_of_the_other_protocol_is_warned_of(
-    test_slices: SliceSet, caplog: pytest.LogCaptureFixture
-) -> None:
-    unet = UNet(n_channels=2, n_pools=1, protocol="blind")
-    found = evaluate(("random",), test_slices, unet, _setting())
-    assert "trained for protocol blind" in caplog.text
-    assert "trained for protocol blind" in found.summary["note"]
-    assert evaluate(("random",), test_slices, ZeroFilled(), _setting()).summary["note"] is None
-
-
-def test_a_built_in_policy_may_have_a_label_of_its_own(test_slices: SliceSet) -> None:
-    found = evaluate(("random", "again=random"), test_slices, ZeroFilled(), _setting())
-    first, second = (entry["final"]["ssim"]["mean"] for entry in found.summary["policies"])
-    assert first == second
-
-
-@pytest.mark.parametrize("wanted", ["=random", " =random", "=runs/greedy"])
-def test_an_empty_label_is_refused(test_slices: SliceSet, wanted: str) -> None:
-    with pytest.raises(ConfigError, match="has no label; write LABEL="):
-        evaluate([wanted], test_slices, ZeroFilled(), _setting())
-
-
-def test_a_policy_trained_for_other_columns_is_warned_of(
-    test_slices: SliceSet, tmp_path: Path
-) -> None:
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_blocks=1, n_hidden=5)
-    extra = {"method": "greedy", "gamma": 1.0, "seed": 0, "n_initial": 2, "horizon": 9}
-    save_component(tmp_path / "net.safetensors", policy, kind="policy", extra=extra)
-    found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
-    assert "was trained for 2 + 9 columns" in found.summary["note"]
-    assert "runs here with 3 + 4" in found.summary["note"]
-
-
-@pytest.mark.slow
-def test_a_policy_that_meets_another_reconstruction_or_store_than_in_training_is_warned_of(
-    test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with StoreWriter(tmp_path / "store", {}) as writer:
-        writer.append("test", "a", test_slices.magnitudes().numpy())
-        store = writer.finish()
-    policy = ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
-    same = {"store": store.fingerprint, "reconstructor": fingerprint(ZeroFilled())}
-    for name, extra in {
-        "as-trained": same,
-        "other-images": {**same, "store": "x"},
-        "other-network": {**same, "reconstructor": "x"},
-        "odd": {"store": 3},
-    }.items():
-        _save(tmp_path / f"{name}.safetensors", policy, extra)
-    wanted = [f"{path.stem}={path}" for path in sorted(tmp_path.glob("*.safetensors"))]
-    found = evaluate([*wanted, "random"], store, "zero-filled", _setting())
-    notes = [record.message for record in caplog.records]
-    assert notes == [
-        "trained with another reconstruction than this one: other-network",
-        "trained on another store than this one, so that scores tell how well they carry over: "
-        "other-images",
-    ]
-    assert found.found.note == "; ".join(notes)
-
-
 @pytest.mark.slow
 def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
     test_slices: SliceSet, train_slices: SliceSet, tmp_path: Path
@@ -471,28 +275,3 @@ def test_what_is_cheap_runs_first_and_tables_keep_the_order_that_was_asked_for(
 def test_the_folder_may_be_a_string(test_slices: SliceSet, tmp_path: Path) -> None:
     evaluate(["center-out"], test_slices, ZeroFilled(), _setting(), out=str(tmp_path / "out"))
     assert (tmp_path / "out" / "summary.json").is_file()
-
-
-class Guess(Policy):
-    """A network of a user's own, not trained yet."""
-
-    def __init__(self, *, n_cols: int) -> None:
-        super().__init__()
-        self.scores = torch.nn.Parameter(3 * torch.randn(n_cols))
-
-    def forward(self, seen: Observation) -> torch.Tensor:
-        return self.scores.expand(len(seen.image), -1)
-
-
-@pytest.mark.slow
-def test_networks_by_name_are_untrained_and_repeat_themselves(test_slices: SliceSet) -> None:
-    guess = f"{__name__}:Guess"
-    first, again = (
-        evaluate([guess, "random"], test_slices, ZeroFilled(), _setting(seeds=(0, 4)))
-        for _ in range(2)
-    )
-    assert first.summary["policies"][0]["policy"] == f"untrained {guess}"
-    scores = {(one.policy, one.seed): one.values for one in first.scores}
-    for one in again.scores:
-        assert np.array_equal(one.values, scores[one.policy, one.seed])
-    assert not np.array_equal(scores[f"untrained {guess}", 0], scores[f"untrained {guess}", 4])

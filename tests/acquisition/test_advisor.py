@@ -1,0 +1,186 @@
+"""Whoever answers sessions: together, by CUDA graphs, in time or by a fallback."""
+
+import threading
+from typing import Any, ClassVar, final
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coil_slices import coil_batch
+from kscout.acquisition import Advisor, Scan, Session, graphs
+from kscout.acquisition.session import rehearse
+from kscout.core import Observation, Policy, SliceBatch
+from kscout.errors import ConfigError, KScoutError
+from kscout.policies.conv import ConvPolicy
+from kscout.policies.oracle import Oracle
+from kscout.reconstruction.sense import Sense
+from kscout.reconstruction.zero_filled import ZeroFilled
+from tiny_sessions import (
+    N_COLS,
+    N_ROWS,
+    SCAN,
+    check_same,
+    data_of,
+    make_policy,
+    scanned,
+    simulated,
+    unet,
+)
+
+
+def test_sessions_that_wait_together_get_the_scores_of_one_alone(batch: SliceBatch) -> None:
+    policy = make_policy("column")
+    with Advisor(unet(), policy) as advisor:
+        sessions = [Session(advisor, SCAN) for _ in range(3)]
+        for at, session in enumerate(sessions):
+            columns = [*SCAN.start, *range(at)]
+            session.measure(columns, data_of(batch, columns))
+        questions = [session.question() for session in sessions]
+        together = advisor.answer(questions)
+        for question, answer in zip(questions, together, strict=True):
+            (alone,) = advisor.answer([question])
+            torch.testing.assert_close(answer.scores, alone.scores, atol=1e-5, rtol=0)
+            torch.testing.assert_close(answer.found.image, alone.found.image, atol=1e-5, rtol=0)
+
+
+class FakeGraph:
+    """Computes in memory that stays in place, as a CUDA graph does, without a device."""
+
+    captured: ClassVar[list[int]] = []
+
+    def __init__(self, function: Any, given: tuple[Tensor, ...], pool: object) -> None:
+        if len(given[0]) > 4:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        self.captured.append(len(given[0]))
+        self.function, self.given = function, [x.clone() for x in given]
+
+    def __call__(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for own, value in zip(self.given, given, strict=True):
+            own.copy_(value)
+        return self.function(*self.given)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of questions for which graphs are captured."""
+    monkeypatch.setattr(graphs, "_Graph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(FakeGraph, "captured", [])
+    return FakeGraph.captured
+
+
+@pytest.mark.parametrize("coils", [1, 3])
+def test_graphs_of_few_sizes_answer_any_number_of_questions(
+    captured: list[int], caplog: pytest.LogCaptureFixture, coils: int
+) -> None:
+    batch = coil_batch().rows(torch.tensor([1]))
+    _, n_coils, n_rows, n_cols = batch.kspace.shape
+    scan = Scan(n_rows=n_rows, n_cols=n_cols, n_coils=n_coils, budget=20, initial=11)
+    reconstructor = ZeroFilled() if coils == 1 else Sense(n_iterations=3)
+    with Advisor(reconstructor, make_policy("column")) as advisor:
+        sessions = [Session(advisor, scan) for _ in range(6)]
+        for at, session in enumerate(sessions):
+            columns = [*scan.start, *range(at)]
+            session.measure(columns, data_of(batch, columns))
+        questions = [session.question() for session in sessions]
+        alone = [advisor.answer([question])[0] for question in questions]
+        advisor._graphs = graphs.Graphs(advisor._computed)
+        for n in (1, 2, 3, 4, 3, 6):
+            for answer, wanted in zip(advisor.answer(questions[:n]), alone[:n], strict=True):
+                torch.testing.assert_close(answer.scores, wanted.scores, atol=1e-5, rtol=0)
+                found, expected = answer.found.image, wanted.found.image
+                torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert captured == [1, 2, 4], "six are more than the fake takes"
+    assert "no CUDA graph (operation not permitted when stream is capturing)" in caplog.text
+
+
+def test_graphs_are_captured_before_the_first_advice_and_the_oldest_makes_room(
+    captured: list[int], batch: SliceBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    policy, reconstructor = make_policy("conv"), unet()
+    with Advisor(reconstructor, policy) as advisor:
+        advisor._graphs = graphs.Graphs(advisor._computed)
+        rehearse(advisor, SCAN)
+        session = Session(advisor, SCAN)
+        scanned(session, batch)
+        check_same(session, simulated(batch, reconstructor, policy))
+        assert captured == [1]
+        questions = [session.question()] * 4
+        for n in (2, 4, 1, 4):
+            advisor.answer(questions[:n])
+        assert captured == [1, 2, 4, 1]
+
+
+@final
+class Held(Policy):
+    """Scores columns when it is let."""
+
+    is_stochastic = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started, self.released = threading.Event(), threading.Event()
+        self.n_seen: list[int] = []
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        self.started.set()
+        assert self.released.wait(60)
+        self.n_seen.append(len(seen.mask))
+        return -torch.arange(seen.mask.shape[1]).float().expand(seen.mask.shape)
+
+
+def test_a_late_policy_is_answered_for_by_the_fallback_and_the_record_says_so(
+    batch: SliceBatch,
+) -> None:
+    policy = Held()
+    with Advisor(ZeroFilled(), policy) as advisor:
+        scan = Scan(
+            n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=3, deadline_s=0.01, fallback=(9, 5, 12)
+        )
+        session = Session(advisor, scan)
+        session.measure(scan.start, data_of(batch, scan.start))
+        late = [session.advise()]
+        session.measure(5, data_of(batch, [5])[0])
+        late.append(session.advise())
+        assert [advice.columns for advice in late] == [(5,), (12,)]
+        assert all(advice.is_late and advice.scores is None for advice in late)
+        policy.released.set()
+        session.image()
+        assert session.advise() is late[-1], "what was answered stays"
+        assert [entry["source"] for entry in session.record] == ["fallback", "fallback"]
+        assert session.record[-1] == {"n_measured": 4, "columns": [12], "source": "fallback"}
+
+
+def test_questions_that_wait_are_answered_together_and_dropped_when_outdated(
+    batch: SliceBatch,
+) -> None:
+    policy = Held()
+    with Advisor(ZeroFilled(), policy) as advisor:
+        sessions = [Session(advisor, SCAN) for _ in range(4)]
+        for session in sessions:
+            session.measure(SCAN.start, data_of(batch, SCAN.start))
+        futures = [advisor.ask(session.question()) for session in sessions[:1]]
+        assert policy.started.wait(60)
+        futures += [advisor.ask(session.question()) for session in sessions[1:]]
+        assert futures[2].cancel()
+        policy.released.set()
+        for future in (futures[0], futures[1], futures[3]):
+            future.result(60)
+        assert policy.n_seen == [1, 2]
+
+
+def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
+    policy = ConvPolicy(n_cols=N_COLS + 1, n_rows=N_ROWS, n_channels=2, n_hidden=5)
+    with Advisor(unet(), policy) as advisor:
+        session = Session(advisor, SCAN)
+        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        with pytest.raises(KScoutError):
+            session.advise()
+
+
+def test_an_oracle_is_refused() -> None:
+    with pytest.raises(ConfigError, match="truth, which no scanner has"):
+        Advisor(ZeroFilled(), Oracle())

@@ -1,0 +1,182 @@
+"""What becomes of k-space in an import: cut, resized, kept undersampled, coils compressed."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from coil_data import coil_kspace, imported, stored
+from kscout.data.importing import ImportSettings, import_folder
+from kscout.data.info import describe
+from kscout.data.montage import save_montage
+from kscout.data.store import Store
+from kscout.errors import ConfigError, DataError, KScoutError
+from kscout.physics.coils import compress
+from kscout.physics.fourier import ifft2c
+from kscout.physics.normalization import magnitude
+from kscout.physics.sampling import center_mask
+
+KSPACE = coil_kspace(3, 4, 18, 20, noise=0.001).numpy()
+"""Three slices of four coils."""
+AXES = ("slice", "coil", "row", "col")
+
+
+def test_cutting_rows_keeps_measured_columns(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    store = imported(tmp_path / "a.npy", crop=(12, 20), axes=AXES)
+    images = ifft2c(torch.from_numpy(KSPACE))[:, :, 3:15]
+    torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
+    # Along columns nothing was transformed: a column holds what the scanner measured in it.
+    rows = np.fft.fftshift(np.fft.ifft(np.fft.ifftshift(KSPACE, 2), axis=2, norm="ortho"), 2)
+    cut = np.fft.ifftshift(rows[:, :, 3:15], 2)
+    expected = np.fft.fftshift(np.fft.fft(cut, axis=2, norm="ortho"), 2)
+    np.testing.assert_allclose(stored(store), expected, atol=1e-5)
+    assert describe(store)["columns"] == "measured"
+    assert not any("no scanner" in warning for warning in store.manifest.warnings)
+
+
+def test_cutting_columns_is_told_everywhere(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    store = imported(tmp_path / "a.npy", size=(18, 12), axes=AXES)
+    images = ifft2c(torch.from_numpy(KSPACE))[..., 4:16]
+    torch.testing.assert_close(store.split("test").magnitudes(), magnitude(images))
+    facts = describe(store)
+    assert facts["columns"] == store.columns == "computed"
+    assert facts["geometry"][0]["told"] == (
+        "1 volume of 18x20 pixels, cut to 18x12 (columns computed, not measured)"
+    )
+    assert any("no scanner measured them" in warning for warning in facts["warnings"])
+
+
+def test_resizing_keeps_the_center_of_kspace_and_the_brightness(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    small, large = (
+        imported(tmp_path / "a.npy", str(size), resize=size, axes=AXES) for size in (13, (21, 24))
+    )
+    scale = np.sqrt(13 * 13 / (18 * 20))
+    expected = scale * KSPACE[:, :, 3:16, 4:17]
+    np.testing.assert_allclose(stored(small), expected, rtol=1e-5, atol=1e-6)
+    assert small.split("test").selectable.all() and describe(small)["columns"] == "measured"
+    wide = large.split("test")
+    assert wide.selectable[0].tolist() == [False] * 2 + [True] * 20 + [False] * 2
+    whole = ifft2c(torch.from_numpy(KSPACE)).abs().mean()
+    for store in (small, large):
+        found = ifft2c(torch.from_numpy(stored(store))).abs().mean()
+        assert found == pytest.approx(float(whole), rel=0.1)
+    assert describe(large)["geometry"][0]["told"].endswith("k-space resized to 21x24 pixels")
+
+
+def test_columns_outside_the_matrix_are_not_selectable(tmp_path: Path) -> None:
+    padded = np.pad(KSPACE, [(0, 0), (0, 0), (0, 0), (3, 2)])
+    padded[1] = 0
+    np.save(tmp_path / "a.npy", padded)
+    store = imported(tmp_path / "a.npy", axes=AXES)
+    selectable = store.split("test").selectable
+    assert selectable.shape == (2, 25) and selectable[:, 3:23].all()
+    assert not selectable[:, :3].any() and not selectable[:, 23:].any()
+    assert store.split("test").slices == (0, 2)
+    assert "left out 1 slice that holds nothing but zeros" in store.manifest.warnings
+
+
+def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Path) -> None:
+    lacking = KSPACE.copy()
+    lacking[..., [2, 8, 12]] = 0
+    np.save(tmp_path / "a.npy", lacking)
+    with pytest.raises(DataError, match=r"undersampled: 17 of 20 columns .* --prospective"):
+        imported(tmp_path / "a.npy", axes=AXES)
+    store = imported(tmp_path / "a.npy", axes=AXES, prospective=True)
+    assert describe(store)["is_prospective"]
+    assert any("no truth to train on" in warning for warning in store.manifest.warnings)
+    with pytest.raises(DataError, match="no truth to train on or to score"):
+        store.split("test")
+    measured = Store.open(store.path).measured("test")
+    batch = measured.batch(torch.arange(3))
+    assert batch.selectable[0].nonzero().flatten().tolist() == [
+        column for column in range(20) if column not in (2, 8, 12)
+    ]
+    assert np.array_equal(batch.kspace.numpy(), lacking)
+    # Nothing is estimated from columns that are missing: there are too few about the center.
+    save_montage(store, tmp_path / "a.png", n_images=1, coils=True)
+    assert imread(tmp_path / "a.png").shape == (18, 6 * 20 + 5 * 2)
+    with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
+        imported(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+
+
+def test_slices_of_a_prospective_volume_may_lack_different_columns(tmp_path: Path) -> None:
+    lacking = KSPACE.copy()
+    for number, missing in enumerate(([2, 8], [], [0, 5, 19])):
+        lacking[number, ..., missing] = 0
+    np.save(tmp_path / "a.npy", lacking)
+    store = Store.open(imported(tmp_path / "a.npy", axes=AXES, prospective=True).path)
+    assert store.manifest.is_prospective
+    batch = store.measured("test").batch(torch.arange(3))
+    assert np.array_equal(batch.selectable.numpy(), lacking.any(axis=(1, 2)))
+    assert np.array_equal(batch.kspace.numpy(), lacking)
+    with pytest.raises(DataError, match="cutting its phase direction would mix columns"):
+        imported(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
+
+
+def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
+    is_central = center_mask(20, 9).numpy()
+    found = []
+    for name, kspace in {"a": KSPACE, "b": np.where(is_central, KSPACE, 7 - 5j)}.items():
+        np.save(tmp_path / f"{name}.npy", kspace)
+        asked = {"axes": AXES, "compress": 2, "compress_center": 9}
+        store = Store.open(imported(tmp_path / f"{name}.npy", f"{name}-store", **asked).path)
+        found.append(stored(store))
+    expected = compress(torch.from_numpy(KSPACE), n_coils=2, n_center=9)
+    assert np.array_equal(found[0], expected.numpy())
+    assert np.array_equal(found[0][..., is_central], found[1][..., is_central])
+    told = describe(store)
+    assert (told["n_coils"], told["virtual"]) == (2, (2, 9))
+    note = "1 volume: 4 coils compressed to 2 by 9 central columns, which acquisitions start from"
+    assert note in told["warnings"]
+
+
+def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    slices = imported(tmp_path / "a.npy", axes=AXES, compress=3).split("test")
+    slices.check_start(8)
+    slices.check_start(torch.ones(3, 20, dtype=torch.bool))
+    for initial in (7, [*range(7, 14)]):
+        with pytest.raises(ConfigError, match="compressed by 8 central columns"):
+            slices.check_start(initial)
+    assert imported(tmp_path / "a.npy", "all", axes=AXES).split("test").check_start(1) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"compress": 0}, "--compress is 0; it must be 1 or more"),
+        ({"compress": 2, "compress_center": 21}, "1 to 20 central columns, found 21"),
+        ({"compress": 2, "prospective": True}, "lacks some of the 8 central columns"),
+    ],
+)
+def test_coils_that_cannot_be_compressed_leave_nothing(
+    asked: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    np.save(
+        tmp_path / "a.npy", KSPACE * (np.arange(20) != 10) if "prospective" in asked else KSPACE
+    )
+    with pytest.raises(KScoutError, match=told):
+        imported(tmp_path / "a.npy", axes=AXES, **asked)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+def test_the_page_reconstructs_undersampled_kspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "a.npy", KSPACE * (np.arange(20) != 3))
+    import_folder(
+        tmp_path / "a.npy", tmp_path / "stores/scan", ImportSettings(axes=AXES, prospective=True)
+    )
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "raw.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["found"].image.shape == (3, 18, 20)
