@@ -44,6 +44,7 @@ from kscout.policies.center_out import CenterOut
 from kscout.policies.column import ColumnPolicy
 from kscout.serve.counts import reply
 from kscout.serve.desk import Desk, Limits, advisor_maker
+from kscout.serve.run import settle
 
 HERE = Path(__file__).parent
 SIZE, N_INITIAL, BUDGET = 128, 16, 117
@@ -203,6 +204,7 @@ def desk_of(reconstructor: str, weights: Path, device: str) -> Desk:
 
     policy = policies.load(weights)
     network = reconstruction.load(reconstructor)
+    settle()
     return Desk(
         advisor_maker(network, lambda _: policy, device=torch.device(device)), limits=LIMITS
     )

@@ -1,6 +1,8 @@
 """Whoever answers sessions: together, by CUDA graphs, in time or by a fallback."""
 
+import gc
 import threading
+import weakref
 from typing import Any, ClassVar, final
 
 import pytest
@@ -15,6 +17,7 @@ from kscout.core import Observation, Policy, SliceBatch
 from kscout.errors import ConfigError, KScoutError
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.oracle import Oracle
+from kscout.policies.random import Random
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.zero_filled import ZeroFilled
 from tiny_sessions import (
@@ -179,6 +182,20 @@ def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
         session.measure(SCAN.start, data_of(batch, SCAN.start))
         with pytest.raises(KScoutError):
             session.advise()
+
+
+def test_an_advisor_that_nobody_holds_is_gone_at_once() -> None:
+    """Graphs keep memory of a device, which may not wait for a collection of garbage."""
+    advisor = Advisor(ZeroFilled(), Random(), device="cuda")
+    assert advisor._graphs is not None
+    held = weakref.ref(advisor)
+    gc.disable()
+    try:
+        advisor.close()
+        del advisor
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_an_oracle_is_refused() -> None:

@@ -16,7 +16,7 @@ from test_app import ASKED, column_of
 from websockets.sync.client import connect
 
 from fuzz.forks import start
-from kscout.acquisition import Scan
+from kscout.acquisition import Advisor, Scan
 from kscout.cli import main
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
@@ -24,7 +24,7 @@ from kscout.policies import save
 from kscout.policies.center_out import CenterOut
 from kscout.policies.fixed import FixedOrder, NaOracle
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.serve.desk import Desk, Limits, Usual, advisor_maker
+from kscout.serve.desk import MOST_SPARE, Desk, Limits, Usual, advisor_maker
 from kscout.serve.mrd_messages import close_message
 from kscout.serve.page.stage import Shown, Stage
 from kscout.serve.run import fallback_maker, policy_maker, serve
@@ -144,6 +144,28 @@ def test_a_scan_of_another_size_than_the_policy_takes_is_refused_when_it_is_open
     with pytest.raises(ConfigError, match="made for 16 columns, the scan has 12; acquire that"):
         desk.open(Scan(n_rows=5, n_cols=12, budget=7, initial=3))
     assert len(desk) == 0
+
+
+def test_the_next_slice_finds_the_advisor_of_the_last_and_few_stay_without_sessions() -> None:
+    """On CUDA another advisor would capture its graphs anew, slice after slice."""
+    made: list[Advisor] = []
+
+    def make(scan: Scan) -> Advisor:
+        made.append(Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols)))
+        return made[-1]
+
+    desk, scan = Desk(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
+    for _ in range(3):
+        desk.close(desk.open(scan))
+    assert len(made) == 1
+    held = desk.open(replace(scan, budget=8))
+    for budget in range(9, 9 + MOST_SPARE):
+        desk.close(desk.open(replace(scan, budget=budget)))
+    is_closed = [advisor._is_closed for advisor in made]
+    assert is_closed == [True] + [False] * (1 + MOST_SPARE), "the oldest that nobody asks"
+    desk.close(held)
+    desk.shut()
+    assert all(advisor._is_closed for advisor in made)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import final
 
@@ -88,6 +88,7 @@ class Advisor:
         self._lock, self._is_closed = threading.Lock(), False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kscout-advisor")
         has_graphs = self.device.type == "cuda" and not reconstructor.waits_for_device
+        self._computed = partial(_computed, reconstructor, policy)
         self._graphs = Graphs(self._computed) if has_graphs else None
         self._computing = threading.Lock()
 
@@ -153,23 +154,6 @@ class Advisor:
         several = map(Reconstruction, image, mean, std)
         return [Answer(*pair) for pair in zip(several, scores, strict=True)]
 
-    def _computed(
-        self,
-        step: int | Int[Tensor, " state"],
-        n_left: int | Int[Tensor, " state"],
-        zero_filled: Complex[Tensor, "state coil row col"],
-        mask: Bool[Tensor, "state col"],
-        *more: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """Return images, their means and deviations, and scores."""
-        # Three are a summary, one alone or before them are sensitivities.
-        maps = more[0] if len(more) % 3 else None
-        summary = (more[-3], more[-2], more[-1]) if len(more) >= 3 else None
-        measured = Measurement(zero_filled, mask, summary=summary, maps=maps)
-        found = self.reconstructor.reconstruct(measured)
-        seen = shown_to(self.policy, found, zero_filled, mask, step=step, n_left=n_left)
-        return found.image, found.mean, found.std, self.policy(seen)
-
     def _count(self, counts: list[int]) -> int | Int[Tensor, " state"]:
         """Return one number where all are alike, as a simulator does."""
         return counts[0] if len(set(counts)) == 1 else torch.tensor(counts, device=self.device)
@@ -205,6 +189,28 @@ class Advisor:
             chosen = {id(pair) for pair in alike}
             self._waiting = [pair for pair in waiting if id(pair) not in chosen]
         return [pair for pair in alike if pair[1].set_running_or_notify_cancel()]
+
+
+def _computed(
+    reconstructor: Reconstructor,
+    policy: Policy,
+    step: int | Int[Tensor, " state"],
+    n_left: int | Int[Tensor, " state"],
+    zero_filled: Complex[Tensor, "state coil row col"],
+    mask: Bool[Tensor, "state col"],
+    *more: Tensor,
+) -> tuple[Tensor, ...]:
+    """Return images, their means and deviations, and scores.
+
+    No method: graphs that held their advisor would keep memory until garbage is collected.
+    """
+    # Three are a summary, one alone or before them are sensitivities.
+    maps = more[0] if len(more) % 3 else None
+    summary = (more[-3], more[-2], more[-1]) if len(more) >= 3 else None
+    measured = Measurement(zero_filled, mask, summary=summary, maps=maps)
+    found = reconstructor.reconstruct(measured)
+    seen = shown_to(policy, found, zero_filled, mask, step=step, n_left=n_left)
+    return found.image, found.mean, found.std, policy(seen)
 
 
 def _joined(questions: Sequence[Question]) -> list[Tensor]:

@@ -24,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 MakeAdvisor = Callable[[Scan], Advisor]
+MOST_SPARE = 4
+"""Advisors kept though no session asks them: the next slice of a scan finds its graphs captured."""
 
 
 @final
@@ -197,11 +199,14 @@ class Desk:
             )
 
     def _advisor(self, scan: Scan) -> Advisor:
+        """Return who is asked; those that were asked for last come last."""
         key = _key(scan)
-        if key not in self._advisors:
-            self._advisors[key] = self._make(scan)
-            rehearse(self._advisors[key], scan)
-        return self._advisors[key]
+        found = self._advisors.pop(key, None)
+        if found is None:
+            found = self._make(scan)
+            rehearse(found, scan)
+        self._advisors[key] = found
+        return found
 
     def _close_idle(self) -> None:
         begin = self._now() - self.limits.idle_s
@@ -213,7 +218,8 @@ class Desk:
 
     def _close_unused(self) -> None:
         used = {_key(place.session.scan) for place in self._places.values()}
-        for key in set(self._advisors) - used:
+        spare = [key for key in self._advisors if key not in used]
+        for key in spare[:-MOST_SPARE]:
             self._advisors.pop(key).close()
 
 

@@ -1,5 +1,6 @@
 """Start the service, and end it so that no session is lost."""
 
+import gc
 import json
 import socket
 from collections.abc import Callable, Collection, Sequence
@@ -126,9 +127,12 @@ def serve(
         socket.create_server((host, mrd_port)) as streams,
     ):
         line = _addresses(host, listening.getsockname()[1], streams.getsockname()[1])
-        app = make_app(
-            desk, stage, beside=MrdServer(desk, streams), on_ready=lambda: on_ready(line)
-        )
+
+        def ready() -> None:
+            settle()
+            on_ready(line)
+
+        app = make_app(desk, stage, beside=MrdServer(desk, streams), on_ready=ready)
         guard = Guard(app, hosts={*LOOPBACK, host, *allowed_hosts}, n_bytes=limits.n_bytes)
         config = uvicorn.Config(
             guard,
@@ -139,6 +143,12 @@ def serve(
             server_header=False,
         )
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def settle() -> None:
+    """Let garbage collection pass over what is loaded: a full one would halt all decisions."""
+    gc.collect()
+    gc.freeze()
 
 
 def _addresses(host: str, port: int, mrd_port: int) -> str:
