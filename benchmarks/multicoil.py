@@ -1,13 +1,15 @@
 """Reconstructions and policies on simulated coils: stages that each leave a record.
 
-A stage is a few commands of kscout, which go on where they were stopped; a stage whose record has
-the same commands is not run again. Records are JSON files in `--records`, one per stage;
+A stage is a command of kscout, which goes on where it was stopped; a stage whose record has the
+same command is not run again. Records are JSON files in `--records`, one per stage;
 `benchmarks/tables.py` writes the tables of docs/coils.md from them.
 
-    python benchmarks/multicoil.py all --kind knee heads --source heads/*.nii.gz --minutes 9
+    python benchmarks/multicoil.py all --kind heads knee --source heads/*.nii.gz --minutes 9
 
-Kinds are done side by side: while one starts a process, reads or compiles, the other has the GPU.
-`--minutes` are for all that is named: what is left over is done by the same command again.
+Stages are in the order of their worth, as far as one needs another: what is cut off at any time
+leaves rows that are whole. One that fails keeps no other from being tried. Kinds are done side by
+side: while one starts a process, reads or compiles, the other has the GPU. `--minutes` are for all
+that is named: what is left over is done by the same command again.
 
 Sizes are for one H200, as counted, not measured: `varnet` at 128x128 with 8 coils takes 6 GFLOP for
 an image and 18 for its gradients, some 500 slices a second in training and 8,000 images a second
@@ -18,13 +20,14 @@ import argparse
 import csv
 import json
 import math
+import os
 import re
 import shlex
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -55,6 +58,8 @@ SETTINGS = {
     "training.n_prior_slices": "64",
 }
 """Of `varnet` and of dense policies, to fit some minutes of a GPU; `--set` changes them."""
+COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
+"""By default torch starts a process per core, in every command, to compile some twenty kernels."""
 ONE_STORE = threading.Lock()
 """Making a store takes all cores: the first kind is to train while the second one's is made."""
 # From the bare start of each budget to its end, so that no state of an acquisition is new.
@@ -68,9 +73,9 @@ MASKS = (
 
 @dataclass(frozen=True)
 class Stage:
-    """Commands, and what of their results is recorded."""
+    """A command, and what of its results is recorded."""
 
-    commands: list[list[str]]
+    command: list[str]
     results: Callable[[], Any]
 
 
@@ -103,34 +108,40 @@ def stages(wanted: argparse.Namespace) -> dict[str, Stage]:
     make += ["--slices", str(wanted.slices), "--target", wanted.target]
     for source in wanted.source if wanted.kind == "heads" else ():
         make += ["--source", str(source)]
-    found = {"store": Stage([make], lambda: _manifest(work / "store"))}
+    found = {"store": Stage(make, lambda: _manifest(work / "store"))}
     for name, out in networks.items():
         train = ["train", "reconstructor", "--model", name, *data, *MASKS, "--out", out]
         train += ["--epochs", str(wanted.epochs), "--batch-size", "16", "--seed", str(wanted.seed)]
         train += of_network if name == "varnet" else []
         decay = max(1, 4 * wanted.epochs // 5)
         train += ["--set", f"training.decay_epochs=[{decay}]"]
-        found[name] = Stage([train], lambda out=out: _last(Path(out)))  # type: ignore[misc]
+        found[name] = Stage(train, lambda out=out: _last(Path(out)))  # type: ignore[misc]
     methods = [*UNTRAINED, *(f"{name}={out}" for name, out in networks.items())]
-    compare = [
-        ["analyze", "reconstructions", *methods, *data, *budget, "--out", str(work / f"images-{x}")]
-        for x, budget in BUDGETS.items()
-    ]
-    tables = [work / f"images-{x}" / "reconstructions.csv" for x in BUDGETS]
-    found["reconstructions"] = Stage(compare, lambda: _rows(tables))
+    for x, budget in BUDGETS.items():
+        out = str(work / f"images-{x}")
+        compare = ["analyze", "reconstructions", *methods, *data, *budget, "--out", out]
+        found[f"reconstructions-{x}"] = Stage(compare, lambda out=out: _rows(Path(out)))  # type: ignore[misc]
     for x, budget in BUDGETS.items():
         given = (*data, "--reconstructor", networks["varnet"], *budget)
-        run, out = str(work / f"dense-{x}-seed{wanted.seed}"), work / f"policies-{x}"
+        run = str(work / f"dense-{x}-seed{wanted.seed}")
         learn = ["train", "policy", "--method", "dense", "--policy", "column", *given]
         learn += of_policy
         learn += ["--epochs", str(wanted.policy_epochs), "--seed", str(wanted.seed), "--out", run]
-        found[f"policy-{x}"] = Stage([learn], lambda run=run: _last(Path(run)))  # type: ignore[misc]
-        names = [word for name in (*POLICIES, run) for word in ("--policy", name)]
-        judge = ["evaluate", *given, *names, "--argmax", "--trajectories", "1", "--out", str(out)]
-        judge += ["--fixed-slices", str(wanted.fixed_slices)]
-        judge += ["--limit", str(wanted.limit)] if wanted.limit else []
-        found[f"policies-{x}"] = Stage([judge], lambda out=out: _summary(out))  # type: ignore[misc]
+        found[f"policies-{x}"] = _judged(wanted, given, POLICIES, work / f"policies-{x}")
+        found[f"policy-{x}"] = Stage(learn, lambda run=run: _last(Path(run)))  # type: ignore[misc]
+        found[f"dense-{x}"] = _judged(wanted, given, ("fixed", run), work / f"dense-{x}")
     return found
+
+
+def _judged(
+    wanted: argparse.Namespace, given: Sequence[str], policies: Sequence[str], out: Path
+) -> Stage:
+    """Return the stage that compares policies with a fixed order."""
+    names = [word for name in policies for word in ("--policy", name)]
+    judge = ["evaluate", *given, *names, "--argmax", "--trajectories", "1", "--out", str(out)]
+    judge += ["--fixed-slices", str(wanted.fixed_slices), "--reference", "fixed"]
+    judge += ["--limit", str(wanted.limit)] if wanted.limit else []
+    return Stage(judge, lambda: _summary(out))
 
 
 def _manifest(store: Path) -> dict[str, Any]:
@@ -148,12 +159,9 @@ def _last(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-def _rows(tables: Iterable[Path]) -> list[dict[str, str]]:
-    rows = []
-    for table in tables:
-        with table.open(newline="") as file:
-            rows += list(csv.DictReader(file))
-    return rows
+def _rows(analysis: Path) -> list[dict[str, str]]:
+    with (analysis / "reconstructions.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _summary(results: Path) -> dict[str, Any]:
@@ -165,40 +173,49 @@ def _summary(results: Path) -> dict[str, Any]:
 
 
 def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> None:
-    """Run the commands of a stage, unless its record says that they were run.
+    """Run the command of a stage, unless its record says that it was run.
 
     Args:
         name: of the stage.
         stage: what to run.
-        record: the file that is written when all commands have ended well.
-        until: time by `time.monotonic` at which a command is asked to stop; the same stage then
-            goes on where it was.
+        record: the file that is written when the command has ended well.
+        until: time by `time.monotonic` at which it is asked to stop; the same stage then goes on
+            where it was.
     """
-    commands = [shlex.join(["kscout", *words]) for words in stage.commands]
-    if record.is_file() and json.loads(record.read_text())["commands"] == commands:
-        print(f"{name}: recorded in {record}")
+    command = shlex.join(["kscout", *stage.command])
+    if record.is_file() and json.loads(record.read_text())["commands"] == [command]:
+        print(f"{name}: recorded in {record}", flush=True)
         return
     begin = time.monotonic()
-    for words in stage.commands:
-        left = until - time.monotonic()
-        with subprocess.Popen([sys.executable, "-m", "kscout", *words]) as process:
-            try:
-                code = process.wait(None if left == math.inf else max(0, left))
-            except subprocess.TimeoutExpired:
-                process.terminate()
-                raise SystemExit(f"{name}: stopped, time is up; run it again") from None
-        if code:
-            raise SystemExit(f"{name}: kscout {words[0]} ended with {code}")
+    code = _ended(stage.command, until)
+    if code is None:
+        raise SystemExit(f"{name}: stopped, time is up; run it again")
+    if code:
+        raise SystemExit(f"{name}: kscout {stage.command[0]} ended with {code}")
     told = {
         "stage": name,
-        "commands": commands,
+        "commands": [command],
         "commit": commit(),
         "seconds": round(time.monotonic() - begin, 1),
         "results": stage.results(),
     }
     record.parent.mkdir(parents=True, exist_ok=True)
     write_json(record, told)
-    print(f"{name}: {told['seconds']:.0f} s")
+    print(f"{name}: {told['seconds']:.0f} s", flush=True)
+
+
+def _ended(words: Sequence[str], until: float) -> int | None:
+    """Run a command of kscout; return how it ended, None where it was stopped by the clock."""
+    left = until - time.monotonic()
+    if left <= 0:
+        return None
+    environment = {**COMPILING, **os.environ}
+    with subprocess.Popen([sys.executable, "-m", "kscout", *words], env=environment) as process:
+        try:
+            return process.wait(None if left == math.inf else left)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            return None
 
 
 Cells = dict[tuple[str, str], dict[tuple[str, str], str]]
@@ -208,7 +225,7 @@ Cells = dict[tuple[str, str], dict[tuple[str, str], str]]
 def image_table(records: Path = RECORDS, of: str = "*") -> str:
     """Return the table of reconstructions, by default of all stores and seeds."""
     cells: Cells = {}
-    for path in sorted(records.glob(f"{of}-reconstructions.json")):
+    for path in sorted(records.glob(f"{of}-reconstructions-*.json")):
         for row in json.loads(path.read_text())["results"]:
             between = [float(row[key]) for key in ("ssim_low", "ssim_high") if row[key]]
             own = cells.setdefault((_store(path), row["reconstruction"]), {})
@@ -222,13 +239,18 @@ def policy_table(records: Path = RECORDS) -> str:
     headroom: Cells = {}
     for path in sorted(records.glob("*-policies-*.json")):
         found, x = json.loads(path.read_text())["results"], path.stem.rpartition("-")[2]
-        beside = {one["policy"]: one for one in found["comparisons"]}
-        for row in sorted(found["policies"], key=lambda row: row["final"]["ssim"]["mean"]):
+        rows, comparisons = found["policies"], found["comparisons"]
+        if (learned := path.with_name(path.name.replace("-policies-", "-dense-"))).is_file():
+            own = json.loads(learned.read_text())["results"]
+            rows = [*rows, *(row for row in own["policies"] if row["policy"] != "fixed")]
+            comparisons = [*comparisons, *own["comparisons"]]
+        beside = {one["policy"]: one for one in comparisons}
+        for row in sorted(rows, key=lambda row: row["final"]["ssim"]["mean"]):
             name = re.sub(r"^dense-.*", "dense", row["policy"]) + " *" * row["is_oracle"]
-            ssim, own = row["final"]["ssim"], cells.setdefault((_store(path), name), {})
-            own[x, "SSIM"] = _cell(ssim["mean"], ssim["interval"])
+            ssim, cell = row["final"]["ssim"], cells.setdefault((_store(path), name), {})
+            cell[x, "SSIM"] = _cell(ssim["mean"], ssim["interval"])
             if row["policy"] in beside:
-                own[x, f"minus {found['reference']}"] = _difference(beside[row["policy"]])
+                cell[x, "minus fixed"] = _difference(beside[row["policy"]])
         for what, one in found["headroom"].items():
             if one is not None:
                 words = what.replace("na_oracle", "NA oracle").replace("_", " ")
@@ -288,15 +310,20 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def run_kind(wanted: argparse.Namespace, until: float) -> None:
-    """Run the stages that were named, for one kind."""
-    known = stages(wanted)
-    for name in known if wanted.stage == ["all"] else wanted.stage:
-        if name not in known:
-            raise SystemExit(f"name stages among all, {', '.join(known)}")
+def run_kind(wanted: argparse.Namespace, until: float) -> list[str]:
+    """Run the stages that were named, for one kind, and return what went wrong."""
+    known, failed = stages(wanted), []
+    named = list(known) if wanted.stage == ["all"] else wanted.stage
+    if any(name not in known for name in named):
+        raise SystemExit(f"name stages among all, {', '.join(known)}")
+    for name in named:
         record = wanted.records / f"{name_of(wanted)}-seed{wanted.seed}-{name}.json"
         with ONE_STORE if name == "store" else nullcontext():
-            run(f"{wanted.kind} {name}", known[name], record, until=until)
+            try:
+                run(f"{wanted.kind} {name}", known[name], record, until=until)
+            except SystemExit as error:
+                failed.append(str(error))
+    return failed
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -305,13 +332,9 @@ def main(words: Sequence[str] | None = None) -> None:
     until = math.inf if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes
     kinds = [argparse.Namespace(**{**vars(wanted), "kind": kind}) for kind in wanted.kind]
     with ThreadPoolExecutor(len(kinds)) as pool:
-        done = [pool.submit(run_kind, kind, until) for kind in kinds]
-    failed = [error for one in done if (error := one.exception()) is not None]
-    for error in failed:
-        if not isinstance(error, SystemExit):
-            raise error
+        failed = [one for found in pool.map(run_kind, kinds, [until] * len(kinds)) for one in found]
     if failed:
-        raise SystemExit("\n".join(map(str, failed)))
+        raise SystemExit("\n".join(failed))
 
 
 if __name__ == "__main__":

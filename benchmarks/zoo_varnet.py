@@ -64,7 +64,7 @@ def card(name: str, run: Path, weights: Weights, records: Path) -> str:
     def recorded(stage: str) -> dict[str, Any]:
         return json.loads((records / f"{place}-{stage}.json").read_text(encoding="utf-8"))
 
-    store, trained, rows = map(recorded, ("store", "varnet", "reconstructions"))
+    store, trained, rows = map(recorded, ("store", "varnet", "reconstructions-4x"))
     sources = [(split, one) for split, own in store["results"]["sources"].items() for one in own]
     done = read_run(run)
     told = done.provenance
