@@ -323,6 +323,8 @@ def run_kind(wanted: argparse.Namespace, until: float) -> list[str]:
                 run(f"{wanted.kind} {name}", known[name], record, until=until)
             except SystemExit as error:
                 failed.append(str(error))
+                if name == "store":
+                    break
     return failed
 
 

@@ -23,8 +23,8 @@ from kscout.reconstruction import RECONSTRUCTORS
 from kscout.reconstruction.varnet import VarNet
 
 BUDGET = ("--n-initial", "9", "--steps", "2")
-BLIND = ("--protocol", "blind")
-GYM: dict[str, Any] = {"split": "test", "horizon": 2, "protocol": "blind"}
+PAPER = ("--protocol", "paper")
+GYM: dict[str, Any] = {"split": "test", "horizon": 2}
 FAST = ("--epochs", "1", "--batch-size", "3", "--device", "cpu")
 NETWORK = {"n_cascades": 1, "n_channels": 2, "n_pools": 2}
 NETWORK |= {"sensitivity_channels": 2, "sensitivity_pools": 1}
@@ -45,10 +45,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for key, value in NETWORK.items():
         network += ["--set", f"reconstructor.{key}={value}"]
     kscout(
-        *("train", "reconstructor", "--model", "varnet", *data, *BLIND, *FAST, *network),
+        *("train", "reconstructor", "--model", "varnet", *data, *FAST, *network),
         *("--out", where / "varnet"),
     )
-    given = (*data, "--reconstructor", where / "varnet", *BLIND, *BUDGET)
+    given = (*data, "--reconstructor", where / "varnet", *BUDGET)
     small = ["--set", "policy.width=16", "--set", "policy.n_heads=2", "--set", "policy.n_layers=1"]
     small += ["--set", "training.n_best=1", "--set", "training.n_random=2"]
     small += ["--set", "training.n_repeats=1", "--set", "training.n_repeated=3"]
@@ -87,11 +87,20 @@ def test_every_policy_and_oracle_is_scored(place: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_protocol_follows_from_the_store_and_runs_record_why(place: Path) -> None:
+    assert json.loads((place / "results" / "summary.json").read_text())["protocol"] == "blind"
+    for run in ("varnet", "dense-seed0", "greedy-seed0"):
+        assert 'protocol = "blind"' in (place / run / "config.toml").read_text()
+        told = json.loads((place / run / "provenance.json").read_text())["protocol"]
+        assert told.startswith("blind: ") and "k-space of coils does not tell" in told
+
+
+@pytest.mark.slow
 def test_reconstructions_are_compared_and_reported(place: Path) -> None:
     names = [name for name in RECONSTRUCTORS if not name.endswith(("unet", "varnet"))]
     kscout(
         *("analyze", "reconstructions", *names, place / "varnet", "--data", place / "store"),
-        *(*BUDGET, *BLIND, "--out", place / "analyses"),
+        *(*BUDGET, "--out", place / "analyses"),
     )
     with (place / "analyses" / "reconstructions.csv").open() as file:
         rows = {row["reconstruction"]: float(row["ssim"]) for row in csv.DictReader(file)}
@@ -106,10 +115,10 @@ ANALYZED: dict[str, tuple[object, ...]] = {
     "entropy": ("random", "--trajectories", 2, *POLICIES_OF_STORE),
     "overlooked": ("random", "--rare", 0.05, *POLICIES_OF_STORE),
     "policy": ("random", *POLICIES_OF_STORE),
-    "examples": ("random", "--slice", 1, *POLICIES_OF_STORE, *BLIND),
+    "examples": ("random", "--slice", 1, *POLICIES_OF_STORE),
     "ceiling": ("fixed", "--candidates", 2, "--limit", 2, *POLICIES_OF_STORE),
     "snr": (
-        *("greedy-seed0", "--data", "store", "--reconstructor", "./varnet", *BLIND),
+        *("greedy-seed0", "--data", "store", "--reconstructor", "./varnet"),
         *("--passes", 1, "--batch-size", 2, "--trajectories", 2, "--limit", 4),
     ),
     "curves": ("varnet", "greedy-seed0"),
@@ -141,22 +150,25 @@ def test_an_environment_acquires_columns_of_coils(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["evaluate", "analyze", "reconstructor", "policy", "gym"])
+@pytest.mark.parametrize(
+    "command", ["evaluate", "analyze", "reconstructor", "policy", "joint", "gym"]
+)
 def test_protocol_paper_is_refused_with_the_reason(
     command: str, place: Path, tmp_path: Path
 ) -> None:
     data, given = ("--data", place / "store"), ("--reconstructor", "zero-filled", *BUDGET)
     words = {
         "evaluate": ("evaluate", *data, *given, "--policy", "random"),
+        "joint": ("train", "joint", *data, *BUDGET, "--method", "fixed"),
         "analyze": ("analyze", "reconstructions", "zero-filled", *data),
         "reconstructor": ("train", "reconstructor", *data),
         "policy": ("train", "policy", *data, *given),
     }
     with pytest.raises(ConfigError, match=r"protocol paper .* fully sampled target.*blind"):
         if command == "gym":
-            AcquisitionEnv(place / "store", n_initial=9, horizon=2)
+            AcquisitionEnv(place / "store", n_initial=9, horizon=2, protocol="paper")
         else:
-            kscout(*words[command], "--out", tmp_path / "out")
+            kscout(*words[command], *PAPER, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -165,7 +177,7 @@ def test_too_few_columns_for_sensitivities_leave_nothing_behind(
     command: str, tmp_path: Path
 ) -> None:
     coil_store(tmp_path / "store")
-    given = ("--data", tmp_path / "store", "--reconstructor", "sense", *BLIND)
+    given = ("--data", tmp_path / "store", "--reconstructor", "sense")
     given = (*given, "--n-initial", 5, "--steps", 2, "--out", tmp_path / "out")
     words = ("evaluate", "--policy", "random") if command == "evaluate" else ("train", "policy")
     with pytest.raises(ConfigError, match=r"need 8 to 20 central columns, found 5"):

@@ -11,6 +11,8 @@ from kscout.errors import ConfigError
 
 MOST_COLUMNS = 65536
 """No image has more: a longer range is a mistake in typing."""
+LEAST_CENTRAL = 8
+"""Central columns below which sensitivities of coils are not found in them (ESPIRiT)."""
 
 
 def center_columns(n_cols: int, n_center: int) -> range:

@@ -91,11 +91,12 @@ class _Scanner:
         reconstructor: Reconstructor | Path | str,
         n_initial: Initial,
         horizon: int,
-        protocol: Protocol,
+        protocol: Protocol | None,
         columns_per_step: int,
         metric: str,
     ) -> None:
-        check_protocol(protocol)
+        if protocol is not None:
+            check_protocol(protocol)
         self.metric = metric
         METRICS.resolve(metric)
         check_pace(columns_per_step, None)
@@ -105,6 +106,7 @@ class _Scanner:
                 "a multiple of columns_per_step"
             )
         self.slices = data if isinstance(data, SliceSet) else Store.open(data).split(split)
+        protocol = protocol or self.slices.contents.kind.protocol
         self.slices.check_protocol(protocol)
         if not len(self.slices) or horizon < 1:
             raise ConfigError(
@@ -215,7 +217,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
             `kscout.reconstruction.load` takes.
         n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to acquire.
-        protocol: how images are scored.
+        protocol: how images are scored; not given: by `paper`, slices of k-space by `blind`.
         columns_per_step: columns of one action, all different; with more than one, actions are
             lists of them and `action_masks` repeats its answer for each.
         metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.
@@ -231,7 +233,7 @@ class AcquisitionEnv(gymnasium.Env):  # type: ignore[misc]
         reconstructor: Reconstructor | Path | str = "zero-filled",
         n_initial: Initial = 8,
         horizon: int = 8,
-        protocol: Protocol = "paper",
+        protocol: Protocol | None = None,
         columns_per_step: int = 1,
         metric: str = "ssim",
     ) -> None:
@@ -283,7 +285,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
             `kscout.reconstruction.load` takes.
         n_initial: central columns measured at the start, columns, or a mask per slice.
         horizon: columns to acquire.
-        protocol: how images are scored.
+        protocol: how images are scored; not given: by `paper`, slices of k-space by `blind`.
         columns_per_step: columns of one action, all different; with more than one, actions are
             lists of them and `action_masks` repeats its answer for each.
         metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.
@@ -303,7 +305,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         reconstructor: Reconstructor | Path | str = "zero-filled",
         n_initial: Initial = 8,
         horizon: int = 8,
-        protocol: Protocol = "paper",
+        protocol: Protocol | None = None,
         columns_per_step: int = 1,
         metric: str = "ssim",
     ) -> None:

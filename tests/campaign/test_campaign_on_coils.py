@@ -12,7 +12,6 @@ from kscout.campaign import task
 from kscout.cli import app
 
 COILS = """
-protocol = "blind"
 [grid]
 reconstructions = ["zero-filled-weighted"]
 horizons = ["short"]
@@ -37,6 +36,7 @@ policies = ["random", "oracle"]
 trajectories = 1
 [analyses]
 masks = true
+reconstructions = true
 """
 
 
@@ -51,8 +51,8 @@ def test_every_kind_of_run_takes_coils(tmp_path: Path, monkeypatch: pytest.Monke
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     outcome = json.loads(done.stdout)
     assert (outcome["failed"], outcome["blocked"]) == ([], []), outcome
-    assert outcome["done"] == 3
+    assert outcome["done"] == 4
     summary = next(Path("campaigns").rglob("summary.json")).read_text()
     assert json.loads(summary)["protocol"] == "blind"
     page = Path(outcome["report"]).read_text()
-    assert "zero-filled-weighted" in page
+    assert "sense-tv" in page

@@ -1,7 +1,6 @@
 """What a file expands to, and that a run's name changes with all that determines it, no more."""
 
 import hashlib
-import json
 import subprocess
 import sys
 import tomllib
@@ -13,8 +12,10 @@ import numpy as np
 import pytest
 from small_campaign import TABLE, PlanOf
 
+from coil_data import coil_store
 from kscout.campaign.grid import parse_grid, read_grid
-from kscout.campaign.plan import INDEX, Plan, make_plan
+from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.state import write_index
 from kscout.config import PolicyConfig, load, read, to_table
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
@@ -204,17 +205,57 @@ def test_policies_of_the_zoo_are_evaluated_and_known_by_their_weights(
     assert keys(after, "policy") == keys(before, "policy")
 
 
-def test_runs_keep_their_names_when_a_given_store_is_gone(plan_of: PlanOf, tmp_path: Path) -> None:
-    write_store(tmp_path / "one", 0.5)
+@pytest.mark.parametrize("of_coils", [False, True])
+def test_runs_keep_their_names_when_a_given_store_is_gone(
+    of_coils: bool, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    coil_store(tmp_path / "one") if of_coils else write_store(tmp_path / "one", 0.5)
     before = plan_of(stores={"knee": {"path": "one"}})
     (tmp_path / "campaign").mkdir()
-    index = {"sources": before.source_fingerprints()}
-    (tmp_path / "campaign" / INDEX).write_text(json.dumps(index))
+    write_index(before, "small.toml")
     (tmp_path / "one").rename(tmp_path / "gone")
     after = plan_of(stores={"knee": {"path": "one"}})
     assert keys(after, "policy") == keys(before, "policy")
     with pytest.raises(DataError, match="one is not there: make it"):
         after.check_sources()
+
+
+COILS: list[dict[str, Any]] = [
+    {"path": "coils"},
+    {"make": "knee", "coils": 4, "size": 64},
+    {"import": "scan.cfl"},
+    {"import": "scans", "raw": True},
+]
+KINDS = ("store", "reconstructor", "policy", "evaluation")
+
+
+@pytest.mark.parametrize("store", COILS)
+def test_the_protocol_of_runs_follows_from_their_store_where_the_file_names_none(
+    store: dict[str, Any], plan_of: PlanOf, tmp_path: Path
+) -> None:
+    coil_store(tmp_path / "coils")
+    changes = {"stores": {"knee": store}, "analyses": {"reconstructions": True}}
+    followed, plain = plan_of(**changes), plan_of()
+    for plan, protocol in ((followed, "blind"), (plain, "paper")):
+        for node in (*plan.of_kind("policy"), *plan.of_kind("reconstructor")):
+            assert node.settings["training"]["protocol"] == protocol
+        for node in plan.of_kind("evaluation"):
+            assert f"--protocol {protocol}" in " ".join(node.command)
+    named = make_plan(
+        parse_grid("small", {**TABLE, **changes, "protocol": "blind"}), Path("campaign")
+    )
+    assert set(named.nodes) >= {key for kind in KINDS for key in keys(followed, kind)}
+
+
+def test_reconstructions_of_coils_are_compared_where_the_start_tells_sensitivities(
+    plan_of: PlanOf,
+) -> None:
+    coils = {"knee": {"make": "knee", "coils": 4, "size": 64}}
+    for stores, told in (({}, {"8+5": False, "4+9": False}), (coils, {"8+5": True, "4+9": False})):
+        plan = plan_of(stores=stores, analyses={"reconstructions": True})
+        nodes = [node for node in plan.of_kind("analysis") if "reconstructions" in node.command]
+        found = {node.label.rpartition("-")[2]: "sense" in node.command for node in nodes}
+        assert found == told
 
 
 @pytest.mark.parametrize(

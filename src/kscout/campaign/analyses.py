@@ -16,6 +16,7 @@ from kscout.campaign.nodes import (
     name_of,
     path_of,
 )
+from kscout.columns import LEAST_CENTRAL
 from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import Analysis, options_of
@@ -88,8 +89,10 @@ def analysis_nodes(
             words = [*options.get("policies", []), *(path_of(node) for node in runs)]
             if kind.reads == "reconstructions":
                 own_network = path_of(setting.reads["reconstructor"])
-                free = untrained_reconstructions(of_coils=False)
+                free = _untrained(setting)
                 runs, words = [], list(dict.fromkeys([*free, own_network]))
+                if free != _untrained():
+                    settings["reconstructions"] = free
             own |= _given(kind, setting)
             settings |= {key: own[key] for key in ("protocol",) if key in own}
         if not words:
@@ -105,6 +108,16 @@ def analysis_nodes(
             reads={**setting.reads, "runs": runs},
             group=name,
         )
+
+
+def _untrained(setting: Setting | None = None) -> list[str]:
+    """Return the reconstructions that need no training; of coils those that see them as one, too.
+
+    These find sensitivities in the central columns of the start, of which they need some.
+    """
+    n_center = 0 if setting is None or setting.horizon.initial else setting.horizon.n_initial
+    of_coils = setting is not None and setting.kind == "kspace" and n_center >= LEAST_CENTRAL
+    return untrained_reconstructions(of_coils=of_coils)
 
 
 def spanning_nodes(

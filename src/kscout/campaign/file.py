@@ -218,7 +218,8 @@ class File:
     """What the page is called; the file's name where not given."""
     use: tuple[str, ...] = ()
     """Modules from outside kscout whose classes the runs may load."""
-    protocol: Protocol = "paper"
+    protocol: Protocol | None = None
+    """Of trainings, evaluations and analyses; not given: `paper`, or `blind` for k-space."""
     grid: Crossed = Crossed()
     stores: dict[str, Annotated[Store, Chosen(_store_class)]] = field(default_factory=dict)
     reconstructions: dict[str, Reconstruction] = field(default_factory=dict)

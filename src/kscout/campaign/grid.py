@@ -25,6 +25,7 @@ from kscout.errors import ConfigError, unknown_name
 from kscout.names import (
     ESTIMATORS,
     RECONSTRUCTORS,
+    Protocol,
     is_outside,
     untrained_reconstructions,
     use,
@@ -43,6 +44,8 @@ class Network:
     config: ReconstructorConfig | None = None
     store: str | None = None
     """The store it learns from; that of the grid where not given."""
+    names_protocol: bool = True
+    """Whether the file says by which protocol it learns; elsewhere the store does."""
 
 
 @final
@@ -58,8 +61,9 @@ class Grid:
     networks: Sequence[Network]
     horizons: Mapping[str, AcquisitionSetting]
     policies: Sequence[PolicyConfig]
-    """One per method, varied setting and seed, with a horizon's acquisition still to be set."""
-    protocol: str
+    """One per method, varied setting and seed; acquisition and protocol are still to be set."""
+    protocol: Protocol | None
+    """None: that of each store."""
     evaluation: Evaluation | None
     analyses: Mapping[str, Table]
     """Options by analysis."""
@@ -129,12 +133,11 @@ def _network(name: str, file: File) -> Network:
     if recipe.path is not None:
         return Network(name, given=recipe.path)
     base = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[recipe.preset])
-    changes = {
-        "reconstructor": recipe.reconstructor,
-        "training": {"protocol": file.protocol, **recipe.training},
-    }
+    named = {} if file.protocol is None else {"protocol": file.protocol}
+    training = {**named, **recipe.training}
+    changes = {"reconstructor": recipe.reconstructor, "training": training}
     config = read(ReconstructorConfig, merge(to_table(base), changes), where)
-    return Network(name, config=config, store=recipe.store)
+    return Network(name, config=config, store=recipe.store, names_protocol="protocol" in training)
 
 
 def _horizons(file: File) -> dict[str, AcquisitionSetting]:
@@ -175,7 +178,7 @@ def _policies(file: File, seeds: Sequence[int]) -> Iterator[PolicyConfig]:
         for values in product(*(varied[f"{name}s"] for name in names)):
             for seed in own_seeds:
                 of_grid = {**dict(zip(names, values, strict=True)), "seed": seed}
-                training = {**own, **of_grid, "protocol": file.protocol}
+                training = {**own, **of_grid}
                 yield read(PolicyConfig, merge(base, {"policy": file.policy, "training": training}))
 
 

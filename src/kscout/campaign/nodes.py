@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from kscout.config import AcquisitionSetting
+from kscout.names import Protocol
 
 KINDS = ("store", "reconstructor", "policy", "evaluation", "analysis")
 """Kinds of runs, in the order in which one needs the other."""
@@ -137,8 +138,10 @@ class Setting:
     store: Node | Source
     network: Node | Source
     horizon: AcquisitionSetting
-    protocol: str
+    protocol: Protocol
     device: str
+    kind: str = "image"
+    """What the store holds: `image`, or `kspace` of coils."""
 
     @property
     def label(self) -> str:

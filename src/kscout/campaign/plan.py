@@ -23,6 +23,7 @@ from kscout.campaign.sources import (
     file_fingerprint,
     given_reconstruction,
     given_store,
+    kind_of,
     weights_file,
 )
 from kscout.config import (
@@ -34,6 +35,7 @@ from kscout.config import (
 )
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
+from kscout.names import protocol_of
 from kscout.zoo import zoo_path
 
 _SINCE_0_1 = {"metric": "ssim"}
@@ -54,6 +56,8 @@ class Plan:
     nodes: dict[str, Node] = field(default_factory=dict)
     given: dict[str, Source] = field(default_factory=dict)
     """Stores and reconstructions by key that are not made here."""
+    kspace: list[str] = field(default_factory=list)
+    """Paths of those that are stores of k-space."""
 
     def add(self, node: Node) -> Node:
         """Add a run; one that is there already stays as it is."""
@@ -88,6 +92,12 @@ def known_sources(root: Path) -> dict[str, str]:
     return {path: value for path, value in found.items() if isinstance(value, str)}
 
 
+def known_kspace(root: Path) -> list[str]:
+    """Return the paths of given stores of k-space that a campaign met before."""
+    found = read_record(root / INDEX, kspace=list).get("kspace", [])
+    return [path for path in found if isinstance(path, str)]
+
+
 def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
     """Expand a grid to the graph of its runs under `root`; reads manifests, runs nothing.
 
@@ -97,25 +107,36 @@ def make_plan(grid: Grid, root: Path, *, device: str = "auto") -> Plan:
         device: handed to every command; no part of any name.
     """
     plan = Plan(grid.name, root, grid.use)
-    known = known_sources(root)
+    known, gone = known_sources(root), known_kspace(root)
+    kinds = {name: kind_of(store, gone) for name, store in grid.stores.items()}
+    given = [(one, kinds[name]) for name, one in grid.stores.items() if isinstance(one, GivenStore)]
+    plan.kspace = sorted({store.path for store, kind in given if kind == "kspace"})
     for name in grid.crossed:
         store = _store(plan, name, grid.stores[name], known)
         for network in grid.networks:
-            learned_from = store
-            if network.store is not None:
-                learned_from = _store(plan, network.store, grid.stores[network.store], known)
+            teacher = network.store or name
+            learned_from = _store(plan, teacher, grid.stores[teacher], known)
+            if network.config is not None and not network.names_protocol:
+                network = _following(network, network.config, kinds[teacher])
             loaded = _network(plan, network, learned_from, device, known)
-            _cross(plan, grid, store, loaded, device)
+            _cross(plan, grid, store, kinds[name], loaded, device)
     return plan
 
 
+def _following(network: Network, config: ReconstructorConfig, kind: str) -> Network:
+    """Return a network that learns by the protocol of what its store holds."""
+    training = replace(config.training, protocol=protocol_of(kind))
+    return replace(network, config=replace(config, training=training))
+
+
 def _cross(
-    plan: Plan, grid: Grid, store: Node | Source, network: Node | Source, device: str
+    plan: Plan, grid: Grid, store: Node | Source, kind: str, network: Node | Source, device: str
 ) -> None:
     evaluations = []
+    protocol = grid.protocol or protocol_of(kind)
     for name, horizon in grid.horizons.items():
         _check_size(store, name, horizon)
-        setting = Setting(store, network, horizon, grid.protocol, device)
+        setting = Setting(store, network, horizon, protocol, device, kind)
         policies = [plan.add(_policy(plan.root, config, setting)) for config in grid.policies]
         evaluation = None
         if grid.evaluation is not None:
@@ -186,8 +207,8 @@ def _named(config: PolicyConfig | ReconstructorConfig) -> dict[str, Any]:
 
 
 def _policy(root: Path, config: PolicyConfig, setting: Setting) -> Node:
-    config = replace(config, acquisition=setting.horizon)
-    training = config.training
+    training = replace(config.training, protocol=setting.protocol)
+    config = replace(config, acquisition=setting.horizon, training=training)
     words = ["train", "policy", *setting.words, "--seed", str(training.seed)]
     if setting.horizon.size is None:
         # Without these the command would hold the run to the image size of its default preset.

@@ -213,6 +213,7 @@ def write_index(plan: Plan, file: str) -> None:
         "file": file,
         "date": now(),
         "sources": {**known, **plan.source_fingerprints()},
+        "kspace": plan.kspace,
         "nodes": nodes,
     }
     try:

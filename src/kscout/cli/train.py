@@ -1,5 +1,6 @@
 """`kscout train reconstructor`; `train policy` joins in `kscout.cli`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import unknown_name
-from kscout.names import RECONSTRUCTORS
+from kscout.names import RECONSTRUCTORS, Protocol
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
@@ -41,7 +42,9 @@ def reconstructor(
     channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Slices per step (paper: 16).")] = None,
     seed: Annotated[int | None, typer.Option(help="Keys weights, order and masks.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="paper or blind. (default: paper; blind for k-space)")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
     convolution: Annotated[
         str | None, typer.Option(help="auto, onednn, onednn-last, native or native-last.")
@@ -70,17 +73,34 @@ def reconstructor(
         "training.precision": precision,
         "training.convolution": convolution,
     }
-    resolved = resolve_reconstructor(preset, config, settings or [], flags)
+    store = Store.open(data)
+    resolved = resolve_reconstructor(
+        *(preset, config, settings or [], flags), protocol=store.kind.protocol
+    )
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
-        run = train_reconstructor(resolved, Store.open(data), out, device=device, on_step=on_step)
+        run = train_reconstructor(resolved, store, out, device=device, on_step=on_step)
     tell_runs([run], as_json=as_json)
 
 
 def resolve_reconstructor(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+    preset: str,
+    file: Path | None,
+    settings: list[str],
+    flags: dict[str, Any],
+    *,
+    protocol: Protocol = "paper",
 ) -> ReconstructorConfig:
-    """Lay file, assignments and flags over a preset, the later ones winning."""
+    """Lay file, assignments and flags over a preset, the later ones winning.
+
+    Args:
+        preset: by its name.
+        file: TOML.
+        settings: `section.key=value`.
+        flags: by dotted name; None where not given.
+        protocol: where none of them names one.
+    """
     if preset not in RECONSTRUCTOR_TRAININGS:
         raise unknown_name("preset", preset, list(RECONSTRUCTOR_TRAININGS))
-    base = ReconstructorConfig(training=RECONSTRUCTOR_TRAININGS[preset])
+    training = replace(RECONSTRUCTOR_TRAININGS[preset], protocol=protocol)
+    base = ReconstructorConfig(training=training)
     return settle(base, file, settings, flags)

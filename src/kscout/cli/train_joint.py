@@ -10,7 +10,7 @@ from kscout.cli.progress import tell_runs, training_progress
 from kscout.cli.train_policy import preset_acquisition
 from kscout.config import ACQUISITIONS, JointConfig, given, section, settle
 from kscout.errors import unknown_name
-from kscout.names import METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS
+from kscout.names import METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS, Protocol
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
@@ -52,7 +52,9 @@ def train_joint(
         str | None,
         typer.Option(help=f"What is raised: {', '.join(METRICS.entries)} or module:function."),
     ] = None,
-    protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="paper or blind. (default: paper; blind for k-space)")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files.")] = False,
@@ -83,7 +85,8 @@ def train_joint(
         "training.protocol": protocol,
         "training.precision": precision,
     }
-    base = resolve_joint(preset, config, settings or [], flags)
+    store = Store.open(data)
+    base = resolve_joint(*(preset, config, settings or [], flags), protocol=store.kind.protocol)
     first = base.training.seed
     configs = [
         replace(base, training=replace(base.training, seed=one))
@@ -92,18 +95,25 @@ def train_joint(
     outs = [out] if seeds == 1 else [out / f"seed-{x.training.seed}" for x in configs]
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
         runs = train_joints(
-            *(configs, Store.open(data), outs), start=reconstructor, device=device, on_step=on_step
+            *(configs, store, outs), start=reconstructor, device=device, on_step=on_step
         )
     tell_runs(runs, as_json=as_json)
 
 
 def resolve_joint(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+    preset: str,
+    file: Path | None,
+    settings: list[str],
+    flags: dict[str, Any],
+    *,
+    protocol: Protocol = "paper",
 ) -> JointConfig:
-    """Lay file, assignments and flags over the presets, the later ones winning."""
+    """Lay file, assignments and flags over the presets; `resolve_policy` names the arguments."""
     wanted = given(file, settings, flags)
     acquisition = preset_acquisition(preset, wanted)
     method = section(wanted, "training")["method"]
     if method not in SAMPLERS:
         raise unknown_name("sampler", str(method), list(SAMPLERS))
-    return settle(replace(JointConfig.of(method), acquisition=acquisition), file, settings, flags)
+    base = JointConfig.of(method)
+    training = replace(base.training, protocol=protocol)
+    return settle(replace(base, acquisition=acquisition, training=training), file, settings, flags)

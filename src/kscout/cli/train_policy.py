@@ -20,7 +20,7 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, METRICS, POLICIES
+from kscout.names import ESTIMATORS, METRICS, POLICIES, Protocol
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
@@ -83,7 +83,9 @@ def train_policy(
         str | None,
         typer.Option(help=f"What is rewarded: {', '.join(METRICS.entries)} or module:function."),
     ] = None,
-    protocol: Annotated[str | None, typer.Option(help="paper or blind.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="paper or blind. (default: paper; blind for k-space)")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32 or fp16.")] = None,
     compile_: Annotated[
         bool | None,
@@ -126,12 +128,13 @@ def train_policy(
         "training.compile": compile_,
         "training.convolution": convolution,
     }
-    base = resolve_policy(preset, config, settings or [], flags)
+    store = Store.open(data)
+    base = resolve_policy(*(preset, config, settings or [], flags), protocol=store.kind.protocol)
     first = base.training.seed
     configs = vary(base, range(first, first + seeds), {"gamma": gamma})
     outs = [out / name for name in folders_of(configs)]
     with training_progress(out / "tensorboard" if tensorboard else None) as on_step:
-        where = (Store.open(data), reconstructor, outs)
+        where = (store, reconstructor, outs)
         runs = train_policies(configs, *where, start=start, device=device, on_step=on_step)
     tell_runs(runs, as_json=as_json)
 
@@ -182,18 +185,31 @@ def train_together(
         raise ConfigError(
             f"{len(config)} --config and {len(out)} --out; give one of each per policy"
         )
-    configs = [resolve_policy(_PRESET, file, [], {}) for file in config]
+    store = Store.open(data)
+    own = store.kind.protocol
+    configs = [resolve_policy(_PRESET, file, [], {}, protocol=own) for file in config]
     with training_progress() as on_step:
-        runs = train_policies(
-            configs, Store.open(data), reconstructor, out, device=device, on_step=on_step
-        )
+        runs = train_policies(configs, store, reconstructor, out, device=device, on_step=on_step)
     tell_runs(runs, as_json=as_json)
 
 
 def resolve_policy(
-    preset: str, file: Path | None, settings: list[str], flags: dict[str, Any]
+    preset: str,
+    file: Path | None,
+    settings: list[str],
+    flags: dict[str, Any],
+    *,
+    protocol: Protocol = "paper",
 ) -> PolicyConfig:
-    """Lay file, assignments and flags over the presets, the later ones winning."""
+    """Lay file, assignments and flags over the presets, the later ones winning.
+
+    Args:
+        preset: of the acquisition, by its name.
+        file: TOML.
+        settings: `section.key=value`.
+        flags: by dotted name; None where not given.
+        protocol: where none of them names one.
+    """
     wanted = given(file, settings, flags)
     acquisition = preset_acquisition(preset, wanted)
     method = str(section(wanted, "training").get("method"))
@@ -206,7 +222,8 @@ def resolve_policy(
                 f"{training.method} has no {name}; it is a setting of {' and '.join(others)}: "
                 f"leave it out, or use --method {others[0]}"
             )
-    return settle(replace(base, acquisition=acquisition), file, settings, flags)
+    base = replace(base, acquisition=acquisition, training=replace(training, protocol=protocol))
+    return settle(base, file, settings, flags)
 
 
 def preset_acquisition(preset: str, wanted: dict[str, Any]) -> AcquisitionSetting:

@@ -13,7 +13,7 @@ from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
 from kscout.errors import ConfigError, DataError
-from kscout.names import Protocol
+from kscout.names import Protocol, protocol_of
 from kscout.physics.coils import combined
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import magnitude
@@ -51,14 +51,23 @@ class Kind:
     @property
     def protocol(self) -> Protocol:
         """The protocol that slices of this kind are scored by where none is asked for."""
-        return "blind" if self.name == "kspace" else "paper"
+        return protocol_of(self.name)
+
+    @property
+    def protocol_reason(self) -> str | None:
+        """Why slices of this kind are scored by that one alone; None where they need not be."""
+        if self.protocol == "paper":
+            return None
+        return (
+            "protocol paper un-normalizes images with the mean and deviation of the fully sampled "
+            "target, which measured k-space of coils does not tell"
+        )
 
     def check_protocol(self, protocol: str) -> None:
         """Refuse the units of a target that no scanner has before it has measured everything."""
-        if self.name == "kspace" and protocol == "paper":
+        if self.protocol_reason is not None and protocol == "paper":
             raise ConfigError(
-                "protocol paper un-normalizes images with the mean and deviation of the fully "
-                "sampled target, which measured k-space of coils does not tell; use protocol blind "
+                f"{self.protocol_reason}; leave the protocol out, or use protocol blind "
                 "(--protocol blind)"
             )
 

@@ -11,6 +11,7 @@ from kscout.config import read, read_file, to_table
 from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError, DataError
 from kscout.files import write_json
+from kscout.names import Protocol, protocol_of
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -151,6 +152,11 @@ class Manifest:
     def is_prospective(self) -> bool:
         """Whether columns are missing that no one can acquire: nothing can be trained or scored."""
         return any(record.measured is not None for record in self.volumes)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol that its slices are scored by where none is asked for."""
+        return protocol_of(self.kind)
 
     @property
     def columns(self) -> str:

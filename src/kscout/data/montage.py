@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kscout.columns import LEAST_CENTRAL
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.figures import png
 from kscout.physics.coils import (
-    LEAST_CENTRAL,
     MOST_CENTRAL,
     combine,
     n_central,

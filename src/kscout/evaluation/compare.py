@@ -183,7 +183,7 @@ def _check_same_request(out: Path, here: EvaluationRequest) -> None:
 def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
     source, plan = ready.source, ready.plan
     return Conditions(
-        protocol=request.protocol,
+        protocol=plan.protocol,
         store=source.name,
         store_fingerprint=source.fingerprint if isinstance(source, Store) else None,
         anatomy=source.anatomy if isinstance(source, Store) else None,

@@ -21,12 +21,13 @@ from torch import Tensor, nn
 
 from kscout import __version__
 from kscout.acquisition.state import shown_to
+from kscout.columns import LEAST_CENTRAL
 from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.export.pairs import from_pairs, real_arithmetic
 from kscout.files import written_whole
 from kscout.kernels.registry import compiled_kernels
-from kscout.physics.coils import LEAST_CENTRAL, combine, keep, rough_sensitivities
+from kscout.physics.coils import combine, keep, rough_sensitivities
 from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import denormalize, statistics
 from kscout.physics.sampling import center_mask

@@ -15,12 +15,10 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.columns import center_columns
+from kscout.columns import LEAST_CENTRAL, center_columns
 from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c
 
-LEAST_CENTRAL = 8
-"""Central columns below which ESPIRiT is refused."""
 MOST_CENTRAL = 24
 """Rows, and at most so many columns of a measurement, that sensitivities are estimated from."""
 KERNEL = 6

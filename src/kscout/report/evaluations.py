@@ -47,6 +47,8 @@ def result_parts(
     """
     told = [Prose(sentence) for sentence in sentences(summary)[1:]]
     protocol = PROTOCOL_WORDS.get(summary.protocol, f"Protocol {summary.protocol}.")
+    if summary.columns is not None:
+        protocol += " Measured k-space of coils allows no other."
     by_step = Drawing(
         draw_ssim_by_step(curves_of(summary), styles=looks),
         f"{stem}ssim-by-step",

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, final
 import torch
 
 from kscout.config import Config
+from kscout.data.kinds import Kind
 from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
 from kscout.runs import Progress, Run
@@ -149,14 +150,24 @@ def n_steps_of(n_slices: int, batch_size: int) -> int:
 
 @contextmanager
 def opened_run(
-    out: str | Path, config: Config, inputs: Mapping[str, str], device: torch.device
+    out: str | Path, config: Config, inputs: Mapping[str, str], device: torch.device, kind: Kind
 ) -> Iterator[Run | None]:
-    """Open a run folder, new or to go on with, in the main process; others get None."""
+    """Open a run folder, new or to go on with, in the main process; others get None.
+
+    Args:
+        out: the folder.
+        config: settings.
+        inputs: fingerprints by name of what it reads.
+        device: what it runs on.
+        kind: of the slices; where that decides the protocol, the run records why.
+    """
     if not is_main():
         yield None
         return
     words = describe_device(device, n_processes())
     with Run.create_or_resume(out, config, inputs=inputs, device=words) as run:
+        if kind.protocol_reason is not None and not run.is_finished:
+            run.note(protocol=f"{kind.protocol}: {kind.protocol_reason}")
         try:
             yield run
         except ConfigError:

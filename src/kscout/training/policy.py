@@ -108,7 +108,7 @@ def train_policies(
             policy = new_policy(config, slices).to(place)
             if begun is not None:
                 policy.load_state_dict(begun.state_dict())
-            run = stack.enter_context(opened_run(out, config, inputs, place))
+            run = stack.enter_context(opened_run(out, config, inputs, place, store.kind))
             trainee = Trainee.resume(policy, config, run, partial(_save, config, inputs))
             trainee.start = begun
             trainees.append(trainee)

@@ -55,8 +55,8 @@ class Examples(PolicyAnalysis[ExampleRow]):
 
     slice: tuple[str, ...] = ()
     """Position or VOLUME:NUMBER; repeatable."""
-    protocol: Protocol = "paper"
-    """paper or blind."""
+    protocol: Protocol | None = None
+    """paper or blind. (default: paper; blind for k-space)"""
 
     def compute(
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None

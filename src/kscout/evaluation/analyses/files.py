@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from kscout.config import to_table
-from kscout.data.manifest import refuse_store
+from kscout.data.manifest import read_manifest, refuse_store
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page
 from kscout.evaluation.progress import OnStep
@@ -49,6 +49,7 @@ def run_analysis(
         on_step: told how far the work has come.
     """
     refuse_store(out)
+    analysis = _with_protocol(analysis)
     with locked(out):
         settings = _settings(analysis, given)
         suffixes = (".csv", ".json", _SETTINGS)
@@ -68,6 +69,15 @@ def run_analysis(
             for name, figure in figures.items():
                 save_figure(figure, out, name)
         return rows
+
+
+def _with_protocol(analysis: Analysis[Row]) -> Analysis[Row]:
+    """Let the protocol, where an analysis has one that was not asked for, follow from its store."""
+    data = getattr(analysis, "data", None)
+    if data is None or getattr(analysis, "protocol", "") is not None:
+        return analysis
+    changes: dict[str, Any] = {"protocol": read_manifest(Path(data)).protocol}
+    return replace(analysis, **changes)
 
 
 def write_table(folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row]) -> None:

@@ -79,8 +79,8 @@ class Reconstructions(Analysis[ReconstructionRow]):
     """Central columns, with --steps random ones, in place of acceleration and fraction."""
     steps: int | None = None
     """See --n-initial."""
-    protocol: Protocol = "paper"
-    """paper or blind."""
+    protocol: Protocol | None = None
+    """paper or blind. (default: paper; blind for k-space)"""
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -95,7 +95,8 @@ class Reconstructions(Analysis[ReconstructionRow]):
 
         if self.data is None:
             raise ConfigError("reconstructions are compared on slices; give --data")
-        whole = Store.open(str(self.data)).split(self.split).sample(self.limit)
+        store = Store.open(str(self.data))
+        whole = store.split(self.split).sample(self.limit)
         slices = choose_slices(whole, self.slice) if self.slice else whole
         accelerations, fraction = self._masks(slices.n_cols)
         found = compare_reconstructions(
@@ -103,7 +104,7 @@ class Reconstructions(Analysis[ReconstructionRow]):
             slices.to(str(resolve_device(self.device))),
             accelerations,
             center_fraction=fraction,
-            protocol=self.protocol,
+            protocol=self.protocol or store.kind.protocol,
             shows_all=bool(self.slice),
             on_step=on_step,
         )

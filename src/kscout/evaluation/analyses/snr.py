@@ -74,8 +74,8 @@ class Snr(Analysis[SnrRow]):
     """Passes over the data (paper: 3)."""
     seed: int = 0
     """Of order and draws."""
-    protocol: Protocol = "paper"
-    """paper or blind."""
+    protocol: Protocol | None = None
+    """paper or blind. (default: paper; blind for k-space)"""
     formula: Literal["paper", "reference"] = "paper"
     """The one that is drawn; both are written."""
     limit: int | None = None
@@ -96,12 +96,11 @@ class Snr(Analysis[SnrRow]):
         from kscout.evaluation.policy_noise import NoiseSetting, measure_run
 
         device = resolve_device(self.device)
-        whole = Store.open(str(self.data)).split(self.split)
-        slices = whole.sample(self.limit).to(device)
+        store = Store.open(str(self.data))
+        slices = store.split(self.split).sample(self.limit).to(device)
         network = reconstruction.load(str(self.reconstructor), device=device)
-        setting = NoiseSetting(
-            self.trajectories, self.batch_size, self.passes, self.seed, self.protocol
-        )
+        protocol = self.protocol or store.kind.protocol
+        setting = NoiseSetting(self.trajectories, self.batch_size, self.passes, self.seed, protocol)
         rows = []
         for name, n_seeds, run in self._chosen([Path(one) for one in given]):
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]

@@ -74,7 +74,7 @@ def setting_of(
         stop_below=request.stop_below,
         n_trajectories=request.trajectories,
         is_argmax=request.argmax,
-        protocol=request.protocol,
+        protocol=request.protocol or Store.open(request.data).kind.protocol,
         batch_size=batch_size,
     )
     return EvaluationSetting(

@@ -43,8 +43,9 @@ class EvaluationRequest:
     """Of the draws; more than one repeats policies that are not trained."""
     argmax: bool = False
     """Trained policies take their best column."""
-    protocol: Protocol = "paper"
-    """What images are scaled by before they are scored: the truth, or what was measured."""
+    protocol: Protocol | None = None
+    """What images are scaled by before they are scored: the truth (paper), or what was measured
+    (blind). (default: paper; blind for k-space)"""
     reference: str | None = None
     """Compare with this policy. (default: fixed or another fixed order, else random)"""
     fixed_slices: int = 256

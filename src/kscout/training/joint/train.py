@@ -57,7 +57,7 @@ def train_joint(
     if start is not None:
         inputs["start"] = fingerprint(model)
     pair = Pair(model, kind.make_policy(config, slices)).to(place)
-    with opened_run(out, config, inputs, place) as run:
+    with opened_run(out, config, inputs, place, store.kind) as run:
         assert run is not None
         if not run.is_finished:
             _train(run, pair, config, kind, slices, held_out, on_step)
