@@ -1,17 +1,21 @@
 """AlphaZero: what is remembered and imitated, and that a training is repeatable and resumes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from training_stores import blob_store, small_config, train_whole_and_cut, weights
 
+from coil_data import coil_store
 from kscout import policies
-from kscout.config import AlphaZeroTraining, PolicyConfig, read
-from kscout.core import Observation
+from kscout.config import AcquisitionSetting, AlphaZeroTraining, PolicyConfig, read
+from kscout.core import Measurement, Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.policies.alphazero import AlphaZeroPolicy
+from kscout.reconstruction.zero_filled import WeightedZeroFilled
 from kscout.runs import read_run
 from kscout.training.estimators.alphazero import Sizes, decisions_of, imitation_loss
 from kscout.training.estimators.tree_search import Episodes
@@ -130,6 +134,24 @@ def test_a_round_tells_what_the_searches_found(store: Store, tmp_path: Path) -> 
     assert record["tree_ssim"] >= record["search_ssim"] > 0
     # Five trees: the start, and for each of four searches at most 3 + 2 + 1 new masks.
     assert 5 * (1 + 3) <= record["n_reconstructions"] <= 5 * (1 + 4 * 6)
+
+
+def test_coils_keep_the_sensitivities_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_measured: set[int] = set()
+    calibrate = WeightedZeroFilled.calibrate
+
+    def watched(self: WeightedZeroFilled, measured: Measurement) -> Tensor:
+        n_measured.update(measured.mask.sum(dim=-1).tolist())
+        return calibrate(self, measured)
+
+    monkeypatch.setattr(WeightedZeroFilled, "calibrate", watched)
+    config = config_of(n_epochs=1, n_searches=2, n_episodes=2, n_updates=1, protocol="blind")
+    config = replace(config, acquisition=AcquisitionSetting(n_initial=8, horizon=2))
+    store = coil_store(tmp_path / "coils", n_coils=2)
+    train_policy(config, store, "zero-filled-weighted", tmp_path / "run")
+    assert n_measured == {8}
 
 
 def test_the_docs_tell_the_settings_as_they_are() -> None:

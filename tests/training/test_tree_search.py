@@ -2,11 +2,13 @@
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
@@ -14,8 +16,15 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import center_mask
 from kscout.policies.views import Recomputed
+from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.tree_search import SearchDraws, SearchRule, search_episodes
+from kscout.training.estimators import tree_search
+from kscout.training.estimators.tree_search import (
+    Episodes,
+    SearchDraws,
+    SearchRule,
+    search_episodes,
+)
 
 N_SLICES, N_ROWS, N_COLS = 3, 7, 9
 
@@ -202,3 +211,78 @@ def test_every_decision_measures_a_column_that_was_left(simulator: Simulator) ->
     assert not (found.visits.bool() & found.mask).any()
     # Searches before a decision pass one child each; a shared tree may hold more.
     assert (found.visits.sum(dim=-1) >= 5).all()
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations that would wait for a device."""
+
+    WAITING = ("nonzero", "_local_scalar_dense", "_unique2", "masked_select", "_to_copy")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        moves = name != "_to_copy" or "device" in (kwargs or {})
+        if name in self.WAITING and moves:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+class Replayed:
+    """Stands in for graphs: the function is run several times, then what it returned is copied."""
+
+    waited: list[str]
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
+        kept = [x.clone() for x in given]
+        with Counted() as counted:
+            found = [self.function(*kept) for _ in range(2)][-1]
+        Replayed.waited += counted.found
+        return tuple(x.clone() for x in found)
+
+
+def searched(simulator: Simulator, n_searches: int, horizon: int, n_initial: int = 2) -> Episodes:
+    (n_slices, n_cols), device = simulator.batch.selectable.shape, simulator.batch.kspace.device
+    draws = [x.to(device) for x in draws_of(n_slices, n_searches, horizon, n_cols)]
+    given = (Recomputed(ByImage()), simulator, SearchRule(n_searches), SearchDraws(*draws))
+    return search_episodes(*given, n_initial=n_initial, horizon=horizon)
+
+
+def test_steps_for_a_graph_wait_for_nothing_and_find_the_same(
+    simulator: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulator.n_at_once = 2
+    expected = searched(simulator, 7, 3)
+    Replayed.waited = []
+    monkeypatch.setitem(tree_search.PADS, "cpu", True)
+    monkeypatch.setattr(tree_search, "Graphs", Replayed)
+    found = searched(simulator, 7, 3)
+    assert all(torch.equal(a, b) for a, b in zip(*map(_tensors, (found, expected)), strict=True))
+    assert found.n_reconstructions == expected.n_reconstructions < N_SLICES * (1 + 7 * 6)
+    assert not Replayed.waited
+
+
+def _tensors(found: Episodes) -> list[Tensor]:
+    return [x for x in astuple(found) if isinstance(x, Tensor)]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["zero-filled", "knee-unet"])
+def test_graphs_search_as_eager_code_on_cuda_does(
+    name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = torch.rand(5, 128, 128, generator=generator)
+    slices = SliceSet.from_images(images, list("aabbc")).to("cuda")
+    model = load(name).frozen(precision="auto", n_rows=128, n_cols=128, device="cuda")
+    simulator = Simulator(slices.batch(torch.arange(5, device="cuda")), model)
+    found = searched(simulator, 12, 4, n_initial=16)
+    monkeypatch.setitem(tree_search.PADS, "cuda", False)
+    expected = searched(simulator, 12, 4, n_initial=16)
+    assert torch.equal(found.visits, expected.visits)
+    assert found.n_reconstructions == expected.n_reconstructions
+    torch.testing.assert_close(found.score, expected.score)

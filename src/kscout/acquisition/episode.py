@@ -12,6 +12,7 @@ computed once per batch. No step synchronizes with the device.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import final
 
 import torch
@@ -96,6 +97,7 @@ class Simulator:
         n_measured: int = 0,
         step: int = 0,
         maps: Complex[Tensor, "state coil row col"] | None = None,
+        n_images: Int[Tensor, ""] | None = None,
     ) -> State:
         """Measure the columns of any masks at once, and reconstruct.
 
@@ -106,12 +108,14 @@ class Simulator:
             step: how many of them were acquired since the start.
             maps: sensitivities of each state; by default those that the reconstructor finds in
                 the columns of its mask.
+            n_images: a count on the device; states from there on are padding, whose images and
+                scores are left undefined.
         """
         kspace = self.batch.kspace if owner is None else self.batch.kspace[owner]
         owner = torch.arange(len(mask), device=mask.device) if owner is None else owner
         measured = Measurement.of(kspace, mask)
         maps = self._calibrated(measured) if maps is None else maps
-        measured = measured if maps is None else replace(measured, maps=maps)
+        measured = replace(measured, maps=maps, n_images=n_images)
         return self._state(measured, owner, n_left=mask.shape[1] - n_measured, step=step)
 
     def calibrate(
@@ -263,14 +267,15 @@ class Simulator:
         masks = before.scatter(-1, columns, True).flatten(0, 1)
         owners = state.owner.repeat_interleave(n_candidates)
         slot = torch.arange(len(masks), device=masks.device)
-        counts = {
-            "n_measured": masks.shape[1] - state.n_left + n_members,
-            "step": state.step + n_members,
-        }
+        start = partial(
+            self.start_from,
+            n_measured=masks.shape[1] - state.n_left + n_members,
+            step=state.step + n_members,
+        )
         found = []
         for part in slot.split(self.n_at_once):
             maps = None if state.maps is None else state.maps[part // n_candidates]
-            found.append(self.start_from(masks[part], owner=owners[part], maps=maps, **counts))
+            found.append(start(masks[part], owner=owners[part], maps=maps))
         return Branches(State.joined(found), slot.view(columns.shape[:2]))
 
     def _children(self, state: State, pairs: Pairs) -> Iterator[State]:

@@ -24,6 +24,7 @@ from kscout.config import AlphaZeroTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.names import metric_word
+from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import n_processes, share
@@ -192,7 +193,8 @@ class AlphaZero(Estimator):
         mask, step, visits = (values.to(self.device) for values in kept)
         batch = self.slices.batch(index.to(self.slices.index_device))
         simulator = Simulator(batch, self.reconstructor, protocol=protocol)
-        state = simulator.start_from(mask)
+        start = start_mask(self.trainees[number].config.acquisition.start, mask.shape, self.device)
+        state = simulator.start_from(mask, maps=simulator.calibrate(start))
         seen = simulator.observe(view.chooser, state)
         logits = view.recall(replace(seen, step=step), 0)
         chances = column_log_probabilities(logits.float(), simulator.blocked(state))
