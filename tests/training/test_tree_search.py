@@ -18,13 +18,9 @@ from kscout.physics.sampling import center_mask
 from kscout.policies.views import Recomputed
 from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators import tree_search
-from kscout.training.estimators.tree_search import (
-    Episodes,
-    SearchDraws,
-    SearchRule,
-    search_episodes,
-)
+from kscout.training.estimators import search_trees
+from kscout.training.estimators.search_trees import SearchRule
+from kscout.training.estimators.tree_search import Episodes, SearchDraws, search_episodes
 
 N_SLICES, N_ROWS, N_COLS = 3, 7, 9
 
@@ -259,8 +255,8 @@ def test_steps_for_a_graph_wait_for_nothing_and_find_the_same(
     simulator.n_at_once = 2
     expected = searched(simulator, 7, 3)
     Replayed.waited = []
-    monkeypatch.setitem(tree_search.PADS, "cpu", True)
-    monkeypatch.setattr(tree_search, "Graphs", Replayed)
+    monkeypatch.setitem(search_trees.PADS, "cpu", True)
+    monkeypatch.setattr(search_trees, "Graphs", Replayed)
     found = searched(simulator, 7, 3)
     assert all(torch.equal(a, b) for a, b in zip(*map(_tensors, (found, expected)), strict=True))
     assert found.n_reconstructions == expected.n_reconstructions < N_SLICES * (1 + 7 * 6)
@@ -281,7 +277,7 @@ def test_graphs_search_as_eager_code_on_cuda_does(
     model = load(name).frozen(precision="auto", n_rows=128, n_cols=128, device="cuda")
     simulator = Simulator(slices.batch(torch.arange(5, device="cuda")), model)
     found = searched(simulator, 12, 4, n_initial=16)
-    monkeypatch.setitem(tree_search.PADS, "cuda", False)
+    monkeypatch.setitem(search_trees.PADS, "cuda", False)
     expected = searched(simulator, 12, 4, n_initial=16)
     assert torch.equal(found.visits, expected.visits)
     assert found.n_reconstructions == expected.n_reconstructions

@@ -29,12 +29,8 @@ from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import n_processes, share
 from kscout.training.estimators import EpochResult, Estimator, OnStep, PolicyTrainee
-from kscout.training.estimators.tree_search import (
-    Episodes,
-    SearchDraws,
-    SearchRule,
-    search_episodes,
-)
+from kscout.training.estimators.search_trees import SearchRule
+from kscout.training.estimators.tree_search import Episodes, SearchDraws, search_episodes
 from kscout.training.replay import Memory, Rows, step_on
 from kscout.training.rounds import slices_of_round
 
