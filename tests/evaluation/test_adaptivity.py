@@ -89,9 +89,37 @@ def test_uniform_policy_has_the_entropy_of_what_is_left(generator: torch.Generat
     assert (found.mutual_information[1:] > 0).all()
 
 
-def test_deterministic_policy_is_refused(generator: torch.Generator) -> None:
-    with pytest.raises(ConfigError, match="draws nothing"):
-        policy_entropies(_First(), _slices(generator), ZeroFilled(), AcquisitionPlan(3, 2))
+class _ByBrightness(Policy):
+    """Takes columns from the left in dark images, from the right in bright ones."""
+
+    is_stochastic = False
+    needs_measurement = True
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        assert seen.mean is not None
+        sign = torch.where(seen.mean > 1.5, 1.0, -1.0)
+        return sign[:, None] * torch.arange(seen.mask.shape[1])
+
+
+def test_the_choices_of_a_policy_that_draws_nothing_are_all_information(
+    generator: torch.Generator,
+) -> None:
+    images = (
+        torch.rand(5, 12, 9, generator=generator) + torch.tensor([1, 1, 4, 4, 4])[:, None, None]
+    )
+    slices = SliceSet.from_images(images, list("aabbb"))
+    plan = AcquisitionPlan(n_initial=3, horizon=2, n_trajectories=7, batch_size=2)
+    same = policy_entropies(_First(), slices, ZeroFilled(), plan)
+    assert same.marginal.abs().max() < 1e-6 and same.conditional.abs().max() < 1e-6
+    found = policy_entropies(_ByBrightness(), slices, ZeroFilled(), plan)
+    expected = -(0.4 * math.log(0.4) + 0.6 * math.log(0.6))
+    assert found.mutual_information.tolist() == pytest.approx([expected] * 2, abs=1e-6)
+    assert found.conditional.abs().max() < 1e-6
+
+
+def test_entropies_of_no_step_are_refused(generator: torch.Generator) -> None:
+    with pytest.raises(ConfigError, match="at least one step"):
+        policy_entropies(_First(), _slices(generator), ZeroFilled(), AcquisitionPlan(3, 0))
 
 
 def test_bands_are_mean_and_std_over_seeds() -> None:

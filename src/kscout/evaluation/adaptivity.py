@@ -7,7 +7,8 @@ With p(a | x) the probability of column a in state x, and means over slices and 
     mutual information  I(a; x) = marginal - conditional >= 0,    H(p) = -sum_a p(a) log p(a)
 
 all in nats (arXiv 2010.16262). The mutual information says how much the image tells about the next
-column; a policy that takes the same columns in every slice has none.
+column; a policy that takes the same columns in every slice has none. Where a policy takes its best
+column, p is 1 there: nothing is left open by the state, and all marginal entropy is information.
 """
 
 from collections.abc import Sequence
@@ -83,24 +84,24 @@ def entropies(probabilities: Float[Tensor, "step slice trajectory col"]) -> Entr
 def policy_entropies(
     policy: Policy, slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan
 ) -> Entropies:
-    """Run a stochastic policy over a data set and return the entropies of its choices.
+    """Run a policy over a data set and return the entropies of its choices.
 
     Args:
-        policy: one whose scores are logits.
+        policy: whose scores are logits, or one that takes its best column.
         slices: what is acquired, on the device to work on.
         reconstructor: makes the images that the policy sees.
         plan: how slices are acquired (paper: 8 trajectories).
     """
-    if not policy.is_stochastic:
-        raise ConfigError(
-            f"{type(policy).__name__} draws nothing, so its choices have no entropy; "
-            "give a stochastic policy, such as random or a trained one"
-        )
     accumulator = EntropyAccumulator()
-    for _, trajectory in trajectories(policy, slices, reconstructor, plan, keep_probabilities=True):
-        if trajectory.probabilities is None:
+    where = (slices, reconstructor, plan)
+    for _, done in trajectories(policy, *where, keep_probabilities=policy.is_stochastic):
+        if not done.columns.shape[-1]:
             raise ConfigError("entropies need at least one step; raise the number of steps")
-        accumulator.add(trajectory.probabilities)
+        if done.probabilities is not None:
+            accumulator.add(done.probabilities)
+        else:
+            taken = torch.nn.functional.one_hot(done.columns, slices.n_cols)
+            accumulator.add(taken.permute(2, 0, 1, 3).float())
     return accumulator.result()
 
 

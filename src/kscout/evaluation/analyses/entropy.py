@@ -19,7 +19,8 @@ _PANELS = {
 _CAPTION = (
     "Entropy of the policy per step. Marginal: of the policy averaged over slices. Conditional: "
     "averaged over slices of each slice's own. Their difference, the mutual information, is how "
-    "much the choice depends on the slice. Bands are one standard deviation over seeds."
+    "much the choice depends on the slice; where a policy takes its best column, that is all of "
+    "the marginal entropy. Bands are one standard deviation over seeds."
 )
 
 _SPLIT, _MOST_CURVES = 0.5, 6
@@ -52,6 +53,9 @@ class EntropyRow:
 @dataclass(frozen=True, kw_only=True)
 class Entropy(PolicyAnalysis[EntropyRow]):
     """Marginal and conditional entropy and mutual information per step, in nats.
+
+    A policy that draws nothing, such as a dense one, has no conditional entropy: how much its
+    columns differ between slices is its mutual information.
 
     Example: kscout analyze entropy runs/greedy-seed0 runs/greedy-seed1 --data stores/knee
     --reconstructor runs/unet --out analyses
