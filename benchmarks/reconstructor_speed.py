@@ -35,7 +35,7 @@ def measure(
     model = model.to(slices.device)
     to_layout(model, backend)
     trainee = Trainee.resume(model, ReconstructorConfig(training=training))
-    masks = masking_of(slices, training).draw(len(slices), 0)
+    masks = masking_of(slices.n_cols, training).draw(len(slices), 0)
     with convolution(backend):
         begun = wait(slices.device)
         course = Supervised([trainee], slices)

@@ -38,6 +38,9 @@ class ReconstructorTraining:
         0.125,
     )
     """Share of columns always taken at the center, paired with `accelerations`."""
+    sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
+    """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
+    same field of view. Validation SSIM is the mean over sizes. None: as stored (paper: so)."""
     protocol: Protocol = "paper"
     """Statistics that normalize targets: the target's (`paper`) or the zero-filled image's."""
     precision: Precision = "fp32"

@@ -41,8 +41,11 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
 def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
     """Return slices of images with fewer columns, and rows in proportion, of one field of view.
 
-    They are what a scanner measures that leaves out the outer part of k-space.
+    They are what a scanner measures that leaves out the outer part of k-space. With as many
+    columns as before they stay as they are.
     """
+    if n_cols == batch.n_cols:
+        return batch
     n_rows = batch.kspace.shape[-2] * n_cols // batch.n_cols
     rows, cols = (
         slice(whole // 2 - n // 2, whole // 2 - n // 2 + n)

@@ -12,6 +12,7 @@ from torch import Tensor
 from kscout.assemble import make_reconstructor, seeded_globals
 from kscout.config import JointTraining, ReconstructorConfig, ReconstructorTraining
 from kscout.core import Protocol, Reconstructor, SliceBatch
+from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
@@ -20,6 +21,7 @@ from kscout.metrics import ssim
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.runs import Progress, Run, RunRecord, read_run
+from kscout.training.augmentation import coarser
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     FAULTS,
@@ -76,6 +78,7 @@ def train_reconstructor(
         ).to(place)
         check_trainable(model, training.protocol)
         store.kind.check_protocol(training.protocol)
+        _check_sizes(training, store)
         shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
         n_images = min(training.batch_size, _VALIDATION_BATCH)
         check_memory(
@@ -105,11 +108,13 @@ def _train(
     backend = fixed_convolution(runs, training.convolution, slices.device, trains=True)
     to_layout(model, backend)
     trainee = Trainee.resume(model, config, run, partial(_save, run))
-    masks = masking_of(slices, training).of_volumes(held_out.volumes) & held_out.selectable.cpu()
+    sizes = training.sizes or (slices.n_cols,)
+    masks = [masking_of(n, training).of_volumes(held_out.volumes) for n in sizes]
 
     def validate(course: Supervised, number: int) -> dict[str, float]:
-        score = validation_ssim(course.evaluated(number), held_out, masks, training)
-        return {"val_ssim": score}
+        model = course.evaluated(number)
+        scores = [validation_ssim(model, held_out, mask, training) for mask in masks]
+        return {"val_ssim": sum(scores) / len(scores)}
 
     with convolution(backend):
         train_epochs(
@@ -121,9 +126,23 @@ def _train(
         )
 
 
-def masking_of(slices: SliceSet, training: ReconstructorTraining) -> MaskDistribution:
-    """Return the masks that a training draws for slices."""
-    return MaskDistribution(slices.n_cols, training.accelerations, training.center_fractions)
+def _check_sizes(training: ReconstructorTraining, store: Store) -> None:
+    """Refuse images of other sizes where none can be made."""
+    if training.sizes and store.kind != IMAGES:
+        raise ConfigError(
+            f"training.sizes is for images, the store holds {store.kind.name}; leave it out"
+        )
+    n_cols = store.array("train").shape[-1]
+    if max(training.sizes, default=0) > n_cols:
+        raise ConfigError(
+            f"training.sizes {list(training.sizes)} go beyond the {n_cols} columns of the store; "
+            "make one of larger images"
+        )
+
+
+def masking_of(n_cols: int, training: ReconstructorTraining) -> MaskDistribution:
+    """Return the masks that a training draws for slices of so many columns."""
+    return MaskDistribution(n_cols, training.accelerations, training.center_fractions)
 
 
 @final
@@ -134,23 +153,25 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         super().__init__(trainees, len(slices))
         (self.trainee,), self.slices = trainees, slices
         self.training = self.trainee.config.training
-        self.selectable = slices.selectable.cpu()
-        parameters = list(self.trainee.module.parameters())
-        self.gradients: EagerGradients | GraphedGradients
-        if slices.device.type == "cuda" and not self.trainee.module.waits_for_device:
-            first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
-            example = slices.batch(first)
-            self.trainee.module.train()
-            inputs = [example.selectable, *example.tensors()]
-            self.gradients = GraphedGradients(self._backward, parameters, inputs)
-        else:
-            self.gradients = EagerGradients(self._backward, parameters)
+        self.sizes = self.training.sizes or (slices.n_cols,)
+        self.gradients = {n: self._gradients(n) for n in self.sizes}
+
+    def _gradients(self, n_cols: int) -> EagerGradients | GraphedGradients:
+        """Return what computes the gradients of batches of images of one size."""
+        model, slices = self.trainee.module, self.slices
+        if slices.device.type != "cuda" or model.waits_for_device:
+            return EagerGradients(self._backward, model.parameters())
+        first = share(torch.zeros(self.training.batch_size, dtype=torch.int64))
+        example = coarser(slices.batch(first), n_cols)
+        model.train()
+        inputs = [example.selectable, *example.tensors()]
+        return GraphedGradients(self._backward, model.parameters(), inputs)
 
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
         """Take the model through all slices; the loss is read from the device only at the end."""
         training, slices = self.training, self.slices
-        masks = masking_of(slices, training).draw(len(slices), training.seed, "masks", epoch)
-        masks &= self.selectable
+        key = (training.seed, "masks", epoch)
+        masks = {n: masking_of(n, training).draw(len(slices), *key) for n in self.sizes}
         order = torch.randperm(
             len(slices), generator=keyed_generator(training.seed, "order", epoch)
         )
@@ -158,7 +179,8 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         self.trainee.begin(epoch)
         with seeded_globals(training.seed, "dropout", epoch, rank()):
             for step, index in enumerate(order.split(training.batch_size), start=1):
-                total += self._step(index, masks)
+                size = self.sizes[(step - 1) % len(self.sizes)]
+                total += self._step(index, masks[size])
                 on_step(Progress(epoch, training.n_epochs, step, self.n_steps))
         loss = float(sum_over_processes(total)) / len(slices)
         return [EpochResult({"train_loss": loss}, {"n_slices": len(slices)})]
@@ -173,8 +195,9 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         mine, device = share(index), self.slices.device
         summed = torch.zeros((), device=device)
         if len(mine):
-            mask = masks[mine].to(device, non_blocking=True)
-            summed = self.gradients([mask, *self.slices.batch(mine).tensors()]) * len(mine)
+            batch = coarser(self.slices.batch(mine), masks.shape[1])
+            mask = masks[mine].to(device, non_blocking=True) & batch.selectable
+            summed = self.gradients[batch.n_cols]([mask, *batch.tensors()]) * len(mine)
         else:
             self.trainee.optimizer.zero_grad()
         average_gradients(self.trainee.module.parameters(), len(mine) / len(index))
@@ -207,16 +230,20 @@ def validation_ssim(
     masks: Bool[Tensor, "slice col"],
     training: ReconstructorTraining,
 ) -> float:
-    """Return the mean SSIM of reconstructions under fixed masks, by the run's protocol."""
+    """Return the mean SSIM of reconstructions under fixed masks, by the run's protocol.
+
+    Slices are made coarser where the masks have fewer columns.
+    """
     model.eval()
     total = torch.zeros((), device=slices.device)
     for index in torch.arange(len(slices)).split(_VALIDATION_BATCH):
         mine = share(index)
         if not len(mine):
             continue
-        batch = slices.batch(mine)
+        batch = coarser(slices.batch(mine), masks.shape[1])
+        mask = masks[mine].to(slices.device) & batch.selectable
         with _arithmetic(training, slices.device):
-            found = model(batch.kspace, masks[mine].to(slices.device))
+            found = model(batch.kspace, mask)
         image = batch.unnormalized(found, training.protocol)
         total += ssim(image, batch.target, data_range=batch.data_range).sum()
     return float(sum_over_processes(total)) / len(slices)
