@@ -1,0 +1,195 @@
+"""What `adapts.py` found, as tables of docs/dense.md and as its picture.
+
+python benchmarks/adapts_records.py docs/images/adapts.png
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from matplotlib.figure import Figure
+from tables import markdown, number
+
+from kscout.config import read
+from kscout.figures.series import QUIET, SERIES
+from kscout.figures.style import house_style, new_axes, save_figure
+
+RECORD = Path(__file__).with_name("adapts.json")
+
+
+@final
+@dataclass(frozen=True)
+class PolicyRecord:
+    """How much a policy adapts."""
+
+    policy: str
+    n_slices: int
+    n_volumes: int
+    ssim: float
+    difference: float
+    """To the fixed order on the same slices, with its interval over volumes."""
+    interval: tuple[float, float] | None
+    as_fixed: float
+    """Columns that a slice shares with the fixed order."""
+    of_volume: float | None
+    """Columns that two slices of one volume share."""
+    of_kind: float | None
+    """The same of two volumes of one kind."""
+    of_others: float | None
+    """The same of two kinds."""
+    mirrored: float
+    """Share of acquired columns whose opposite was measured before."""
+    mutual_information: tuple[float, ...]
+    """Of column and slice, by step, in nats."""
+    same: tuple[float, ...]
+    """By step, how often slices of two volumes take the same column."""
+    sampled: tuple[float, ...]
+    """By column, the share of slices in which it was acquired."""
+
+
+@final
+@dataclass(frozen=True)
+class KindRecord:
+    """By how much a policy beats the fixed order on volumes of one kind."""
+
+    policy: str
+    kind: str
+    n_slices: int
+    n_volumes: int
+    difference: float
+    interval: tuple[float, float] | None
+
+
+@final
+@dataclass(frozen=True)
+class OverlookedRecord:
+    """`kscout analyze overlooked`, all columns together."""
+
+    policy: str
+    n_states: int
+    overlooked: float
+    gain: float | None
+    forgone: float | None
+
+
+@final
+@dataclass(frozen=True)
+class Record:
+    """All of it."""
+
+    data: str
+    n_initial: int
+    steps: int
+    fixed: str
+    """Name of the fixed order."""
+    device: str
+    policies: tuple[PolicyRecord, ...]
+    kinds: tuple[KindRecord, ...]
+    overlooked: tuple[OverlookedRecord, ...]
+
+
+def read_record(path: Path = RECORD) -> Record:
+    """Return the record."""
+    return read(Record, json.loads(path.read_text(encoding="utf-8")))
+
+
+def table(path: Path = RECORD) -> str:
+    """Return how many columns slices share under each policy, and at which steps they differ."""
+    record = read_record(path)
+    lines = [
+        (
+            *(f"`{one.policy}`", str(one.n_slices), number(one.ssim), _minus(one)),
+            *(_count(x) for x in (one.as_fixed, one.of_volume, one.of_kind, one.of_others)),
+            f"{100 * one.mirrored:.0f} %",
+        )
+        for one in record.policies
+    ]
+    head = (
+        *("policy", "slices", "SSIM", "minus fixed", "shared with the fixed order"),
+        *("by slices of one volume", "of one kind", "of two kinds", "opposite measured before"),
+    )
+    steps = sorted({1, record.steps, *(record.steps * n // 4 for n in (1, 2, 3))} - {0})
+    by_step = [
+        (
+            f"`{one.policy}`",
+            *(f"{100 * one.same[n - 1]:.0f} %, {one.mutual_information[n - 1]:.1f}" for n in steps),
+        )
+        for one in record.policies
+        if one.policy != record.fixed
+    ]
+    return (
+        f"{markdown(head, lines)}\nHow often slices of two volumes take the same column at a step, "
+        "and the mutual information of column and slice in nats:\n\n"
+        f"{markdown(('policy', *(f'step {n}' for n in steps)), by_step)}"
+    )
+
+
+def kinds(path: Path = RECORD) -> str:
+    """Return by how much learned policies beat the fixed order, kind by kind."""
+    record = read_record(path)
+    names = list(dict.fromkeys(one.policy for one in record.kinds))
+    lines = []
+    for kind in dict.fromkeys(one.kind for one in record.kinds):
+        own = {one.policy: one for one in record.kinds if one.kind == kind}
+        first = own[names[0]]
+        lines.append(
+            (kind, f"{first.n_slices} of {first.n_volumes}", *(_minus(own[x]) for x in names))
+        )
+    head = ("kind", "slices of volumes", *(f"`{x}` minus fixed" for x in names))
+    return markdown(head, lines)
+
+
+def overlooked(path: Path = RECORD) -> str:
+    """Return how often the best column is one that a policy hardly ever takes."""
+    lines = [
+        (
+            *(f"`{one.policy}`", str(one.n_states), f"{100 * one.overlooked:.0f} %"),
+            *("-" if x is None else number(x) for x in (one.gain, one.forgone)),
+        )
+        for one in read_record(path).overlooked
+    ]
+    return markdown(("policy", "states", "overlooked", "gain", "forgone"), lines)
+
+
+def _minus(one: PolicyRecord | KindRecord) -> str:
+    text = number(one.difference, is_signed=True)
+    if one.interval is None:
+        return text
+    return f"{text} ({number(one.interval[0])} to {number(one.interval[1])})"
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def draw(record: Record) -> Figure:
+    """Draw in how many slices each column was acquired, beside those of the fixed order."""
+    by_name = {one.policy: np.array(one.sampled) for one in record.policies}
+    fixed = by_name.pop(record.fixed) > 0
+    n_cols = len(fixed)
+    cycles = np.arange(n_cols) - n_cols // 2
+    with house_style():
+        figure, grid = new_axes(len(by_name), 1, width=7.2, height=1.5 * len(by_name))
+        for axes, (name, share) in zip(grid, by_name.items(), strict=True):
+            colors = np.where(fixed, SERIES[0], SERIES[1])
+            axes.bar(cycles, 100 * share, width=0.9, color=colors)
+            axes.axvspan(*_start(record.n_initial), color=QUIET, alpha=0.2, lw=0)
+            axes.set_title(name, loc="left")
+            axes.set_ylabel("% of slices")
+            axes.set_ylim(0, 100)
+            axes.label_outer()
+        grid[-1].set_xlabel("column, in cycles per field of view")
+    return figure
+
+
+def _start(n_initial: int) -> tuple[float, float]:
+    """Return where the columns of the start begin and end."""
+    first = -(n_initial // 2) - 0.5
+    return first, first + n_initial
+
+
+if __name__ == "__main__":
+    save_figure(draw(read_record()), Path(sys.argv[1]).parent, Path(sys.argv[1]).stem)

@@ -1,0 +1,142 @@
+"""One network for many matrix sizes: what a reconstruction, and a policy, reach at each of them.
+
+    python benchmarks/sizes.py --data stores/knee-320 --reconstructor knee-unet
+    python benchmarks/sizes.py --data stores/knee-320 --reconstructor runs/unet-sizes \
+        --policy runs/any-size --label knee-sizes
+
+Test slices are made coarser, as in training with `training.sizes`. A reconstruction gets the
+central quarter of the columns; zero-filling stands beside it.
+A policy starts from the central eighth and acquires another, beside the fixed order of training
+slices made coarser likewise. Lines of a label replace those in sizes.json, from which
+`benchmarks/tables.py` writes a table of docs/dense.md.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+from leaderboard import REFERENCE
+from paired import Paired
+from tables import difference, markdown, number
+
+from kscout import reconstruction
+from kscout.config import ReconstructorTraining, read, to_table
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.data.store import Store
+from kscout.device import resolve_device
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.files import write_json
+from kscout.physics.sampling import center_mask
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.augmentation import coarser
+from kscout.training.reconstructor import validation_ssim
+
+RECORD = Path(__file__).with_name("sizes.json")
+SIZES = (64, 96, 128, 192, 256, 320)
+
+
+@final
+@dataclass(frozen=True)
+class SizeRecord:
+    """What was reached at one matrix size."""
+
+    label: str
+    n_cols: int
+    n_slices: int
+    zero_filled: float
+    ssim: float
+    """Of the reconstruction, as that before of the central quarter of the columns."""
+    fixed: float | None = None
+    """Of the fixed order, an eighth of the columns acquired after an eighth."""
+    difference: float | None = None
+    """Of the policy to it."""
+    interval: tuple[float, float] | None = None
+
+
+def made_coarser(slices: SliceSet, n_cols: int) -> SliceSet:
+    """Return slices of fewer columns, scored with the range of the volumes they were made of."""
+    batch = coarser(slices.batch(torch.arange(len(slices))), n_cols)
+    found = SliceSet.from_images(batch.target, slices.volumes)
+    return replace(found, data_range=slices.data_range)
+
+
+def from_center(model: Reconstructor, slices: SliceSet) -> float:
+    """Return mean SSIM with the central quarter of the columns."""
+    masks = center_mask(slices.n_cols, slices.n_cols // 4).expand(len(slices), -1)
+    return validation_ssim(model, slices, masks, ReconstructorTraining())
+
+
+def record_of(wanted: argparse.Namespace, n_cols: int, device: torch.device) -> SizeRecord:
+    """Return what is reached at one size."""
+    store, model = Store.open(wanted.data), reconstruction.load(wanted.reconstructor)
+    slices = made_coarser(store.split("test").sample(wanted.limit), n_cols).to(device)
+    found = SizeRecord(
+        wanted.label or wanted.reconstructor,
+        n_cols,
+        len(slices),
+        *(from_center(one.to(device), slices) for one in (ZeroFilled(), model)),
+    )
+    if wanted.policy is None:
+        return found
+    plan = AcquisitionPlan(n_initial=n_cols // 8, horizon=n_cols // 8, n_trajectories=1)
+    setting = EvaluationSetting(plan, reference=REFERENCE, device=str(device), n_examples=0)
+    train = made_coarser(store.split("train").sample(wanted.n_train), n_cols)
+    told = evaluate(
+        [f"policy={wanted.policy}", REFERENCE], slices, model, setting, train=train
+    ).found
+    (compared,) = told.comparisons
+    fixed = next(one.ssim for one in told.policies if one.policy == REFERENCE)
+    return replace(found, fixed=fixed, difference=compared.difference, interval=compared.interval)
+
+
+def read_lines(path: Path = RECORD) -> list[SizeRecord]:
+    """Return all lines."""
+    return [read(SizeRecord, one) for one in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def table(path: Path = RECORD) -> str:
+    """Return a line for each network and size."""
+    lines = [
+        (
+            *(f"`{one.label}`", str(one.n_cols), number(one.zero_filled), number(one.ssim)),
+            "" if one.fixed is None else number(one.fixed),
+            "" if one.difference is None else difference(Paired((), one.difference, one.interval)),
+        )
+        for one in read_lines(path)
+    ]
+    head = (
+        *("reconstruction", "columns", "central quarter, zero-filled", "reconstructed"),
+        *("fixed order", "its policy minus fixed order"),
+    )
+    return markdown(head, lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the lines of one network."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--reconstructor", default="knee-unet")
+    parser.add_argument("--policy", help="run folder or a name of the zoo")
+    parser.add_argument("--label", help="how the table calls it")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--limit", type=int, help="slices; all where not given")
+    parser.add_argument("--n-train", type=int, default=256, help="slices of the fixed order")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--record", type=Path, default=RECORD)
+    wanted = parser.parse_args(arguments)
+    device = resolve_device(wanted.device)
+    found = [record_of(wanted, n_cols, device) for n_cols in wanted.sizes]
+    kept = read_lines(wanted.record) if wanted.record.exists() else []
+    kept = [one for one in kept if one.label != found[0].label]
+    write_json(wanted.record, [to_table(one, nulls=True) for one in (*kept, *found)])
+
+
+if __name__ == "__main__":
+    main()
