@@ -113,7 +113,21 @@ def table(path: Path = RECORD) -> str:
         *("reconstruction", "columns", "central quarter, zero-filled", "reconstructed"),
         *("fixed order", "its policy minus fixed order"),
     )
-    return markdown(head, lines)
+    return f"{markdown(head, lines)}\n{_sentence(read_lines(path))}"
+
+
+def _sentence(lines: Sequence[SizeRecord]) -> str:
+    """Return what each network adds to zero-filling at its best size, and at its worst."""
+    told = []
+    for label in dict.fromkeys(one.label for one in lines):
+        own = sorted((x for x in lines if x.label == label), key=lambda x: x.ssim - x.zero_filled)
+        adds = [
+            f"{number(x.ssim - x.zero_filled)} at {x.n_cols} columns" for x in (own[-1], own[0])
+        ]
+        told.append(
+            f"To zero-filling `{label}` adds {adds[0]} and {adds[1]} ({own[0].n_slices} slices).\n"
+        )
+    return "".join(told)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

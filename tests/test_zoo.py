@@ -12,16 +12,18 @@ import torch
 
 from kscout import policies, reconstruction
 from kscout.core import Observation
+from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.running.contenders import Sizes, resolve
-from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.varnet import VarNet
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import Weights, fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_card, zoo_names, zoo_path
 
@@ -92,6 +94,19 @@ def test_trained_policies_look_at_the_image(name: str) -> None:
     assert scores.shape == (2, 128)
     assert scores.isfinite().all()
     assert (scores[0] - scores[1]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name.endswith("-column")])
+@pytest.mark.parametrize("n_cols", [64, 320])
+def test_column_networks_serve_other_matrix_sizes(name: str, n_cols: int) -> None:
+    knee = draw_knee_volume(seed=2, volume=4, n_slices=1, size=n_cols)
+    slices = SliceSet.from_images(torch.from_numpy(knee.stored), ["v"])
+    policy = policies.load(name)
+    plan = AcquisitionPlan(n_initial=n_cols // 8, horizon=2, n_trajectories=1)
+    (done,) = (one for _, one in trajectories(policy, slices, ZeroFilled(), plan))
+    assert done.columns.shape == (1, 1, 2)
+    # What it takes first lies beside the center, at the frequencies that it knows.
+    assert (done.columns - n_cols // 2).abs().max() < n_cols // 4
 
 
 @pytest.mark.parametrize("name", ZOO)

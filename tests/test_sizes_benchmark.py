@@ -1,0 +1,60 @@
+"""`benchmarks/sizes.py`: slices are made coarser, and lines of a label replace those before."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from kscout.data.store import Store
+from kscout.data.store_writer import StoreWriter
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def sizes() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module("sizes")
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    with StoreWriter(tmp_path / "store", {"made by": "tests"}) as writer:
+        for split, n_slices in (("train", 3), ("test", 2)):
+            for name in "ab":
+                images = random.random((n_slices, 36, 24), dtype=np.float32)
+                writer.append(split, f"{split}-{name}", images)
+        return writer.finish().path
+
+
+def test_slices_have_fewer_columns_and_their_volumes_range(sizes: ModuleType, store: Path) -> None:
+    whole = Store.open(store).split("test")
+    found = sizes.made_coarser(whole, 16)
+    assert found.shape == (1, 24, 16) and found.volumes == whole.volumes
+    assert found.data_range.tolist() == whole.data_range.tolist()
+
+
+def test_each_size_is_a_line_and_a_label_replaces_its_own(
+    sizes: ModuleType, store: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "sizes.json"
+    words = ["--data", str(store), "--reconstructor", "zero-filled", "--device", "cpu"]
+    words += ["--record", str(path), "--sizes", "16", "24"]
+    sizes.main([*words, "--label", "other"])
+    for _ in range(2):
+        sizes.main([*words, "--label", "mine", "--policy", "center-out", "--n-train", "4"])
+    found = sizes.read_lines(path)
+    assert [(one.label, one.n_cols) for one in found] == [
+        *(("other", 16), ("other", 24), ("mine", 16), ("mine", 24))
+    ]
+    assert all(one.ssim == one.zero_filled for one in found)
+    assert found[0].fixed is None and found[2].difference is not None
+    text = sizes.table(path)
+    assert "| `other` | 16 |" in text and text.count("| `mine` |") == 2
+    assert "To zero-filling `mine` adds .0000" in text
