@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from joint_runs import METHODS, UNET, joint_config
+from joint_runs import METHODS, REPEATS, UNET, joint_config
 from training_stores import blob_store
 from typer.testing import CliRunner
 
@@ -68,6 +68,19 @@ def test_samplers_learn_when_they_are_due(runs: dict[str, Path]) -> None:
         assert run.metrics[-1]["n_sampler_updates"] == n_due
         if isinstance(training, LearnedSampling):
             assert training.n_sampler_updates == n_due
+
+
+def test_labels_of_the_newest_batch_are_repeated_and_no_step_is_taken_besides(
+    runs: dict[str, Path],
+) -> None:
+    path, n_due = runs["dense"], read_run(runs["dense"]).metrics[-1]["n_sampler_updates"]
+    checkpoint = torch.load(path / "checkpoint.pt", weights_only=True)
+    n_weights = len(list(reconstruction.load(path).parameters()))
+    steps = {float(x["step"]) for n, x in checkpoint["optimizer"]["state"].items() if n >= n_weights}
+    assert steps == {n_due * (1 + REPEATS["n_repeats"])}
+    # Three slices with three columns each.
+    memory = checkpoint["facts"]["carried"]["sampler"]["memory"]
+    assert [len(states) for states in memory.values()] == [9]
 
 
 def test_a_sampler_that_is_due_and_cannot_learn_is_told_so() -> None:

@@ -128,15 +128,19 @@ class LearnedSampling(JointTraining):
 @final
 @dataclass(frozen=True)
 class DenseSampling(LearnedSampling):
-    """A policy that learns the gains of many columns tried at each state."""
+    """A policy that learns the gains of many columns tried at each state.
+
+    To try the columns of a batch takes as long as eight repeats of 256 states, so that half as many
+    batches, each with eight, take no longer and four times as many steps.
+    """
 
     method: _Method = "dense"
     """Name of the sampler."""
-    sampler_every: Annotated[int, AtLeast(1)] = 5
-    """Steps of the reconstruction for each step of the sampler."""
+    sampler_every: Annotated[int, AtLeast(1)] = 10
+    """Steps of the reconstruction for each batch whose columns are tried."""
     sampler_batch: Annotated[int, AtLeast(1)] = 48
-    """Slices per step of the sampler."""
-    sampler_average: Annotated[float, Between(0, 1)] = 0.98
+    """Slices per batch of the sampler."""
+    sampler_average: Annotated[float, Between(0, 1)] = DenseTraining.average
     """Share of the mean weights, which choose columns and are kept, that stays at each step."""
     n_best: Annotated[int, AtLeast(1)] = DenseTraining.n_best
     """Columns tried at each state because their scores are the highest."""
@@ -144,6 +148,12 @@ class DenseSampling(LearnedSampling):
     """Columns tried at random, so that none is overlooked for good."""
     n_prior_slices: Annotated[int, AtLeast(1)] = DenseTraining.n_prior_slices
     """Slices per step on which mean gains of a fixed order are measured before it learns."""
+    n_repeats: Annotated[int, AtLeast(0)] = DenseTraining.n_repeats
+    """Steps after that of a batch, on labelled states of before as the network now sees them."""
+    n_repeated: Annotated[int, AtLeast(1)] | None = None
+    """States in each of these steps; not given: 256, or as many as a smaller batch has."""
+    n_batches_kept: Annotated[int, AtLeast(1)] = 16
+    """Newest batches whose labels are repeated: older ones are of a network that is no more."""
 
 
 @final

@@ -1,4 +1,8 @@
-"""The adaptive sampler: a policy learns the gains of many columns tried on the network as it is."""
+"""The adaptive sampler: a policy learns the gains of many columns tried on the network as it is.
+
+A batch of labels is followed by steps on those of the last batches. Their states are seen as the
+present network sees them; their gains are of a network that is a few updates older.
+"""
 
 import math
 from dataclasses import replace
@@ -61,13 +65,15 @@ class DenseGains(Sampler):
         rate = warmed_rate(training.sampler_rate, number, n_steps, training.n_warm)
         take_step(self.material.optimizer, rate)
         estimator.step_taken([self.drawn[1]], step)
+        # Repeats leave gradients behind, which a step of the reconstruction must not take.
+        self.material.optimizer.zero_grad()
         return summed[0] / min(n_slices, training.sampler_batch)
 
     def state(self) -> dict[str, Any]:
         return self.estimator.state(0)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take units and mean weights of before."""
+        """Take units, mean weights and labels of before."""
         self.estimator.restore(0, state)
 
 
@@ -84,7 +90,11 @@ def policy_config(config: JointConfig) -> PolicyConfig:
             n_best=training.n_best,
             n_random=training.n_tried_at_random,
             n_prior_slices=training.n_prior_slices,
-            n_repeats=0,
+            n_repeats=training.n_repeats,
+            n_repeated=training.n_repeated,
+            n_memory=training.n_batches_kept
+            * training.sampler_batch
+            * config.acquisition.horizon,
             metric=training.metric,
             protocol=training.protocol,
             precision=training.sampler_precision,
