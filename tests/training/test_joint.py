@@ -76,7 +76,9 @@ def test_labels_of_the_newest_batch_are_repeated_and_no_step_is_taken_besides(
     path, n_due = runs["dense"], read_run(runs["dense"]).metrics[-1]["n_sampler_updates"]
     checkpoint = torch.load(path / "checkpoint.pt", weights_only=True)
     n_weights = len(list(reconstruction.load(path).parameters()))
-    steps = {float(x["step"]) for n, x in checkpoint["optimizer"]["state"].items() if n >= n_weights}
+    steps = {
+        float(x["step"]) for n, x in checkpoint["optimizer"]["state"].items() if n >= n_weights
+    }
     assert steps == {n_due * (1 + REPEATS["n_repeats"])}
     # Three slices with three columns each.
     memory = checkpoint["facts"]["carried"]["sampler"]["memory"]
@@ -302,6 +304,7 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
         (lambda: bad(batch_size=10**12), "needs .* GiB of memory"),
         (lambda: bad(n_pool=10**12), "needs .* GiB of memory"),
         (lambda: bad("dense", n_tried_at_random=10**12), "needs .* GiB of memory"),
+        (lambda: bad("dense", n_repeats=10**12), "needs .* GiB of memory"),
     ],
 )
 def test_what_cannot_be_trained_is_told_and_leaves_nothing(

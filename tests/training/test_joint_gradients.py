@@ -1,11 +1,15 @@
 """Gradients through draws agree with computations that know no autograd."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from joint_runs import joint_config
 from torch import Tensor
 
+from kscout.config import StraightThroughSampling
 from kscout.core import Observation, Policy, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.names import SAMPLERS
@@ -23,6 +27,7 @@ from kscout.training.joint.straight_through import (
 )
 
 N_SLICES, N_ROWS, N_COLS, HORIZON, TEMPERATURE = 3, 8, 10, 3, 0.7
+LOUPE = joint_config("loupe").training
 
 
 class Looks(Policy):
@@ -41,6 +46,12 @@ def batch(generator: torch.Generator) -> SliceBatch:
     images = torch.rand(N_SLICES, N_ROWS, N_COLS, generator=generator, dtype=torch.float64)
     found = SliceSet.from_images(images, ["a"] * N_SLICES).batch(torch.arange(N_SLICES))
     assert found.kspace.dtype == torch.complex128
+    return found
+
+
+def training_of(**changes: Any) -> StraightThroughSampling:
+    found = joint_config("straight-through", temperature=TEMPERATURE, **changes).training
+    assert isinstance(found, StraightThroughSampling)
     return found
 
 
@@ -79,43 +90,44 @@ def test_columns_are_drawn_with_the_chances_of_the_scores(generator: torch.Gener
     assert drawn[3] == 0
 
 
-def by_differences(judge: Judge, mask: Tensor) -> np.ndarray:
-    """Return how scores change with each entry of masks, by central differences.
+def by_differences(values: Callable[[Tensor], Tensor], mask: Tensor) -> np.ndarray:
+    """Return how values of each slice change with each entry of its mask, by central differences.
 
     Images are un-normalized in 32 bit, so that steps must not be too small.
     """
-    found, step = np.zeros(mask.shape), 2e-3
+    found, step = [], 2e-3
     for column in range(mask.shape[1]):
         ends = []
         for sign in (1, -1):
             moved = mask.clone()
             moved[:, column] += sign * step
-            ends.append(judge.look(moved)[2].numpy())
-        found[:, column] = (ends[0] - ends[1]) / (2 * step)
-    return found
+            ends.append(values(moved).detach().numpy())
+        found.append((ends[0] - ends[1]) / (2 * step))
+    return np.stack(found, axis=-1)
 
 
 def expected_gradients(
-    judge: Judge, masks: Tensor, noisy: Tensor, counted: np.ndarray
+    masks: Tensor, noisy: Tensor, slopes: list[np.ndarray], sights: list[np.ndarray]
 ) -> np.ndarray:
-    """Return the gradients of summed scores with respect to the scores of each step.
+    """Return the gradients of summed scores with respect to what a policy says at each step.
 
     Args:
-        judge: scores masks.
         masks: of all moments, zeros and ones.
-        noisy: scores of columns with their noise, by slice and step.
-        counted: which moments after the start count, by slice.
+        noisy: what it says of columns, with noise, by slice and step.
+        slopes: of the scores of each moment after the start with its mask.
+        sights: of what it says at each step with the mask before; zeros where that is given.
     """
-    slopes = [by_differences(judge, masks[:, moment]) for moment in range(1, HORIZON + 1)]
     found = np.zeros(noisy.shape)
     for row in range(N_SLICES):
-        for step in range(HORIZON):
-            later = sum(slopes[m][row] * counted[row, m] for m in range(step, HORIZON))
+        later = np.zeros(N_COLS)
+        for step in reversed(range(HORIZON)):
+            later = later + slopes[step][row]
             free = np.flatnonzero(masks[row, step].numpy() == 0)
             chances = np.exp(noisy[row, step].numpy()[free] / TEMPERATURE)
             chances /= chances.sum()
             own = later[free]
             found[row, step, free] = chances * (own - chances @ own) / TEMPERATURE
+            later = later + found[row, step] @ sights[step][row]
     return found
 
 
@@ -128,34 +140,50 @@ def test_a_density_learns_by_the_slope_of_scores_with_masks(
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
     masks = masks_drawn_blindly(policy, start, batch.selectable, noise, TEMPERATURE)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
-    judge, moment = Judge(batch, ZeroFilled(), "paper", "ssim"), torch.tensor([3, 1, 2])
+    judge, moment = Judge(batch, ZeroFilled(), start, LOUPE), torch.tensor([3, 1, 2])
     judge.look(masks[torch.arange(N_SLICES), moment])[2].sum().backward()
-    counted = np.eye(HORIZON)[moment.numpy() - 1]
+    fixed, counted = masks.detach(), np.eye(HORIZON)[moment.numpy() - 1]
+    slopes = [by_differences(lambda x: judge.look(x)[2], fixed[:, at + 1]) for at in range(HORIZON)]
+    slopes = [slope * counted[:, [at]] for at, slope in enumerate(slopes)]
     noisy = policy.logits.detach() + noise
-    expected = expected_gradients(judge, masks.detach(), noisy, counted).sum(axis=(0, 1))
+    blind = [np.zeros((N_SLICES, N_COLS, N_COLS))] * HORIZON
+    expected = expected_gradients(fixed, noisy, slopes, blind).sum(axis=(0, 1))
     assert np.abs(expected).max() > 0.03
     np.testing.assert_allclose(policy.logits.grad.numpy(), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("protocol", ["paper", "blind"])
+@pytest.mark.parametrize("through_images", [True, False])
 def test_a_policy_that_looks_is_judged_by_all_images_that_follow(
-    protocol: str, batch: SliceBatch, generator: torch.Generator
+    protocol: str, through_images: bool, batch: SliceBatch, generator: torch.Generator
 ) -> None:
     policy, start = Looks(), center_mask(N_COLS, 2).expand(N_SLICES, -1)
     noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
-    judge = Judge(batch, ZeroFilled(), protocol, "ssim")  # type: ignore[arg-type]
-    scores, masks = scores_on_the_way(policy, judge, start, noise, TEMPERATURE)
+    training = training_of(protocol=protocol, through_images=through_images)
+    judge = Judge(batch, ZeroFilled(), start, training)
+    scores, masks = scores_on_the_way(policy, judge, start, noise, training)
     assert masks.sum(dim=-1).tolist() == [[2, 3, 4, 5]] * N_SLICES
     scores.sum().backward()
-    fixed = masks.detach()
+    fixed, weight = masks.detach(), policy.weight.detach()
+
+    def features(mask: Tensor) -> Tensor:
+        return judge.look(mask)[1].image.square().mean(dim=1)
+
     with torch.no_grad():
-        seen = [judge.look(fixed[:, step])[1].image.square().mean(dim=1) for step in range(HORIZON)]
-    features = torch.stack(seen, dim=1)
-    noisy = features * policy.weight.detach() + noise
-    by_score = expected_gradients(judge, fixed, noisy, np.ones((N_SLICES, HORIZON)))
-    expected = (by_score * features.numpy()).sum(axis=(0, 1))
+        seen = torch.stack([features(fixed[:, step]) for step in range(HORIZON)], dim=1)
+        slopes = [by_differences(lambda x: judge.look(x)[2], fixed[:, at + 1]) for at in range(3)]
+        sights = [
+            through_images * by_differences(lambda x: features(x) * weight, fixed[:, step])
+            for step in range(HORIZON)
+        ]
+    by_score = expected_gradients(fixed, seen * weight + noise, slopes, sights)
+    expected = (by_score * seen.numpy()).sum(axis=(0, 1))
     assert np.abs(expected).max() > 0.03
-    np.testing.assert_allclose(policy.weight.grad.numpy(), expected, atol=1e-4)
+    np.testing.assert_allclose(policy.weight.grad.numpy(), expected, atol=2e-4)
+    # What goes through images is no rounding.
+    others = expected_gradients(fixed, seen * weight + noise, slopes, [0 * x for x in sights])
+    change = np.abs((others * seen.numpy()).sum(axis=(0, 1)) - expected).max()
+    assert (change > 0.005) == through_images
 
 
 def test_while_it_learns_nothing_unmeasured_changes_a_draw(
@@ -166,9 +194,9 @@ def test_while_it_learns_nothing_unmeasured_changes_a_draw(
 
     def masks(kspace: Tensor) -> Tensor:
         seen = SliceBatch(kspace, *batch.tensors()[1:])
-        judge = Judge(seen, ZeroFilled(), "paper", "ssim")
+        judge = Judge(seen, ZeroFilled(), start, training_of())
         with torch.no_grad():
-            return scores_on_the_way(Looks(), judge, start, noise, TEMPERATURE)[1]
+            return scores_on_the_way(Looks(), judge, start, noise, training_of())[1]
 
     chosen = masks(batch.kspace)
     hidden = chosen[:, -1][:, None, None, :].expand(batch.kspace.shape) == 0

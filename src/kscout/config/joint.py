@@ -165,6 +165,9 @@ class StraightThroughSampling(LearnedSampling):
     """Name of the sampler."""
     temperature: Annotated[float, Above(0)] = 1.0
     """Of the probabilities that gradients go through; choices do not depend on it."""
+    through_images: bool = True
+    """Whether gradients go through images that the policy saw, to the choices that led to them, as
+    in arXiv 2105.06460 and 2203.16392; else a choice is judged by the images after it alone."""
 
 
 @final

@@ -282,6 +282,7 @@ class DemoSettings:
                 "sampler_batch": self.batch_size,
                 "sampler_rate": self.policy_learning_rate,
                 "sampler_average": 0.9,
+                "n_repeats": 0,
                 "n_best": self.n_best,
                 "n_tried_at_random": self.n_random,
             }

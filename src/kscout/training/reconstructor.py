@@ -1,6 +1,7 @@
 """Supervised training of a reconstructor under random masks (arXiv 2010.16262, appendix A.1)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import final
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from kscout.assemble import make_reconstructor, seeded_globals
 from kscout.config import JointTraining, ReconstructorConfig, ReconstructorTraining
-from kscout.core import Protocol, Reconstructor, SliceBatch
+from kscout.core import Measurement, Protocol, Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -216,10 +217,24 @@ def training_loss(
     batch: SliceBatch,
     mask: Bool[Tensor, "batch col"],
     training: ReconstructorTraining | JointTraining,
+    start: Bool[Tensor, "batch col"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Return the model's own loss for one mask per slice, in the training's arithmetic."""
+    """Return the model's own loss for one mask per slice, in the training's arithmetic.
+
+    Args:
+        model: what learns.
+        batch: the truth.
+        mask: what is measured.
+        training: says which arithmetic.
+        start: columns that acquisitions began with, whose sensitivities they keep; without them
+            the model finds its own in what is measured.
+    """
     with _arithmetic(training, mask.device):
-        found = model(batch.kspace, mask)
+        measured = Measurement.of(batch.kspace, mask)
+        if start is not None:
+            maps = model.calibrate(Measurement.of(batch.kspace, start))
+            measured = replace(measured, maps=maps)
+        found = model.reconstruct(measured)
     return model.loss(found, batch)
 
 

@@ -15,6 +15,7 @@ from kscout.assemble import seeded_globals
 from kscout.config import JointConfig, warmed_rate
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
@@ -48,6 +49,7 @@ class Joint(Course[Pair, JointConfig]):
         self.trainee, self.slices, self.config = trainee, slices, trainee.config
         self.training, self.model = trainee.config.training, trainee.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
+        self.start = start_mask(self.config.acquisition.start, (1, slices.n_cols), slices.device)
         self.pool = MaskPool(slices, self.training.n_pool)
         self.current = Current(self.model, self.training.sampler_precision, slices)
         material = Material(
@@ -192,7 +194,8 @@ class Joint(Course[Pair, JointConfig]):
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         mask, *tensors = inputs
-        loss = training_loss(self.model, SliceBatch(*tensors), mask, self.training)
+        start = self.start.expand_as(mask)
+        loss = training_loss(self.model, SliceBatch(*tensors), mask, self.training, start)
         torch.autograd.backward(loss)
         return loss
 

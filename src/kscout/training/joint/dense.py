@@ -92,9 +92,7 @@ def policy_config(config: JointConfig) -> PolicyConfig:
             n_prior_slices=training.n_prior_slices,
             n_repeats=training.n_repeats,
             n_repeated=training.n_repeated,
-            n_memory=training.n_batches_kept
-            * training.sampler_batch
-            * config.acquisition.horizon,
+            n_memory=training.n_batches_kept * training.sampler_batch * config.acquisition.horizon,
             metric=training.metric,
             protocol=training.protocol,
             precision=training.sampler_precision,

@@ -156,7 +156,8 @@ def _looking(
 ) -> Int[Tensor, "slice step"]:
     state, columns = simulator.start(setting.start), []
     for step in range(setting.horizon):
-        scores = policy(simulator.observe(policy, state)).float()
+        seen = simulator.observe(policy, state, n_left=setting.horizon - step)
+        scores = policy(seen).float()
         column = choose_columns(policy, scores, simulator.blocked(state), uniforms[:, step])
         columns.append(column)
         if step + 1 < setting.horizon:

@@ -4,13 +4,15 @@ In a step a column is drawn, y = onehot(argmax(s + g)) with scores s and Gumbel 
 column has the chance that the policy gives it. Gradients are those of softmax((s + g) / t) in its
 place. Masks add up to an exact budget, images depend on masks through `F^-1 M y`, and the loss is
 minus the metric: a column is judged by what it did to all images after it. Scores depend on images
-of before, too, but what a policy saw is taken as given. A reconstruction that masks k-space itself
-passes gradients to the columns that were drawn alone.
+of before, too: through those that a policy saw gradients go on to the choices that led to them, as
+in both papers. What was measured, and which columns, it takes as given. A reconstruction that masks
+k-space itself passes gradients to the columns that were drawn alone.
 
 `Loupe` learns one density for all slices (after arXiv 1901.01960), `StraightThrough` a policy that
 looks (after arXiv 2105.06460 and 2203.16392).
 """
 
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -18,25 +20,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kscout.acquisition.choose import MEASURED_LOGIT
+from kscout.acquisition.state import shown_to
 from kscout.config import (
     JointConfig,
+    JointTraining,
     LearnedSampling,
     LoupeSampling,
     StraightThroughSampling,
     warmed_rate,
 )
-from kscout.core import (
-    Measurement,
-    Observation,
-    Policy,
-    Protocol,
-    Reconstruction,
-    Reconstructor,
-    SliceBatch,
-)
+from kscout.core import Measurement, Policy, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.names import METRICS
-from kscout.physics.coils import combined
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
@@ -76,21 +71,27 @@ class Judge:
     Args:
         batch: the truth.
         reconstructor: in plain arithmetic.
-        protocol: how images are un-normalized.
-        metric: what is scored.
+        start: columns measured before the first choice, whose sensitivities are kept.
+        training: says how images are un-normalized, and what is scored.
     """
 
     def __init__(
-        self, batch: SliceBatch, reconstructor: Reconstructor, protocol: Protocol, metric: str
+        self,
+        batch: SliceBatch,
+        reconstructor: Reconstructor,
+        start: Bool[Tensor, "slice col"],
+        training: JointTraining,
     ) -> None:
-        self.batch, self.reconstructor, self.protocol = batch, reconstructor, protocol
-        self.metric = METRICS.resolve(metric)
+        self.batch, self.reconstructor, self.protocol = batch, reconstructor, training.protocol
+        self.metric = METRICS.resolve(training.metric)
+        with torch.no_grad():
+            self.maps = reconstructor.calibrate(Measurement.of(batch.kspace, start))
 
     def look(
         self, mask: Float[Tensor, "slice col"]
     ) -> tuple[Measurement, Reconstruction, Float[Tensor, " slice"]]:
         """Measure and reconstruct; return what was found, and its score."""
-        measured = measured_through(self.batch, mask)
+        measured = replace(measured_through(self.batch, mask), maps=self.maps)
         found = self.reconstructor.reconstruct(measured)
         image = self.batch.unnormalized(found, self.protocol)
         score = self.metric(image, self.batch.target, data_range=self.batch.data_range)
@@ -102,7 +103,7 @@ def scores_on_the_way(
     judge: Judge,
     start: Bool[Tensor, "slice col"],
     noise: Float[Tensor, "slice step col"],
-    temperature: float,
+    training: StraightThroughSampling,
 ) -> tuple[Float[Tensor, "slice step"], Float[Tensor, "slice moment col"]]:
     """Acquire by a policy that looks; return scores after each column, and all masks.
 
@@ -111,14 +112,20 @@ def scores_on_the_way(
         judge: reconstructs and scores.
         start: columns measured before the first choice.
         noise: decides the draws.
-        temperature: of the gradients.
+        training: says what gradients go through.
     """
     masks, scores = [start.float()], []
     measured, found, _ = judge.look(masks[0])
     for step in range(noise.shape[1]):
-        logits = policy(_seen(policy, measured, found, step)).float()
+        given = Reconstruction(*(x.detach() for x in (found.image, found.mean, found.std)))
+        left = noise.shape[1] - step
+        zero_filled = measured.zero_filled.detach()
+        seen = shown_to(policy, given, zero_filled, measured.mask, step=step, n_left=left)
+        if training.through_images:
+            seen = replace(seen, image=found.image)
         blocked = measured.mask | ~judge.batch.selectable
-        masks.append(masks[-1] + drawn_through(logits, blocked, noise[:, step], temperature))
+        drawn = drawn_through(policy(seen).float(), blocked, noise[:, step], training.temperature)
+        masks.append(masks[-1] + drawn)
         measured, found, score = judge.look(masks[-1])
         scores.append(score)
     return torch.stack(scores, dim=1), torch.stack(masks, dim=1)
@@ -139,19 +146,6 @@ def masks_drawn_blindly(
         drawn = drawn_through(logits, mask | ~selectable, noise[:, step], temperature)
         masks.append(masks[-1] + drawn)
     return torch.stack(masks, dim=1)
-
-
-def _seen(policy: Policy, measured: Measurement, found: Reconstruction, step: int) -> Observation:
-    more = (
-        (
-            combined(measured.zero_filled.detach(), measured.mask),
-            found.mean.detach(),
-            found.std.detach(),
-        )
-        if policy.needs_measurement
-        else (None, None, None)
-    )
-    return Observation(found.image.detach(), measured.mask, step, *more)
 
 
 class _Differentiated(Sampler):
@@ -216,8 +210,8 @@ class StraightThrough(_Differentiated):
         assert isinstance(training, StraightThroughSampling)
         batch, start, noise, _ = self._batch(number)
         self.learner.train()
-        judge = Judge(batch, self.material.snapshot, training.protocol, training.metric)
-        scores, _ = scores_on_the_way(self.learner, judge, start, noise, training.temperature)
+        judge = Judge(batch, self.material.snapshot, start, training)
+        scores, _ = scores_on_the_way(self.learner, judge, start, noise, training)
         return self._step(scores, number)
 
 
@@ -236,7 +230,7 @@ class Loupe(_Differentiated):
             self.learner, start, batch.selectable, noise, training.temperature
         )
         rows = torch.arange(len(batch), device=masks.device)
-        judge = Judge(batch, self.material.snapshot, training.protocol, training.metric)
+        judge = Judge(batch, self.material.snapshot, start, training)
         _, _, scores = judge.look(masks[rows, moment.to(masks.device)])
         return self._step(scores, number)
 
