@@ -1,6 +1,7 @@
 """Records of joint trainings are made by one command each, and paired by seed and volume."""
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kscout.config import to_table
+from kscout.config import JointConfig, to_table
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation.statistics import bootstrap_interval
@@ -151,6 +152,37 @@ def test_findings_and_headroom_are_those_of_the_records(
         "Of +.0000 on 2 slices, +.0100 is what choosing anew is worth on the network of `dense`"
     )
     assert parted in text and "and -.0100 is what that network leads by" in text
+
+
+def test_costs_on_the_page_are_those_of_the_settings_and_of_records() -> None:
+    horizon, n_left = 16, 128 - 16
+    dense, fixed = (JointConfig.of(method).training for method in ("dense", "fixed"))
+    n_images = dense.sampler_batch * (1 + horizon * (dense.n_best + dense.n_tried_at_random))
+    n_batches = dense.n_sampler_updates
+    n_fits = fixed.n_epochs - round(fixed.n_epochs * fixed.random_share)
+    n_fitted = n_fits * fixed.n_fit_slices * sum(range(n_left - horizon + 1, n_left + 1))
+    speed, labels, repeats = (
+        json.loads((BENCHMARKS / name).read_text(encoding="utf-8"))
+        for name in (
+            "dense_speed.json",
+            "dense_results/no-repeats-knee-knee-base-seed0.json",
+            "dense_results/repeats-8x256-knee-4x-knee-base-seed0.json",
+        )
+    )
+    one, three = (x["columns_per_s"] for x in speed["trainings"])
+    page = (BENCHMARKS.parent / "docs" / "joint.md").read_text(encoding="utf-8")
+    for words in (
+        f"the network learns from {dense.n_updates * dense.batch_size:,}.",
+        f"on {fixed.n_fit_slices} slices whenever it fits, {n_fitted / 1e6:.1f} million in all",
+        f"labels {n_batches} batches of {n_images:,} images each, {n_batches * n_images / 1e6:.1f} m",
+        f"sees {n_batches * dense.n_repeats * 256 / 1e6:.1f} million states again",
+        f"are {n_batches * (1 + dense.n_repeats):,} steps instead of {2 * n_batches:,}",
+        f"measured, {dense.n_batches_kept * dense.sampler_every} updates ago at most",
+        f"gains {100 * (three / one - 1):.0f} %",
+    ):
+        assert words in " ".join(page.split()), words
+    seconds = [x["train_s"] / x["n_reconstructions"] for x in (labels, repeats)]
+    assert dense.n_repeats == 8 and seconds[1] / seconds[0] == pytest.approx(2, rel=0.1)
 
 
 def test_other_slices_are_another_comparison(records: ModuleType) -> None:

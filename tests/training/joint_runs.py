@@ -10,6 +10,11 @@ COLUMN = {
     **{"image_channels": [8], "n_bins": 4},
 }
 UNET = {"name": "unet", "n_channels": 2, "n_pools": 2}
+VARNET = {
+    **{"name": "varnet", "n_cascades": 1, "n_channels": 2, "n_pools": 1},
+    **{"sensitivity_channels": 2, "sensitivity_pools": 1},
+}
+LEARNABLE = {"unet": UNET, "fastmri-unet": UNET, "varnet": VARNET}
 LEARNED = {"sampler_every": 2, "sampler_batch": 3}
 REPEATS = {"n_repeats": 3, "n_repeated": 5, "n_batches_kept": 1}
 OWN: dict[str, dict[str, Any]] = {

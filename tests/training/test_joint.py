@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from joint_runs import METHODS, REPEATS, UNET, joint_config
+from joint_runs import LEARNABLE, METHODS, REPEATS, UNET, joint_config
 from training_stores import blob_store
 from typer.testing import CliRunner
 
@@ -18,7 +18,7 @@ from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
-from kscout.names import POLICIES, SAMPLERS
+from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_fused import FusedUNet
@@ -274,6 +274,27 @@ def test_training_starts_from_a_trained_network_of_any_kind(
     assert not (tmp_path / "third").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [
+        ("unet", "paper"),
+        *((name, "blind") for name, one in RECONSTRUCTORS.entries.items() if one.is_learnable),
+    ],
+)
+def test_every_learnable_reconstruction_learns_from_nothing_and_goes_on_from_there(
+    name: str, protocol: str, store: Store, tmp_path: Path
+) -> None:
+    model = {**LEARNABLE[name], "name": name}
+    short = {"protocol": protocol, "n_updates": 2, "n_epochs": 1, "keep_epochs": ()}
+    config = joint_config("random", model=model, **short)
+    first = train_joint(config, store, tmp_path / "first", device="cpu").path
+    second = train_joint(config, store, tmp_path / "second", start=first, device="cpu").path
+    learned = [read_weights(run / "weights.safetensors").state for run in (first, second)]
+    assert any(not torch.equal(one, learned[1][key]) for key, one in learned[0].items())
+    for run in (first, second):
+        assert RECONSTRUCTORS.name_of(type(reconstruction.load(run))) == name
+
+
 def test_a_sampler_from_outside_chooses_columns(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +307,23 @@ def test_a_sampler_from_outside_chooses_columns(
     config = replace(config, acquisition=bad().acquisition, training=own)
     run = train_joint(config, store, tmp_path / "run", device="cpu")
     assert type(policies.load(run.path)).__name__ == "CenterOut"
+
+
+def test_processes_of_torchrun_are_refused_before_anything_is_written(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="runs in one process, and torchrun started 2"):
+        train_joint(joint_config("random"), store, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_estimator_for_frozen_networks_is_named_with_its_command(tmp_path: Path) -> None:
+    words = ["train", "joint", "--data", "x", "--out", str(tmp_path / "run"), "--method", "ddqn"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code != 0
+    assert "kscout train policy --method ddqn" in str(done.exception) + done.output
 
 
 def bad(method: str = "random", **changes: Any) -> JointConfig:

@@ -1,22 +1,25 @@
 """Joint training on complex k-space of coils: samplers choose, an unrolled network learns."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from joint_runs import joint_config
+import torch
+from joint_runs import VARNET, joint_config
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
+from kscout.core import Measurement, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.names import SAMPLERS
 from kscout.reconstruction.varnet import VarNet
+from kscout.runs import read_run
+from kscout.training.joint.sampler import acquire
 from kscout.training.joint.train import train_joint
 
-VARNET = {
-    **{"name": "varnet", "n_cascades": 1, "n_channels": 2, "n_pools": 1},
-    **{"sensitivity_channels": 2, "sensitivity_pools": 1},
-}
+METHODS = ("dense", "straight-through", "random")
 
 
 @pytest.fixture(scope="module")
@@ -24,18 +27,68 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return coil_store(tmp_path_factory.mktemp("coils") / "store", n_coils=3, noise=0.01)
 
 
+@pytest.fixture(scope="module")
+def trained(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, set]]:
+    """Finished runs, and how many columns were measured wherever sensitivities were found."""
+    root, found = tmp_path_factory.mktemp("runs"), {}
+    calibrate = VarNet.calibrate
+    with pytest.MonkeyPatch.context() as patch:
+        for method in METHODS:
+            counts: set[int] = set()
+
+            def noting(model: VarNet, measured: Measurement, own: set = counts) -> torch.Tensor:
+                own.update(measured.mask.sum(dim=-1).tolist())
+                return calibrate(model, measured)
+
+            patch.setattr(VarNet, "calibrate", noting)
+            config = joint_config(method, model=VARNET, protocol="blind")
+            train_joint(config, store, root / method, device="cpu")
+            found[method] = root / method, counts
+    return found
+
+
 @pytest.mark.parametrize("method", ["dense", "straight-through"])
 def test_a_sampler_and_an_unrolled_network_learn_from_coils(
-    method: str, store: Store, tmp_path: Path
+    method: str, store: Store, trained: dict[str, tuple[Path, set]]
 ) -> None:
-    config = joint_config(method, model=VARNET, protocol="blind")
-    run = train_joint(config, store, tmp_path / "run", device="cpu")
-    assert isinstance(reconstruction.load(run.path), VarNet)
-    assert run.metrics[-1]["n_sampler_updates"] > 0
+    path = trained[method][0]
+    assert isinstance(reconstruction.load(path), VarNet)
+    assert read_run(path).metrics[-1]["n_sampler_updates"] > 0
     setting = EvaluationSetting(AcquisitionPlan(2, 3, n_trajectories=1, protocol="blind"))
-    chosen = [("joint", policies.load(run.path / "weights-policy.safetensors")), "random"]
-    found = evaluate(chosen, store, run.path, setting).found
+    chosen = [("joint", policies.load(path / "weights-policy.safetensors")), "random"]
+    found = evaluate(chosen, store, path, setting).found
     assert {one.policy for one in found.policies} == {"joint", "random"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sensitivities_are_those_of_the_start_as_in_an_acquisition(
+    method: str, trained: dict[str, tuple[Path, set]]
+) -> None:
+    assert trained[method][1] == {2}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_that_was_not_measured_of_coils_changes_a_choice(
+    method: str, store: Store, trained: dict[str, tuple[Path, set]]
+) -> None:
+    path = trained[method][0]
+    policy, network = policies.load(path), reconstruction.load(path)
+    for parameter in policy.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
+    config = joint_config(method, model=VARNET, protocol="blind", horizon=4)
+    batch = store.split("train").batch(torch.arange(3))
+    uniforms = torch.rand(3, 4, generator=torch.Generator().manual_seed(2))
+    view = network if SAMPLERS.resolve(method).looks else None
+
+    def masks(seen: SliceBatch) -> torch.Tensor:
+        return acquire(policy, seen, config, uniforms, view)
+
+    chosen = masks(batch)
+    hidden = ~chosen[:, -1][:, None, None, :].expand_as(batch.kspace)
+    noise = torch.randn(batch.kspace.shape, dtype=torch.complex64) * 100
+    for other in (noise, -torch.zeros_like(noise)):
+        changed = replace(batch, kspace=torch.where(hidden, other, batch.kspace))
+        assert torch.equal(masks(changed), chosen)
 
 
 def test_the_units_of_a_target_are_refused(store: Store, tmp_path: Path) -> None:

@@ -35,9 +35,11 @@ class Looks(Policy):
 
     def __init__(self) -> None:
         super().__init__()
+        self.told: list[object] = []
         self.weight = torch.nn.Parameter(torch.linspace(-1, 1, N_COLS, dtype=torch.float64))
 
     def forward(self, seen: Observation) -> Tensor:
+        self.told.append(seen.n_left)
         return seen.image.square().mean(dim=1) * self.weight
 
 
@@ -184,6 +186,18 @@ def test_a_policy_that_looks_is_judged_by_all_images_that_follow(
     others = expected_gradients(fixed, seen * weight + noise, slopes, [0 * x for x in sights])
     change = np.abs((others * seen.numpy()).sum(axis=(0, 1)) - expected).max()
     assert (change > 0.005) == through_images
+
+
+def test_policies_are_told_how_many_columns_may_follow(
+    batch: SliceBatch, generator: torch.Generator
+) -> None:
+    policy, config = Looks(), joint_config("straight-through", horizon=HORIZON)
+    start = center_mask(N_COLS, 2).expand(N_SLICES, -1)
+    noise = gumbel(N_SLICES, HORIZON, N_COLS, generator=generator)
+    judge = Judge(batch, ZeroFilled(), start, training_of())
+    scores_on_the_way(policy, judge, start, noise, training_of())
+    acquire(policy, batch, config, torch.rand(N_SLICES, HORIZON), ZeroFilled())
+    assert policy.told == [3, 2, 1] * 2
 
 
 def test_while_it_learns_nothing_unmeasured_changes_a_draw(

@@ -9,8 +9,8 @@ import typer
 from kscout.cli.progress import tell_runs, training_progress
 from kscout.cli.train_policy import preset_acquisition
 from kscout.config import ACQUISITIONS, JointConfig, given, section, settle
-from kscout.errors import unknown_name
-from kscout.names import METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS, Protocol
+from kscout.errors import ConfigError, unknown_name
+from kscout.names import ESTIMATORS, METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS, Protocol
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
@@ -112,6 +112,11 @@ def resolve_joint(
     wanted = given(file, settings, flags)
     acquisition = preset_acquisition(preset, wanted)
     method = section(wanted, "training")["method"]
+    if method in ESTIMATORS.entries and method not in SAMPLERS:
+        raise ConfigError(
+            f"{method} trains a policy for a reconstruction that stays as it is; use kscout train "
+            f"policy --method {method}, or one of {', '.join(SAMPLERS)}"
+        )
     if method not in SAMPLERS:
         raise unknown_name("sampler", str(method), list(SAMPLERS))
     base = JointConfig.of(method)

@@ -21,7 +21,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from kscout.device import resolve_device
-from kscout.errors import KScoutError
+from kscout.errors import ConfigError, KScoutError
 
 Value = TypeVar("Value")
 
@@ -48,6 +48,20 @@ def process_group(device: str = "auto", *, faults: Path | None = None) -> Iterat
         return
     with nullcontext() if faults is None else last_words(faults):
         yield from _joined(chosen)
+
+
+def refuse_processes(what: str) -> None:
+    """Refuse to do alone in each process what only one of them can do.
+
+    Args:
+        what: is done.
+    """
+    n_started = int(os.environ.get("WORLD_SIZE", "1"))
+    if "TORCHELASTIC_RUN_ID" in os.environ and n_started > 1:
+        raise ConfigError(
+            f"{what} runs in one process, and torchrun started {n_started}; start it without "
+            "torchrun, and other seeds or methods as processes of their own"
+        )
 
 
 def _joined(chosen: torch.device) -> Iterator[torch.device]:

@@ -17,6 +17,7 @@ from kscout.errors import ConfigError
 from kscout.names import RECONSTRUCTORS, SAMPLERS
 from kscout.runs import Run, RunRecord, read_run
 from kscout.training.convolution import convolution, to_layout
+from kscout.training.distributed import refuse_processes
 from kscout.training.joint.course import Joint
 from kscout.training.joint.sampler import Pair, Sampler
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
@@ -48,6 +49,7 @@ def train_joint(
         device: `auto`, `cpu` or `cuda`.
         on_step: called after each update, and with the epoch's record after each epoch.
     """
+    refuse_processes("a joint training")
     place = resolve_device(device)
     kind: type[Sampler] = SAMPLERS.resolve(config.training.method)
     model, config = _reconstructor(config, start)
