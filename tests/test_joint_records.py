@@ -174,7 +174,8 @@ def test_costs_on_the_page_are_those_of_the_settings_and_of_records() -> None:
     for words in (
         f"the network learns from {dense.n_updates * dense.batch_size:,}.",
         f"on {fixed.n_fit_slices} slices whenever it fits, {n_fitted / 1e6:.1f} million in all",
-        f"labels {n_batches} batches of {n_images:,} images each, {n_batches * n_images / 1e6:.1f} m",
+        f"labels {n_batches} batches of {n_images:,} images each",
+        f"each, {n_batches * n_images / 1e6:.1f} million,",
         f"sees {n_batches * dense.n_repeats * 256 / 1e6:.1f} million states again",
         f"are {n_batches * (1 + dense.n_repeats):,} steps instead of {2 * n_batches:,}",
         f"measured, {dense.n_batches_kept * dense.sampler_every} updates ago at most",
