@@ -17,6 +17,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from paired import volumes_of
 from kscout import reconstruction
 from kscout.cli.progress import training_progress
 from kscout.cli.train_joint import resolve_joint
-from kscout.config import JointConfig, to_table
+from kscout.config import JointConfig, JointTraining, to_table
 from kscout.data.store import Store
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, Scores, evaluate
 from kscout.files import write_json
@@ -133,6 +134,7 @@ def record_of(
         commit=run.provenance.commit,
         bounds=_bounds(wanted.data, run.path, few) if wanted.oracle_slices else None,
         sampler=sampler,
+        label=label_of(wanted),
     )
 
 
@@ -141,11 +143,8 @@ def _settings(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what arms that are compared have in common, and what is their sampler's alone."""
     told = to_table(config)
-    sampler = {
-        key: value
-        for key, value in told["training"].items()
-        if key.startswith(("sampler", "n_best", "n_tried", "n_prior", "n_fit", "temperature"))
-    }
+    common = {one.name for one in fields(JointTraining)} - {"sampler_precision"}
+    sampler = {key: value for key, value in told["training"].items() if key not in common}
     apart = {"method", "seed", *sampler}
     settings = {
         "reconstructor": told["reconstructor"],
@@ -174,8 +173,14 @@ def _scores(
 
 def labeled(wanted: argparse.Namespace) -> str:
     """Return the name of an arm with what tells it from others of the same sampler."""
-    kinds = (wanted.arm, wanted.channels, wanted.label)
-    return "-".join(str(kind) for kind in kinds if kind is not None)
+    label = label_of(wanted)
+    return wanted.arm if label is None else f"{wanted.arm}-{label}"
+
+
+def label_of(wanted: argparse.Namespace) -> str | None:
+    """Return what tells an arm from others of the same sampler; None where nothing does."""
+    kinds = (wanted.channels, wanted.label)
+    return "-".join(str(kind) for kind in kinds if kind is not None) or None
 
 
 def _n_parameters(weights: Path) -> int:
@@ -217,7 +222,7 @@ def main(words: Sequence[str] | None = None) -> int:
         except TimeoutError as error:
             print(error)
             return 1
-        name = f"{wanted.horizon}-{labeled(wanted)}-{wanted.seed}.json"
+        name = f"{record.stem}.json"
         write_json(wanted.records / name, to_table(record))
         print(f"{name}: SSIM {record.ssim:.4f}, area {record.area:.4f}, {record.train_s:.0f} s")
     records = read_records(wanted.records)

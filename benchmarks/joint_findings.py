@@ -16,6 +16,7 @@ from joint_records import (
     REFERENCE,
     JointRecord,
     groups_of,
+    leading,
     read_records,
 )
 from leaderboard import frozen_rows
@@ -29,7 +30,9 @@ from kscout.report.commands import as_shell
 ADAPTIVE = "dense"
 GOAL = 0.002
 """SSIM by which adapting was hoped to pay."""
-_DEFAULTS = {("--n-initial", "16"), ("--steps", "16"), ("--protocol", "paper")}
+_DEFAULTS = {
+    *(("--n-initial", "16"), ("--steps", "16"), ("--protocol", "paper"), ("--updates", "6000")),
+}
 _POSTERIORS = ("posterior", "posterior-residual")
 
 
@@ -49,62 +52,69 @@ def findings(folder: Path = RECORDS) -> str:
     """Return a line for each comparison of the adaptive arm with the refitted fixed order."""
     lines = []
     for group in groups_of(read_records(folder)):
-        found = paired(group.get(ADAPTIVE, []), group.get(REFERENCE, []))
-        if found is not None:
-            lines.append(_finding(group, found))
+        reference = leading(group, REFERENCE)
+        for name, arm in group.items():
+            found = paired(arm, reference) if arm[0].arm == ADAPTIVE else None
+            if found is not None:
+                lines.append(_finding(name, arm, reference, found))
     if not lines:
         return f"No pair of `{ADAPTIVE}` and `{REFERENCE}` has been run yet.\n"
     return "".join(f"- {line}\n" for line in lines)
 
 
-def _finding(group: dict[str, list[JointRecord]], found: Paired) -> str:
-    first = group[ADAPTIVE][0]
+def _finding(
+    name: str, arm: Sequence[JointRecord], reference: Sequence[JointRecord], found: Paired
+) -> str:
+    first = arm[0]
     horizon = HORIZONS[first.horizon]
     place = f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, {first.conditions}"
-    words = (
-        f"{difference(found)} over {_seeds(len(found.seeds))} ({_by_seed(group, found)}): "
-        f"{verdict(found)}."
+    pairs = [_of_seed(arm, reference, seed) for seed in found.seeds]
+    by_seed = ", ".join(number(one.ssim - two.ssim, is_signed=True) for one, two in pairs)
+    area = number(_mean([one.area - two.area for one, two in pairs]), is_signed=True)
+    psnr = _mean([one.psnr - two.psnr for one, two in pairs])
+    told = (
+        f"`{name}` minus `{REFERENCE}` {difference(found)} over {_seeds(len(found.seeds))} "
+        f"({by_seed}): {verdict(found)}. In area {area}, in PSNR {psnr:+.2f} dB."
     )
-    told = f"`{ADAPTIVE}` minus `{REFERENCE}` {words}{_parted(group)}{_beside_frozen(group)}"
-    return f"**{place}.** {told}"
+    return f"**{place}.** {told}{_parted(name, arm, reference)}{_beside_frozen(reference)}"
 
 
-def _by_seed(group: dict[str, list[JointRecord]], found: Paired) -> str:
-    """Return the difference of each seed, which the interval over volumes does not tell of."""
-    own, other = ({x.seed: x.ssim for x in group[arm]} for arm in (ADAPTIVE, REFERENCE))
-    return ", ".join(number(own[x] - other[x], is_signed=True) for x in found.seeds)
+def _of_seed(
+    arm: Sequence[JointRecord], reference: Sequence[JointRecord], seed: int
+) -> tuple[JointRecord, JointRecord]:
+    one, two = (next(x for x in part if x.seed == seed) for part in (arm, reference))
+    return one, two
 
 
-def _parted(group: dict[str, list[JointRecord]]) -> str:
+def _parted(name: str, arm: Sequence[JointRecord], reference: Sequence[JointRecord]) -> str:
     """Part the difference: what choosing anew is worth on one network, and what the network is."""
     own, other = (
-        [one.bounds for one in group[arm] if one.bounds is not None]
-        for arm in (ADAPTIVE, REFERENCE)
+        [one.bounds for one in part if one.bounds is not None] for part in (arm, reference)
     )
     if not own or not other:
         return ""
     here, order, there = (
-        _mean([getattr(one, name) for one in part])
-        for part, name in ((own, "arm"), (own, "fixed"), (other, "arm"))
+        _mean([getattr(one, bound) for one in part])
+        for part, bound in ((own, "arm"), (own, "fixed"), (other, "arm"))
     )
     whole, chosen, rest = (
         number(x, is_signed=True) for x in (here - there, here - order, order - there)
     )
     return (
         f" Of {whole} on {own[0].n_slices} slices, {chosen} is what choosing anew is worth on the "
-        f"network of `{ADAPTIVE}`, over an order fitted for that network, and {rest} is what that "
+        f"network of `{name}`, over an order fitted for that network, and {rest} is what that "
         "network leads by with a fixed order."
     )
 
 
-def _beside_frozen(group: dict[str, list[JointRecord]]) -> str:
+def _beside_frozen(reference: Sequence[JointRecord]) -> str:
     """Compare the refitted fixed order with what the frozen network can reach at all."""
-    first = group[REFERENCE][0]
+    first = reference[0]
     place = (HORIZONS[first.horizon].store, first.horizon)
     frozen = {x.method: x.ssim_mean for x in frozen_rows() if (x.store, x.horizon) == place}
     if not {REFERENCE, "oracle"} <= frozen.keys():
         return ""
-    own = _mean([one.ssim for one in group[REFERENCE]])
+    own = _mean([one.ssim for one in reference])
     beyond = "above" if own > frozen["oracle"] else "below"
     return (
         f" A fixed order with its own network reaches {number(own)}, {beyond} the frozen network's "
@@ -120,23 +130,23 @@ def headroom(folder: Path = RECORDS) -> str:
         *("gap closed", "ceiling's estimate", "oracle minus NA oracle", "slices"),
         "network, training",
     )
-    arms = [arm for group in groups_of(read_records(folder)) for arm in group.values()]
-    return markdown(head, [line for arm in arms if (line := _headroom(arm, folder))])
+    arms = [arm for group in groups_of(read_records(folder)) for arm in group.items()]
+    return markdown(head, [line for arm in arms if (line := _headroom(*arm, folder))])
 
 
-def _headroom(arm: Sequence[JointRecord], folder: Path) -> tuple[str, ...] | None:
+def _headroom(name: str, arm: Sequence[JointRecord], folder: Path) -> tuple[str, ...] | None:
     measured = [one for one in arm if one.bounds is not None]
     if not measured:
         return None
     first, bounds = measured[0], [one.bounds for one in measured if one.bounds is not None]
-    names = ("arm", "fixed", "na_oracle", "oracle")
-    own, fixed, low, high = (_mean([getattr(x, name) for x in bounds]) for name in names)
+    kinds = ("arm", "fixed", "na_oracle", "oracle")
+    own, fixed, low, high = (_mean([getattr(x, kind) for x in bounds]) for kind in kinds)
     closed = gap_closed(own, low, high)
     return (
-        *(first.horizon, f"`{first.arm}`", ", ".join(str(one.seed) for one in measured)),
+        *(first.horizon, f"`{name}`", ", ".join(str(one.seed) for one in measured)),
         *map(number, (own, fixed, low, high)),
         "-" if closed is None else f"{100 * closed:.0f} %",
-        ceiling(folder / "ceiling" / f"{first.horizon}-{first.arm}-{first.seed}"),
+        ceiling(folder / "ceiling" / first.stem),
         *(number(high - low, is_signed=True), str(bounds[0].n_slices), first.conditions),
     )
 
@@ -182,7 +192,7 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
 
 def _command(record: JointRecord) -> str:
     """Return what trains an arm, less its seed and what is the default at 4x."""
-    words, kept = shlex.split(record.commands[0]), []
+    words, kept = shlex.split(record.command), []
     for word, value in itertools.pairwise(words):
         if word.startswith("--") and (word, value) not in _DEFAULTS and word != "--seed":
             kept += [word, "runs/joint" if word == "--out" else value]

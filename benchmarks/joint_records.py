@@ -14,7 +14,7 @@ from leaderboard import LeaderboardRow
 from paired import Paired, Volume, paired
 from tables import difference, markdown, number, spread
 
-from kscout.config import read
+from kscout.config import JointConfig, read
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
 
@@ -43,12 +43,17 @@ HORIZONS = {
     "heads-base": Horizon("heads", "heads-unet", 16, 16),
 }
 SEEDS = (0, 1, 2)
+LABELS = {None: "", "flips": ", mirrored", "64": " with 64 channels"}
 PLAN = [
-    *((h, arm) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
-    *((h, arm) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
-    *((h, arm) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
+    *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
+    *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
+    *(("knee-base", arm, label) for label in ("flips", "64") for arm in ARMS[:2]),
+    *((h, arm, None) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
 ]
-"""What is run with every seed, the most telling first."""
+"""What is run with every seed, the most telling first: where, by which sampler, under which label
+where settings make another comparison."""
+Group = dict[str, list["JointRecord"]]
+"""The records of a comparison by the name of their arm, one for each seed."""
 
 
 @final
@@ -94,6 +99,27 @@ class JointRecord:
     bounds: Bounds | None = None
     sampler: dict[str, Any] = field(default_factory=dict)
     """Settings of the sampler's own."""
+    label: str | None = None
+    """What tells its file and folder from those of the same arm and seed."""
+
+    @property
+    def stem(self) -> str:
+        """Return what its files are called by."""
+        arm = self.arm if self.label is None else f"{self.arm}-{self.label}"
+        return f"{self.horizon}-{arm}-{self.seed}"
+
+    @property
+    def tuned(self) -> dict[str, Any]:
+        """Settings of the sampler's own, with one that the oldest records do not know."""
+        return {**({"n_repeats": 0} if self.arm == "dense" else {}), **self.sampler}
+
+    @property
+    def command(self) -> str:
+        """What trains it, whichever settings have become the default since."""
+        training = JointConfig.of(self.arm).training
+        changed = {k: v for k, v in self.tuned.items() if v != getattr(training, k)}
+        words = [f"--set training.{key}={json.dumps(value)}" for key, value in changed.items()]
+        return " ".join([self.commands[0], *(x for x in words if x not in self.commands[0])])
 
     @property
     def key(self) -> tuple[str, str]:
@@ -128,12 +154,32 @@ def read_records(folder: Path = RECORDS) -> list[JointRecord]:
     return sorted(found, key=lambda x: (order.index(x.horizon), ARMS.index(x.arm), x.seed))
 
 
-def groups_of(records: Sequence[JointRecord]) -> list[dict[str, list[JointRecord]]]:
-    """Return the records of each comparison by arm; what is not compared stands apart."""
-    found: dict[tuple[str, str], dict[str, list[JointRecord]]] = {}
+def groups_of(records: Sequence[JointRecord]) -> list[Group]:
+    """Return the records of each comparison by arm; what is not compared stands apart.
+
+    Where an arm was run with several settings of its sampler, its names tell them.
+    """
+    found: dict[tuple[str, str], list[JointRecord]] = {}
     for one in records:
-        found.setdefault(one.key, {}).setdefault(one.arm, []).append(one)
-    return list(found.values())
+        found.setdefault(one.key, []).append(one)
+    return [_by_arm(group) for group in found.values()]
+
+
+def _by_arm(records: Sequence[JointRecord]) -> Group:
+    found: Group = {}
+    for one in records:
+        own = one.tuned
+        others = [x.tuned for x in records if x.arm == one.arm]
+        is_alike = {key: all(x.get(key) == value for x in others) for key, value in own.items()}
+        words = [f"{key}={json.dumps(own[key])}" for key in sorted(own) if not is_alike[key]]
+        found.setdefault(", ".join([one.arm, *words]), []).append(one)
+    return found
+
+
+def leading(group: Group, arm: str) -> list[JointRecord]:
+    """Return what stands for an arm: of several settings those of most seeds, then the best."""
+    own = [records for records in group.values() if records[0].arm == arm]
+    return max(own, key=lambda x: (len(x), np.mean([one.ssim for one in x])), default=[])
 
 
 def table(records: Sequence[JointRecord] | None = None) -> str:
@@ -143,25 +189,25 @@ def table(records: Sequence[JointRecord] | None = None) -> str:
         *("horizon", "arm", "seeds", "SSIM", "minus `fixed`, 95 % interval", "area", "PSNR"),
         *("oracle on its network", "time, sampler's share", "network, training"),
     )
-    lines = [_line(arm, group) for group in groups_of(records) for arm in group.values()]
+    lines = [_line(name, group) for group in groups_of(records) for name in group]
     missing = ", ".join(not_run(records)) or "nothing of the plan"
     return f"{markdown(head, lines)}\nNot run: {missing}.\n"
 
 
 def not_run(records: Sequence[JointRecord]) -> list[str]:
     """Return what of the plan has no record, in words."""
-    done = {(one.horizon, one.arm, one.seed) for one in records}
+    done = {(one.horizon, one.arm, one.label, one.seed) for one in records}
     found = []
-    for horizon, arm in PLAN:
-        seeds = [str(seed) for seed in SEEDS if (horizon, arm, seed) not in done]
+    for horizon, arm, label in PLAN:
+        seeds = [str(seed) for seed in SEEDS if (horizon, arm, label, seed) not in done]
         if seeds:
-            found.append(f"{horizon} `{arm}` ({', '.join(seeds)})")
+            found.append(f"{horizon} `{arm}`{LABELS[label]} ({', '.join(seeds)})")
     return found
 
 
-def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tuple[str, ...]:
-    first = arm[0]
-    found = None if first.arm == REFERENCE else paired(arm, group.get(REFERENCE, []))
+def _line(name: str, group: Group) -> tuple[str, ...]:
+    arm, first = group[name], group[name][0]
+    found = None if first.arm == REFERENCE else paired(arm, leading(group, REFERENCE))
     bounds = [one.bounds for one in arm if one.bounds is not None]
     oracle = "-" if not bounds else number(float(np.mean([x.oracle for x in bounds])))
     ssim = [one.ssim for one in arm]
@@ -169,7 +215,7 @@ def _line(arm: Sequence[JointRecord], group: dict[str, list[JointRecord]]) -> tu
     share = np.mean([one.sampler_share for one in arm])
     return (
         first.horizon,
-        f"`{first.arm}`",
+        f"`{name}`",
         ", ".join(str(one.seed) for one in arm),
         spread(float(np.mean(ssim)), std_over_seeds(ssim)),
         "-" if found is None else difference(found),
@@ -188,12 +234,12 @@ def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
     """
     rows: dict[str, list[LeaderboardRow]] = {}
     for group in sorted(groups_of(records), key=lambda arms: -_reference_ssim(arms)):
-        horizon = next(iter(group.values()))[0].horizon
-        if horizon in rows or REFERENCE not in group:
+        horizon, reference = next(iter(group.values()))[0].horizon, leading(group, REFERENCE)
+        if horizon in rows or not reference:
             continue
         rows[horizon] = []
-        for arm in group.values():
-            found = paired(arm, group[REFERENCE])
+        for arm in (leading(group, name) for name in ARMS):
+            found = paired(arm, reference)
             if found is None:
                 continue
             # Arm and reference are of the same seeds: means then differ by the difference.
@@ -202,8 +248,8 @@ def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
     return [row for part in rows.values() for row in sorted(part, key=lambda x: -x.ssim_mean)]
 
 
-def _reference_ssim(group: dict[str, list[JointRecord]]) -> float:
-    return float(np.mean([one.ssim for one in group.get(REFERENCE, [])] or [-np.inf]))
+def _reference_ssim(group: Group) -> float:
+    return float(np.mean([one.ssim for one in leading(group, REFERENCE)] or [-np.inf]))
 
 
 def _row(arm: Sequence[JointRecord], found: Paired) -> LeaderboardRow:

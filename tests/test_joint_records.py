@@ -48,6 +48,7 @@ def record(records: ModuleType, arm: str, seed: int, ssim: list[float], **change
         **{"curve": (0.5, mean), "psnr_curve": (20.0, 30.0), "area": (0.5 + mean) / 2},
         **{"volumes": volumes, "commands": ("train", "evaluate"), "settings": {"a": 1}},
         **{"device": "cpu", "bounds": bounds},
+        **{"sampler": {"n_repeats": 8} if arm == "dense" else {}},
     }
     return records.JointRecord(**{**own, **changes})
 
@@ -152,6 +153,42 @@ def test_findings_and_headroom_are_those_of_the_records(
         "Of +.0000 on 2 slices, +.0100 is what choosing anew is worth on the network of `dense`"
     )
     assert parted in text and "and -.0100 is what that network leads by" in text
+    assert "adapting pays, by less than 0.002. In area +.0005, in PSNR +0.00 dB." in text
+
+
+def test_an_arm_with_other_settings_of_its_sampler_stands_apart(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    new = [record(records, "dense", seed, [0.72, 0.82, 0.62]) for seed in (0, 1)]
+    # The oldest records are of before labels were repeated, and do not say so.
+    old = [replace(one, ssim=0.9, sampler={"sampler_every": 5}) for one in new[:1]]
+    (group,) = records.groups_of([*fixed, *new, *old])
+    names = ["fixed", "dense, n_repeats=8", "dense, n_repeats=0, sampler_every=5"]
+    assert list(group) == names
+    assert records.leading(group, "dense") == new
+    assert [row.method for row in records.leaderboard_rows([*fixed, *new, *old])] == [
+        "dense",
+        "fixed",
+    ]
+    labeled = [*fixed, *new, replace(old[0], label="once")]
+    for one in labeled:
+        write_json(tmp_path / f"{one.stem}.json", to_table(one))
+    assert (tmp_path / "knee-base-dense-once-0.json").is_file()
+    text = scripts("joint_findings").findings(tmp_path)
+    assert [f"`{name}` minus `fixed`" in text for name in names] == [False, True, True]
+    assert "knee-base `dense` (2)" in records.table(labeled)
+
+
+def test_a_command_trains_what_was_recorded_whatever_became_the_default(
+    records: ModuleType,
+) -> None:
+    command = "kscout train joint --method dense --set training.sampler_every=5"
+    own = {"sampler": {"sampler_every": 5, "n_best": 8}, "commands": (command, "")}
+    old = record(records, "dense", 0, [0.7, 0.8, 0.6], **own)
+    assert old.command == f"{command} --set training.n_repeats=0"
+    plain = record(records, "fixed", 0, [0.7, 0.8, 0.6])
+    assert plain.command == plain.commands[0]
 
 
 def test_costs_on_the_page_are_those_of_the_settings_and_of_records() -> None:
@@ -230,6 +267,7 @@ def test_a_command_makes_a_record(
     by_slice = [one.ssim for one in fixed.volumes.values()]
     assert fixed.ssim == pytest.approx(np.mean(by_slice))
     assert fixed.bounds.n_slices == 1
+    assert (fixed.label, fixed.sampler["n_fit_slices"]) == ("2", 256)
     assert "--argmax" in fixed.commands[1] and "--trajectories 4" in drawn.commands[1]
     assert records.paired([drawn], [fixed]).seeds == (3,)
 
