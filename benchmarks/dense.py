@@ -49,6 +49,11 @@ ARMS: dict[str, list[str]] = {
     "zoom": ["training.zoom=1.8"],
     "no-repeats": ["training.n_repeats=0"],
     "small-batches": ["training.batch_size=16"],
+    "diverse": [
+        *["training.label_every=4", "training.batch_size=192"],
+        *["training.turn=8", "training.bend=2"],
+    ],
+    "bent": ["training.turn=8", "training.bend=2"],
 }
 """Settings that an arm changes; fewer or more slices are another store."""
 _N_TIMED = (8, 32)

@@ -200,6 +200,13 @@ class DenseTraining(PolicyTraining):
     """Whether half of the slices, drawn anew in each epoch, are mirrored left to right."""
     zoom: Annotated[float, Between(1, 4)] = 1.0
     """Slices are magnified by a factor between this and its inverse, drawn likewise."""
+    turn: Annotated[float, Between(0, 180)] = 0.0
+    """Slices are turned by up to so many degrees either way, drawn likewise."""
+    bend: Annotated[float, Between(0, 64)] = 0.0
+    """Slices are bent by smooth waves of up to so many pixels each, drawn likewise."""
+    label_every: Annotated[int, AtLeast(1)] = 1
+    """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
+    slice are much alike, so that more slices teach more than all steps of fewer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

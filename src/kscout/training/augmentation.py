@@ -1,15 +1,21 @@
-"""Variations of slices that cost no reading: mirrored, magnified or reduced, of another matrix."""
+"""Variations of slices that cost no reading: mirrored, zoomed, turned, bent, of another matrix."""
 
+import math
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from kscout.core import SliceBatch
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.normalization import denormalize, magnitude, normalize
+
+_WAVES = ((1, 0), (0, 1), (1, 1), (1, -1))
+"""Cycles per field of view, along rows and columns, of the waves that bend a slice."""
+N_BENT = 1 + 4 * len(_WAVES)
+"""Numbers that decide how a slice is turned and bent."""
 
 
 def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBatch:
@@ -36,6 +42,55 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
     grid = F.affine_grid(torch.stack(rows, dim=1), list(image.shape), align_corners=False)
     image = F.grid_sample(image, grid, align_corners=False)
     return _with_images(batch, image, batch.selectable)
+
+
+def bent(
+    batch: SliceBatch, uniforms: Float[Tensor, "slice 17"], *, turn: float, bend: float
+) -> SliceBatch:
+    """Return slices of real images turned about their center and bent; what is outside is dark.
+
+    Args:
+        batch: the slices.
+        uniforms: numbers in [0, 1) that decide how each is turned and bent.
+        turn: degrees, either way at the most.
+        bend: pixels that each wave moves the image by at the most.
+    """
+    n_rows, n_cols = batch.kspace.shape[-2:]
+    device = uniforms.device
+    rows, cols = ((torch.arange(n, device=device) - n // 2) / n for n in (n_rows, n_cols))
+    y, x = torch.meshgrid(rows, cols, indexing="ij")
+    angle = (2 * uniforms[:, 0] - 1) * math.radians(turn)
+    sin, cos = angle.sin()[:, None, None], angle.cos()[:, None, None]
+    # Turned in pixels, so that a rectangle is not sheared.
+    at_y = cos * y + sin * x * (n_cols / n_rows)
+    at_x = cos * x - sin * y * (n_rows / n_cols)
+    drawn = uniforms[:, 1:].view(-1, len(_WAVES), 2, 2)
+    for (down, across), numbers in zip(_WAVES, drawn.unbind(dim=1), strict=True):
+        phase = 2 * math.pi * (down * y + across * x)
+        lengths, phases = 2 * numbers[..., 0] - 1, 2 * math.pi * numbers[..., 1]
+        moved = lengths[..., None, None] * (phase + phases[..., None, None]).sin()
+        at_y, at_x = at_y + bend / n_rows * moved[:, 0], at_x + bend / n_cols * moved[:, 1]
+    return _with_images(batch, _sampled(batch.kspace, at_y, at_x), batch.selectable)
+
+
+def _sampled(
+    kspace: Complex[Tensor, "slice 1 row col"],
+    at_y: Float[Tensor, "slice row col"],
+    at_x: Float[Tensor, "slice row col"],
+) -> Float[Tensor, "slice 1 row col"]:
+    """Return real images at places in fields of view from the center.
+
+    They are first interpolated exactly, by zeros around k-space, to twice the points: at their own
+    points cubic interpolation would dim the outer columns.
+    """
+    n_rows, n_cols = kspace.shape[-2:]
+    # So that the center of k-space, n // 2, comes to lie at n.
+    around = [part for n in (n_cols, n_rows) for part in (n - n // 2, n // 2)]
+    image = 2 * ifft2c(F.pad(kspace, around)).real
+    # Where -1 and 1 are the outer edges of the outer pixels, and pixel n is the center.
+    grid = torch.stack([2 * at_x + 0.5 / n_cols, 2 * at_y + 0.5 / n_rows], dim=-1)
+    found = F.grid_sample(image, grid, mode="bicubic", align_corners=False)
+    return found.clamp(min=0)
 
 
 def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:

@@ -32,12 +32,10 @@ from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
 from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.core import Policy, Reconstructor, SliceBatch
-from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError
-from kscout.physics.sampling import Initial, center_mask, start_mask
+from kscout.physics.sampling import start_mask
 from kscout.policies.views import View
-from kscout.training.augmentation import coarser, mirrored, zoomed
+from kscout.training.augmentation import coarser
 from kscout.training.distributed import average_gradients, share
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import (
@@ -49,12 +47,16 @@ from kscout.training.estimators.gradient import (
 )
 from kscout.training.estimators.labels import Completion, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
-from kscout.training.estimators.tried import add_gradients, choice_of, columns_to_try
+from kscout.training.estimators.tried import (
+    add_gradients,
+    by_slice,
+    choice_of,
+    columns_to_try,
+    labelled_at,
+)
+from kscout.training.estimators.variation import Variation
 from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows
-
-N_VARIED = 4
-"""Numbers drawn for a slice: whether it is mirrored, its zoom, its budget, its start."""
 
 
 @runtime_checkable
@@ -82,14 +84,16 @@ class Dense(GradientEstimator):
             AveragedModel(x.module, multi_avg_fn=get_ema_multi_avg_fn(_training(x.config).average))
             for x in trainees
         ]
-        _check_varied(_training(trainees[0].config), trainees[0].module, slices)
+        self.variation = Variation(trainees[0].config, slices.n_cols)
+        self.variation.check(trainees[0].module, slices)
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
         training = _training(trainees[0].config)
         self.sizes = training.sizes or (slices.n_cols,)
         self.layouts = {
-            n: Layout(n, min(training.n_best, n) + training.n_random, N_VARIED) for n in self.sizes
+            n: Layout(n, min(training.n_best, n) + training.n_random, self.variation.n_numbers)
+            for n in self.sizes
         }
         """How labelled states are kept, by the columns of their slices."""
         self.memories = [Remembered(self.layouts, _training(x.config).n_memory) for x in trainees]
@@ -121,7 +125,7 @@ class Dense(GradientEstimator):
     def _learns_gains(self) -> bool:
         """Gains of another metric say nothing of SSIM, which evaluations stop by."""
         training = _training(self.trainees[0].config)
-        return training.metric == "ssim" and training.completion == "none"
+        return training.metric == "ssim" and not self._completes
 
     def _begin(self) -> None:
         """Find the units of labels: those of a trained policy, else along a fixed order."""
@@ -133,7 +137,7 @@ class Dense(GradientEstimator):
         self.gains, self.units, order = mean_labels(
             config, self.slices, self.reconstructor, self.device
         )
-        if _training(config).completion != "none":
+        if self._completes:
             self._complete_by(order)
 
     def state(self, number: int) -> dict[str, Any]:
@@ -152,14 +156,20 @@ class Dense(GradientEstimator):
         shape = (n_slices, config.acquisition.horizon)
         tried = torch.rand(*shape, _training(config).n_random, generator=generator("tried"))
         followed = torch.rand(*shape, 2, generator=generator("followed"))
-        varied = torch.rand(n_slices, N_VARIED, generator=generator("varied"))
+        varied = self.variation.draw(n_slices, generator)
         repeats = (_training(config).n_repeats, _training(config).n_seen_again(*shape))
         recalled = torch.rand(n_batches, *repeats, generator=generator("recalled"))
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
-    def n_tried(self, config: PolicyConfig) -> int:
-        """Return those tried, and with a completion the end without them and the column taken."""
-        return _training(config).n_tried + 2 * (_training(config).completion != "none")
+    def n_tried(self, config: PolicyConfig) -> float:
+        """Return those tried, the ends without them, and columns that are taken untried."""
+        training, completes = _training(config), self._completes
+        is_taken = completes or training.label_every > 1
+        return (training.n_tried + completes) / training.label_every + is_taken
+
+    @property
+    def _completes(self) -> bool:
+        return _training(self.trainees[0].config).completion != "none"
 
     def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
         """Return slices of the sizes that were asked for, in turn."""
@@ -170,16 +180,8 @@ class Dense(GradientEstimator):
         return self.sizes[step % len(self.sizes)]
 
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
-        """Return slices of which some are mirrored, magnified or reduced."""
-        return self._varied(batch, per_slice[2])
-
-    def _varied(self, batch: SliceBatch, uniforms: Float[Tensor, "slice 4"]) -> SliceBatch:
-        training = _training(self.trainees[0].config)
-        if training.flips:
-            batch = mirrored(batch, uniforms[:, 0] < 0.5)
-        if training.zoom > 1:
-            batch = zoomed(batch, training.zoom ** (2 * uniforms[:, 1] - 1))
-        return batch
+        """Return slices that are varied as was drawn for them."""
+        return self.variation.of(batch, per_slice[2])
 
     def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
         """Rise over the first steps, then fall to zero."""
@@ -217,7 +219,8 @@ class Dense(GradientEstimator):
         size = config.training.batch_size
         whole = drawn[0].order[step * size : (step + 1) * size]
         n_mine = len(share(whole))
-        shape = (0, config.acquisition.horizon, self.layouts[n_cols].n_bytes)
+        n_labelled = config.acquisition.horizon // _training(config).label_every
+        shape = (0, n_labelled, self.layouts[n_cols].n_bytes)
         for group in self.groups:
             own = self.memories[group]
             # A batch smaller than the number of processes leaves some without a slice.
@@ -262,70 +265,73 @@ class Dense(GradientEstimator):
         """Return what policies see of remembered states, their labels and scores."""
         config, rows = self.trainees[0].config, self.layouts[slices.n_cols].unpack(states)
         simulator = Simulator(
-            self._varied(slices, rows["uniforms"]),
+            self.variation.of(slices, rows["uniforms"]),
             self.reconstructor,
             protocol=config.training.protocol,
             metric=config.training.metric,
         )
-        initial = self._initial(rows["uniforms"], slices.n_cols)
+        initial = self.variation.initial(rows["uniforms"], slices.n_cols)
         maps = simulator.calibrate(start_mask(initial, rows["mask"].shape, self.device))
         state = simulator.start_from(rows["mask"], maps=maps)
-        n_left = (self._horizons(rows["uniforms"]) - rows["step"]).clamp(min=1)
+        n_left = (self.variation.horizons(rows["uniforms"]) - rows["step"]).clamp(min=1)
         seen = replace(observe(views, simulator, state, n_left), step=rows["step"])
         is_valid = ~simulator.blocked(state).gather(-1, rows["columns"])
         labels = {"columns": rows["columns"], "gains": rows["gains"], "is_valid": is_valid}
         return rows_of(seen, **labels, score=state.score)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
-        draws, follow = (x.transpose(0, 1).contiguous() for x in batch.per_slice[:2])
-        training, setting = _training(batch.configs[0]), batch.configs[0].acquisition
-        simulator = batch.simulator
-        state = simulator.start(self._initial(batch.per_slice[2], simulator.batch.n_cols))
-        n_most = self._horizons(batch.per_slice[2])
-        steps: list[Rows] = []
+        training, simulator = _training(batch.configs[0]), batch.simulator
+        n_slices, n_cols = simulator.batch.selectable.shape
+        initial = self.variation.initial(batch.per_slice[2], n_cols)
+        state, labelled, places = simulator.start(initial), [], []
         with torch.no_grad():
-            for step in range(setting.horizon):
-                n_left = (n_most - step).clamp(min=1)
-                seen = observe(batch.policies, simulator, state, n_left)
-                blocked = simulator.blocked(state)
-                scores = score(batch.policies, seen).float()
-                columns = columns_to_try(scores, blocked, draws[step], training.n_best)
-                is_valid = ~blocked.gather(-1, columns)
-                choice = choice_of(follow[step], is_valid, training)
-                row = self._row(state.mask)
-                worth, state = self._tried(simulator, state, columns, choice, n_left)
-                gains = worth / self.units[row][:, None]
-                # Columns that stand in where too few are left to try do not count.
-                labels = {"columns": columns, "gains": gains, "is_valid": is_valid}
-                steps.append(rows_of(replace(seen, n_left=n_left), **labels))
+            for step in range(batch.configs[0].acquisition.horizon):
+                places.append(self._places(batch, step))
+                rows, state = self._labelled(batch, state, step, places[-1])
+                labelled.append(rows)
         if training.n_repeats:
-            slices = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
-            n_slices, n_cols = simulator.batch.selectable.shape
-            packed = [self.layouts[n_cols].pack({**rows, **slices}) for rows in steps]
-            self.visited[batch.first, n_slices, n_cols] = torch.stack(packed, dim=1)
-        add_gradients(batch.policies, steps, training.gain_weight)
+            about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
+            parts = [{**x, **_at(at, about)} for at, x in zip(places, labelled, strict=True)]
+            packed = [self.layouts[n_cols].pack(rows) for rows in parts]
+            visits = by_slice(packed, places, training.label_every)
+            self.visited[batch.first, n_slices, n_cols] = visits
+        add_gradients(batch.policies, labelled, training.gain_weight)
         return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
-    def _horizons(self, uniforms: Float[Tensor, "slice 4"]) -> Int[Tensor, " slice"]:
-        """Return how many columns each slice may acquire."""
-        config = self.trainees[0].config
-        drawn = _training(config).horizons
-        horizons = uniforms.new_full((len(uniforms),), config.acquisition.horizon).long()
-        for at, horizon in enumerate(drawn):
-            is_drawn = (uniforms[:, 2] * len(drawn)).long() == at
-            horizons = torch.where(is_drawn, horizon, horizons)
-        return horizons
+    def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
+        """Return which states are labelled at a step; None for all."""
+        n_policies, every = len(batch.policies), _training(batch.configs[0]).label_every
+        n_slices = len(batch.simulator.batch) // n_policies
+        sizes = {"n_slices": n_slices, "n_policies": n_policies}
+        return None if every == 1 else labelled_at(step, every, **sizes, device=self.device)
 
-    def _initial(self, uniforms: Float[Tensor, "slice 4"], n_cols: int) -> Initial:
-        """Return where the acquisitions of slices with so many columns start."""
-        training, setting = _training(self.trainees[0].config), self.trainees[0].config.acquisition
-        starts = training.starts or ((setting.n_initial,) if training.sizes else ())
-        if not starts:
-            return setting.start
-        # The same share of a smaller matrix.
-        counts = [max(1, n * n_cols // self.slices.n_cols) for n in starts]
-        masks = torch.stack([center_mask(n_cols, n, uniforms.device) for n in counts])
-        return masks[(uniforms[:, 3] * len(masks)).long()]
+    def _labelled(
+        self, batch: Batch, state: State, step: int, at: Int[Tensor, " labelled"] | None
+    ) -> tuple[Rows, State]:
+        """Return the labelled states of a step, and all states after it."""
+        draws, follow = (x[:, step] for x in batch.per_slice[:2])
+        training, simulator = _training(batch.configs[0]), batch.simulator
+        n_left = (self.variation.horizons(batch.per_slice[2]) - step).clamp(min=1)
+        seen = observe(batch.policies, simulator, state, n_left)
+        blocked = simulator.blocked(state)
+        scores = score(batch.policies, seen).float()
+        columns = columns_to_try(scores, blocked, draws, training.n_best)
+        is_valid = ~blocked.gather(-1, columns)
+        choice = choice_of(follow, is_valid, training)
+        # Columns that stand in where too few are left to try do not count.
+        labels = {"columns": columns, "is_valid": is_valid}
+        rows = _at(at, rows_of(replace(seen, n_left=n_left), **labels))
+        units = self.units[self._row(rows["mask"])]
+        chosen = columns.gather(-1, choice[:, None])[:, 0]
+        part = state if at is None else state.rows(at)
+        if self.completion is not None:
+            worth = self.completion.values(simulator, part, rows["columns"], rows["n_left"])
+            after = simulator.acquire(state, chosen)
+        else:
+            branches = simulator.branch(part, rows["columns"])
+            worth = branches.score - part.score[:, None]
+            after = branches.follow(choice) if at is None else simulator.acquire(state, chosen)
+        return {**rows, "gains": worth / units[:, None]}, after
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
         """Return which of the units belongs to each state."""
@@ -333,43 +339,13 @@ class Dense(GradientEstimator):
         row = measured.round().long() - self.n_first
         return row.clamp(min=0, max=len(self.units) - 1)
 
-    def _tried(
-        self,
-        simulator: Simulator,
-        state: State,
-        columns: Int[Tensor, "state candidate"],
-        choice: Int[Tensor, " state"],
-        n_left: Int[Tensor, " state"],
-    ) -> tuple[Float[Tensor, "state candidate"], State]:
-        """Return what each column is worth, and the states after the chosen ones."""
-        if self.completion is None:
-            branches = simulator.branch(state, columns)
-            return branches.score - state.score[:, None], branches.follow(choice)
-        chosen = columns.gather(-1, choice[:, None])[:, 0]
-        worth = self.completion.values(simulator, state, columns, n_left)
-        return worth, simulator.acquire(state, chosen)
-
     def _complete_by(self, order: list[int]) -> None:
         self.completion = Completion.of(order, self.slices.n_cols, self.device)
 
 
-def _check_varied(training: DenseTraining, policy: Policy, slices: SliceSet) -> None:
-    """Refuse to vary what cannot be."""
-    for name, is_used in (("zoom", training.zoom > 1), ("sizes", bool(training.sizes))):
-        if is_used and slices.kind != IMAGES.name:
-            raise ConfigError(
-                f"training.{name} is for images, the store holds {slices.kind}; leave it out"
-            )
-    if training.sizes and not policy.serves_any_size:
-        raise ConfigError(
-            f"training.sizes are for networks of any size, and {type(policy).__name__} has one; "
-            "use policy.name = 'column'"
-        )
-    if training.sizes and max(training.sizes) > slices.n_cols:
-        raise ConfigError(
-            f"training.sizes {list(training.sizes)} go beyond the {slices.n_cols} columns of the "
-            "store; make one of larger images"
-        )
+def _at(places: Int[Tensor, " n"] | None, rows: Rows) -> Rows:
+    """Return some of the rows; all where no places are given."""
+    return rows if places is None else {name: value[places] for name, value in rows.items()}
 
 
 def _training(config: PolicyConfig) -> DenseTraining:

@@ -98,8 +98,8 @@ class GradientEstimator(Estimator, ABC):
         """Return the slices that are acquired, by numbers drawn per slice: those that were read."""
         return batch
 
-    def n_tried(self, config: PolicyConfig) -> int:
-        """Return how many columns are tried per slice and step."""
+    def n_tried(self, config: PolicyConfig) -> float:
+        """Return how many columns are tried per slice and step, on average over the steps."""
         return n_draws(config)
 
     def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
@@ -123,7 +123,7 @@ class GradientEstimator(Estimator, ABC):
         """Candidates scored in one epoch, repeated draws counted each time."""
         config = self.trainees[0].config
         per_slice = 1 + config.acquisition.n_steps * self.n_tried(config)
-        return len(self.trainees) * len(self.slices) * per_slice
+        return round(len(self.trainees) * len(self.slices) * per_slice)
 
     @final
     def chooser(self, number: int) -> Policy:

@@ -1,0 +1,113 @@
+"""What differs between one visit of a slice and the next: its image, its start and its budget.
+
+Numbers in [0, 1) that are drawn for a slice decide all of it, so that what was seen can be seen
+again.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from kscout.config import DenseTraining, PolicyConfig
+from kscout.core import Policy, SliceBatch
+from kscout.data.kinds import IMAGES
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.physics.sampling import Initial, center_mask
+from kscout.training.augmentation import N_BENT, bent, mirrored, zoomed
+from kscout.training.estimators.gradient import GeneratorFor
+
+_N_PLAIN = 4
+"""Whether a slice is mirrored, its zoom, its budget, its start."""
+
+
+@final
+@dataclass(frozen=True)
+class Variation:
+    """How slices are varied, as the settings of a training say."""
+
+    config: PolicyConfig
+    n_cols: int
+    """Columns of the slices as they are stored."""
+
+    @property
+    def training(self) -> DenseTraining:
+        assert isinstance(self.config.training, DenseTraining)
+        return self.config.training
+
+    @property
+    def is_bent(self) -> bool:
+        """Whether slices are turned or bent."""
+        return self.training.turn > 0 or self.training.bend > 0
+
+    @property
+    def n_numbers(self) -> int:
+        """Numbers that are drawn for a slice."""
+        return _N_PLAIN + N_BENT * self.is_bent
+
+    def draw(self, n_slices: int, generator: GeneratorFor) -> Float[Tensor, "slice number"]:
+        """Draw the numbers of an epoch."""
+        numbers = [torch.rand(n_slices, _N_PLAIN, generator=generator("varied"))]
+        if self.is_bent:
+            numbers.append(torch.rand(n_slices, N_BENT, generator=generator("bent")))
+        return torch.cat(numbers, dim=1)
+
+    def of(self, batch: SliceBatch, numbers: Float[Tensor, "slice number"]) -> SliceBatch:
+        """Return slices of which some are mirrored, magnified, turned or bent."""
+        training = self.training
+        if training.flips:
+            batch = mirrored(batch, numbers[:, 0] < 0.5)
+        if training.zoom > 1:
+            batch = zoomed(batch, training.zoom ** (2 * numbers[:, 1] - 1))
+        if self.is_bent:
+            batch = bent(batch, numbers[:, _N_PLAIN:], turn=training.turn, bend=training.bend)
+        return batch
+
+    def horizons(self, numbers: Float[Tensor, "slice number"]) -> Int[Tensor, " slice"]:
+        """Return how many columns each slice may acquire."""
+        drawn = self.training.horizons
+        horizons = numbers.new_full((len(numbers),), self.config.acquisition.horizon).long()
+        for at, horizon in enumerate(drawn):
+            is_drawn = (numbers[:, 2] * len(drawn)).long() == at
+            horizons = torch.where(is_drawn, horizon, horizons)
+        return horizons
+
+    def initial(self, numbers: Float[Tensor, "slice number"], n_cols: int) -> Initial:
+        """Return where the acquisitions of slices with so many columns start."""
+        training, setting = self.training, self.config.acquisition
+        starts = training.starts or ((setting.n_initial,) if training.sizes else ())
+        if not starts:
+            return setting.start
+        # The same share of a smaller matrix.
+        counts = [max(1, n * n_cols // self.n_cols) for n in starts]
+        masks = torch.stack([center_mask(n_cols, n, numbers.device) for n in counts])
+        return masks[(numbers[:, 3] * len(masks)).long()]
+
+    def check(self, policy: Policy, slices: SliceSet) -> None:
+        """Refuse to vary what cannot be."""
+        training = self.training
+        changed = {"zoom": training.zoom > 1, "sizes": bool(training.sizes)}
+        changed |= {"turn": training.turn > 0, "bend": training.bend > 0}
+        for name in (name for name, is_used in changed.items() if is_used):
+            if slices.kind != IMAGES.name:
+                raise ConfigError(
+                    f"training.{name} is for images, the store holds {slices.kind}; leave it out"
+                )
+        if training.sizes and not policy.serves_any_size:
+            raise ConfigError(
+                f"training.sizes are for networks of any size, and {type(policy).__name__} has "
+                "one; use policy.name = 'column'"
+            )
+        if training.sizes and max(training.sizes) > slices.n_cols:
+            raise ConfigError(
+                f"training.sizes {list(training.sizes)} go beyond the {slices.n_cols} columns of "
+                "the store; make one of larger images"
+            )
+        if self.config.acquisition.horizon % training.label_every:
+            raise ConfigError(
+                f"training.label_every {training.label_every} does not divide the "
+                f"{self.config.acquisition.horizon} steps of an acquisition; use a divisor"
+            )
