@@ -1,4 +1,4 @@
-"""A real 13-coil brain: import and reconstructions of one slice, as a picture and a record.
+"""A real 13-coil brain: import and reconstructions of one slice, as pictures and a record.
 
 The k-space is that of `test/VFA_cart_smalltest.h5` in the source distribution of pyqmri 1.3.0
 (Apache License 2.0), ten flip angles of one slice, with DC at index 0:
@@ -11,6 +11,7 @@ The k-space is that of `test/VFA_cart_smalltest.h5` in the source distribution o
 
 import argparse
 import csv
+import io
 import json
 import subprocess
 import sys
@@ -21,8 +22,10 @@ import h5py
 import numpy as np
 from jaxtyping import Complex64
 from PIL import Image
+from readme_picture import in_both_lights
 from tables import markdown, number
 
+from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.files import write_json
 
 ROOT = Path(__file__).parents[1]
@@ -55,12 +58,21 @@ def run(source: Path, work: Path, target: str, more: Sequence[str]) -> dict[str,
         subprocess.run([sys.executable, "-m", "kscout", *words], check=True)
     with (out / "reconstructions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    with Image.open(next(out.glob("reconstructions-*.png"))) as picture:
-        size = (WIDTH, picture.height * WIDTH // picture.width)
-        small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-        small.quantize(128).save(PICTURE, optimize=True)
+    draw(out)
     kept = ("ssim", "psnr", "nmse")
     return {row["reconstruction"]: {key: float(row[key]) for key in kept} for row in rows}
+
+
+def draw(analysis: Path) -> None:
+    """Write the picture of an analysis for the docs, light and dark."""
+    (figure,) = Reconstructions().figures([], analysis).values()
+    for place, paper in in_both_lights(figure, PICTURE):
+        with io.BytesIO() as file:
+            figure.savefig(file, dpi=2 * WIDTH / figure.get_figwidth(), facecolor=paper)
+            large = Image.open(file).convert("RGB")
+        size = (WIDTH, large.height * WIDTH // large.width)
+        small = large.resize(size, Image.Resampling.LANCZOS)
+        small.quantize(128).save(place, optimize=True)
 
 
 def table() -> str:
@@ -78,7 +90,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Write the picture of the docs and the record beside this file."""
+    """Write the pictures of the docs and the record beside this file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -7,9 +7,10 @@ same command is not run again. Records are JSON files in `--records`, one per st
     python benchmarks/multicoil.py all --kind heads knee --source heads/*.nii.gz --minutes 9
 
 Stages are in the order of their worth, as far as one needs another: what is cut off at any time
-leaves rows that are whole. One that fails keeps no other from being tried. Kinds are done side by
-side: while one starts a process, reads or compiles, the other has the GPU. `--minutes` are for all
-that is named: what is left over is done by the same command again.
+leaves rows that are whole. One that fails is tried once more without torch.compile, and keeps no
+other from being tried. Kinds are done side by side: while one starts a process, reads or compiles,
+the other has the GPU. `--minutes` are for all that is named: what is left over is done by the same
+command again.
 
 Sizes are for one H200, as counted, not measured: `varnet` at 128x128 with 8 coils takes 6 GFLOP for
 an image and 18 for its gradients, some 500 slices a second in training and 8,000 images a second
@@ -188,6 +189,9 @@ def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> No
         return
     begin = time.monotonic()
     code = _ended(stage.command, until)
+    if code and "--device" in stage.command:
+        print(f"{name}: ended with {code}; once more, without torch.compile", flush=True)
+        code = _ended(stage.command, until, TORCH_COMPILE_DISABLE="1")
     if code is None:
         raise SystemExit(f"{name}: stopped, time is up; run it again")
     if code:
@@ -204,12 +208,18 @@ def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> No
     print(f"{name}: {told['seconds']:.0f} s", flush=True)
 
 
-def _ended(words: Sequence[str], until: float) -> int | None:
-    """Run a command of kscout; return how it ended, None where it was stopped by the clock."""
+def _ended(words: Sequence[str], until: float, **changes: str) -> int | None:
+    """Run a command of kscout; return how it ended, None where it was stopped by the clock.
+
+    Args:
+        words: of the command.
+        until: as for `run`.
+        changes: variables of its environment.
+    """
     left = until - time.monotonic()
     if left <= 0:
         return None
-    environment = {**COMPILING, **os.environ}
+    environment = {**COMPILING, **os.environ, **changes}
     with subprocess.Popen([sys.executable, "-m", "kscout", *words], env=environment) as process:
         try:
             return process.wait(None if left == math.inf else left)

@@ -6,6 +6,7 @@ The dark one lies beside it, as acquisition-dark.png.
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,14 +69,20 @@ def drawn(shown: list[Shown]) -> Figure:
     )
 
 
+def in_both_lights(figure: Figure, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield where a picture goes and the color of its paper: light, then dark with light ink."""
+    yield path, "white"
+    for text in figure.findobj(Text):
+        text.set_color(DARK_INK)
+    yield path.with_stem(f"{path.stem}-dark"), DARK_PAPER
+
+
 def main(path: Path) -> None:
     """Write both pictures."""
     figure = drawn(acquired())
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=140, facecolor="white")
-    for text in figure.findobj(Text):
-        text.set_color(DARK_INK)
-    figure.savefig(path.with_stem(f"{path.stem}-dark"), dpi=140, facecolor=DARK_PAPER)
+    for place, paper in in_both_lights(figure, path):
+        figure.savefig(place, dpi=140, facecolor=paper)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -145,6 +146,28 @@ def test_a_recorded_stage_is_run_once(
     record = json.loads((tmp_path / "deep" / "none.json").read_text())
     assert len(n_asked) == 1 and record["results"] == [{"found": 1}]
     assert "recorded in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("second", "message"), [(0, ""), (7, "kscout evaluate ended with 7")])
+def test_a_stage_that_fails_is_tried_once_more_without_a_compiler(
+    second: int,
+    message: str,
+    multicoil: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def ended(_: object, __: float, **changes: str) -> int:
+        tried.append(changes)
+        return second if changes else 1
+
+    monkeypatch.setattr(multicoil, "_ended", ended)
+    stage = multicoil.Stage(["evaluate", "--device", "cuda"], list)
+    with pytest.raises(SystemExit, match=message) if message else nullcontext():
+        multicoil.run("judge", stage, tmp_path / "judge.json")
+    assert tried == [{}, {"TORCH_COMPILE_DISABLE": "1"}]
+    assert (tmp_path / "judge.json").exists() == (second == 0)
 
 
 def test_tables_have_a_column_per_acceleration(multicoil: ModuleType, tmp_path: Path) -> None:

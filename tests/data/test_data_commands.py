@@ -132,7 +132,8 @@ def test_lines_of_pictures_show_image_kspace_coils_and_maps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coils = coil_store(tmp_path / "coils", n_coils=3, size=(9, 11))
-    call("show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
+    told = call("show", coils.path, "--coils", "--images", 2, "--out", tmp_path / "a.png")
+    assert "image, k-space, coils; below, of several coils: combination, phase, maps" in told
     picture = imread(tmp_path / "a.png")
     assert picture.shape == (4 * 9 + 3 * 2, 5 * 11 + 4 * 2)
     batch = coils.split("train").batch(torch.tensor([0]))

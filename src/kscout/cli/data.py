@@ -297,6 +297,10 @@ def show(
     opened = Store.open(store)
     shown = save_montage(opened, out, split=split, n_images=images, size=size, coils=coils)
     told = f"wrote {out}: {len(shown)} slices, {shown[0]} to {shown[-1]}\n"
+    if coils:
+        told += (
+            "of each: image, k-space, coils; below, of several coils: combination, phase, maps\n"
+        )
     sys.stdout.write(printable(told))
 
 
@@ -355,7 +359,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
     checked = "checksums verified" if facts["verified"] else "--verify checks the checksums"
     console.print(f"{facts['path']}: {facts['kind']} store, schema {facts['schema_version']}")
     if facts["kind"] == "kspace":
-        coils = f"{facts['n_coils']} {'virtual ' * bool(facts['virtual'])}coils"
+        word = "coil" if facts["n_coils"] == 1 else "coils"
+        coils = f"{facts['n_coils']} {'virtual ' * bool(facts['virtual'])}{word}"
         coils += f"; {facts['columns']} columns"
         console.print(f"{coils}; target: {facts['target']}")
     console.print(f"fingerprint {facts['fingerprint']} ({checked})")
