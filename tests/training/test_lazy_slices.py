@@ -1,11 +1,14 @@
 """Trainings, fits and evaluations read slices from disk batch by batch, to the same bytes."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from training_stores import blob_store
 
+from coil_data import coil_store
 from kscout.config import (
     AcquisitionSetting,
     Component,
@@ -34,9 +37,14 @@ EVALUATED = ("random", "fixed", "na-oracle", "oracle")
 
 
 def results(store: Store, folder: Path) -> dict[str, Any]:
-    unet = train_reconstructor(UNET, store, folder / "unet", device="cpu")
-    policy = train_policy(POLICY, store, unet.path, folder / "policy", device="cpu")
-    plan = AcquisitionPlan(n_initial=4, horizon=2, n_trajectories=2)
+    protocol = store.kind.protocol
+    of_unet, of_policy = (
+        replace(config, training=replace(config.training, protocol=protocol))
+        for config in (UNET, POLICY)
+    )
+    unet = train_reconstructor(of_unet, store, folder / "unet", device="cpu")
+    policy = train_policy(of_policy, store, unet.path, folder / "policy", device="cpu")
+    plan = AcquisitionPlan(n_initial=4, horizon=2, n_trajectories=2, protocol=protocol)
     setting = EvaluationSetting(plan=plan, split="val", limit=4, device="cpu")
     names = [*EVALUATED, str(policy.path)]
     evaluate(names, store, unet.path, setting, out=folder / "evaluation")
@@ -49,8 +57,11 @@ def results(store: Store, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_lazy_slices_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = blob_store(tmp_path / "store")
+@pytest.mark.parametrize("write", [blob_store, coil_store])
+def test_lazy_slices_give_the_same_bytes(
+    write: Callable[[Path], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write(tmp_path / "store")
     resident = results(store, tmp_path / "resident")
     monkeypatch.setattr(contents, "RESIDENT_SHARE", 0)
     assert not store.split("train").contents.is_resident
