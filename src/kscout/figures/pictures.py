@@ -123,6 +123,8 @@ def draw_reconstructions(
                 n_high = max(1, round(_STRIP * len(masks[name])))
                 strip = np.broadcast_to(masks[name], (n_high, len(masks[name])))
                 _show(cells["mask"][index], strip, 1.0)
+                # White columns would otherwise be part of white paper.
+                cells["mask"][index].spines[:].set(visible=True, color="0.5", linewidth=0.6)
             _show(cells["error"][index], errors[name], largest, "inferno")
             if ssim is not None and name in ssim:
                 cells["image"][index].set_xlabel(f"SSIM {ssim[name]:.4f}", fontsize=8.5)
