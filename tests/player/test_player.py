@@ -62,7 +62,7 @@ def test_the_page_holds_every_step_of_every_policy() -> None:
         acquisition.policies, data["policies"], pictures_of(html), strict=True
     ):
         assert shown["columns"] == list(given.columns)
-        assert shown["ssim"] == pytest.approx(given.ssim, abs=1e-5)
+        assert [f"{x:.4f}" for x in shown["ssim"]] == [f"{x:.4f}" for x in given.ssim]
         levels = np.clip(given.images / np.quantile(acquisition.target, 0.995), 0, 1) * 255
         tall = pixels(image).reshape(given.images.shape)
         assert np.abs(tall - levels).max() <= 0.5

@@ -97,7 +97,7 @@ def test_rest_takes_the_columns_of_a_session(client: Client) -> None:
     found = client.post("/sessions", ASKED).json()
     place = f"/sessions/{found['id']}"
     assert found["columns"] == [7, 8, 9]
-    assert client.get(f"{place}/image.png").status == 409
+    assert {client.get(f"{place}/image.{one}").status for one in ("png", "npy")} == {409}
     answer = client.post(f"{place}/columns", column_of(7)).json()
     assert (answer["next_column"], answer["next_columns"]) == (8, [8, 9])
     answer = client.post(f"{place}/columns", [column_of(8), column_of(9)]).json()
@@ -110,6 +110,11 @@ def test_rest_takes_the_columns_of_a_session(client: Client) -> None:
     assert answer["next_column"] is None and not answer["late"]
     columns, image = expected()
     assert order == columns == client.get(place).json()["order"]
+    record = client.get(place).json()["record"]
+    assert [one["source"] for one in record] == ["start"] + ["policy"] * 4 + ["end"]
+    assert [column for one in record[1:] for column in one["columns"]] == order[3:]
+    values = np.load(io.BytesIO(client.get(f"{place}/image.npy").body))
+    assert values.dtype == np.float32 and np.array_equal(values, image)
     png = client.get(f"{place}/image.png")
     assert png.headers["content-type"] == "image/png"
     levels = np.asarray(Image.open(io.BytesIO(png.body)))
@@ -263,7 +268,8 @@ def test_a_late_policy_is_answered_for_and_what_was_cut_off_goes_on(tmp_path: Pa
         assert 'kscout_decisions_total{source="fallback"} 1' in cut.get("/metrics").text
         with client_of(desks[1]) as client:
             again = client.get(f"/sessions/{name}").json()
-            assert again == {**answer, "order": [7, 8, 9]}
+            record = [{"n_measured": 3, "columns": [3], "source": "fallback"}]
+            assert again == {**answer, "order": [7, 8, 9], "record": record}
             policy.released.set()
             answer = client.post(f"/sessions/{name}/columns", column_of(3)).json()
             assert answer["n_measured"] == 4

@@ -14,7 +14,7 @@ import torch
 from asgi_client import Client, Reply, requested
 from page_stage import N_COLS, N_ROWS, blobs, make_stage, npy, picture, write_store
 from PIL import Image
-from test_app import desk_of
+from test_app import LIMITS, desk_of
 
 from kscout.acquisition import Simulator
 from kscout.data.kinds import KSPACE
@@ -283,6 +283,7 @@ def test_a_picture_keeps_its_shape_when_it_is_shrunk(client: Client, stage: Stag
     ("content", "name"),
     [
         (b"", "x.npy"),
+        (b"\x93NUMPY garbage", "x.npy"),
         (b"garbage", "x.nii.gz"),
         (b"garbage", "x.png"),
         (b"garbage", "passwd"),
@@ -299,7 +300,9 @@ def test_files_that_hold_no_images_are_refused_without_their_place(
     client: Client, content: bytes, name: str
 ) -> None:
     found = dropped(client, content, name)
-    assert found.status == 400 and "/" not in found.json()["error"].replace("NIfTI", "")
+    told = found.json()["error"]
+    assert found.status == 400 and "/" not in told.replace("NIfTI", "")
+    assert re.search(r"[a-z]{3,}.*; [a-z ]+", told) and "((" not in told, "what to do, in words"
 
 
 def test_files_from_other_machines_and_long_ones_are_refused(client: Client) -> None:
@@ -307,6 +310,7 @@ def test_files_from_other_machines_and_long_ones_are_refused(client: Client) -> 
     far = requested(client.app, "POST", path, body, query=b"name=x.npy", sender="10.0.0.7")
     assert client.runner.run(far).status == 403
     assert dropped(client, b"0" * 200_001, "x.npy").status == 413
+    assert client.get(f"{PLACE}/choices").json()["most_bytes"] == LIMITS.n_bytes
 
 
 def test_the_file_that_nobody_asked_for_longest_makes_room(client: Client, stage: Stage) -> None:

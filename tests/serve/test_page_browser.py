@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from page_stage import blobs, make_stage, npy, write_store
 from PIL import Image
-from test_app import desk_of
+from test_app import maker
 
 from kscout.serve.app import make_app
+from kscout.serve.desk import Desk, Limits
 from kscout.serve.guard import LOOPBACK, Guard
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -25,7 +26,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
 
     stage = make_stage(write_store(tmp_path_factory.mktemp("page"), SIZE, SIZE))
-    app = Guard(make_app(desk_of(), stage), hosts=LOOPBACK, n_bytes=2**22)
+    limits = Limits(n_bytes=2**22)
+    app = Guard(make_app(Desk(maker(), limits=limits), stage), hosts=LOOPBACK, n_bytes=2**22)
     config = uvicorn.Config(app, log_level="warning", lifespan="on")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -175,12 +177,28 @@ def test_a_dropped_file_is_shown_and_pictures_are_saved(shown: Shown, tmp_path: 
     assert (kind, other, n_frames) == ("PNG", "GIF", 17) and size == same
 
 
-def test_what_goes_wrong_is_told_on_the_page(browser: Any, address: str) -> None:
+def test_what_goes_wrong_is_told_on_the_page(browser: Any, address: str, tmp_path: Path) -> None:
     other = Shown(browser, address, "source=test&n_initial=120&n_steps=60")
-    told = other.page.locator("#status")
+    page, told = other.page, other.page.locator("#status.bad")
     assert "lower the number of steps" in told.inner_text()
-    assert "bad" in (told.get_attribute("class") or "")
-    other.page.close()
+    for content, name, words in (
+        (b"\x93NUMPY garbage", "x.npy", "x.npy is of version 32.103"),
+        (bytes(2**22 + 1), "long.npy", "long.npy has 5 MiB, and 4 MiB are taken; drop a smaller"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        page.locator("#file").set_input_files(tmp_path / name)
+        told.filter(has_text=words).wait_for()
+    page.route("**/page/data/**", lambda route: route.abort())
+    for act in (
+        lambda: page.locator("[name=n_steps]").fill("2"),
+        lambda: page.locator("#file").set_input_files(tmp_path / "x.npy"),
+    ):
+        act()
+        told.filter(has_text="The service does not answer; start it again").wait_for()
+    page.unroute("**/page/data/**")
+    page.locator("[name=n_steps]").fill("3")
+    page.locator("#status:not(.bad)", has_text="zero-filled").wait_for()
+    page.close()
 
 
 def test_how_many_frames_are_drawn_in_a_second(shown: Shown) -> None:

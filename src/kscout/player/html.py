@@ -91,7 +91,8 @@ def acquisition_player(
 def _played(policy: PolicySteps) -> dict[str, Any]:
     """Return what the script shows of a policy beside its pictures."""
     found: dict[str, Any] = {
-        "ssim": [round(float(x), 5) for x in policy.ssim],
+        # Shown with four digits, as elsewhere: fewer here would be rounded twice.
+        "ssim": [round(float(x), 7) for x in policy.ssim],
         "columns": policy.columns,
     }
     if policy.ratings is not None:

@@ -113,7 +113,7 @@ def make_app(
     _tell_faults(app, counts)
     _add_sessions(app, desk, counts)
     _add_stream(app, desk, counts)
-    add_pages(app, stage)
+    add_pages(app, stage, n_bytes=desk.limits.n_bytes)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
@@ -139,25 +139,35 @@ def _add_sessions(app: FastAPI, desk: Desk, counts: Counts) -> None:
 
     @app.get("/sessions/{name}")
     def look(name: str) -> dict[str, Any]:
-        """Tell what to measure next, and the order in which columns were measured."""
+        """Tell what to measure next, the order of columns so far, and what was advised by whom."""
         place = desk.find(name)
         with place.lock:
-            return {**reply(place.session, counts), "order": place.session.order}
+            session = place.session
+            return {**reply(session, counts), "order": session.order, "record": session.record}
 
     @app.post("/sessions/{name}/columns")
     def measure(name: str, columns: Annotated[Columns, Body()]) -> dict[str, Any]:
         """Take in columns of k-space, one or a list; tell what to measure next."""
         return _measured(desk.find(name), columns, counts)
 
-    @app.get("/sessions/{name}/image.png", response_class=Response)
-    def image(name: str) -> Response:
-        """Return the reconstruction, white at its maximum."""
+    def shown(name: str) -> Any:  # noqa: ANN401 - an array
         place = desk.find(name)
         with place.lock:
             if place.session.missing:
                 raise NotYetError("the start is not measured yet; there is no image before it is")
-            picture = place.session.image()
-        return Response(_png(picture.cpu().numpy()), media_type="image/png")
+            return place.session.image().cpu().numpy()
+
+    @app.get("/sessions/{name}/image.png", response_class=Response)
+    def picture(name: str) -> Response:
+        """Return the reconstruction, white at its maximum."""
+        return Response(_png(shown(name)), media_type="image/png")
+
+    @app.get("/sessions/{name}/image.npy", response_class=Response)
+    def values(name: str) -> Response:
+        """Return the reconstruction in its own units, as numpy's file of row by column."""
+        buffer = io.BytesIO()
+        np.save(buffer, shown(name), allow_pickle=False)
+        return Response(buffer.getvalue(), media_type="application/octet-stream")
 
     @app.delete("/sessions/{name}", status_code=204)
     def close(name: str) -> None:

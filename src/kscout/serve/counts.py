@@ -9,6 +9,15 @@ from kscout.files import finite
 
 MOST_THREADS = 256
 """Of a service, for sessions that wait at the same time."""
+_SOURCES = ("policy", "fallback")
+"""Of a decision."""
+_TOTALS = {
+    "sessions_opened_total": "Sessions that were opened.",
+    "columns_total": "Columns of k-space that were taken in.",
+    "refused_total": "Requests, messages and streams that were refused.",
+    **{f'decisions_total{{source="{one}"}}': "Decisions, by what made them." for one in _SOURCES},
+}
+"""Counters, from zero on: a rate needs to see them before they first grow."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -18,7 +27,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._totals: Counter[str] = Counter()
+        self._totals = dict.fromkeys(_TOTALS, 0)
         self._below: Counter[float] = Counter()
         self._sum_s, self._n = 0.0, 0
 
@@ -37,24 +46,29 @@ class Counts:
 
     def text(self, n_sessions: int) -> str:
         """Return all of it in Prometheus' text format."""
+        lines = [*_about("kscout_sessions", "gauge", "Sessions that are open.")]
+        lines.append(f"kscout_sessions {n_sessions}")
         with self._lock:
-            lines = ["# TYPE kscout_sessions gauge", f"kscout_sessions {n_sessions}"]
-            for kind in ("sessions_opened", "columns", "refused", "decisions"):
-                lines.append(f"# TYPE kscout_{kind}_total counter")
-                own = [name for name in sorted(self._totals) if name.startswith(f"{kind}_total")]
-                lines += [f"kscout_{name} {self._totals[name]}" for name in own]
+            for told, words in _TOTALS.items():
+                about = _about(f"kscout_{told.partition('{')[0]}", "counter", words)
+                lines += [line for line in about if line not in lines]
+                lines.append(f"kscout_{told} {self._totals[told]}")
             name = "kscout_decision_seconds"
-            lines.append(f"# TYPE {name} histogram")
+            lines += _about(name, "histogram", "How long decisions took.")
             lines += [f'{name}_bucket{{le="{x:g}"}} {self._below[x]}' for x in BOUNDS_S]
             lines += [f'{name}_bucket{{le="+Inf"}} {self._n}', f"{name}_sum {self._sum_s:.6f}"]
             return "\n".join([*lines, f"{name}_count {self._n}", ""])
+
+
+def _about(name: str, kind: str, words: str) -> tuple[str, str]:
+    return f"# HELP {name} {words}", f"# TYPE {name} {kind}"
 
 
 def reply(session: Session, counts: Counts) -> dict[str, Any]:
     """Return what a session advises, as JSON, and count a decision that was made for it."""
     n_before = len(session.record)
     advice = session.advise()
-    if len(session.record) > n_before and advice.source in ("policy", "fallback"):
+    if len(session.record) > n_before and advice.source in _SOURCES:
         counts.decided(advice.source, advice.duration_s)
     return {
         "next_column": advice.columns[0] if advice.columns else None,

@@ -34,6 +34,9 @@ class Guard:
     def __init__(self, app: App, *, hosts: Collection[str], n_bytes: int) -> None:
         self.app, self.hosts, self.n_bytes = app, frozenset(hosts), n_bytes
 
+        most = f"{n_bytes / 2**20:g} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"
+        self._too_long = 413, f"the message is longer than {most}; send less at once"
+
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
@@ -62,7 +65,7 @@ class Guard:
                 return 403, "the request comes from a page of another host or port"
         for length in headers.get("content-length", []):
             if not length.isascii() or not length.isdigit() or int(length[:20]) > self.n_bytes:
-                return 413, f"the message is longer than {self.n_bytes} bytes"
+                return self._too_long
         return None
 
     async def _served(self, scope: Message, receive: Receive, send: Send) -> tuple[int, str] | None:
@@ -85,7 +88,7 @@ class Guard:
 
         with suppress(_TooLargeError):
             await self.app(scope, counted, noted)
-        return None if has_begun else (413, f"the message is longer than {self.n_bytes} bytes")
+        return None if has_begun else self._too_long
 
 
 def _headers(scope: Message) -> dict[str, list[str]]:

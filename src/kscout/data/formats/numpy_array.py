@@ -70,7 +70,13 @@ def read_header(
     file: IO[bytes] | io.BufferedIOBase, path: Path, n_bytes: int
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, order and type of an array, after a look at whether its file can hold it."""
-    shape, is_fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise DataError(
+            f"{path} is of version {version[0]}.{version[1]} of NumPy's format, which is not read; "
+            "save it again"
+        )
+    shape, is_fortran, dtype = _HEADERS[version](file)
     declared, held = math.prod(shape) * dtype.itemsize, n_bytes - file.tell()
     if declared > held:
         raise DataError(

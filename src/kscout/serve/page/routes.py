@@ -61,8 +61,14 @@ class Wanted(BaseModel):
         return Asked(**given, policies=tuple(self.policies), own=tuple(self.own))
 
 
-def add_pages(app: FastAPI, stage: Stage | None) -> None:
-    """Add the page at `/` and what it asks for, where there is a stage, and `/docs`."""
+def add_pages(app: FastAPI, stage: Stage | None, *, n_bytes: int) -> None:
+    """Add the page at `/` and what it asks for, where there is a stage, and `/docs`.
+
+    Args:
+        app: the service.
+        stage: computes what the page shows.
+        n_bytes: the longest message that is taken.
+    """
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def interface() -> Response:
@@ -85,14 +91,14 @@ def add_pages(app: FastAPI, stage: Stage | None) -> None:
         text = texts.get_template("page.html.j2").render(version=__version__)
         return HTMLResponse(text, headers=_HEADERS)
 
-    _add_answers(app, stage)
+    _add_answers(app, stage, n_bytes)
 
 
-def _add_answers(app: FastAPI, stage: Stage) -> None:
+def _add_answers(app: FastAPI, stage: Stage, n_bytes: int) -> None:
     @app.get("/page/data/choices")
     def choices() -> dict[str, Any]:
         """Tell which slices, reconstructions and policies the page offers."""
-        return stage.choices()
+        return {**stage.choices(), "most_bytes": n_bytes}
 
     @app.post("/page/data/files", status_code=201)
     async def drop(request: Request, name: str = "") -> dict[str, Any]:

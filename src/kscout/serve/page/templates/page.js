@@ -16,7 +16,10 @@
     by("status").classList.toggle("bad", bad);
   };
   const ask = async (path, options) => {
-    const answer = await fetch(`page/data/${path}`, options);
+    const answer = await fetch(`page/data/${path}`, options).catch((error) => {
+      if (error.name === "AbortError") throw error;
+      throw new Error("The service does not answer; start it again, then change any choice here.");
+    });
     if (answer.ok) return answer;
     if (answer.status === 429) {
       // Others are computing, or what was abandoned has not ended yet.
@@ -192,6 +195,10 @@
     if (!file) return;
     say(`Reading ${file.name}…`);
     try {
+      if (file.size > choices.most_bytes) {
+        const size = (n) => `${Math.ceil(n / 2 ** 20)} MiB`;
+        throw new Error(`${file.name} has ${size(file.size)}, and ${size(choices.most_bytes)} are taken; drop a smaller file.`);
+      }
       const query = new URLSearchParams({ name: file.name });
       const answer = await ask(`files?${query}`, { method: "POST", body: file });
       const source = await answer.json();
