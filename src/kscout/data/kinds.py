@@ -66,10 +66,7 @@ class Kind:
     def check_protocol(self, protocol: str) -> None:
         """Refuse the units of a target that no scanner has before it has measured everything."""
         if self.protocol_reason is not None and protocol == "paper":
-            raise ConfigError(
-                f"{self.protocol_reason}; leave the protocol out, or use protocol blind "
-                "(--protocol blind)"
-            )
+            raise ConfigError(f"{self.protocol_reason}; use protocol blind (--protocol blind)")
 
     def check(self, stored: np.ndarray) -> None:
         """Refuse an array that does not lie as this kind does."""
