@@ -24,6 +24,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -31,7 +32,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ SETTINGS = {
     # To see a state again costs sensitivities and one image.
     "training.n_repeats": "4",
     "training.n_repeated": "128",
-    "training.n_prior_slices": "64",
+    "training.n_prior_slices": "48",
 }
 """Of `varnet` and of dense policies, to fit some minutes of a GPU; `--set` changes them."""
 COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
@@ -78,6 +79,8 @@ class Stage:
 
     command: list[str]
     results: Callable[[], Any]
+    orders: tuple[Path, Path] | None = None
+    """Folder of fitted orders, which are not to be fitted twice, and where it looks for them."""
 
 
 def name_of(wanted: argparse.Namespace) -> str:
@@ -128,9 +131,11 @@ def stages(wanted: argparse.Namespace) -> dict[str, Stage]:
         learn = ["train", "policy", "--method", "dense", "--policy", "column", *given]
         learn += of_policy
         learn += ["--epochs", str(wanted.policy_epochs), "--seed", str(wanted.seed), "--out", run]
-        found[f"policies-{x}"] = _judged(wanted, given, POLICIES, work / f"policies-{x}")
+        marks, judged = work / f"policies-{x}", work / f"dense-{x}"
+        found[f"policies-{x}"] = _judged(wanted, given, POLICIES, marks)
         found[f"policy-{x}"] = Stage(learn, lambda run=run: _last(Path(run)))  # type: ignore[misc]
-        found[f"dense-{x}"] = _judged(wanted, given, ("fixed", run), work / f"dense-{x}")
+        judge = _judged(wanted, given, ("fixed", run), judged)
+        found[f"dense-{x}"] = replace(judge, orders=(marks / "orders", judged / "orders"))
     return found
 
 
@@ -188,6 +193,8 @@ def run(name: str, stage: Stage, record: Path, *, until: float = math.inf) -> No
         print(f"{name}: recorded in {record}", flush=True)
         return
     begin = time.monotonic()
+    if stage.orders is not None and stage.orders[0].is_dir():
+        shutil.copytree(*stage.orders, dirs_exist_ok=True)
     code = _ended(stage.command, until)
     if code and "--device" in stage.command:
         print(f"{name}: ended with {code}; once more, without torch.compile", flush=True)
@@ -311,8 +318,8 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--slices", type=int, default=16, help="per volume")
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--policy-epochs", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=96, help="slices that policies are judged on")
-    parser.add_argument("--fixed-slices", type=int, default=64, help="per column of a fixed order")
+    parser.add_argument("--limit", type=int, default=64, help="slices that policies are judged on")
+    parser.add_argument("--fixed-slices", type=int, default=48, help="per column of a fixed order")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--minutes", type=float, help="stop after so many, to go on later")

@@ -140,11 +140,15 @@ def test_a_recorded_stage_is_run_once(
     monkeypatch.setenv("PATH", "")
     n_asked = []
     monkeypatch.setattr(multicoil, "_ended", lambda *_: 0)
-    stage = multicoil.Stage([], lambda: n_asked.append(1) or [{"found": 1}])
+    (tmp_path / "fitted").mkdir()
+    (tmp_path / "fitted" / "order.json").write_text("[]")
+    orders = (tmp_path / "fitted", tmp_path / "results" / "orders")
+    stage = multicoil.Stage([], lambda: n_asked.append(1) or [{"found": 1}], orders)
     for _ in range(2):
         multicoil.run("none", stage, tmp_path / "deep" / "none.json")
     record = json.loads((tmp_path / "deep" / "none.json").read_text())
     assert len(n_asked) == 1 and record["results"] == [{"found": 1}]
+    assert (tmp_path / "results" / "orders" / "order.json").is_file()
     assert "recorded in" in capsys.readouterr().out
 
 
