@@ -22,7 +22,6 @@ import csv
 import json
 import math
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -36,12 +35,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tables import markdown, number
+from multicoil_records import RECORDS
 
 from kscout.files import write_json
 from kscout.provenance import commit
 
-RECORDS = Path(__file__).parent / "multicoil"
 BUDGETS = {"4x": ("--n-initial", "16", "--steps", "16"), "8x": ("--n-initial", "8", "--steps", "8")}
 UNTRAINED = ("zero-filled", "zero-filled-weighted", "total-variation", "sense", "sense-tv")
 POLICIES = ("random", "equispaced-two", "center-out", "fixed", "na-oracle", "oracle")
@@ -233,70 +231,6 @@ def _ended(words: Sequence[str], until: float, **changes: str) -> int | None:
         except subprocess.TimeoutExpired:
             process.terminate()
             return None
-
-
-Cells = dict[tuple[str, str], dict[tuple[str, str], str]]
-"""Of a store and a method: what stands under each acceleration and word."""
-
-
-def image_table(records: Path = RECORDS, of: str = "*") -> str:
-    """Return the table of reconstructions, by default of all stores and seeds."""
-    cells: Cells = {}
-    for path in sorted(records.glob(f"{of}-reconstructions-*.json")):
-        for row in json.loads(path.read_text())["results"]:
-            between = [float(row[key]) for key in ("ssim_low", "ssim_high") if row[key]]
-            own = cells.setdefault((_store(path), row["reconstruction"]), {})
-            own[f"{float(row['acceleration']):g}x", "SSIM"] = _cell(float(row["ssim"]), between)
-    return _table("reconstruction", cells)
-
-
-def policy_table(records: Path = RECORDS) -> str:
-    """Return the table of policies, the best last, and what there is to gain below."""
-    cells: Cells = {}
-    headroom: Cells = {}
-    for path in sorted(records.glob("*-policies-*.json")):
-        found, x = json.loads(path.read_text())["results"], path.stem.rpartition("-")[2]
-        rows, comparisons = found["policies"], found["comparisons"]
-        if (learned := path.with_name(path.name.replace("-policies-", "-dense-"))).is_file():
-            own = json.loads(learned.read_text())["results"]
-            rows = [*rows, *(row for row in own["policies"] if row["policy"] != "fixed")]
-            comparisons = [*comparisons, *own["comparisons"]]
-        beside = {one["policy"]: one for one in comparisons}
-        for row in sorted(rows, key=lambda row: row["final"]["ssim"]["mean"]):
-            name = re.sub(r"^dense-.*", "dense", row["policy"]) + " *" * row["is_oracle"]
-            ssim, cell = row["final"]["ssim"], cells.setdefault((_store(path), name), {})
-            cell[x, "SSIM"] = _cell(ssim["mean"], ssim["interval"])
-            if row["policy"] in beside:
-                cell[x, "minus fixed"] = _difference(beside[row["policy"]])
-        for what, one in found["headroom"].items():
-            if one is not None:
-                words = what.replace("na_oracle", "NA oracle").replace("_", " ")
-                headroom.setdefault((_store(path), words), {})[x, "SSIM"] = _difference(one)
-    below = f"\n{_table('headroom', headroom)}" if headroom else ""
-    return _table("policy", cells) + below
-
-
-def _store(record: Path) -> str:
-    return record.name.partition("-")[0]
-
-
-def _cell(mean: float, interval: Sequence[float] | None) -> str:
-    return number(mean) + (f" ({' to '.join(map(number, interval))})" if interval else "")
-
-
-def _difference(found: dict[str, Any]) -> str:
-    between = found["interval"]
-    told = f" ({' to '.join(number(x, is_signed=True) for x in between)})" if between else ""
-    return number(found["difference"], is_signed=True) + told
-
-
-def _table(what: str, cells: Cells) -> str:
-    if not cells:
-        return "Not recorded yet.\n"
-    # SSIM stands before differences of it.
-    under = sorted({at for row in cells.values() for at in row}, key=lambda at: (len(at[0]), *at))
-    lines = [[*place, *(row.get(at, "") for at in under)] for place, row in cells.items()]
-    return markdown(["store", what, *(f"{word}, {x}" for x, word in under)], lines)
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from multicoil import RECORDS, image_table
+from multicoil_records import RECORDS, image_table
 from tables import markdown, number
 
 from kscout.files import write_text

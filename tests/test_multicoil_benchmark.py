@@ -29,6 +29,11 @@ def multicoil() -> Iterator[ModuleType]:
     sys.path.remove(str(BENCHMARKS))
 
 
+@pytest.fixture(scope="module")
+def records(multicoil: ModuleType) -> ModuleType:
+    return importlib.import_module("multicoil_records")
+
+
 def test_every_command_of_every_stage_parses(multicoil: ModuleType) -> None:
     words = ["--set", "reconstructor.n_cascades=4", "--set", "training.n_random=8"]
     wanted = multicoil.parsed(["all", *words, "--limit", "9"])
@@ -174,8 +179,8 @@ def test_a_stage_that_fails_is_tried_once_more_without_a_compiler(
     assert (tmp_path / "judge.json").exists() == (second == 0)
 
 
-def test_tables_have_a_column_per_acceleration(multicoil: ModuleType, tmp_path: Path) -> None:
-    for table in (multicoil.image_table, multicoil.policy_table):
+def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Path) -> None:
+    for table in (records.image_table, records.policy_table, records.findings):
         assert table(tmp_path) == "Not recorded yet.\n"
     ssim = {"ssim": ".9", "ssim_low": ".8", "ssim_high": ".95"}
     paired = {"difference": 0.002, "interval": [-0.001, 0.004]}
@@ -197,12 +202,12 @@ def test_tables_have_a_column_per_acceleration(multicoil: ModuleType, tmp_path: 
     found = {"policies": [row("fixed", 0.4), row("dense-4x", 0.75)]}
     write("dense-4x", {**found, "comparisons": [{"policy": "dense-4x", **paired}]})
     cell = ".9000 (.8000 to .9500)"
-    assert multicoil.image_table(tmp_path).splitlines() == [
+    assert records.image_table(tmp_path).splitlines() == [
         "| store | reconstruction | SSIM, 4x | SSIM, 8x |",
         "|---|---|---|---|",
         f"| knee8 | sense | {cell} | {cell} |",
     ]
-    lines = multicoil.policy_table(tmp_path).splitlines()
+    lines = records.policy_table(tmp_path).splitlines()
     assert (
         lines[0] == "| store | policy | SSIM, 4x | minus fixed, 4x | SSIM, 8x | minus fixed, 8x |"
     )
@@ -214,6 +219,63 @@ def test_tables_have_a_column_per_acceleration(multicoil: ModuleType, tmp_path: 
         "",
     ]
     assert lines[-1] == f"| knee8 | oracle minus NA oracle | {gain} | {gain} |"
+
+
+@pytest.mark.parametrize(
+    ("ssim", "told"),
+    [
+        ((0.9, 0.8, 0.7, 0.6), "`varnet` is first, .1000 above `unet`. Expected was the order "),
+        ((0.9, 0.8, 0.7, 0.6), "so it came"),
+        ((0.9, 0.6, 0.7, 0.5), "`varnet` is first, .2000 above `sense`."),
+        ((0.9, 0.6, 0.7, 0.5), "`zero-filled`: `sense` comes before `unet`."),
+        ((0.6, 0.5, 0.7, 0.4), "`sense` comes before `varnet`; `sense` comes before `unet`."),
+    ],
+)
+def test_it_is_told_whether_reconstructions_come_in_the_expected_order(
+    ssim: tuple[float, ...], told: str, records: ModuleType, tmp_path: Path
+) -> None:
+    rows = zip(records.EXPECTED, ssim, strict=True)
+    results = [{"reconstruction": name, "ssim": str(value)} for name, value in rows]
+    path = tmp_path / "heads8-seed0-reconstructions-8x.json"
+    path.write_text(json.dumps({"results": results}))
+    found = records.findings(tmp_path)
+    assert found.startswith("- **heads8, 8x**: ") and told in found
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        ([0.001, 0.003], "it pays"),
+        ([-0.001, 0.003], "no difference is shown"),
+        ([-0.003, -0.001], "it costs"),
+        (None, "one volume decides nothing"),
+    ],
+)
+def test_it_is_told_whether_a_learned_policy_pays(
+    interval: list[float] | None, verdict: str, records: ModuleType, tmp_path: Path
+) -> None:
+    room = {"oracle_minus_na_oracle": {"difference": 0.02, "interval": None}}
+    learned = [{"policy": "dense", "difference": 0.002, "interval": interval}]
+    for stage, own in (("policies", {"headroom": room}), ("dense", {"comparisons": learned})):
+        (tmp_path / f"knee8-seed0-{stage}-4x.json").write_text(json.dumps({"results": own}))
+    (line,) = records.findings(tmp_path).splitlines()
+    assert line.startswith("- **knee8, 4x**: `dense` ends +.0020") and f": {verdict}." in line
+    assert line.endswith("Adapting by the truth gains +.0200.")
+
+
+def test_words_about_the_brain_rank_the_network_among_the_others(
+    multicoil: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brain13 = importlib.import_module("brain13")
+    own = {"sense": {"nmse": 0.2, "ssim": 0.5}}
+    for name, scores in (("sense", own["sense"]), ("varnet", {"nmse": 0.1, "ssim": 0.4})):
+        own[name] = scores
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"found": {"rss": own, "weighted": own}}))
+        monkeypatch.setattr(brain13, "RECORD", path)
+        told = " ".join(brain13.words().split())
+        known = "number 1 by NMSE and number 2 by SSIM with target `weighted`" in told
+        assert known == (name == "varnet") != ("not been tried" in told)
 
 
 @pytest.mark.parametrize("left_s", [0.0, 0.02])

@@ -1,0 +1,133 @@
+"""What the records of `benchmarks/multicoil.py` say, in tables and sentences of docs/coils.md.
+
+Every sentence follows from the records; where they do not decide, it says so.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from tables import markdown, number
+
+RECORDS = Path(__file__).parent / "multicoil"
+EXPECTED = ("varnet", "unet", "sense", "zero-filled")
+"""Reconstructions, the best first, as was expected before there were records."""
+NOTHING = "Not recorded yet.\n"
+
+Cells = dict[tuple[str, str], dict[tuple[str, str], str]]
+"""Of a store and a method: what stands under each acceleration and word."""
+
+
+def image_table(records: Path = RECORDS, of: str = "*") -> str:
+    """Return the table of reconstructions, by default of all stores and seeds."""
+    cells: Cells = {}
+    for path in sorted(records.glob(f"{of}-reconstructions-*.json")):
+        for row in json.loads(path.read_text())["results"]:
+            between = [float(row[key]) for key in ("ssim_low", "ssim_high") if row[key]]
+            own = cells.setdefault((_store(path), row["reconstruction"]), {})
+            own[f"{float(row['acceleration']):g}x", "SSIM"] = _cell(float(row["ssim"]), between)
+    return _table("reconstruction", cells)
+
+
+def policy_table(records: Path = RECORDS) -> str:
+    """Return the table of policies, the best last, and what there is to gain below."""
+    cells: Cells = {}
+    headroom: Cells = {}
+    for path in sorted(records.glob("*-policies-*.json")):
+        found, x = json.loads(path.read_text())["results"], path.stem.rpartition("-")[2]
+        learned = _learned(path)
+        own = [row for row in learned["policies"] if row["policy"] != "fixed"]
+        rows = [*found["policies"], *own]
+        beside = {x["policy"]: x for x in (*found["comparisons"], *learned["comparisons"])}
+        for row in sorted(rows, key=lambda row: row["final"]["ssim"]["mean"]):
+            name = re.sub(r"^dense-.*", "dense", row["policy"]) + " *" * row["is_oracle"]
+            ssim, cell = row["final"]["ssim"], cells.setdefault((_store(path), name), {})
+            cell[x, "SSIM"] = _cell(ssim["mean"], ssim["interval"])
+            if row["policy"] in beside:
+                cell[x, "minus fixed"] = _difference(beside[row["policy"]])
+        for what, one in found["headroom"].items():
+            if one is not None:
+                words = what.replace("na_oracle", "NA oracle").replace("_", " ")
+                headroom.setdefault((_store(path), words), {})[x, "SSIM"] = _difference(one)
+    below = f"\n{_table('headroom', headroom)}" if headroom else ""
+    return _table("policy", cells) + below
+
+
+def _store(record: Path) -> str:
+    return record.name.partition("-")[0]
+
+
+def _cell(mean: float, interval: Sequence[float] | None) -> str:
+    return number(mean) + (f" ({' to '.join(map(number, interval))})" if interval else "")
+
+
+def _difference(found: dict[str, Any]) -> str:
+    between = found["interval"]
+    told = f" ({' to '.join(number(x, is_signed=True) for x in between)})" if between else ""
+    return number(found["difference"], is_signed=True) + told
+
+
+def _table(what: str, cells: Cells) -> str:
+    if not cells:
+        return NOTHING
+    # SSIM stands before differences of it.
+    under = sorted({at for row in cells.values() for at in row}, key=lambda at: (len(at[0]), *at))
+    lines = [[*place, *(row.get(at, "") for at in under)] for place, row in cells.items()]
+    return markdown(["store", what, *(f"{word}, {x}" for x, word in under)], lines)
+
+
+def findings(records: Path = RECORDS) -> str:
+    """Return what reconstructions and policies came to, a line for each store and acceleration."""
+    lines = [*_orders(records), *_gains(records)]
+    return "".join(f"- {line}\n" for line in lines) or NOTHING
+
+
+def _orders(records: Path) -> Iterator[str]:
+    """Say of reconstructions whether they come in the order that was expected."""
+    for path in sorted(records.glob("*-reconstructions-*.json")):
+        rows = json.loads(path.read_text())["results"]
+        ssim = {row["reconstruction"]: float(row["ssim"]) for row in rows}
+        best, after, *_ = sorted(ssim, key=lambda name: -ssim[name])
+        named = [name for name in EXPECTED if name in ssim]
+        wrong = [pair for pair in combinations(named, 2) if ssim[pair[0]] < ssim[pair[1]]]
+        told = "; ".join(f"`{two}` comes before `{one}`" for one, two in wrong)
+        order = ", ".join(f"`{name}`" for name in named)
+        yield (
+            f"{_place(path)}: `{best}` is first, {number(ssim[best] - ssim[after])} above "
+            f"`{after}`. Expected was the order {order}: {told or 'so it came'}."
+        )
+
+
+def _gains(records: Path) -> Iterator[str]:
+    """Say what the learned policy gains, beside what there is to gain by adapting."""
+    for path in sorted(records.glob("*-policies-*.json")):
+        found = json.loads(path.read_text())["results"]
+        room = found["headroom"].get("oracle_minus_na_oracle")
+        told = "" if room is None else f" Adapting by the truth gains {_difference(room)}."
+        for one in _learned(path)["comparisons"]:
+            yield (
+                f"{_place(path)}: `dense` ends {_difference(one)} from the fixed order: "
+                f"{_verdict(one['interval'])}.{told}"
+            )
+
+
+def _learned(policies: Path) -> dict[str, Any]:
+    """Return the results of the trained policy beside a record of others, empty without one."""
+    path = policies.with_name(policies.name.replace("-policies-", "-dense-"))
+    if not path.is_file():
+        return {"policies": [], "comparisons": []}
+    return json.loads(path.read_text())["results"]
+
+
+def _verdict(interval: Sequence[float] | None) -> str:
+    if interval is None:
+        return "one volume decides nothing"
+    low, high = interval
+    return "it pays" if low > 0 else "it costs" if high < 0 else "no difference is shown"
+
+
+def _place(record: Path) -> str:
+    return f"**{_store(record)}, {record.stem.rpartition('-')[2]}**"
