@@ -139,17 +139,17 @@ def _table(
 
 @app.command()
 def onnx(
-    reconstructor: Annotated[str, typer.Option(help=RECONSTRUCTION_WORDS)],
     out: Annotated[Path, typer.Option(help="The .onnx file.")],
     n_rows: Annotated[int, typer.Option(min=2, help="Rows of the images.")],
     n_cols: Annotated[int, typer.Option(min=2, help="Columns of the images.")],
+    reconstructor: Annotated[str | None, typer.Option(help=RECONSTRUCTION_WORDS)] = None,
     policy: Annotated[
         str | None, typer.Option(help="A run folder, a weights file or a zoo name.")
     ] = None,
     checked: Annotated[int, typer.Option(min=1, help="Slices drawn for the check.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Write reconstruction and policy as one ONNX graph, once onnxruntime agrees with torch.
+    """Write reconstruction, policy or both as one ONNX graph, once onnxruntime agrees with torch.
 
     Example: kscout export onnx --reconstructor knee-unet --policy knee-base-greedy --n-rows 128
     --n-cols 128 --out knee.onnx
@@ -157,9 +157,11 @@ def onnx(
     from kscout import policies, reconstruction
     from kscout.export.onnx import export_onnx
 
-    loaded = None if policy is None else policies.load(policy)
+    if reconstructor is None and policy is None:
+        raise ConfigError("there is nothing to export; give --reconstructor, --policy or both")
+    network = None if reconstructor is None else reconstruction.load(reconstructor)
     found = export_onnx(
-        *(out, reconstruction.load(reconstructor), loaded),
+        *(out, network, None if policy is None else policies.load(policy)),
         n_rows=n_rows,
         n_cols=n_cols,
         n_checked=checked,
@@ -167,6 +169,7 @@ def onnx(
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return
-    told = f"wrote {out}: images agree to {found.image_error:.0e}"
-    told += "" if found.score_error is None else f", scores to {found.score_error:.0e}"
-    answer_console().print(f"{told} on {found.n_checked} slices", soft_wrap=True)
+    errors = {"images": found.image_error, "scores": found.score_error}
+    told = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
+    line = f"wrote {out}: agrees in {told} on {found.n_checked} slices"
+    answer_console().print(line, soft_wrap=True)

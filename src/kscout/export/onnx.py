@@ -32,6 +32,7 @@ from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import denormalize, statistics
 from kscout.physics.sampling import center_mask
 from kscout.randomness import keyed_generator
+from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import fingerprint
 
 OPSET = 20
@@ -49,12 +50,12 @@ class Exported:
     opset: int
     n_rows: int
     n_cols: int
-    reconstructor: str
+    reconstructor: str | None
     policy: str | None
     """Fingerprints of the weights."""
     n_checked: int
     """Slices on which onnxruntime was compared with torch."""
-    image_error: float
+    image_error: float | None
     score_error: float | None
     """The largest ones found, in the units of `TOLERANCE`."""
     n_same_choices: int | None
@@ -66,13 +67,13 @@ class Graph(nn.Module):
     """From k-space as real pairs, and a mask, to the image in its own units and scores.
 
     Args:
-        reconstructor: makes the image.
+        reconstructor: makes the image; without one the policy is given what it sees.
         policy: makes the scores; none where not given.
         has_maps: whether the reconstructor is given sensitivities of coils.
     """
 
     def __init__(
-        self, reconstructor: Reconstructor, policy: Policy | None, *, has_maps: bool
+        self, reconstructor: Reconstructor | None, policy: Policy | None, *, has_maps: bool
     ) -> None:
         super().__init__()
         self.reconstructor, self.policy, self.has_maps = reconstructor, policy, has_maps
@@ -85,39 +86,54 @@ class Graph(nn.Module):
     @property
     def inputs(self) -> list[str]:
         """Names of what it is given, in their order."""
-        maps, counts = ["maps"] * self.has_maps, ["step", "n_left"] * self.counts
-        return ["kspace", "mask", *maps, *counts]
+        is_alone, counts = self.reconstructor is None, ["step", "n_left"] * self.counts
+        kspace = ["kspace"] * (self.counts or not is_alone)
+        seen = ["image", *(["mean", "std"] * self.counts)] * is_alone
+        return [*kspace, "mask", *(["maps"] * self.has_maps), *counts, *seen]
 
     @property
     def outputs(self) -> list[str]:
         """Names of what it gives."""
-        return ["image"] if self.policy is None else ["image", "scores"]
+        image, scores = self.reconstructor is not None, self.policy is not None
+        return ["image"] * image + ["scores"] * scores
 
     def forward(
         self,
-        kspace: Float[Tensor, "batch coil row col 2"],
-        mask: Bool[Tensor, "batch col"],
+        kspace: Float[Tensor, "batch coil row col 2"] | None = None,
+        mask: Bool[Tensor, "batch col"] | None = None,
         maps: Float[Tensor, "batch coil row col 2"] | None = None,
         step: Int[Tensor, " batch"] | None = None,
         n_left: Int[Tensor, " batch"] | None = None,
+        image: Float[Tensor, "batch row col"] | None = None,
+        mean: Float[Tensor, " batch"] | None = None,
+        std: Float[Tensor, " batch"] | None = None,
     ) -> tuple[Tensor, ...]:
-        own = None if maps is None else from_pairs(maps)
+        assert mask is not None
+        made: tuple[Tensor, ...] = ()
         with real_arithmetic():
-            zero_filled = ifft2c(keep(from_pairs(kspace), mask))
-            # Written out, for any number of coils.
-            magnitude = zero_filled.abs().square().sum(dim=1).sqrt()
-            summary = (magnitude, *statistics(magnitude))
-            measured = Measurement(zero_filled, mask, summary=summary, maps=own)
-            found = self.reconstructor.reconstruct(measured)
-            image = denormalize(found.image, found.mean, found.std)
+            zero_filled = None if kspace is None else ifft2c(keep(from_pairs(kspace), mask))
+            if self.reconstructor is not None:
+                assert zero_filled is not None
+                found = self.reconstructor.reconstruct(_measurement(zero_filled, mask, maps))
+                image, mean, std = found.image, found.mean, found.std
+                made = (denormalize(image, mean, std),)
             if self.policy is None:
-                return (image,)
-            seen = Observation(image=found.image, mask=mask)
-            if step is not None:
+                return made
+            assert image is not None
+            seen = Observation(image=image, mask=mask)
+            if step is not None and zero_filled is not None:
                 shown = _one_image(zero_filled, mask)
-                seen = replace(seen, zero_filled=shown, mean=found.mean, std=found.std)
+                seen = replace(seen, zero_filled=shown, mean=mean, std=std)
                 seen = replace(seen, step=step, n_left=n_left)
-            return image, self.policy(seen)
+            return *made, self.policy(seen)
+
+
+def _measurement(zero_filled: Tensor, mask: Tensor, maps: Tensor | None) -> Measurement:
+    # Written out, for any number of coils.
+    magnitude = zero_filled.abs().square().sum(dim=1).sqrt()
+    summary = (magnitude, *statistics(magnitude))
+    own = None if maps is None else from_pairs(maps)
+    return Measurement(zero_filled, mask, summary=summary, maps=own)
 
 
 def _one_image(zero_filled: Tensor, mask: Tensor) -> Tensor:
@@ -129,7 +145,7 @@ def _one_image(zero_filled: Tensor, mask: Tensor) -> Tensor:
 
 def export_onnx(
     out: Path,
-    reconstructor: Reconstructor,
+    reconstructor: Reconstructor | None,
     policy: Policy | None,
     *,
     n_rows: int,
@@ -140,7 +156,7 @@ def export_onnx(
 
     Args:
         out: the file, which appears whole once onnxruntime agrees with torch.
-        reconstructor: makes the image.
+        reconstructor: makes the image; without one the file holds the policy alone.
         policy: no oracle.
         n_rows: of the images.
         n_cols: of the images.
@@ -152,7 +168,8 @@ def export_onnx(
             "export another policy"
         )
     onnx, runtime = onnx_packages()
-    reconstructor, policy = reconstructor.cpu().eval(), policy and policy.cpu().eval()
+    reconstructor = reconstructor and reconstructor.cpu().eval()
+    policy = policy and policy.cpu().eval()
     has_maps = _example(reconstructor, 1, 2, n_rows, n_cols, 0).maps is not None
     graph = Graph(reconstructor, policy, has_maps=has_maps)
     model = _traced(graph, n_rows, n_cols)
@@ -219,9 +236,10 @@ def _traced(graph: Graph, n_rows: int, n_cols: int) -> Any:  # noqa: ANN401 - a 
             )
     except Exception as error:  # the exporter wraps whatever a network raises
         reason = " ".join(str(error).split())[:200]
+        parts = [type(x).__name__ for x in (graph.reconstructor, graph.policy) if x is not None]
         raise ConfigError(
-            f"{type(graph.reconstructor).__name__} and {type(graph.policy).__name__} cannot be "
-            f"exported for {n_rows}x{n_cols} images ({reason}); try another size or network"
+            f"{' and '.join(parts)} cannot be exported for {n_rows}x{n_cols} images ({reason}); "
+            "try another size or network"
         ) from error
     assert program is not None
     return program.model_proto
@@ -242,14 +260,16 @@ def _checked(
         given = {name: x.numpy() for name, x in example.given(graph).items()}
         # A network may have no use for all that it is told.
         known = {one.name for one in session.get_inputs()}
-        image, *scores = session.run(None, {k: v for k, v in given.items() if k in known})
-        found, expected = _expected(graph, example)
-        # Scaled back to normalized units, in which errors of all slices are alike.
-        difference = torch.from_numpy(image) - denormalize(found.image, found.mean, found.std)
-        image_error = max(image_error, float((difference / found.std[:, None, None]).abs().max()))
+        answers = session.run(None, {k: v for k, v in given.items() if k in known})
+        got = {name: torch.from_numpy(x) for name, x in zip(graph.outputs, answers, strict=True)}
+        found, expected = example.found, _expected(graph, example)
+        if "image" in got:
+            # Scaled back to normalized units, in which errors of all slices are alike.
+            off = got["image"] - denormalize(found.image, found.mean, found.std)
+            image_error = max(image_error, float((off / found.std[:, None, None]).abs().max()))
         if expected is None:
             continue
-        other = torch.from_numpy(scores[0])
+        other = got["scores"]
         score_error = max(score_error, float((other - expected).abs().max()))
         n_same += _n_same_choices(other, expected, example.mask)
     if not max(image_error, score_error) <= TOLERANCE:
@@ -257,16 +277,16 @@ def _checked(
             f"onnxruntime's images differ by {image_error:.1e} and its scores by {score_error:.1e} "
             f"from torch's, more than {TOLERANCE:g}; nothing was written"
         )
-    policy = graph.policy
+    reconstructor, policy = graph.reconstructor, graph.policy
     return Exported(
         __version__,
         OPSET,
         n_rows,
         n_cols,
-        fingerprint(graph.reconstructor),
+        None if reconstructor is None else fingerprint(reconstructor),
         None if policy is None else fingerprint(policy),
         n_checked,
-        image_error,
+        None if reconstructor is None else image_error,
         None if policy is None else score_error,
         None if policy is None else n_same,
     )
@@ -286,13 +306,13 @@ def _n_same_choices(
 
 
 @torch.no_grad()
-def _expected(graph: Graph, example: "_Example") -> tuple[Reconstruction, Tensor | None]:
-    measured = replace(Measurement.of(example.kspace, example.mask), maps=example.maps)
-    found = graph.reconstructor.reconstruct(measured)
+def _expected(graph: Graph, example: "_Example") -> Tensor | None:
+    """Return the scores, where there is a policy."""
     if graph.policy is None:
-        return found, None
-    given = (graph.policy, found, measured.zero_filled, example.mask)
-    return found, graph.policy(shown_to(*given, step=example.step, n_left=example.n_left))
+        return None
+    zero_filled = Measurement.of(example.kspace, example.mask).zero_filled
+    given = (graph.policy, example.found, zero_filled, example.mask)
+    return graph.policy(shown_to(*given, step=example.step, n_left=example.n_left))
 
 
 @final
@@ -303,6 +323,8 @@ class _Example:
     kspace: Complex[Tensor, "batch coil row col"]
     mask: Bool[Tensor, "batch col"]
     maps: Complex[Tensor, "batch coil row col"] | None
+    found: Reconstruction
+    """By the reconstruction, or zero-filled where there is none."""
     step: Int[Tensor, " batch"]
     n_left: Int[Tensor, " batch"]
 
@@ -314,13 +336,21 @@ class _Example:
             "maps": None if self.maps is None else torch.view_as_real(self.maps.resolve_conj()),
             "step": self.step,
             "n_left": self.n_left,
+            "image": self.found.image,
+            "mean": self.found.mean,
+            "std": self.found.std,
         }
         return {name: x for name in graph.inputs if (x := every[name]) is not None}
 
 
 @torch.no_grad()
 def _example(
-    reconstructor: Reconstructor, n_batch: int, n_coils: int, n_rows: int, n_cols: int, seed: int
+    reconstructor: Reconstructor | None,
+    n_batch: int,
+    n_coils: int,
+    n_rows: int,
+    n_cols: int,
+    seed: int,
 ) -> _Example:
     """Draw k-space of complex images that vary slowly, and masks that hold the center."""
     generator = keyed_generator("onnx", seed)
@@ -330,5 +360,7 @@ def _example(
     mask = torch.rand(n_batch, n_cols, generator=generator) < 0.3
     mask |= center_mask(n_cols, min(n_cols, LEAST_CENTRAL))
     kspace, step = fft2c(image), torch.arange(n_batch)
-    maps = reconstructor.calibrate(Measurement.of(kspace, mask))
-    return _Example(kspace, mask, maps, step, n_left=1 + step.flip(0))
+    reconstructor, measured = reconstructor or ZeroFilled(), Measurement.of(kspace, mask)
+    maps = reconstructor.calibrate(measured)
+    found = reconstructor.reconstruct(replace(measured, maps=maps))
+    return _Example(kspace, mask, maps, found, step, n_left=1 + step.flip(0))
