@@ -4,8 +4,9 @@
 
 For each head a store is made of which it is the test head, and an arm of `dense.py` is trained on
 the others (its record is ARM-heads-without-NAME-PRESET-seedN.json). The head's file is imported as
-it is, cut to the size of the store, with and without resampling; the policy and the fixed order of
-the training heads acquire it. `--plain` names further files, of people and contrasts never seen.
+it is, all of its slices, cut to the size of the store, with and without resampling; the policy and
+the fixed order of the training heads acquire it. `--plain` names further files, of people and
+contrasts never seen.
 Of heads that are coarser than they were (`benchmarks/small_heads.py`), `--cut` names slices of the
 untouched files in place of an import without resampling.
 What has a record is not run again. The reconstruction is the same for all: where it has learned
@@ -83,8 +84,9 @@ def acquire_plainly(
         return
     path = wanted.out / "stores" / f"plain-{how}-{name_of(file)}"
     if not path.exists():
-        sizes = ["--pad", wanted.size, "--size", wanted.size, "--absolute"]
-        sizes += [] if file in wanted.cut else ["--center-volume"]
+        # As plainly as it can be typed: all slices, and what the size does not hold is cut off.
+        # The others do nothing to most files: some are smaller, or negative after a resampling.
+        sizes = ["--size", wanted.size, "--pad", wanted.size, "--absolute"]
         kscout("data", "import", file, *IMPORTS[how], *sizes, "--out", path)
     acquisition = ACQUISITIONS[wanted.preset]
     plan = AcquisitionPlan(

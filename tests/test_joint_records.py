@@ -137,7 +137,7 @@ def test_findings_and_headroom_are_those_of_the_records(
     assert text.count("\n") == 1 and words in text
     assert "reaches .8783, above the frozen network's oracle, which sees the truth (.8696;" in text
     row = {"policy": "posterior", "step": 1, "ssim": 0.8, "gap_closed": 0.31, "difference": 0.1}
-    other = {**row, "policy": "posterior-residual", "gap_closed": 0.25}
+    other = {**row, "policy": "look-ahead dense", "gap_closed": 0.25}
     (tmp_path / "ceiling" / "knee-base-dense-0").mkdir(parents=True)
     rows = [{**one, "low": None, "high": None} for one in (row, other)]
     write_json(tmp_path / "ceiling" / "knee-base-dense-0" / "ceiling.json", rows)

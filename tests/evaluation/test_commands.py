@@ -192,12 +192,13 @@ def test_the_ceiling_lies_between_a_fixed_order_and_the_oracle(store: Path, tmp_
     budget = ("--n-initial", 3, "--steps", 4)
     told = _call(*command, *budget)
     rows = _outputs(out, "ceiling")
-    names = ["fixed", "na-oracle", "oracle", "posterior", "posterior-residual"]
+    names = ["fixed", "na-oracle", "oracle", "posterior", "look-ahead fixed"]
     assert [row["policy"] for row in rows if row["step"] == "4"] == names
-    assert [line.split()[0] for line in told.splitlines() if " 4 " in line] == names
+    assert [line.split(" 4 ")[0].strip() for line in told.splitlines() if " 4 " in line] == names
     last = {row["policy"]: float(row["ssim"]) for row in rows if row["step"] == "4"}
     assert all(last[name] < last["oracle"] for name in names[3:])
-    assert all(float(row["effective_slices"]) >= 1 for row in rows if "posterior" in row["policy"])
+    assert all(float(row["effective_slices"]) >= 1 for row in rows if row["policy"] == names[3])
+    assert all(0 <= float(row["simulated"]) <= 1 for row in rows if row["policy"] == names[4])
     with pytest.raises(ConfigError, match="give --split test or val"):
         _call(*command, *budget, "--split", "train")
 

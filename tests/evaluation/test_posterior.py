@@ -26,11 +26,10 @@ from kscout.physics.sampling import center_mask
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 N_INITIAL = 3
-KINDS = ("slices", "residuals")
 
 
-def posterior(pool: SliceSet, kernel: Kernel, kind: str = "slices") -> PosteriorPolicy:
-    return PosteriorPolicy(Pool(pool), ZeroFilled(), [kernel], kind=kind, n_candidates=200)
+def posterior(pool: SliceSet, kernel: Kernel) -> PosteriorPolicy:
+    return PosteriorPolicy(Pool(pool), ZeroFilled(), [kernel], n_candidates=200)
 
 
 def observe(policy: PosteriorPolicy, slices: SliceSet, row: int) -> Observation:
@@ -80,11 +79,8 @@ def test_the_expected_gain_is_the_weighted_mean_over_training_slices(
     assert effective == pytest.approx(1 / float((weights**2).sum()), rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_unmeasured_columns_change_no_choice(
-    test_slices: SliceSet, train_slices: SliceSet, kind: str
-) -> None:
-    policy = posterior(train_slices, Kernel(0.0, 0.1), kind)
+def test_unmeasured_columns_change_no_choice(test_slices: SliceSet, train_slices: SliceSet) -> None:
+    policy = posterior(train_slices, Kernel(0.0, 0.1))
     batch, mask = test_slices.batch(torch.arange(2)), center_mask(13, N_INITIAL)
     other = torch.where(mask, batch.kspace, -7 * batch.kspace.flip(0))
     changed = replace(batch, kspace=other, target=batch.target.flip(0))
@@ -95,17 +91,13 @@ def test_unmeasured_columns_change_no_choice(
     assert torch.equal(*scores)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_keeps_the_contract_of_policies(train_slices: SliceSet, kind: str) -> None:
-    check_policy(posterior(train_slices, Kernel(1.0, 0.3), kind), n_rows=18, n_cols=13)
+def test_it_keeps_the_contract_of_policies(train_slices: SliceSet) -> None:
+    check_policy(posterior(train_slices, Kernel(1.0, 0.3)), n_rows=18, n_cols=13)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_slice_that_is_in_the_pool_is_acquired_as_by_the_oracle(
-    test_slices: SliceSet, kind: str
-) -> None:
-    """With narrow weights the posterior is the slice itself; its residual completes it exactly."""
-    policy = posterior(test_slices, Kernel(0.0, 1e-6), kind)
+def test_a_slice_that_is_in_the_pool_is_acquired_as_by_the_oracle(test_slices: SliceSet) -> None:
+    """With narrow weights the posterior is the slice itself."""
+    policy = posterior(test_slices, Kernel(0.0, 1e-6))
     batch = test_slices.batch(torch.arange(len(test_slices)))
     simulator = Simulator(batch, ZeroFilled())
     state = simulator.start(N_INITIAL)

@@ -16,24 +16,21 @@ order. This policy can be run, so Bayes-greedy is at least as good as it, up to 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, final
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.core import Observation, Policy, Protocol, Reconstruction, Reconstructor, SliceBatch
+from kscout.core import Observation, Policy, Protocol, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.device import check_memory
 from kscout.errors import ConfigError
-from kscout.physics.fourier import fft2c, ifft2c, opposite
+from kscout.physics.fourier import fft2c
 from kscout.physics.sampling import Initial, start_mask
 
-Kind = Literal["slices", "residuals"]
-"""What may be the truth: training slices themselves, or the reconstruction plus what theirs lack,
-made to agree with what was measured."""
 POWERS = (0.0, 0.5, 1.0)
 WIDTHS = (math.inf, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.015)
 """Tried by `fit_kernels`; widths in units of the mean distance of two slices."""
@@ -175,7 +172,6 @@ class PosteriorPolicy(Policy):
         pool: training slices.
         reconstructor: frozen.
         kernels: for each step; the last for all that follow.
-        kind: what may be the truth.
         n_candidates: how many are tried at most; they are drawn by weight, evenly spaced.
         protocol: how images are un-normalized before they are scored.
     """
@@ -190,15 +186,12 @@ class PosteriorPolicy(Policy):
         reconstructor: Reconstructor,
         kernels: Sequence[Kernel],
         *,
-        kind: Kind = "slices",
         n_candidates: int = 64,
         protocol: Protocol = "paper",
     ) -> None:
         super().__init__()
-        if kind == "residuals" and pool.slices.shape[0] > 1:
-            raise ConfigError("residuals are added to images of one coil; the slices have more")
         self.pool, self.reconstructor, self.kernels = pool, reconstructor, list(kernels)
-        self.kind, self.n_candidates, self.protocol = kind, n_candidates, protocol
+        self.n_candidates, self.protocol = n_candidates, protocol
         self.effective: dict[int, list[float]] = defaultdict(list)
         """By step, 1 / sum of squared weights of every state that was scored."""
 
@@ -224,50 +217,8 @@ class PosteriorPolicy(Policy):
         counts = evenly_drawn(weights, self.n_candidates)
         index = counts.nonzero()[:, 0]
         batch = self.pool.slices.batch(index.to(self.pool.slices.index_device))
-        if self.kind == "residuals":
-            batch = self._completed(batch, seen.image[row], kspace[row, 0], seen.mask[row])
         simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
         return counts[index] @ _gains(simulator, seen.mask[row]) / counts.sum()
-
-    def _completed(
-        self,
-        batch: SliceBatch,
-        image: Float[Tensor, "row col"],
-        kspace: Complex[Tensor, "row col"],
-        mask: Bool[Tensor, " col"],
-    ) -> SliceBatch:
-        """Return images that agree with what was measured, and err elsewhere as the batch's do."""
-        simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
-        state = simulator.start_from(mask.expand(len(batch), -1))
-        units = batch.units(Reconstruction(state.image, state.mean, state.std), self.protocol)
-        shift, scale = (x[:, None, None] for x in units)
-        normalized = image + (batch.target - shift) / scale - state.image
-        images = _agreeing(fft2c(normalized), kspace, mask)
-        made = SliceSet.from_images(images, [str(i) for i in range(len(images))])
-        found = made.batch(torch.arange(len(made), device=images.device))
-        # Ranges are those of volumes, which a slice cannot tell: as many deviations as theirs.
-        ranges = found.target_std * batch.data_range / batch.target_std
-        return replace(found, data_range=ranges, selectable=batch.selectable)
-
-
-def _agreeing(
-    normalized: Complex[Tensor, "candidate row col"],
-    kspace: Complex[Tensor, "row col"],
-    mask: Bool[Tensor, " col"],
-) -> Float[Tensor, "candidate row col"]:
-    """Return real images with the measured columns, and their mirror images, in place.
-
-    The rest is in units in which the measured columns agree best, DC left aside.
-    """
-    is_compared = mask.expand(kspace.shape).clone()
-    is_compared[kspace.shape[0] // 2, kspace.shape[1] // 2] = False
-    expected = normalized * is_compared
-    power = expected.abs().square().sum(dim=(1, 2)).clamp(min=torch.finfo(torch.float32).tiny)
-    scale = (expected.conj() * kspace).real.sum(dim=(1, 2)) / power
-    rows, cols = (opposite(n, kspace.device) for n in kspace.shape)
-    mirrored = kspace[rows][:, cols].conj()
-    filled = torch.where(mask[cols], mirrored, normalized * scale[:, None, None])
-    return ifft2c(torch.where(mask, kspace, filled)).real.clamp(min=0)
 
 
 def evenly_drawn(weights: Float[Tensor, " slice"], n_draws: int) -> Float[Tensor, " slice"]:

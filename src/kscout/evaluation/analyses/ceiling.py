@@ -1,9 +1,9 @@
 """How much of the gap a policy that cannot see the truth could close."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
@@ -17,18 +17,17 @@ from kscout.figures.tables import Column, Row, Table, measured
 from kscout.names import POLICIES
 
 _LOWER, _UPPER = "na-oracle", "oracle"
-_KINDS: dict[Literal["slices", "residuals"], str] = {
-    "slices": "posterior",
-    "residuals": "posterior-residual",
-}
+POSTERIOR, LOOK_AHEAD = "posterior", "look-ahead"
 _NOTE = (
     "posterior: the column with the highest mean gain over training slices, weighted by how well "
-    "they agree with what was measured. posterior-residual: the same over the reconstruction plus "
-    "what reconstructions of such slices lack. Both see what a policy sees, so the best greedy "
-    "policy reaches at least their score, up to noise; more training slices may raise it. "
-    "Effective slices: over how many the weights spread. Width: in units of the squared distance, "
-    "chosen on training slices of other volumes."
+    "they agree with what was measured; effective slices: over how many the weights spread. "
+    "look-ahead: of the columns that a policy scores highest, the one whose gain is highest where "
+    "it is simulated on estimates of the image, the policy's own expectation counted in; "
+    "simulated: the simulation's share of the weights, fitted on training slices. Both see what a "
+    "policy sees, so the best greedy policy reaches at least their score, up to noise."
 )
+Facts = dict[str, float | None]
+"""What is told of a step beside its scores."""
 
 
 @final
@@ -52,6 +51,9 @@ class CeilingRow:
     """How far measured entries are whitened."""
     width: float | None = None
     """Of the kernel; None is infinite, or not a posterior."""
+    simulated: float | None = None
+    """Share of simulated gains in the weights of a look-ahead, beside the gains that its policy
+    expects."""
 
 
 @final
@@ -60,12 +62,13 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
     """How much of the gap a policy could close that does not see the truth.
 
     The oracle sees the truth, so that no policy reaches it. The best greedy policy takes the column
-    with the highest mean gain over the images that agree with what was measured: here, training
-    slices weighted by their agreement (posterior), and the reconstruction plus what
-    reconstructions of such slices lack (posterior-residual). The NA oracle and the oracle are added
-    to the policies that are given.
+    with the highest mean gain over the images that agree with what was measured. Two estimates of
+    it, both from below: training slices weighted by their agreement (posterior), and for each
+    policy that is given its best columns tried on estimates of the image (look-ahead), which are
+    made for images of one coil. The NA oracle and the oracle are added.
 
-    A decision tries every column left on up to --candidates images.
+    A posterior tries every column left on up to --candidates images, a look-ahead --columns of them
+    on two.
 
     Example: kscout analyze ceiling fixed runs/dense --data stores/knee --reconstructor knee-unet
     --n-initial 16 --steps 16 --out analyses
@@ -76,18 +79,23 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
     row = CeilingRow
 
     candidates: int = 64
-    """Images tried at each decision, at most."""
+    """Images tried at each decision of a posterior, at most."""
+    columns: int = 8
+    """Columns that a look-ahead tries, the best by its policy's scores."""
+    estimate: str | None = None
+    """Reconstruction that estimates images for a look-ahead; the one of --reconstructor where not
+    given."""
     pool: int = 2048
     """Training slices that are compared with what was measured."""
     fit: int = 256
-    """Of these, so many choose the width of the weights."""
+    """Of these, so many choose weights."""
     limit: int | None = 64
     """Only so many slices, spread over the split."""
     batch_size: int = 16
     """Slices at once."""
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "pool", "fit"):
+        for name in ("candidates", "columns", "pool", "fit"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.split == "train":
@@ -98,39 +106,30 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
     def compute(
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None
     ) -> list[CeilingRow]:
-        """Run the policies, then both posteriors, over the same slices."""
-        from kscout.evaluation.posterior import average_effective
+        """Run the policies, then the estimates, over the same slices."""
         from kscout.evaluation.running.prepare import open_policies
 
         wanted = list(dict.fromkeys([*given, _LOWER, _UPPER]))
-        ready, facts = open_policies(wanted, SliceSetting.of(self)), {}
+        ready = open_policies(wanted, SliceSetting.of(self))
         ssim = {
             name: np.mean([_scores(ready, one, on_step) for one in contenders], axis=0)
             for name, contenders in ready.by_name.items()
         }
-        for one in self._posteriors(ready, on_step):
+        facts: dict[str, list[Facts]] = {}
+        for one, tell in self._estimates(ready, on_step):
             ssim[one.name] = _scores(ready, one, on_step)
-            effective = average_effective(one.policy)
-            facts[one.name] = [
-                {
-                    "effective_slices": effective[step],
-                    "power": kernel.power,
-                    "width": kernel.width if np.isfinite(kernel.width) else None,
-                }
-                for step, kernel in enumerate(one.policy.kernels)
-            ]
+            facts[one.name] = tell()
         return _rows(ssim, facts, ready.slices.volumes)
 
-    def _posteriors(
+    def _estimates(
         self,
         ready: Any,  # noqa: ANN401 - `Prepared`, whose file imports torch
         on_step: OnStep | None,
-    ) -> Iterator[Any]:
-        """Yield both posteriors as contenders, the residual one for images of one coil alone."""
-        from kscout.evaluation.posterior import Pool, PosteriorPolicy, fit_kernels
-        from kscout.evaluation.running.contenders import Contender
+    ) -> Iterator[tuple[Any, Callable[[], list[Facts]]]]:
+        """Yield estimates as contenders, and what is to be told of their steps afterwards."""
+        from kscout.data.kinds import IMAGES
 
-        slices, plan = ready.slices, ready.plan
+        slices = ready.slices
         train = ready.source.split("train")
         if train.shape != slices.shape:
             raise ConfigError(
@@ -138,32 +137,83 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
                 "a posterior needs both of one size"
             )
         train = train.sample(self.pool).to(slices.device)
+        yield self._posterior(ready, train, on_step)
+        if slices.kind == IMAGES.name:
+            oracles = {name for name in POLICIES if POLICIES[name].is_oracle}
+            for name, contenders in ready.by_name.items():
+                if name not in oracles:
+                    yield self._look_ahead(ready, contenders[0], train)
 
-        def tell(step: int) -> None:
+    def _posterior(
+        self,
+        ready: Any,  # noqa: ANN401 - `Prepared`, whose file imports torch
+        train: Any,  # noqa: ANN401 - a `SliceSet`, likewise
+        on_step: OnStep | None,
+    ) -> tuple[Any, Callable[[], list[Facts]]]:
+        from kscout.evaluation.posterior import (
+            Pool,
+            PosteriorPolicy,
+            average_effective,
+            fit_kernels,
+        )
+        from kscout.evaluation.running.contenders import Contender
+
+        plan = ready.plan
+
+        def telling(step: int) -> None:
             if on_step is not None:
                 on_step(Step("fitting the weights", step, plan.horizon))
 
         kernels = fit_kernels(
             train.sample(self.fit),
             ready.reconstructor,
-            initial=plan.start(slices),
+            initial=plan.start(ready.slices),
             horizon=plan.horizon,
             protocol=plan.protocol,
             batch_size=self.batch_size,
-            on_step=tell,
+            on_step=telling,
         )
-        pool = Pool(train)
-        for kind, name in _KINDS.items():
-            if kind == "slices" or slices.shape[0] == 1:
-                policy = PosteriorPolicy(
-                    pool,
-                    ready.reconstructor,
-                    kernels,
-                    kind=kind,
-                    n_candidates=self.candidates,
-                    protocol=plan.protocol,
-                )
-                yield Contender(name, 0, policy, 0, is_given=True)
+        how = {"n_candidates": self.candidates, "protocol": plan.protocol}
+        policy = PosteriorPolicy(Pool(train), ready.reconstructor, kernels, **how)
+
+        def tell() -> list[Facts]:
+            effective = average_effective(policy)
+            return [
+                {
+                    "effective_slices": effective[step],
+                    "power": kernel.power,
+                    "width": kernel.width if np.isfinite(kernel.width) else None,
+                }
+                for step, kernel in enumerate(kernels)
+            ]
+
+        return Contender(POSTERIOR, 0, policy, 0, is_given=True), tell
+
+    def _look_ahead(
+        self,
+        ready: Any,  # noqa: ANN401 - `Prepared`, whose file imports torch
+        one: Any,  # noqa: ANN401 - a `Contender`, likewise
+        train: Any,  # noqa: ANN401 - a `SliceSet`, likewise
+    ) -> tuple[Any, Callable[[], list[Facts]]]:
+        from kscout import reconstruction
+        from kscout.evaluation.lookahead import Estimates, LookAhead, fit_weights
+        from kscout.evaluation.running.contenders import Contender
+
+        plan, estimator = ready.plan, ready.reconstructor
+        if self.estimate is not None:
+            estimator = reconstruction.load(self.estimate).to(train.device).eval()
+        estimates = Estimates.of(estimator, train.sample(self.fit))
+        how = {"n_columns": self.columns, "protocol": plan.protocol}
+        # Like the others it is called in evaluation mode, on the device of the slices.
+        policy = one.policy.to(train.device).eval()
+        ahead = LookAhead(policy, ready.reconstructor, estimates, **how)
+        ahead.weights = fit_weights(ahead, train.sample(self.fit), plan)
+
+        def tell() -> list[Facts]:
+            return [{"simulated": other / (own + other)} for own, other in ahead.weights]
+
+        name = f"{LOOK_AHEAD} {one.name}"
+        return Contender(name, one.seed, ahead, one.draw_seed, is_given=True), tell
 
     def figures(self, rows: Sequence[CeilingRow], folder: Path) -> dict[str, Any]:
         """Draw by how much each policy lies above the NA oracle, step by step."""
@@ -182,7 +232,7 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
                 (
                     row.policy,
                     *map(measured, (row.ssim, row.gap_closed, row.difference, row.low, row.high)),
-                    measured(row.effective_slices),
+                    *map(measured, (row.effective_slices, row.simulated)),
                 )
             )
             for row in cls.told(rows)
@@ -190,7 +240,7 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
         columns = (
             *(Column("policy"), Column("SSIM"), Column("gap closed", digits=3)),
             *(Column("minus NA oracle"), Column("from"), Column("to")),
-            Column("effective slices", digits=1),
+            *(Column("effective slices", digits=1), Column("simulated", digits=2)),
         )
         caption = "SSIM minus that of the NA oracle, by acquired columns."
         return [
@@ -215,7 +265,7 @@ def _scores(
 
 def _rows(
     ssim: Mapping[str, Float64[np.ndarray, "slice moment"]],
-    facts: Mapping[str, Sequence[dict[str, float | None]]],
+    facts: Mapping[str, Sequence[Facts]],
     volumes: Sequence[str],
 ) -> list[CeilingRow]:
     from kscout.evaluation.statistics import bootstrap_intervals
