@@ -239,12 +239,15 @@ def test_maskable_ppo_trains_on_legal_columns_only(generator: torch.Generator) -
     assert model.num_timesteps == 256
 
 
-def test_rewards_are_gains_of_the_metric_that_is_named(slices: SliceSet) -> None:
-    env = AcquisitionEnv(slices, n_initial=2, horizon=2, metric="psnr")
+@pytest.mark.parametrize(("metric", "word"), [("psnr", "psnr"), ("sharpness:edges", "score")])
+def test_rewards_are_gains_of_the_metric_that_is_named(
+    slices: SliceSet, metric: str, word: str
+) -> None:
+    env = AcquisitionEnv(slices, n_initial=2, horizon=2, metric=metric)
     _, before = env.reset(options={"row": 1})
     column = int(env.action_masks().nonzero()[0][0])
     _, reward, _, _, after = env.step(column)
-    assert reward == pytest.approx(after["psnr"] - before["psnr"], abs=1e-5)
+    assert reward == pytest.approx(after[word] - before[word], abs=1e-5)
     plain = AcquisitionEnv(slices, n_initial=2, horizon=2)
     plain.reset(options={"row": 1})
     _, gain, _, _, facts = plain.step(column)

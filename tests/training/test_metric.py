@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sharpness
 import torch
+from joint_runs import joint_config
 from sharpness import edges
+from torch import Tensor
 from training_stores import blob_store
 
 from kscout.acquisition.episode import Simulator
@@ -20,6 +23,7 @@ from kscout.physics.sampling import center_mask
 from kscout.policies import build
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -94,6 +98,22 @@ def test_every_estimator_learns_by_any_metric(
     assert run.done["best_epoch"] == 1 + values.index(max(values))
     assert run.done["best_val_ssim"] == run.metrics[run.done["best_epoch"] - 1]["val_ssim"]
     assert any(f"{kind}_{word}" in run.metrics[0] for kind in ("train", "search"))
+
+
+@pytest.mark.parametrize("method", ["fixed", "dense", "straight-through"])
+def test_samplers_that_learn_with_a_network_learn_by_any_metric(
+    store: Store, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def noted(image: Tensor, target: Tensor, *, data_range: Tensor) -> Tensor:
+        seen.append(len(image))
+        return edges(image, target, data_range=data_range)
+
+    monkeypatch.setattr(sharpness, "edges", noted)
+    config = joint_config(method, metric="sharpness:edges", n_updates=2, n_epochs=1, keep_epochs=())
+    train_joint(config, store, tmp_path / "run", device="cpu")
+    assert seen
 
 
 def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
