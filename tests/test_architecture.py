@@ -30,8 +30,9 @@ HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
-    """Return all of a file's syntax tree."""
-    return list(ast.walk(ast.parse(path.read_text())))
+    """Return the imports, refusals and calls of a file's syntax tree."""
+    kinds = ast.Import | ast.ImportFrom | ast.Raise | ast.Call
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -94,6 +95,19 @@ def test_a_refusal_says_what_to_do() -> None:
     told = [(path, one) for path in paths for one in sentences(path)]
     assert len(told) > 300
     assert [one for one in told if ";" not in one[1] and ", or " not in one[1]] == []
+
+
+def test_nothing_is_printed_through_markup() -> None:
+    """Each console and each column of text says that it reads none."""
+    unmarked = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in source_files()
+        for node in nodes(path)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in ("Console", "TextColumn")
+        and not any(key.arg == "markup" for key in node.keywords)
+    ]
+    assert unmarked == []
 
 
 def test_every_file_of_tests_has_a_name_of_its_own() -> None:

@@ -1,6 +1,5 @@
 """What the command line says when something outside of it goes wrong, in one sentence each."""
 
-import ast
 import errno
 import os
 import shutil
@@ -181,19 +180,6 @@ def test_labels_are_printed_as_they_are(work: Path, capsys: pytest.CaptureFixtur
     for label in LABELS[:3]:
         assert told.out.count(f" {label} ") >= 2, label
         assert f"{label}, seed 0" in told.err
-
-
-def test_nothing_is_printed_through_markup() -> None:
-    """Each console and each column of text says that it reads none."""
-    unmarked = [
-        f"{path.relative_to(SOURCE)}:{call.lineno}"
-        for path in SOURCE.rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call)
-        and getattr(call.func, "id", "") in ("Console", "TextColumn")
-        and not any(key.arg == "markup" for key in call.keywords)
-    ]
-    assert unmarked == []
 
 
 @pytest.mark.parametrize("command", [*WRITERS.values(), reporting], ids=[*WRITERS, "report"])

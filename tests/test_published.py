@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,31 @@ def test_tables_of_documents_are_written_from_records(scripts: Any) -> None:
     for file, own in tables.tables().items():
         text = (tables.ROOT / file).read_text(encoding="utf-8")
         assert tables.written(text, own) == text, f"run `python benchmarks/tables.py`: {file}"
+
+
+def test_times_of_the_readme_are_those_that_were_measured() -> None:
+    told, speed, runs = (
+        (BENCHMARKS.parent / name).read_text(encoding="utf-8")
+        for name in ("README.md", "docs/speed.md", "benchmarks/RESULTS.md")
+    )
+    found = re.search(
+        r"\*\*(\d+) minutes\*\* with\s+validation and checkpoints, five seeds together (\d+)\. "
+        r"The authors' code would take (\d+)",
+        told,
+    )
+    assert found is not None
+    ours = re.search(r"greedy knee-base training: 21,750 .*\| \*\*(\d+) s\*\* \|", speed)
+    seeds = re.search(r"five seeds in lockstep, all 50 epochs\*\* \| \*\*([\d.]+) minutes", speed)
+    theirs = re.search(r"by the reference .*: (\d+) ms per batch.*times 21,750", speed)
+    assert ours is not None and seeds is not None and theirs is not None
+    minutes = (int(ours[1]) / 60, float(seeds[1]), int(theirs[1]) / 1000 * 21_750 / 60)
+    assert [int(x) for x in found.groups()] == [round(x) for x in minutes]
+    fast = re.search(
+        r"on a CPU, ([\d.]+) to ([\d.]+) times as fast as a plain implementation", told
+    )
+    met = re.search(r"by ([\d.]+) to [\d.]+ at 64 pixels and ([\d.]+) at 128 since commit", runs)
+    assert fast is not None and met is not None
+    assert (met[1], f"{float(met[2]):.0f}") == fast.groups()
 
 
 def test_the_zoo_is_listed_whole(scripts: Any) -> None:

@@ -209,6 +209,7 @@ def test_compiled_networks_serve_batches_without_gradients(monkeypatch: MonkeyPa
     assert served == [(2, 2, 48, 48), (3, 2, 48, 48)]
 
 
+@pytest.mark.slow
 def test_what_is_compiled_serves_all_cascades_and_any_number_of_images(
     monkeypatch: MonkeyPatch,
 ) -> None:
