@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from shape_checks import install, next_test
+from undrawn import leave_undrawn
 
 # The process that only hands out tests need not load torch.
 if TYPE_CHECKING:
@@ -101,6 +102,11 @@ def generator() -> "torch.Generator":
     import torch
 
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
 
 
 @pytest.fixture

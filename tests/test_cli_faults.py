@@ -172,7 +172,9 @@ def test_nothing_printed_commands_the_terminal(capsys: pytest.CaptureFixture[str
         assert len(told.splitlines()) > 1
 
 
-def test_labels_are_printed_as_they_are(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_are_printed_as_they_are(
+    work: Path, capsys: pytest.CaptureFixture[str], undrawn: None
+) -> None:
     wanted = [word for label in LABELS for word in ("--policy", f"{label}=random")]
     assert run(*evaluating(work, "labels"), *wanted) == 0
     assert run("analyze", "ranking", work / "labels", "--out", work / "ranking") == 0

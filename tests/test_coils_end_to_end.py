@@ -96,7 +96,7 @@ def test_the_protocol_follows_from_the_store_and_runs_record_why(place: Path) ->
 
 
 @pytest.mark.slow
-def test_reconstructions_are_compared_and_reported(place: Path) -> None:
+def test_reconstructions_are_compared_and_reported(place: Path, undrawn: None) -> None:
     names = [name for name in RECONSTRUCTORS if not name.endswith(("unet", "varnet"))]
     kscout(
         *("analyze", "reconstructions", *names, place / "varnet", "--data", place / "store"),
@@ -132,7 +132,7 @@ ANALYZED: dict[str, tuple[object, ...]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ANALYSES if name != "reconstructions"])
 def test_every_analysis_takes_coils(
-    name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
 ) -> None:
     monkeypatch.chdir(place)
     kscout("analyze", name, *ANALYZED[name], "--out", tmp_path)

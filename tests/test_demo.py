@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from kscout.evaluation.summaries.summary import Difference, read_summary
 from kscout.figures.tables import Measured
 from kscout.report.commands import as_shell
 from kscout.report.page import tables_of
+from undrawn import leave_undrawn
 
 # One worker makes what all of these tests look at.
 pytestmark = pytest.mark.slow
@@ -67,6 +69,13 @@ class Stages:
 
 
 Demo = tuple[DemoFolder, DemoResult, Stages]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn_analyses() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        leave_undrawn(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,9 @@ def test_every_command_takes_them(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_campaign_takes_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_campaign_takes_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
+) -> None:
     load_modules()
     monkeypatch.setattr(task, "_run_command", run_task)
     if not (folder / "store").exists():

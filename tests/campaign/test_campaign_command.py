@@ -18,6 +18,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.names import ANALYSES
 from kscout.runs import read_run
+from undrawn import leave_undrawn
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(task, "_run_command", run_task)
+        leave_undrawn(patch)
         load_modules()
         for name in ANALYSES.entries:
             ANALYSES.resolve(name)

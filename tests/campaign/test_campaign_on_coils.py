@@ -41,7 +41,9 @@ reconstructions = true
 
 
 @pytest.mark.slow
-def test_every_kind_of_run_takes_coils(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_run_takes_coils(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(task, "_run_command", run_task)
     load_modules()

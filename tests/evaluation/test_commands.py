@@ -22,17 +22,6 @@ from kscout.weights import save_component
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save empty pictures, where a test does not look at them."""
-
-    def touch(figure: object, folder: Path, name: str) -> list[Path]:
-        (folder / f"{name}.png").touch()
-        return [folder / f"{name}.png"]
-
-    monkeypatch.setattr("kscout.figures.style.save_figure", touch)
-
-
 def _call(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception is not None:
