@@ -68,7 +68,7 @@ class FakeGraph:
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the numbers of questions for which graphs are captured."""
-    monkeypatch.setattr(graphs, "_Graph", FakeGraph)
+    monkeypatch.setattr(graphs, "Capture", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(FakeGraph, "captured", [])
     return FakeGraph.captured

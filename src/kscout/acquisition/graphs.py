@@ -1,12 +1,13 @@
 """A function of tensors on CUDA, replayed as graphs.
 
-Reconstruction and policy of one slice are hundreds of small kernels, and launching each of them
-takes longer than running it. A CUDA graph launches them all at once.
+Reconstruction and policy of a few slices are hundreds of small kernels, and launching each of them
+takes longer than running it. A CUDA graph launches them all at once. Sessions are answered by
+`Graphs`, trainings take the gradients of a batch by one `Capture`.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -40,7 +41,7 @@ class Graphs:
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._kept: dict[tuple[torch.Size, ...], _Graph | None] = {}
+        self._kept: dict[tuple[torch.Size, ...], Capture | None] = {}
         self._pool: Any = None
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
@@ -50,15 +51,16 @@ class Graphs:
                 del self._kept[next(iter(self._kept))]
             self._kept[shapes] = self._captured(given)
         graph = self._kept[shapes]
-        return self._function(*given) if graph is None else graph(given)
+        if graph is None:
+            return self._function(*given)
+        return tuple(x.clone() for x in graph(given))
 
-    def _captured(self, given: tuple[Tensor, ...]) -> "_Graph | None":
+    def _captured(self, given: tuple[Tensor, ...]) -> "Capture | None":
         reason = ""
         for _ in range(_N_TRIES):
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             try:
-                with _CAPTURING:
-                    return _Graph(self._function, given, self._pool)
+                return Capture(self._function, given, self._pool)
             except RuntimeError as error:
                 reason, self._pool = str(error).partition("\n")[0], None
         _LOG.warning("decisions take longer than they could: no CUDA graph (%s)", reason)
@@ -66,29 +68,34 @@ class Graphs:
 
 
 @final
-class _Graph:
-    """One capture, its arguments and its results in memory that stays in place."""
+class Capture:
+    """One graph of a function, whose arguments and results lie in memory that stays in place.
 
-    def __init__(self, function: Function, given: tuple[Tensor, ...], pool: Any) -> None:  # noqa: ANN401
-        device = given[0].device
-        self._given = [x.clone() for x in given]
+    Args:
+        function: it waits for nothing, and leaves nothing behind that its first runs do not.
+        given: arguments like those to come; their values do not matter.
+        pool: memory that other captures share; one of them runs at a time.
+    """
+
+    def __init__(self, function: Function, given: Sequence[Tensor], pool: Any = None) -> None:  # noqa: ANN401
+        self.given = [x.clone() for x in given]
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device):
+        with _CAPTURING, torch.cuda.device(given[0].device if given else None):
             here, side = torch.cuda.current_stream(), torch.cuda.Stream()
             side.wait_stream(here)
             # Left by this block even where a capture fails, which leaves its own stream in place.
             with torch.cuda.stream(side):
                 for _ in range(_N_WARMING):
-                    function(*self._given)
+                    function(*self.given)
                 # Other threads go on asking for memory meanwhile.
                 mode = "thread_local"
                 with torch.cuda.graph(self._graph, pool, side, capture_error_mode=mode):
-                    self._results = function(*self._given)
+                    self._results = function(*self.given)
             here.wait_stream(side)
 
-    def __call__(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        for own, value in zip(self._given, given, strict=True):
+    def __call__(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run the graph; what it returns is written over by its next run, or one of its pool."""
+        for own, value in zip(self.given, given, strict=True):
             own.copy_(value)
         self._graph.replay()
-        # The next replay, of this graph or of another of the pool, writes over them.
-        return tuple(x.clone() for x in self._results)
+        return self._results

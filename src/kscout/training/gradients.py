@@ -7,8 +7,9 @@ launches them all at once. The optimizer stays outside, so that nothing but grad
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
-import torch
 from torch import Tensor, nn
+
+from kscout.acquisition.graphs import Capture
 
 Backward = Callable[[Sequence[Tensor]], Tensor]
 """From the tensors that describe a batch to its losses, whose gradients it leaves in the
@@ -43,25 +44,13 @@ class GraphedGradients:
         self, backward: Backward, parameters: Iterable[nn.Parameter], example: Sequence[Tensor]
     ) -> None:
         self.eager = EagerGradients(backward, parameters)
-        self.inputs = [tensor.clone() for tensor in example]
-        self.graph = torch.cuda.CUDAGraph()
-        # Warming up on a side stream makes plans and workspaces before the capture begins.
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.eager(self.inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(self.graph):
-            self.result = self.eager(self.inputs)
+        self.graph = Capture(lambda *batch: (self.eager(batch),), example)
         self.gradients = [parameter.grad for parameter in self.eager.parameters]
 
     def __call__(self, batch: Sequence[Tensor]) -> Tensor:
-        if any(a.shape != b.shape for a, b in zip(batch, self.inputs, strict=True)):
+        if any(a.shape != b.shape for a, b in zip(batch, self.graph.given, strict=True)):
             return self.eager(batch)
-        for static, given in zip(self.inputs, batch, strict=True):
-            static.copy_(given)
-        self.graph.replay()
+        (losses,) = self.graph(batch)
         for parameter, gradient in zip(self.eager.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        return self.result
+        return losses
