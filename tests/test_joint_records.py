@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kscout import policies, reconstruction
 from kscout.config import JointConfig, to_table
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.files import write_json
+from kscout.training.joint.train import train_joint
+from kscout.weights import fingerprint, read_weights
+from training.joint_runs import joint_config
+from training.training_stores import blob_store
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -233,6 +238,31 @@ def test_other_slices_are_another_comparison(records: ModuleType) -> None:
     best = replace(fixed, ssim=0.9, settings={"a": 1, "n_train": 5})
     (row,) = records.leaderboard_rows([fixed, best])
     assert row.ssim_mean == 0.9
+
+
+def test_a_pair_enters_the_zoo_rounded_and_with_cards(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    store = blob_store(tmp_path / "store", n_rows=12, n_cols=16)
+    run = train_joint(joint_config("dense"), store, tmp_path / "run", device="cpu")
+    for arm, ssim in (("fixed", [0.88, 0.89, 0.87]), ("dense", [0.884, 0.892, 0.871])):
+        one = record(records, arm, 0, ssim)
+        write_json(tmp_path / "records" / f"{one.stem}.json", to_table(one))
+    words = [str(tmp_path / "records" / "knee-base-dense-0.json"), "--run", str(run.path)]
+    words += ["--records", str(tmp_path / "records"), "--out", str(tmp_path)]
+    scripts("zoo_pair").main(words)
+    names = ("joint-knee-base-unet", "joint-knee-base-column")
+    network = reconstruction.load(tmp_path / f"{names[0]}.safetensors")
+    weights = read_weights(tmp_path / f"{names[1]}.safetensors")
+    assert weights.extra["reconstructor"] == fingerprint(network)
+    policies.load(tmp_path / f"{names[1]}.safetensors")
+    for name in names:
+        card = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
+        assert card.startswith(f"# {name}\n") and weights.extra["store"][:12] in card
+        assert "this arm is +.0018 (.0010 to .0040) from a fixed order" in card
+        for word in ("## Data", "## Commands", "## Scores", "protocol", "MIT", "not clinical"):
+            assert word in card, word
+        assert all(len(line) <= 130 for line in card.splitlines() if not line.startswith("    "))
 
 
 @pytest.mark.slow

@@ -82,8 +82,18 @@ def test_labels_of_the_newest_batch_are_repeated_and_no_step_is_taken_besides(
     }
     assert steps == {n_due * (1 + REPEATS["n_repeats"])}
     # Three slices with three columns each.
-    memory = checkpoint["facts"]["carried"]["sampler"]["memory"]
-    assert [len(states) for states in memory.values()] == [9]
+    assert n_remembered(path) == 9
+
+
+def n_remembered(run: Path) -> int:
+    checkpoint = torch.load(run / "checkpoint.pt", weights_only=True)
+    (states,) = checkpoint["facts"]["carried"]["sampler"]["memory"].values()
+    return len(states)
+
+
+def test_some_steps_of_a_slice_may_be_labelled(store: Store, tmp_path: Path) -> None:
+    config = joint_config("dense", label_every=3, n_updates=4, n_epochs=1, keep_epochs=())
+    assert n_remembered(train_joint(config, store, tmp_path / "run", device="cpu").path) == 3
 
 
 def test_a_sampler_that_is_due_and_cannot_learn_is_told_so() -> None:
@@ -341,6 +351,7 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
         (lambda: bad(batch_size=10**12), "needs .* GiB of memory"),
         (lambda: bad(n_pool=10**12), "needs .* GiB of memory"),
         (lambda: bad("dense", n_tried_at_random=10**12), "needs .* GiB of memory"),
+        (lambda: bad("dense", label_every=100), "100 does not divide the 3 steps"),
         (lambda: bad("dense", n_repeats=10**12), "needs .* GiB of memory"),
     ],
 )

@@ -1,0 +1,156 @@
+"""Enter a reconstruction and a policy that learned together into the zoo, with cards from records.
+
+    python benchmarks/zoo_pair.py benchmarks/joint_results/knee-base-dense-0.json \
+        --run runs/joint/knee-base/dense/seed-0
+
+writes joint-knee-base-unet and joint-knee-base-column, weights in 16 bit and a card each, into
+`src/kscout/zoo`. Then `ZOO` there, and the table `zoo` of `benchmarks/tables.toml`, need two lines.
+"""
+
+import argparse
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from textwrap import indent
+
+from joint_records import (
+    HORIZONS,
+    RECORDS,
+    REFERENCE,
+    JointRecord,
+    groups_of,
+    leading,
+    read_records,
+)
+from paired import paired
+from tables import difference, number
+
+from kscout import reconstruction
+from kscout.config import read
+from kscout.files import write_text
+from kscout.report.commands import as_shell
+from kscout.runs import RunRecord, read_run
+from kscout.weights import (
+    WEIGHTS_NAME,
+    Weights,
+    fingerprint,
+    policy_beside,
+    read_weights,
+    save_weights,
+)
+from kscout.zoo import zoo_file
+
+MAKES = {
+    "knee-paper-size": "kscout data make knee --paper --out stores/knee",
+    "heads": "kscout data make heads --download --out stores/heads",
+}
+"""What makes the stores of the leaderboard."""
+CARD = """# {name}
+
+Half of a pair that learned together, `{network}` and `{policy}`: the policy (`{sampler}`) starts
+from {n_initial} central columns and chooses {steps} more, the network reconstructs what it
+measures; protocol `{protocol}`. **Neither is meant for another partner.** Parameters are stored in
+16 bit and used in 32 bit.
+
+    kscout.reconstruction.load("{network}")
+    kscout.policies.load("{policy}")
+
+## Data
+
+{n_train:,} training slices of the store that the first command makes (fingerprint {store}...).
+
+## Commands
+
+{commands}
+
+Seed {seed}: {n_updates:,} updates of the network in {seconds:.0f} s on {device}, torch
+{torch}, {date}. The weights are those of the last epoch; nothing was chosen on test slices.
+
+## Scores
+
+Test SSIM after {n_initial} + {steps} columns {ssim}, mean over all moments {area}, PSNR
+{psnr:.2f} dB; {n_slices:,} slices of {n_volumes} volumes, before weights were rounded.{lead}
+docs/joint.md has all arms.
+
+## Intended use
+
+Research on active acquisition with images like its training data; not clinical.
+
+License: MIT.
+"""
+
+LEAD = """
+With {n} seed(s) this arm is {difference} from a fixed order that learned
+together with a network of its own, at equal updates; in brackets the 95 % interval over volumes."""
+
+
+def rounded(weights: Weights) -> Weights:
+    """Return weights in 16 bit."""
+    state = {k: v.half() if v.is_floating_point() else v for k, v in weights.state.items()}
+    return replace(weights, state=state)
+
+
+def lead_of(record: JointRecord, records: Path) -> str:
+    """Return by how much the arm of a record leads over the refitted fixed order."""
+    for group in groups_of(read_records(records)):
+        for arm in group.values():
+            found = None
+            if record in arm and record.arm != REFERENCE:
+                found = paired(arm, leading(group, REFERENCE))
+            if found is not None:
+                return LEAD.format(n=len(found.seeds), difference=difference(found))
+    return ""
+
+
+def card(name: str, pair: tuple[str, str], record: JointRecord, run: RunRecord, lead: str) -> str:
+    """Return the card of one half of a pair."""
+    horizon, told = HORIZONS[record.horizon], run.provenance
+    commands = [MAKES[horizon.store], record.command, record.commands[1]]
+    shown = "\n".join(as_shell(shlex.split(one)) for one in commands)
+    return CARD.format(
+        **dict(zip(("network", "policy"), pair, strict=True)),
+        **{key: getattr(record, key) for key in ("seed", "n_train", "n_updates", "psnr")},
+        **{"name": name, "sampler": record.arm, "lead": lead, "commands": indent(shown, "    ")},
+        **{"n_initial": horizon.n_initial, "steps": horizon.steps},
+        protocol=run.config["training"].get("protocol", "paper"),
+        store=told.inputs["store"][:12],
+        seconds=record.train_s,
+        device=record.device.removeprefix("cuda: "),
+        torch=told.versions["torch"],
+        date=told.date[:10],
+        ssim=number(record.ssim),
+        area=number(record.area),
+        n_slices=sum(one.n_slices for one in record.volumes.values()),
+        n_volumes=len(record.volumes),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write weights and cards of both halves."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("record", type=Path, help="of the arm and seed")
+    parser.add_argument("--run", type=Path, required=True, help="folder that it was trained in")
+    parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--out", type=Path, default=zoo_file("knee-unet").parent)
+    wanted = parser.parse_args(arguments)
+    record = read(JointRecord, json.loads(wanted.record.read_text(encoding="utf-8")))
+    file = wanted.run / WEIGHTS_NAME
+    halves = [rounded(read_weights(path)) for path in (file, policy_beside(file))]
+    names = tuple(f"joint-{record.horizon}-{one.component}" for one in halves)
+    paths = [wanted.out / f"{name}.safetensors" for name in names]
+    save_weights(paths[0], halves[0])
+    # The policy knows the network by what its file holds.
+    known = {**halves[1].extra, "reconstructor": fingerprint(reconstruction.load(paths[0]))}
+    save_weights(paths[1], replace(halves[1], extra=known))
+    lead = lead_of(record, wanted.records)
+    for name in names:
+        text = card(name, (names[0], names[1]), record, read_run(wanted.run), lead)
+        write_text(wanted.out / f"{name}.md", text)
+
+
+if __name__ == "__main__":
+    main()
