@@ -25,7 +25,6 @@ from joint_records import (
     read_records,
 )
 from paired import paired
-from tables import difference, number
 
 from kscout import reconstruction
 from kscout.config import read
@@ -82,8 +81,9 @@ License: MIT.
 """
 
 LEAD = """
-With {n} seed(s) this arm is {difference} from a fixed order that learned
-together with a network of its own, at equal updates; in brackets the 95 % interval over volumes."""
+The mean over {0} seed(s) is {1:.4f}, {2:+.4f} ({3}) from a fixed order that
+learned together with a network of its own, at equal updates; in brackets the 95 % interval over
+volumes."""
 
 
 def rounded(weights: Weights) -> Weights:
@@ -100,7 +100,11 @@ def lead_of(record: JointRecord, records: Path) -> str:
             if record in arm and record.arm != REFERENCE:
                 found = paired(arm, leading(group, REFERENCE))
             if found is not None:
-                return LEAD.format(n=len(found.seeds), difference=difference(found))
+                own = [one.ssim for one in arm if one.seed in found.seeds]
+                ends = " to ".join(f"{end:+.4f}" for end in found.interval or ())
+                return LEAD.format(
+                    *(len(own), sum(own) / len(own), found.difference, ends or "one volume")
+                )
     return ""
 
 
@@ -120,8 +124,8 @@ def card(name: str, pair: tuple[str, str], record: JointRecord, run: RunRecord, 
         device=record.device.removeprefix("cuda: "),
         torch=told.versions["torch"],
         date=told.date[:10],
-        ssim=number(record.ssim),
-        area=number(record.area),
+        ssim=f"{record.ssim:.4f}",
+        area=f"{record.area:.4f}",
         n_slices=sum(one.n_slices for one in record.volumes.values()),
         n_volumes=len(record.volumes),
     )

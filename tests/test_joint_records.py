@@ -259,7 +259,7 @@ def test_a_pair_enters_the_zoo_rounded_and_with_cards(
     for name in names:
         card = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
         assert card.startswith(f"# {name}\n") and weights.extra["store"][:12] in card
-        assert "this arm is +.0018 (.0010 to .0040) from a fixed order" in card
+        assert "seed(s) is 0.8802, +0.0018 (+0.0010 to +0.0040) from a fixed order" in card
         for word in ("## Data", "## Commands", "## Scores", "protocol", "MIT", "not clinical"):
             assert word in card, word
         assert all(len(line) <= 130 for line in card.splitlines() if not line.startswith("    "))
