@@ -21,7 +21,9 @@ from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
 from kscout.export.volumes import ExportSetting, _name, export_store
+from kscout.policies import save
 from kscout.policies.center_out import CenterOut
+from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
 from mrd_files import lines, write
@@ -173,12 +175,29 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         export_store(
             *(tmp_path / "s", tmp_path / "o", setting), reconstructor="zero-filled", policy="random"
         )
+    told = ExportSetting(format="nifti", steps=3)
+    with pytest.raises(ConfigError, match="are those of a policy"):
+        export_store(tmp_path / "s", tmp_path / "o", told, reconstructor="zero-filled")
     with pytest.raises(DataError, match="no split 'x'"):
         changed = ExportSetting(format="nifti", split="x")
         export_store(tmp_path / "s", tmp_path / "o", changed, reconstructor="zero-filled")
     with pytest.raises(ConfigError, match="format"):
         ExportSetting(format="png")  # type: ignore[arg-type]
     assert not (tmp_path / "o").exists()
+
+
+def test_a_fitted_policy_brings_its_own_budget(tmp_path: Path) -> None:
+    store = coil_store(tmp_path / "s", n_coils=1)
+    order = FixedOrder(n_cols=store.split("test").shape[-1], order=[2, 0, 1])
+    save(tmp_path / "order.safetensors", order, extra={"n_initial": 3, "horizon": 2})
+    given = {"reconstructor": "zero-filled", "policy": str(tmp_path / "order.safetensors")}
+    n_measured = []
+    for steps in (None, 1):
+        setting = ExportSetting(format="fastmri", steps=steps)
+        (file,) = export_store(tmp_path / "s", tmp_path / "o", setting, **given)
+        with h5py.File(file) as opened:
+            n_measured += opened["mask"][()].sum(axis=1).tolist()
+    assert set(n_measured[: len(n_measured) // 2]) == {5} and set(n_measured) == {4, 5}
 
 
 @pytest.mark.parametrize("volume", ["", "..", "../../x", "a/b", "\0", "é", ".h5", "x" * 300, "CON"])

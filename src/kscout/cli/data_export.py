@@ -25,9 +25,11 @@ def export(
         ),
     ] = None,
     n_initial: Annotated[
-        int | None, typer.Option(help="Central columns that the policy starts from.")
+        int | None, typer.Option(help="Central columns at the start; else as it was trained.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Columns that the policy acquires.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Columns acquired; else as it was trained.")
+    ] = None,
     sample: Annotated[
         int | None, typer.Option(metavar="SEED", help="Draw columns; without it, the best.")
     ] = None,

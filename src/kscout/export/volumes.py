@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import final
@@ -20,6 +20,7 @@ from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep, Step
+from kscout.evaluation.running.setting import told_by_runs
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.export.image_files import SUFFIXES, WRITERS, Volume
 from kscout.export.order import policy_of
@@ -84,10 +85,7 @@ def export_store(
         on_step: is told how far it has come.
     """
     refuse_store(out)
-    if (policy is None) != (setting.n_initial is None) or (policy is None) != (
-        setting.steps is None
-    ):
-        raise ConfigError("a policy needs --n-initial and --steps, and these a policy; give all")
+    setting = _with_budget(setting, policy)
     opened, network = Store.open(store), reconstruction.load(reconstructor)
     about = {"store": opened.name, "reconstruction": type(network).__name__}
     about |= {"weights": fingerprint(network), "policy": policy or "all measured columns"}
@@ -104,6 +102,23 @@ def export_store(
         if on_step is not None:
             on_step(Step("reconstructing, volume by volume", len(written), n_volumes))
     return written
+
+
+def _with_budget(setting: ExportSetting, policy: str | None) -> ExportSetting:
+    """Return a setting with the budget that a policy was trained for, where none is told."""
+    told = (setting.n_initial, setting.steps)
+    if policy is None and told != (None, None):
+        raise ConfigError("--n-initial and --steps are those of a policy; give --policy, too")
+    if policy is None or None not in told:
+        return setting
+    n_initial, steps, initial, _ = told_by_runs([policy])
+    if initial is not None:
+        raise ConfigError(
+            f"{policy} starts from columns {initial}, and images are exported from central ones; "
+            "give --n-initial and --steps"
+        )
+    own = (n_initial if told[0] is None else told[0], steps if told[1] is None else told[1])
+    return replace(setting, n_initial=own[0], steps=own[1])
 
 
 def _volumes(

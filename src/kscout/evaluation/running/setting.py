@@ -98,7 +98,7 @@ def _with_columns(request: EvaluationRequest) -> EvaluationRequest:
     has_end = request.steps is not None or request.budget is not None
     if has_start and has_end:
         return request
-    n_initial, horizon, initial, group = _told_by_runs(request.policies)
+    n_initial, horizon, initial, group = told_by_runs(request.policies)
     if not has_start and not has_end and request.columns_per_step == 1:
         request = replace(request, columns_per_step=group)
     if not has_start:
@@ -133,12 +133,12 @@ def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int, str
     n_initial, horizon = setting.n_initial, setting.steps
     if n_initial is not None and horizon is not None:
         return n_initial, horizon, None
-    own = _told_by_runs(wanted)
+    own = told_by_runs(wanted)
     horizon = own[1] if horizon is None else horizon
     return (own[0], horizon, own[2]) if n_initial is None else (n_initial, horizon, None)
 
 
-def _told_by_runs(wanted: Sequence[str]) -> tuple[int, int, str | None, int]:
+def told_by_runs(wanted: Sequence[str]) -> tuple[int, int, str | None, int]:
     """Return the one acquisition that all runs among policies were trained for."""
     budgets = budgets_of(wanted)
     if len(budgets) != 1:
