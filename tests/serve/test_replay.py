@@ -130,3 +130,12 @@ def test_what_is_no_service_or_breaks_off_is_told(
         result = CliRunner().invoke(command_line, given)
         thread.join()
     assert isinstance(result.exception, RunError) and re.search(words, str(result.exception))
+
+
+def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        to = "{}:{}".format(*bound.getsockname())
+    given = ["replay", str(recorded(tmp_path / "a.mrd")), "--to", to]
+    told = CliRunner().invoke(command_line, given).exception
+    assert isinstance(told, RunError) and str(told).startswith(f"{to} cannot be reached")
+    assert str(told).endswith("give the address `mrd` that it prints")

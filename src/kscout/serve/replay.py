@@ -98,6 +98,11 @@ def replay(
         raise RunError(
             f"the service at {to} said nothing for {_SILENT_S:g} s; look at its log"
         ) from error
+    except OSError as error:
+        raise RunError(
+            f"{to} cannot be reached ({error.strerror or error}); start `kscout serve`, and give "
+            "the address `mrd` that it prints"
+        ) from error
     if out is not None:
         _save(played, out)
     return played
