@@ -6,8 +6,8 @@
 
 A client sends a column, waits for the answer, and sends the next one at once; a decision takes from
 sending to having read the answer. Columns go by a call in one process (`core`), over MRD streams
-(`mrd`), or a WebSocket (`websocket`, left out where kscout[serve] is not installed). The policy is
-a `column` network of 128 x 128, untrained: what it chooses takes as long as what a trained one
+(`mrd`), or a WebSocket (`websocket`); what lacks its packages is left out. The policy is a
+`column` network of 128 x 128, untrained: what it chooses takes as long as what a trained one
 does. Every number of sessions asks for `--seconds`; then 10,000 decisions by a fixed order, which
 take hardly any time, are asked for by as many sessions as possible. Every answer is checked: a
 column that is asked for twice, or a count that is not that of what was sent, is lost. A row is
@@ -50,12 +50,12 @@ HERE = Path(__file__).parent
 SIZE, N_INITIAL, BUDGET = 128, 16, 117
 """Of a slice: 100 decisions that follow a column; the one after the start is not timed."""
 LIMITS = Limits(n_sessions=4096, n_values_in_all=2**31)
-WARM_S = {"cpu": 2.0, "cuda": 5.0}
+WARM_S = {"cpu": 2.0, "cuda": 10.0}
 """Before a round; on CUDA graphs of several sizes are captured meanwhile."""
 SILENT_S = 120.0
 """A service that is silent for so long is given up."""
-NEEDED = ("fastapi", "uvicorn", "websockets")
-"""Packages of `websocket`."""
+NEEDED = {"websocket": ("fastapi", "uvicorn", "websockets"), "mrd": ("h5py", "scipy")}
+"""Packages of a way to ask."""
 HEADER = (
     "<ismrmrdHeader><encoding><encodedSpace>"
     f"<matrixSize><x>{SIZE}</x><y>{SIZE}</y><z>1</z></matrixSize></encodedSpace>"
@@ -324,6 +324,14 @@ def table(folder: Path = HERE) -> str:
     )
 
 
+def can_ask(over: str) -> bool:
+    """Tell whether the packages of a way to ask are there; if not, which are missing."""
+    missing = [name for name in NEEDED.get(over, ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"{over} is left out: {', '.join(missing)} not installed", flush=True)
+    return not missing
+
+
 def main() -> None:
     """Measure, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -337,10 +345,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--record", type=Path, default=HERE / "load_cpu.json")
     wanted = parser.parse_args()
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing and "websocket" in wanted.over:
-        wanted.over.remove("websocket")
-        print(f"websocket is left out: {', '.join(missing)} not installed", flush=True)
+    wanted.over = [over for over in wanted.over if can_ask(over)]
     path = wanted.record if wanted.record.parent != Path() else HERE / wanted.record
     told = {"machine": machine(wanted.device), "busy_before": round(os.getloadavg()[0], 2)}
     print(json.dumps(told), flush=True)

@@ -81,3 +81,12 @@ def test_records_of_all_machines_make_one_table(load: ModuleType, tmp_path: Path
     )
     assert "load_a.json: 2 decisions in all, 0 lost." in table
     assert "| load_b.json |" in table
+
+
+def test_a_way_whose_packages_are_missing_is_left_out(
+    load: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert load.can_ask("core") and load.can_ask("mrd")
+    monkeypatch.setitem(load.NEEDED, "mrd", ("h5py", "a_package_of_nobody"))
+    assert not load.can_ask("mrd")
+    assert capsys.readouterr().out == "mrd is left out: a_package_of_nobody not installed\n"
