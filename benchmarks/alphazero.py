@@ -9,17 +9,20 @@ Trains one arm with one seed until its rounds have taken so many minutes, evalua
 by validation on the test split beside random, equispaced and fixed columns and the zoo's greedy
 policy, and writes ARM-STORE-PRESET-MINUTESm-seedN.json, which is not made again. What was stopped
 goes on with its next round when the same is typed again; --pause ends the training for now after
-so many minutes of the clock. More minutes go on with the same run. The paper's estimator
-(`greedy`) is trained as long, and stopped where it is. `tables.py` writes the tables of
-docs/alphazero.md, --enter joins the rows of `alphazero` to the leaderboard.
+so many minutes of the clock. More minutes go on with the same run. Arms may run at once: of those
+that end together one evaluates the marks, and --beside tells records how many shared the GPU. The
+paper's estimator (`greedy`) is trained as long, and stopped where it is. `tables.py` writes the
+tables of docs/alphazero.md, --enter joins the rows of `alphazero` to the leaderboard.
 """
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from alphazero_records import (
     ARMS,
@@ -41,7 +44,7 @@ from kscout.config.layers import assigned
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
-from kscout.files import write_json
+from kscout.files import take_lock, write_json
 from kscout.runs import Progress, RunRecord, read_metrics, read_run
 from kscout.training.policy import train_policy
 from kscout.zoo import ZOO
@@ -106,8 +109,19 @@ def setting_of(wanted: argparse.Namespace, *, is_argmax: bool = False) -> Evalua
 def write_marks(wanted: argparse.Namespace) -> None:
     """Evaluate what arms are compared with, once for a store and preset."""
     path = wanted.out / f"marks-{wanted.data.name}-{wanted.preset}.json"
-    if path.exists():
+    # Of arms that end together, one evaluates them.
+    lock = None if path.exists() else take_lock(wanted.out, name=f".{path.stem}.lock")
+    if lock is None:
         return
+    try:
+        if not path.exists():
+            _write_marks(wanted, path)
+    finally:
+        (wanted.out / f".{path.stem}.lock").unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _write_marks(wanted: argparse.Namespace, path: Path) -> None:
     greedy = f"{wanted.preset}-greedy"
     names = [*MARKS, *([greedy] if greedy in ZOO and not wanted.no_zoo else [])]
     found = evaluate(names, wanted.data, wanted.reconstructor, setting_of(wanted))
@@ -144,15 +158,24 @@ def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
         n_reconstructions=sum(line["n_reconstructions"] for line in lines),
         n_parameters=sum(one.numel() for one in policy.parameters()),
         val_ssim=tuple(line["val_ssim"] for line in lines),
-        search_ssim=tuple(line["search_ssim"] for line in lines if "search_ssim" in line),
-        tree_ssim=tuple(line["tree_ssim"] for line in lines if "tree_ssim" in line),
+        search_ssim=_by_round(lines, "search_ssim"),
+        tree_ssim=_by_round(lines, "tree_ssim"),
         volumes=drawn,
         argmax_volumes=argmax,
         command=command,
         evaluates=evaluates,
         device=run.provenance.device,
         commit=run.provenance.commit,
+        n_beside=wanted.beside,
+        n_decisions=sum(line["n_decisions"] for line in lines),
+        loss=_by_round(lines, "loss"),
+        label_entropy=_by_round(lines, "label_entropy"),
     )
+
+
+def _by_round(lines: Sequence[dict[str, Any]], name: str) -> tuple[float, ...]:
+    """Return what a training told in each round; nothing where its kind does not tell it."""
+    return tuple(line[name] for line in lines if name in line)
 
 
 def _commands(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) -> tuple[str, str]:
@@ -178,15 +201,16 @@ def run_arm(wanted: argparse.Namespace) -> int:
     stem = f"{wanted.arm}-{wanted.data.name}-{wanted.preset}"
     path = wanted.out / f"{stem}-{wanted.minutes:g}m-seed{wanted.seed}.json"
     if path.exists():
+        write_marks(wanted)
         return 0
     config = config_of(wanted.arm, wanted.preset, wanted.seed, wanted.set)
     run = trained(config, wanted, wanted.runs / stem / f"seed-{wanted.seed}")
     if run is None:
         print(f"{path.stem} is not finished; type the same to go on")
         return 1
-    write_marks(wanted)
     record = record_of(run, config, wanted)
     write_json(path, to_table(record))
+    write_marks(wanted)
     print(
         f"{path.stem}: SSIM {mean_ssim(record.volumes):.4f} drawn, "
         f"{mean_ssim(record.argmax_volumes):.4f} best column, {record.n_rounds} rounds"
@@ -222,6 +246,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs/alphazero"))
     parser.add_argument("--out", type=Path, default=RECORDS)
     parser.add_argument("--no-zoo", action="store_true", help="for images of another size")
+    parser.add_argument("--beside", type=int, help="other trainings on the GPU, for the record")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--enter", action="store_true")
     return parser.parse_args(words)

@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 from leaderboard import REFERENCE, LeaderboardRow
-from paired import Paired, Volume, mean_ssim, paired
+from paired import Volume, mean_ssim, paired
 from tables import difference, markdown, number, spread
 
 from kscout.config import read
@@ -38,7 +38,8 @@ PLAN = [
     *(("knee-long", arm, seed) for seed in (0, 1, 2) for arm in ("alphazero", "greedy")),
 ]
 """What is run, the most telling first."""
-_N_LAST = 5
+N_LAST = 5
+"""Rounds at the end over which searches are averaged."""
 
 
 @final
@@ -89,6 +90,14 @@ class ArmRecord:
     evaluates: str
     device: str
     commit: str | None = None
+    n_beside: int | None = None
+    """Other trainings that shared the GPU meanwhile, as told; time is not GPU time then."""
+    n_decisions: int | None = None
+    """That were learned from; of records before it was told, None."""
+    loss: tuple[float, ...] = ()
+    """By round: AlphaZero's is the cross-entropy with the shares of searches, in nats."""
+    label_entropy: tuple[float, ...] = ()
+    """By round: the entropy of those shares, below which no loss can come."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -135,7 +144,7 @@ def table(folder: Path = RECORDS) -> str:
 def _scores(arm: Sequence[ArmRecord]) -> tuple[str, ...]:
     first = arm[0]
     drawn, best = ([mean_ssim(x) for x in (y.volumes for y in part)] for part in (arm, _best(arm)))
-    searched = [float(np.mean(one.search_ssim[-_N_LAST:])) for one in arm if one.search_ssim]
+    searched = [float(np.mean(one.search_ssim[-N_LAST:])) for one in arm if one.search_ssim]
     return (
         *(first.preset, f"`{first.arm}`", ", ".join(str(one.seed) for one in arm)),
         *(spread(float(np.mean(x)), std_over_seeds(x)) for x in (drawn, best)),
@@ -159,15 +168,22 @@ def paired_table(folder: Path = RECORDS) -> str:
     head = ("acquisition", "arm", *(f"minus `{x}`" for x in names), "minus greedy of equal time")
     lines = []
     for arm in arms_of(records):
-        own = marks[arm[0].place].volumes
-        others = [_as_often(arm, own[name]) if name in own else [] for name in names]
-        others.append([x for x in records if (x.place, x.minutes, x.arm) == _greedy_of(arm)])
+        found = marks.get(arm[0].place)
+        own = {} if found is None else found.volumes
+        others = [as_often(arm, own[name]) if name in own else [] for name in names]
+        others.append(same_time(arm, records, "greedy"))
         cells = [_cell(arm, other) for other in others]
         lines.append((arm[0].preset, f"`{arm[0].arm}`", *cells))
     return markdown(head, lines)
 
 
-def _as_often(arm: Sequence[ArmRecord], volumes: dict[str, Volume]) -> list[ArmRecord]:
+def same_time(arm: Sequence[ArmRecord], records: Sequence[ArmRecord], name: str) -> list[ArmRecord]:
+    """Return the seeds of an arm of a name that had the time of another."""
+    wanted = (arm[0].place, arm[0].minutes, name)
+    return [x for x in records if (x.place, x.minutes, x.arm) == wanted]
+
+
+def as_often(arm: Sequence[ArmRecord], volumes: dict[str, Volume]) -> list[ArmRecord]:
     """Return a mark once for each seed of an arm."""
     return [replace(one, volumes=volumes) for one in arm]
 
@@ -196,7 +212,7 @@ def leaderboard_row(records: Sequence[ArmRecord], marks: Marks, *, store: str) -
         store: its name on the leaderboard.
     """
     arm = next(x for x in arms_of(records) if x[0].arm == "alphazero")
-    found = paired(arm, _as_often(arm, marks.volumes[REFERENCE]))
+    found = paired(arm, as_often(arm, marks.volumes[REFERENCE]))
     assert found is not None
     ssim = [mean_ssim(one.volumes) for one in arm]
     return LeaderboardRow(
@@ -218,39 +234,3 @@ def _evaluation(arm: Sequence[ArmRecord]) -> str:
     words = arm[0].evaluates.split(" --policy ")
     own = [one.evaluates.split(" --policy ")[1] for one in arm]
     return " --policy ".join([words[0], *own, *words[2:]])
-
-
-def findings(folder: Path = RECORDS) -> str:
-    """Return a line for each acquisition: AlphaZero against the marks and greedy of equal time."""
-    marks, records, lines = read_marks(folder), read_records(folder), []
-    for arm in arms_of(records):
-        if arm[0].arm == "alphazero":
-            greedy = [x for x in records if (x.place, x.minutes, x.arm) == _greedy_of(arm)]
-            lines.append(_finding(arm, marks[arm[0].place], greedy))
-    return "".join(f"- {line}\n" for line in lines) or "AlphaZero has not been run yet.\n"
-
-
-def _finding(arm: Sequence[ArmRecord], marks: Marks, greedy: Sequence[ArmRecord]) -> str:
-    others = {f"`{name}`": _as_often(arm, volumes) for name, volumes in marks.volumes.items()}
-    others |= {"the greedy arm of equal time": greedy} if greedy else {}
-    told: dict[str, list[str]] = {}
-    for name, other in others.items():
-        told.setdefault(_standing(paired(arm, other)), []).append(name)
-    standing = "; ".join(f"{words} {', '.join(names)}" for words, names in told.items())
-    first = arm[0]
-    return (
-        f"**{first.preset}, {first.minutes:g} minutes, "
-        f"{len(arm)} seed{'s' if len(arm) > 1 else ''}.** AlphaZero ends {standing}."
-    )
-
-
-def _standing(found: Paired | None) -> str:
-    """Say where an arm stands by the interval of its difference."""
-    if found is None or found.interval is None:
-        return "not comparable with"
-    low, high = found.interval
-    return "above" if low > 0 else "below" if high < 0 else "not clearly apart from"
-
-
-def _greedy_of(arm: Sequence[ArmRecord]) -> tuple[tuple[str, str], float, str]:
-    return arm[0].place, arm[0].minutes, "greedy"

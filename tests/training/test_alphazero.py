@@ -17,7 +17,7 @@ from kscout.errors import ConfigError
 from kscout.policies.alphazero import AlphaZeroPolicy
 from kscout.reconstruction.zero_filled import WeightedZeroFilled
 from kscout.runs import read_run
-from kscout.training.estimators.alphazero import Sizes, decisions_of, imitation_loss
+from kscout.training.estimators.alphazero import Sizes, decisions_of, imitation_loss, label_entropy
 from kscout.training.estimators.tree_search import Episodes
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.replay import Memory
@@ -63,6 +63,10 @@ def test_the_loss_is_the_cross_entropy_with_the_shares_of_visits() -> None:
     expected = -(0.25 * chances[0, 0].log() + 0.75 * chances[0, 1].log() + chances[1, 0].log()) / 2
     found = imitation_loss(chances.clamp(min=1e-30).log(), visits)
     torch.testing.assert_close(found, expected)
+    # The loss of a network that foresees the shares themselves.
+    shares = visits / visits.sum(dim=-1, keepdim=True)
+    least = imitation_loss(shares.clamp(min=1e-30).log(), visits)
+    torch.testing.assert_close(label_entropy(visits), least)
 
 
 def test_rounds_go_through_all_slices_before_any_comes_again() -> None:

@@ -121,6 +121,7 @@ class AlphaZero(Estimator):
                 f"search_{word}": float(found.score.mean()),
                 f"tree_{word}": float(found.best_score.mean()),
                 "loss": float(torch.stack(losses).mean()),
+                "label_entropy": float(label_entropy(found.visits)),
             }
             results.append(scores)
             n_reconstructions += found.n_reconstructions
@@ -212,6 +213,12 @@ def imitation_loss(
     """Return the mean cross-entropy `-sum_a pi(a) log p(a)`, pi the shares of the visits."""
     shares = visits / visits.sum(dim=-1, keepdim=True)
     return -(shares * log_probabilities).sum(dim=-1).mean()
+
+
+def label_entropy(visits: Int[Tensor, "*lead col"]) -> Float[Tensor, ""]:
+    """Return the mean entropy of the shares of visits in nats: no loss comes below it."""
+    shares = visits / visits.sum(dim=-1, keepdim=True)
+    return -shares.xlogy(shares).sum(dim=-1).mean()
 
 
 def _training(config: PolicyConfig) -> AlphaZeroTraining:

@@ -1,0 +1,164 @@
+"""What the records of AlphaZero say, in sentences of docs/alphazero.md.
+
+Every sentence follows from the records; where they do not decide, it says so.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from alphazero_records import (
+    N_LAST,
+    RECORDS,
+    ArmRecord,
+    Marks,
+    arms_of,
+    as_often,
+    read_marks,
+    read_records,
+    same_time,
+)
+from paired import Paired, mean_ssim, paired
+from tables import difference, number
+
+_OWN, _OTHER = "alphazero", "greedy"
+_LATE = 0.75
+"""A best round after this share of the rounds means that validation was still rising."""
+
+
+def findings(folder: Path = RECORDS) -> str:
+    """Return for each acquisition and time where AlphaZero stands, and why."""
+    marks, records, lines = read_marks(folder), read_records(folder), []
+    for arm in arms_of(records):
+        if arm[0].arm == _OWN:
+            greedy = same_time(arm, records, _OTHER)
+            lines.append(_standings(arm, marks.get(arm[0].place), greedy))
+            lines += _reasons(arm, greedy)
+    return "".join(lines) or "AlphaZero has not been run yet.\n"
+
+
+def study(folder: Path = RECORDS) -> str:
+    """Return for each other arm what its constant is worth, at equal time and at equal cost."""
+    records, lines = read_records(folder), []
+    for arm in arms_of(records):
+        main = same_time(arm, records, _OWN)
+        if arm[0].arm not in (_OWN, _OTHER) and main:
+            lines.append(_constant(arm, main))
+    return "".join(f"- {line}\n" for line in lines) or "No other constant has been tried yet.\n"
+
+
+def standing(found: Paired | None) -> str:
+    """Say where an arm stands by the interval of its difference."""
+    if found is None or found.interval is None:
+        return "not comparable with"
+    low, high = found.interval
+    return "above" if low > 0 else "below" if high < 0 else "not clearly apart from"
+
+
+def _standings(arm: Sequence[ArmRecord], marks: Marks | None, greedy: Sequence[ArmRecord]) -> str:
+    volumes = {} if marks is None else marks.volumes
+    others = {f"`{name}`": as_often(arm, own) for name, own in volumes.items()}
+    others |= {"the greedy arm of equal time": greedy} if greedy else {}
+    told: dict[str, list[str]] = {}
+    for name, other in others.items():
+        found = paired(arm, other)
+        by = "" if found is None else f" by {difference(found)}"
+        told.setdefault(standing(found), []).append(f"{name}{by}")
+    places = "; ".join(f"{words} {', '.join(names)}" for words, names in told.items())
+    first = arm[0]
+    beside = (
+        "" if first.n_beside is None else f" beside {first.n_beside} other trainings on the GPU"
+    )
+    seeds = f"{len(arm)} seed{'s' if len(arm) > 1 else ''}"
+    head = f"**{first.preset}, {first.minutes:g} minutes{beside}, {seeds}.**"
+    return f"- {head} AlphaZero ends {places or 'beside nothing that was run'}.\n"
+
+
+def _reasons(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> list[str]:
+    """Say what may be behind it: rounds, cost of a label, what searches see, how decided it is."""
+    told = [_curve(arm), _cost(arm, greedy), _foresight(arm), _decided(arm, greedy)]
+    return [f"    - {line}\n" for line in told if line]
+
+
+def _curve(arm: Sequence[ArmRecord]) -> str:
+    first, best = (_mean([x(one.val_ssim) for one in arm]) for x in (lambda v: v[0], max))
+    rounds = ", ".join(f"{one.best_round} of {one.n_rounds}" for one in arm)
+    is_rising = [one.best_round > _LATE * one.n_rounds for one in arm]
+    rising = {True: "was still rising", False: "was not rising any more"}
+    state = rising[is_rising[0]] if len(set(is_rising)) == 1 else "was still rising with some seeds"
+    return (
+        f"Validation SSIM went from {number(first)} after the first round to {number(best)} at the "
+        f"best (round {rounds}), and {state} at the end."
+    )
+
+
+def _cost(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    told = []
+    for name, part in (("it", arm), ("greedy", greedy)):
+        known = [(one.n_decisions, one.n_reconstructions) for one in part if one.n_decisions]
+        if not known:
+            return ""
+        n_decisions, n_reconstructions = (_mean(x) for x in zip(*known, strict=True))
+        told.append(
+            f"{name} learned from {n_decisions:,.0f} decisions, at "
+            f"{n_reconstructions / n_decisions:,.0f} reconstructions each"
+        )
+    return f"In this time {'; '.join(told)}."
+
+
+def _foresight(arm: Sequence[ArmRecord]) -> str:
+    searched = [_mean(one.search_ssim[-N_LAST:]) for one in arm if one.search_ssim]
+    if not searched:
+        return ""
+    seen = _mean([max(one.val_ssim) for one in arm])
+    return (
+        f"Searches, which see the truth, end at {number(_mean(searched))} on training slices, the "
+        f"network alone at {number(seen)} on held-out ones: it foresees that much less of it."
+    )
+
+
+def _decided(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    gains = [_by_argmax(part) for part in (arm, greedy) if part]
+    text = f"With its best column instead of draws it changes by {number(gains[0], is_signed=True)}"
+    if len(gains) == 1:
+        return f"{text}."
+    more = "less" if gains[0] > gains[1] else "no less"
+    told = number(gains[1], is_signed=True)
+    return f"{text}, greedy by {told}: its distribution is {more} decided than that of greedy."
+
+
+def _by_argmax(arm: Sequence[ArmRecord]) -> float:
+    return _mean([mean_ssim(one.argmax_volumes) - mean_ssim(one.volumes) for one in arm])
+
+
+def _constant(arm: Sequence[ArmRecord], main: Sequence[ArmRecord]) -> str:
+    found = paired(arm, main)
+    first = arm[0]
+    by = "" if found is None else f" by {difference(found)}"
+    text = (
+        f"`{first.arm}` ({first.preset}, {first.minutes:g} minutes) ends {standing(found)} "
+        f"`{_OWN}` of equal time{by}. After {_millions(first.n_reconstructions)} reconstructions "
+        f"its validation SSIM is {number(max(first.val_ssim))}"
+    )
+    own = [one for one in main if one.seed == first.seed]
+    reached = reached_after(own[0], first.n_reconstructions) if own else None
+    return f"{text}." if reached is None else f"{text}, where `{_OWN}` had {number(reached)}."
+
+
+def reached_after(record: ArmRecord, n_reconstructions: int) -> float | None:
+    """Return the best validation SSIM of an arm after so many reconstructions.
+
+    None where that is less than its first round, or more than it did in all.
+    """
+    n_rounds = int(n_reconstructions * record.n_rounds / record.n_reconstructions + 1e-9)
+    if not 1 <= n_rounds or n_reconstructions > record.n_reconstructions:
+        return None
+    return max(record.val_ssim[:n_rounds])
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} million"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
