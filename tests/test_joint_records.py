@@ -222,6 +222,7 @@ def test_costs_on_the_page_are_those_of_the_settings_and_of_records() -> None:
         f"are {n_batches * (1 + dense.n_repeats):,} steps instead of {2 * n_batches:,}",
         f"measured, {dense.n_batches_kept * dense.sampler_every} updates ago at most",
         f"gains {100 * (three / one - 1):.0f} %",
+        f"pool {fixed.n_pool // fixed.n_refill * fixed.refill_every} updates after its acquisition",
     ):
         assert words in " ".join(page.split()), words
     seconds = [x["train_s"] / x["n_reconstructions"] for x in (labels, repeats)]

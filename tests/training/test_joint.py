@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -155,6 +156,25 @@ def test_the_fixed_order_is_fitted_for_the_network_as_it_is(
     policy = policies.load(runs["fixed"])
     assert isinstance(policy, FixedOrder)
     assert policy.order == wanted.order
+
+
+@pytest.mark.parametrize("fresh_pool", [True, False])
+def test_masks_of_orders_before_may_be_dropped(
+    fresh_pool: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = [[1, 2, 3], [15, 14, 13]]
+    fits = iter(orders)
+    monkeypatch.setattr(
+        "kscout.training.joint.blind.fit_fixed_order",
+        lambda *_, **__: SimpleNamespace(order=next(fits)),
+    )
+    config = joint_config("fixed", fresh_pool=fresh_pool)
+    run = train_joint(config, store, tmp_path / "run", device="cpu")
+    pool = torch.load(run.path / "checkpoint.pt", weights_only=True)["facts"]["carried"]["pool"]
+    assert len(pool["masks"]) == 7
+    is_newest = pool["masks"][:, -1, orders[1]].all(dim=-1)
+    # Of seven acquisitions the last refill made four.
+    assert is_newest.sum() == (7 if fresh_pool else 4)
 
 
 def test_the_first_masks_are_random_and_later_ones_the_samplers(store: Store) -> None:

@@ -100,6 +100,9 @@ class FixedSampling(JointTraining):
     """Name of the sampler."""
     n_fit_slices: Annotated[int, AtLeast(1)] = 256
     """Training slices drawn for each column of the order."""
+    fresh_pool: bool = False
+    """Whether the whole pool is acquired anew when an order was fitted; else masks of orders before
+    are learned from until newer ones have driven them out."""
 
 
 @dataclass(frozen=True)

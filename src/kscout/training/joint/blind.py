@@ -40,11 +40,19 @@ class Fixed(Sampler):
         """Return an order that names no column yet."""
         return FixedOrder(n_cols=slices.n_cols, order=[])
 
+    @property
+    def training(self) -> FixedSampling:
+        training = self.material.config.training
+        assert isinstance(training, FixedSampling)
+        return training
+
+    @property
+    def renews_pool(self) -> bool:
+        return self.training.fresh_pool
+
     def renew(self, epoch: int, *, is_first: bool) -> None:
         """Fit the order anew, always on the same draws of slices."""
-        slices, config = self.material.slices, self.material.config
-        training = config.training
-        assert isinstance(training, FixedSampling)
+        slices, config, training = self.material.slices, self.material.config, self.training
         found = fit_fixed_order(
             slices,
             self.material.view,

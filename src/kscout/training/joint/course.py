@@ -140,14 +140,20 @@ class Joint(Course[Pair, JointConfig]):
             with self.watch.running():
                 self.current.refresh()
                 self.sampler.renew(epoch, is_first=is_first)
+            if self.sampler.renews_pool:
+                self.pool.clear()
+                self._refill(number, training.n_pool)
+                return
         if number % training.refill_every == 0 or not len(self.pool):
-            with self.watch.running():
-                self._refill(number)
+            self._refill(number, training.n_refill)
 
-    def _refill(self, number: int) -> None:
+    def _refill(self, number: int, n_most: int) -> None:
         """Acquire some slices and put their masks into the pool."""
+        with self.watch.running():
+            self._acquire(number, min(n_most, len(self.slices)))
+
+    def _acquire(self, number: int, n: int) -> None:
         training, slices = self.training, self.slices
-        n = min(training.n_refill, len(slices))
         part = number // training.refill_every + 1
         index = slices_of_round(training.seed, part, n, n_slices=len(slices), purpose="pool")
         horizon = self.config.acquisition.horizon
