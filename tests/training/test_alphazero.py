@@ -94,8 +94,8 @@ def test_memory_keeps_the_newest_decisions() -> None:
 
 def test_what_settings_leave_open_shrinks_with_the_store() -> None:
     config = read(PolicyConfig, {"training": {"method": "alphazero"}})
-    assert Sizes.of(config, 6959, 128) == Sizes(256, 32, 128)
-    assert Sizes.of(config, 6, 64) == Sizes(6, 16, 3)
+    assert Sizes.of(config, 6959, 128) == Sizes(64, 32, 128, 5120)
+    assert Sizes.of(config, 6, 64) == Sizes(6, 16, 12, 480)
 
 
 @pytest.mark.slow
@@ -162,7 +162,6 @@ def test_the_docs_tell_the_settings_as_they_are() -> None:
     text = (Path(__file__).parents[2] / "docs" / "alphazero.md").read_text().replace("\n", " ")
     told = AlphaZeroTraining()
     for words in (
-        f"`n_memory` {told.n_memory:,}",
         f"`maximum_weight` alpha {told.maximum_weight:g}".replace("0.", "."),
         f"`noise_share` e {told.noise_share:g}".replace("0.", "."),
         f"`noise_concentration` {told.noise_concentration:g}".replace("0.", "."),

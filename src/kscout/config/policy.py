@@ -259,16 +259,16 @@ class AlphaZeroTraining(PolicyTraining):
     """Rounds without a better validation SSIM after which training ends (paper: early stopping;
     after how many is untold)."""
     n_episodes: Annotated[int, AtLeast(1)] | None = None
-    """Slices acquired in a round; not given: 256, or all of fewer. Untold; a GPU searches as many
-    trees at once."""
+    """Slices acquired in a round; not given: 64, or all of fewer. Untold; the network that guides
+    searches improves once a round, so many small rounds learn more than few large ones."""
     n_searches: Annotated[int, AtLeast(1)] | None = None
     """Searches before each decision; not given: a quarter of the columns. Untold; it decides what a
     round costs, and how far visits tell columns apart."""
     n_updates: Annotated[int, AtLeast(1)] | None = None
-    """Optimizer steps after the episodes; not given: each decision of a round is seen twice.
-    Untold; much more would imitate few trees too closely."""
-    n_memory: Annotated[int, AtLeast(1)] = 20_000
-    """Newest decisions that are learned from. Untold; about five rounds of the base horizon, whose
+    """Optimizer steps after the episodes; not given: each decision is seen eight times before it is
+    forgotten. Untold; beside the searches before a decision, seeing it costs next to nothing."""
+    n_memory: Annotated[int, AtLeast(1)] | None = None
+    """Newest decisions that are learned from; not given: those of five rounds. Untold; their
     searches were guided by networks like the present one."""
     maximum_weight: Annotated[float, Between(0, 1)] = 0.5
     """Weight alpha of the best value below a mask beside their mean. Untold; both in equal

@@ -37,6 +37,8 @@ from kscout.training.rounds import slices_of_round
 N_TREES = {"cpu": 16, "cuda": 256}
 """Slices searched at once, by kind of device; does not change results."""
 
+_N_SEEN, _N_REMEMBERED = 8, 5
+"""How often a decision is learned from, and for how many rounds, where settings do not tell."""
 KEPT = ("index", "mask", "step", "visits")
 """What is remembered of a decision: its slice, what was measured before it, its step, and how many
 searches passed each column."""
@@ -50,15 +52,21 @@ class Sizes:
     n_episodes: int
     n_searches: int
     n_updates: int
+    n_memory: int
 
     @classmethod
     def of(cls, config: PolicyConfig, n_slices: int, n_cols: int) -> "Sizes":
         """Return the sizes of a round on so many training slices of so many columns."""
         training, horizon = _training(config), config.acquisition.horizon
-        n_episodes = min(training.n_episodes or 256, n_slices)
-        twice = math.ceil(2 * n_episodes * horizon / training.batch_size)
-        n_searches = training.n_searches or max(1, n_cols // 4)
-        return cls(n_episodes, n_searches, training.n_updates or twice)
+        n_episodes = min(training.n_episodes or 64, n_slices)
+        n_decisions = n_episodes * horizon
+        n_updates = math.ceil(_N_SEEN * n_decisions / training.batch_size)
+        return cls(
+            n_episodes,
+            training.n_searches or max(1, n_cols // 4),
+            training.n_updates or n_updates,
+            training.n_memory or _N_REMEMBERED * n_decisions,
+        )
 
 
 @final
@@ -72,7 +80,7 @@ class AlphaZero(Estimator):
     ) -> None:
         super().__init__(trainees, slices, reconstructor)
         self.sizes = Sizes.of(trainees[0].config, len(slices), slices.n_cols)
-        self.memories = [Memory(_training(x.config).n_memory) for x in trainees]
+        self.memories = [Memory(self.sizes.n_memory) for _ in trainees]
         horizon = trainees[0].config.acquisition.horizon
         n_parts = math.ceil(self.sizes.n_episodes / self._n_trees)
         self.n_steps = len(trainees) * (n_parts * horizon + self.sizes.n_updates)
