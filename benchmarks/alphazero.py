@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from alphazero_records import (
@@ -44,6 +45,7 @@ from kscout.config.layers import assigned
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation.analyses.entropy import Entropy
 from kscout.files import take_lock, write_json
 from kscout.runs import Progress, RunRecord, read_metrics, read_run
 from kscout.training.policy import train_policy
@@ -51,6 +53,8 @@ from kscout.zoo import ZOO
 
 N_TRAJECTORIES = 8
 """Acquisitions per slice of policies that draw, as in the paper."""
+N_SLICES = 256
+"""Slices that entropies are of."""
 
 
 class _TimeIsUpError(Exception):
@@ -170,7 +174,27 @@ def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
         n_decisions=sum(line["n_decisions"] for line in lines),
         loss=_by_round(lines, "loss"),
         label_entropy=_by_round(lines, "label_entropy"),
+        **_entropies(best, wanted),
     )
+
+
+def _entropies(policy: Path, wanted: argparse.Namespace) -> dict[str, float]:
+    """Return entropies of a policy, means over steps, on some of the test slices."""
+    plan = setting_of(wanted).plan
+    analysis = Entropy(
+        data=wanted.data,
+        reconstructor=wanted.reconstructor,
+        n_initial=plan.n_initial,
+        steps=plan.horizon,
+        limit=min(N_SLICES, wanted.limit or N_SLICES),
+        device=wanted.device,
+        precision="auto",
+    )
+    rows = analysis.compute([f"{wanted.arm}={policy}"], out=wanted.out)
+    return {
+        "conditional_entropy": fmean(row.conditional for row in rows),
+        "mutual_information": fmean(row.mutual_information for row in rows),
+    }
 
 
 def _by_round(lines: Sequence[dict[str, Any]], name: str) -> tuple[float, ...]:

@@ -76,7 +76,8 @@ def _standings(arm: Sequence[ArmRecord], marks: Marks | None, greedy: Sequence[A
 
 def _reasons(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> list[str]:
     """Say what may be behind it: rounds, cost of a label, what searches see, how decided it is."""
-    told = [_curve(arm), _cost(arm, greedy), _foresight(arm), _decided(arm, greedy)]
+    told = [_curve(arm), _cost(arm, greedy), _foresight(arm), _labels(arm)]
+    told += [_decided(arm, greedy), _adapts(arm, greedy)]
     return [f"    - {line}\n" for line in told if line]
 
 
@@ -115,6 +116,36 @@ def _foresight(arm: Sequence[ArmRecord]) -> str:
         f"Searches, which see the truth, end at {number(_mean(searched))} on training slices, the "
         f"network alone at {number(seen)} on held-out ones: it foresees that much less of it."
     )
+
+
+def _labels(arm: Sequence[ArmRecord]) -> str:
+    known = [one for one in arm if one.label_entropy and one.loss]
+    if not known:
+        return ""
+    first, last, loss = (
+        _mean([values[place] for values in (getattr(one, name) for one in known)])
+        for name, place in (("label_entropy", 0), ("label_entropy", -1), ("loss", -1))
+    )
+    return (
+        f"What searches chose has an entropy of {first:.2f} nats in the first round and {last:.2f} "
+        f"in the last, where the network's loss is {loss:.2f}."
+    )
+
+
+def _adapts(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    told = []
+    for name, part in (("Its", arm), ("greedy's", greedy)):
+        known = [one for one in part if one.mutual_information is not None]
+        if known:
+            own, shared = (
+                _mean([getattr(one, x) for one in known])
+                for x in ("conditional_entropy", "mutual_information")
+            )
+            told.append(
+                f"{name} distribution has {own:.2f} nats of entropy given the slice and "
+                f"{shared:.2f} of mutual information with it"
+            )
+    return f"{'; '.join(told)}." if told and told[0].startswith("Its") else ""
 
 
 def _decided(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:

@@ -98,6 +98,10 @@ class ArmRecord:
     """By round: AlphaZero's is the cross-entropy with the shares of searches, in nats."""
     label_entropy: tuple[float, ...] = ()
     """By round: the entropy of those shares, below which no loss can come."""
+    conditional_entropy: float | None = None
+    """Of the policy's distribution on test slices, mean over steps, in nats."""
+    mutual_information: float | None = None
+    """How much of the choice depends on the slice; likewise."""
 
     @property
     def place(self) -> tuple[str, str]:

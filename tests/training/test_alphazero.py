@@ -1,6 +1,7 @@
 """AlphaZero: what is remembered and imitated, and that a training is repeatable and resumes."""
 
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,14 @@ from training_stores import blob_store, small_config, train_whole_and_cut, weigh
 
 from coil_data import coil_store
 from kscout import policies
-from kscout.config import AcquisitionSetting, AlphaZeroTraining, PolicyConfig, read
+from kscout.config import AcquisitionSetting, AlphaZeroTraining, PolicyConfig, PolicyTraining, read
 from kscout.core import Measurement, Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation.analyses.cost import Cost
+from kscout.evaluation.analyses.entropy import Entropy
+from kscout.evaluation.summaries.paper_numbers import SSIM
 from kscout.policies.alphazero import AlphaZeroPolicy
 from kscout.reconstruction.zero_filled import WeightedZeroFilled
 from kscout.runs import read_run
@@ -132,12 +137,35 @@ def test_training_ends_when_validation_stays_flat_and_keeps_the_best(
     assert train_policy(config, store, "zero-filled", tmp_path / "run").metrics == run.metrics
 
 
-def test_a_round_tells_what_the_searches_found(store: Store, tmp_path: Path) -> None:
-    run = train_policy(config_of(n_epochs=1), store, "zero-filled", tmp_path / "run")
-    record = run.metrics[0]
+@pytest.fixture(scope="module")
+def one_round(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("round") / "run"
+    train_policy(config_of(n_epochs=1), store, "zero-filled", out)
+    return out
+
+
+def test_a_round_tells_what_the_searches_found(one_round: Path) -> None:
+    record = read_run(one_round).metrics[0]
     assert record["tree_ssim"] >= record["search_ssim"] > 0
     # Five trees: the start, and for each of four searches at most 3 + 2 + 1 new masks.
     assert 5 * (1 + 3) <= record["n_reconstructions"] <= 5 * (1 + 4 * 6)
+
+
+def test_its_runs_are_evaluated_and_analyzed_like_others(
+    one_round: Path, store: Store, tmp_path: Path
+) -> None:
+    setting = EvaluationSetting(AcquisitionPlan(2, 3, n_trajectories=2), split="val", n_examples=0)
+    found = evaluate([f"mine={one_round}"], store, "zero-filled", setting).found
+    # By its training, not by its name: the paper's row stands beside ours.
+    assert found.policies[0].paper_method == "alphazero" in SSIM["knee-base"]
+    (cost,) = Cost().compute([str(one_round)])
+    metrics = read_run(one_round).metrics[0]
+    assert metrics["n_decisions"] == 5 * 3
+    assert cost.per_decision == metrics["n_reconstructions"] / metrics["n_decisions"]
+    entropy = Entropy(data=store.path, reconstructor="zero-filled", split="val", trajectories=2)
+    rows = entropy.compute([str(one_round)], out=tmp_path)
+    assert [row.step for row in rows] == [1, 2, 3]
+    assert all(row.marginal >= row.conditional > 0 for row in rows)
 
 
 def test_coils_keep_the_sensitivities_of_the_start(
@@ -161,15 +189,14 @@ def test_coils_keep_the_sensitivities_of_the_start(
 def test_the_docs_tell_the_settings_as_they_are() -> None:
     text = (Path(__file__).parents[2] / "docs" / "alphazero.md").read_text().replace("\n", " ")
     told = AlphaZeroTraining()
-    for words in (
-        f"`maximum_weight` alpha {told.maximum_weight:g}".replace("0.", "."),
-        f"`noise_share` e {told.noise_share:g}".replace("0.", "."),
-        f"`noise_concentration` {told.noise_concentration:g}".replace("0.", "."),
-        f"`exploration` c {told.exploration:g}",
-        f"`batch_size` {told.batch_size}",
-        f"`learning_rate` {told.learning_rate:.0e}".replace("e-0", "e-"),
-        f"`patience` {told.patience}",
-        f"{told.n_epochs} at most",
-        f"{sum(p.numel() for p in AlphaZeroPolicy(n_cols=128).parameters()):,} parameters",
-    ):
-        assert words in text, words
+    of_run = {f.name for f in fields(PolicyTraining)} - {"batch_size", "learning_rate", "patience"}
+    own = {f.name for f in fields(AlphaZeroTraining)} - of_run
+    rows = dict(re.findall(r"\| `(\w+)`[^|]*\| ([^|]+) \| [^|]+ \|", text))
+    assert own <= rows.keys()
+    values = {name: getattr(told, name) for name in own}
+    for name in (x for x, value in values.items() if value is not None):
+        assert float(rows[name].split()[0]) == values[name], name
+    sizes = Sizes.of(read(PolicyConfig, {"training": {"method": "alphazero"}}), 10**6, 128)
+    assert rows["n_episodes"].startswith(f"{sizes.n_episodes} slices")
+    n_parameters = sum(p.numel() for p in AlphaZeroPolicy(n_cols=128).parameters())
+    assert f"{told.n_epochs} at most" in text and f"{n_parameters:,} parameters" in text

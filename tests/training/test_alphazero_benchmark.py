@@ -1,6 +1,7 @@
 """`benchmarks/alphazero.py`: an arm stops when its time is over, goes on, and is compared."""
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -90,6 +91,8 @@ def test_a_record_tells_what_was_reached_after_how_much(scripts: Any, records: P
     assert own.train_s > 0 and own.n_reconstructions > 0
     assert own.n_decisions == 2 * 2 and own.n_beside == 1 and greedy.n_beside is None
     assert 0 <= own.label_entropy[0] and len(own.loss) == 1
+    # Two columns of those left after a start of two.
+    assert 0 < own.conditional_entropy <= math.log(14) and own.mutual_information >= -1e-6
     assert len(own.val_ssim) == len(own.search_ssim) == len(own.tree_ssim) == 1
     assert own.search_ssim[0] <= own.tree_ssim[0] and greedy.search_ssim == ()
     assert own.volumes.keys() == greedy.argmax_volumes.keys() == {"test-a", "test-b"}
@@ -150,7 +153,8 @@ def mark(scripts: Any, folder: Path, **ssim: float) -> None:
 def test_where_it_stands_follows_from_intervals(scripts: Any, tmp_path: Path) -> None:
     script = scripts("alphazero_findings")
     mark(scripts, tmp_path, random=0.7, fixed=0.85)
-    told = {"n_decisions": 20_000, "n_beside": 5}
+    told = {"n_decisions": 20_000, "n_beside": 5, "loss": (4.0, 3.0), "label_entropy": (2.5, 2.0)}
+    told |= {"conditional_entropy": 1.5, "mutual_information": 0.25}
     for seed in (0, 1):
         fabricated(scripts, tmp_path, seed=seed, argmax=0.82, **told)
         fabricated(scripts, tmp_path, arm="greedy", seed=seed, ssim=0.8001, **told)
@@ -163,6 +167,9 @@ def test_where_it_stands_follows_from_intervals(scripts: Any, tmp_path: Path) ->
         "from .7000 after the first round to .8000 at the best (round 4 of 4, 4 of 4), and was st",
         "it learned from 20,000 decisions, at 200 reconstructions each; greedy learned from 20,000",
         "end at .9000 on training slices, the network alone at .8000",
+        "entropy of 2.50 nats in the first round and 2.00 in the last, where the network's loss is",
+        "Its distribution has 1.50 nats of entropy given the slice and 0.25 of mutual information",
+        "; greedy's distribution has 1.50 nats",
         "changes by +.0200, greedy by -.0001: its distribution is less decided",
     ):
         assert words in text, words
