@@ -260,7 +260,7 @@ class AlphaZeroTraining(PolicyTraining):
     after how many is untold)."""
     n_episodes: Annotated[int, AtLeast(1)] | None = None
     """Slices acquired in a round; not given: 64, or all of fewer. Untold; the network that guides
-    searches improves once a round, so many small rounds learn more than few large ones."""
+    searches improves once a round, so rounds are small."""
     n_searches: Annotated[int, AtLeast(1)] | None = None
     """Searches before each decision; not given: a quarter of the columns. Untold; it decides what a
     round costs, and how far visits tell columns apart."""
