@@ -157,7 +157,7 @@ class DenseSampling(LearnedSampling):
     """Steps after that of a batch, on labelled states of before as the network now sees them."""
     n_repeated: Annotated[int, AtLeast(1)] | None = None
     """States in each of these steps; not given: 256, or as many as a smaller batch has."""
-    n_batches_kept: Annotated[int, AtLeast(1)] = 16
+    n_batches_kept: Annotated[int, AtLeast(1)] = 8
     """Newest batches whose labels are repeated: older ones are of a network that is no more."""
 
 
