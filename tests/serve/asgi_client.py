@@ -58,14 +58,18 @@ async def requested(
     body: bytes = b"",
     headers: Headers | None = None,
     leaves: bool = False,
+    is_whole: bool = True,
     **told: Any,
 ) -> Reply:
-    """Send one request, its body in two parts, and return the answer; or leave before it comes."""
+    """Send one request and return the answer; or leave before it comes.
+
+    Its body comes in two parts, or the first alone.
+    """
     half = len(body) // 2
     parts = [
         {"type": "http.request", "body": body[:half], "more_body": True},
         {"type": "http.request", "body": body[half:], "more_body": False},
-    ]
+    ][: 1 + is_whole]
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The service answers as a session does, by REST and by WebSocket, and refuses the rest."""
 
+import asyncio
 import base64
 import io
 import json
@@ -11,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 import torch
-from asgi_client import Client
+from asgi_client import Client, Reply, requested
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
@@ -198,6 +199,18 @@ def test_other_hosts_and_other_pages_are_refused(client: Client) -> None:
     place = f"/sessions/{opened(client)}/stream"
     answers, code = client.stream(place, [json.dumps(column_of(7))], origin="http://evil.example")
     assert not answers and code == 1008
+
+
+def test_a_request_that_is_not_done_when_the_service_ends_is_told(client: Client) -> None:
+    async def ended() -> Reply:
+        asked = requested(client.app, "POST", "/sessions", is_whole=False)
+        task = asyncio.ensure_future(asked)
+        await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+    found = client.runner.run(ended())
+    assert found.status == 503 and "the service is ending" in found.json()["error"]
 
 
 def test_sessions_are_limited_in_number_and_idle_time(client: Client, clock: Clock) -> None:

@@ -1,5 +1,6 @@
 """What is refused before anyone reads it: other hosts, other pages, messages without end."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from contextlib import suppress
@@ -33,7 +34,6 @@ class Guard:
 
     def __init__(self, app: App, *, hosts: Collection[str], n_bytes: int) -> None:
         self.app, self.hosts, self.n_bytes = app, frozenset(hosts), n_bytes
-
         most = f"{n_bytes / 2**20:g} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"
         self._too_long = 413, f"the message is longer than {most}; send less at once"
 
@@ -86,8 +86,12 @@ class Guard:
                 has_begun = True
                 await send(message)
 
-        with suppress(_TooLargeError):
-            await self.app(scope, counted, noted)
+        try:
+            with suppress(_TooLargeError):
+                await self.app(scope, counted, noted)
+        except asyncio.CancelledError:
+            # By the server, when it ends and has waited long enough.
+            return None if has_begun else (503, "the service is ending; ask again once it is back")
         return None if has_begun else self._too_long
 
 
