@@ -22,6 +22,8 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.running.contenders import Sizes, resolve
 from kscout.evaluation.watching import Watching
+from kscout.policies import save
+from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.serve.app import make_app
 from kscout.serve.desk import Limits
@@ -338,3 +340,15 @@ def test_what_the_page_cannot_offer_is_refused_at_the_start() -> None:
     assert told["policies"][:2] == ["knee-base-greedy", "knee-base-fixed"] and not told["sources"]
     assert (told["n_initial"], told["n_steps"], told["fixed"]) == (16, 16, "knee-base-fixed")
     assert named.shelf.size == (128, 128)
+
+
+@pytest.mark.parametrize("first", ["own", "knee-base-fixed"])
+def test_the_page_begins_with_the_budget_of_the_first_policy_that_tells(
+    first: str, tmp_path: Path
+) -> None:
+    order = FixedOrder(n_cols=128, order=[2, 0, 1])
+    save(tmp_path / "own.safetensors", order, extra={"n_initial": 8, "horizon": 4})
+    own = f"own={tmp_path / 'own.safetensors'}"
+    given = ("random", own, "knee-base-fixed") if first == "own" else ("knee-base-fixed", own)
+    told = Stage(Shown(("zero-filled",), given), device=torch.device("cpu")).choices()
+    assert (told["n_initial"], told["n_steps"]) == ((8, 4) if first == "own" else (16, 16))

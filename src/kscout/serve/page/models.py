@@ -61,8 +61,8 @@ class Models:
             self._policies[one if found is None else found.name] = found
         for name in _ALWAYS:
             self._policies.setdefault(name)
-        self.budget = next(iter(sorted(budgets_of(policies), key=str)), None)
-        """Of the first run, where one tells: columns at the start, columns to acquire, ..."""
+        self.budget = next((own for one in policies for own in budgets_of([one])), None)
+        """Of the first policy that tells: columns at the start, columns to acquire, ..."""
 
     @property
     def reconstructions(self) -> list[str]:
