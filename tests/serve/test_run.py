@@ -1,11 +1,14 @@
 """The command listens, tells where, and ends without losing a session."""
 
+import base64
 import json
 import os
 import signal
 import socket
+import threading
 import urllib.request
 from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from websockets.sync.client import connect
 
 from fuzz.forks import start
 from kscout.acquisition import Advisor, Scan
+from kscout.acquisition.session_file import read_kept
 from kscout.cli import main
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
@@ -65,11 +69,45 @@ def test_a_service_that_is_told_to_end_keeps_its_sessions(tmp_path: Path) -> Non
         with connect(place, proxy=None) as messages:
             messages.send(json.dumps(column_of(6)))
             assert json.loads(messages.recv())["next_column"] == 10
+        asking = Asking(address)
+        asking.start()
+        asking.is_under_way.wait()
     finally:
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
+    asking.join()
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, (tmp_path / "log").read_text()
-    assert [file.stem for file in (tmp_path / "kept").iterdir()] == [name]
+    kept = {file.stem: read_kept(file).facts for file in (tmp_path / "kept").iterdir()}
+    assert set(kept) == {name, asking.name} and kept[name]["order"] == [7, 8, 9, 6]
+    order = kept[asking.name]["order"]
+    assert len(asking.answered) >= 10 and order[: len(asking.answered)] == asking.answered
+    assert len(order) <= len(asking.answered) + 1, "no more than was sent"
+
+
+class Asking(threading.Thread):
+    """Sends column after column of a session until nobody answers."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        asked = {**ASKED, "n_rows": 9, "n_cols": 1024, "n_coils": 1, "budget": 1024, "n_initial": 1}
+        opened = sent(f"{address}/sessions", asked)
+        self.place, self.name = f"{address}/sessions/{opened['id']}/columns", opened["id"]
+        self.answered: list[int] = []
+        self.is_under_way = threading.Event()
+
+    def run(self) -> None:
+        column, data = 512, base64.b64encode(bytes(8 * 9)).decode()
+        try:
+            while column is not None:
+                answer = sent(self.place, {"column": column, "data": data})
+                self.answered.append(column)
+                column = answer["next_column"]
+                if len(self.answered) == 10:
+                    self.is_under_way.set()
+        except (OSError, HTTPException):
+            return
+        finally:
+            self.is_under_way.set()
 
 
 def test_a_named_policy_is_built_for_each_scan() -> None:
