@@ -1,18 +1,16 @@
 """AlphaZero: what is remembered and imitated, and that a training is repeatable and resumes."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 from training_stores import blob_store, small_config, train_whole_and_cut, weights
 
-from coil_data import coil_store
 from kscout import policies
-from kscout.config import AcquisitionSetting, AlphaZeroTraining, PolicyConfig, PolicyTraining, read
-from kscout.core import Measurement, Observation
+from kscout.config import AlphaZeroTraining, PolicyConfig, PolicyTraining, read
+from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
@@ -20,7 +18,6 @@ from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.entropy import Entropy
 from kscout.evaluation.summaries.paper_numbers import SSIM
 from kscout.policies.alphazero import AlphaZeroPolicy
-from kscout.reconstruction.zero_filled import WeightedZeroFilled
 from kscout.runs import read_run
 from kscout.training.estimators.alphazero import Sizes, decisions_of, imitation_loss, label_entropy
 from kscout.training.estimators.tree_search import Episodes
@@ -166,24 +163,6 @@ def test_its_runs_are_evaluated_and_analyzed_like_others(
     rows = entropy.compute([str(one_round)], out=tmp_path)
     assert [row.step for row in rows] == [1, 2, 3]
     assert all(row.marginal >= row.conditional > 0 for row in rows)
-
-
-def test_coils_keep_the_sensitivities_of_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_measured: set[int] = set()
-    calibrate = WeightedZeroFilled.calibrate
-
-    def watched(self: WeightedZeroFilled, measured: Measurement) -> Tensor:
-        n_measured.update(measured.mask.sum(dim=-1).tolist())
-        return calibrate(self, measured)
-
-    monkeypatch.setattr(WeightedZeroFilled, "calibrate", watched)
-    config = config_of(n_epochs=1, n_searches=2, n_episodes=2, n_updates=1, protocol="blind")
-    config = replace(config, acquisition=AcquisitionSetting(n_initial=8, horizon=2))
-    store = coil_store(tmp_path / "coils", n_coils=2)
-    train_policy(config, store, "zero-filled-weighted", tmp_path / "run")
-    assert n_measured == {8}
 
 
 def test_the_docs_tell_the_settings_as_they_are() -> None:

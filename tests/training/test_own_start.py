@@ -1,19 +1,23 @@
 """Training from columns of one's own: every estimator, its runs, and what is run on them later."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from training_stores import blob_store
 
+from coil_data import coil_store
 from kscout.cli.train_policy import _start
 from kscout.config import PolicyConfig, read, training_of
+from kscout.core import Measurement
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import SliceSetting
 from kscout.evaluation.running.prepare import open_policies
 from kscout.names import ESTIMATORS
+from kscout.reconstruction.zero_filled import WeightedZeroFilled
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
@@ -30,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
 
 
-def config_of(method: str, initial: str | None) -> PolicyConfig:
+def config_of(method: str, initial: str | None, n_initial: int = 2) -> PolicyConfig:
     names = {item.name for item in fields(training_of(method))}
     short = {name: value for name, value in SMALL.items() if name in names}
     network = {"name": "alphazero"} if method == "alphazero" else {"name": "conv", "n_blocks": 2}
@@ -39,7 +43,7 @@ def config_of(method: str, initial: str | None) -> PolicyConfig:
         PolicyConfig,
         {
             "policy": {**network, "n_channels": 2, "n_hidden": 8},
-            "acquisition": {"n_initial": 2, "horizon": 2, **start},
+            "acquisition": {"n_initial": n_initial, "horizon": 2, **start},
             "training": {"method": method, **short},
         },
     )
@@ -98,3 +102,23 @@ def test_the_command_takes_a_list_or_a_file(store: Store, tmp_path: Path) -> Non
     (tmp_path / "a.txt").write_text("0 7-8\n3\n")
     with pytest.raises(ConfigError, match="holds 2 starts"):
         _start(str(tmp_path / "a.txt"), None, store.path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ESTIMATORS.entries)
+def test_coils_keep_the_sensitivities_of_the_start(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_measured: set[int] = set()
+    calibrate = WeightedZeroFilled.calibrate
+
+    def watched(self: WeightedZeroFilled, measured: Measurement) -> Tensor:
+        n_measured.update(measured.mask.sum(dim=-1).tolist())
+        return calibrate(self, measured)
+
+    monkeypatch.setattr(WeightedZeroFilled, "calibrate", watched)
+    config = config_of(method, None, n_initial=8)
+    config = replace(config, training=replace(config.training, protocol="blind"))
+    store = coil_store(tmp_path / "coils", n_coils=2)
+    train_policy(config, store, "zero-filled-weighted", tmp_path / "run", device="cpu")
+    assert n_measured == {8}

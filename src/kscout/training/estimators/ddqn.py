@@ -26,6 +26,7 @@ from kscout.config import DdqnTraining, PolicyConfig
 from kscout.core import Observation, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.names import metric_word
+from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
@@ -145,9 +146,10 @@ class Ddqn(Estimator):
         index, *kept = (self.memories[number].rows[name][rows] for name in KEPT)
         mask, step, column, gain = (values.to(self.device) for values in kept)
         simulator = self._simulator(config, index)
+        maps = simulator.calibrate(start_mask(config.acquisition.start, mask.shape, self.device))
 
         def look(mask: Bool[Tensor, "step col"], step: Int[Tensor, " step"]) -> Observation:
-            seen = simulator.observe(view.chooser, simulator.start_from(mask))
+            seen = simulator.observe(view.chooser, simulator.start_from(mask, maps=maps))
             return replace(seen, step=step)
 
         after = mask.scatter(-1, column[:, None], True)
