@@ -133,7 +133,9 @@ def _train(
     )
     runs = [trainee.run for trainee in trainees if trainee.run is not None]
     backend = fixed_convolution(runs, training.convolution, device, trains=False)
-    to_layout(frozen, backend)
+    if device.type == "cpu":
+        # On CUDA what is frozen has chosen its own, which torch.compile may count on.
+        to_layout(frozen, backend)
     with convolution(backend):
         train_epochs(
             trainees,
