@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
@@ -182,6 +183,25 @@ def test_a_scan_of_another_size_than_the_policy_takes_is_refused_when_it_is_open
     with pytest.raises(ConfigError, match="made for 16 columns, the scan has 12; acquire that"):
         desk.open(Scan(n_rows=5, n_cols=12, budget=7, initial=3))
     assert len(desk) == 0
+
+
+def test_sessions_go_on_while_one_of_another_size_is_prepared() -> None:
+    """On CUDA kernels may be compiled meanwhile."""
+    made: list[Scan] = []
+
+    def make(scan: Scan) -> Advisor:
+        made.append(scan)
+        if len(made) > 1:
+            pool.submit(desk.find, first).result(timeout=60)
+        return Advisor(ZeroFilled(), CenterOut(n_cols=scan.n_cols))
+
+    desk, scan = Desk(make, limits=Limits()), Scan(n_rows=5, n_cols=16, budget=7, initial=3)
+    with ThreadPoolExecutor(3) as pool:
+        first = desk.open(scan)
+        others = [pool.submit(desk.open, replace(scan, budget=8)) for _ in range(2)]
+        assert len({first, *(one.result() for one in others)}) == len(desk) == 3
+    assert len(made) == 2, "one advisor for both"
+    desk.shut()
 
 
 def test_the_next_slice_finds_the_advisor_of_the_last_and_few_stay_without_sessions() -> None:

@@ -109,7 +109,7 @@ class Desk:
         self._make, self._now = make_advisor, now_s
         self._places: dict[str, Place] = {}
         self._advisors: dict[tuple[int, ...], Advisor] = {}
-        self._lock = threading.Lock()
+        self._lock, self._making = threading.Lock(), threading.Lock()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -121,12 +121,16 @@ class Desk:
 
     def open(self, scan: Scan) -> str:
         """Open a session and return its name."""
-        name = secrets.token_hex(16)
-        with self._lock:
-            self._close_idle()
-            self._check_room(scan)
-            session = Session(self._advisor(scan), self.usual.of(scan), file=self._file(name))
-            self._places[name] = Place(session, self._now())
+        name, whole = secrets.token_hex(16), self.usual.of(scan)
+        while True:
+            with self._lock:
+                self._close_idle()
+                self._check_room(scan)
+                if (advisor := self._known(scan)) is not None:
+                    session = Session(advisor, whole, file=self._file(name))
+                    self._places[name] = Place(session, self._now())
+                    break
+            self._prepare(scan)
         if session.file is not None:
             session.write(session.file)
         return name
@@ -163,7 +167,8 @@ class Desk:
             try:
                 scan = read(Scan, read_kept(file).facts.get("scan"))
                 self._check_room(scan)
-                session = Session.read(file, self._advisor(scan))
+                self._prepare(scan)
+                session = Session.read(file, self._advisors[_key(scan)])
             except (KScoutError, OSError) as error:
                 _LOG.warning("left out session %s: %s", file.stem, error)
                 continue
@@ -198,15 +203,23 @@ class Desk:
                 f"{len(scans)} sessions are open, and there is no room for more; close one"
             )
 
-    def _advisor(self, scan: Scan) -> Advisor:
-        """Return who is asked; those that were asked for last come last."""
-        key = _key(scan)
-        found = self._advisors.pop(key, None)
-        if found is None:
-            found = self._make(scan)
-            rehearse(found, scan)
-        self._advisors[key] = found
+    def _known(self, scan: Scan) -> Advisor | None:
+        """Return who is asked, where he is ready; those that were asked for last come last."""
+        found = self._advisors.pop(_key(scan), None)
+        if found is not None:
+            self._advisors[_key(scan)] = found
         return found
+
+    def _prepare(self, scan: Scan) -> None:
+        """Make an advisor where none is ready; sessions that are open go on meanwhile."""
+        with self._making:
+            with self._lock:
+                if self._known(scan) is not None:
+                    return
+            made = self._make(scan)
+            with self._lock:
+                self._advisors[_key(scan)] = made
+            rehearse(made, scan)
 
     def _close_idle(self) -> None:
         begin = self._now() - self.limits.idle_s
