@@ -241,6 +241,7 @@ def test_other_slices_are_another_comparison(records: ModuleType) -> None:
     assert row.ssim_mean == 0.9
 
 
+@pytest.mark.slow
 def test_a_pair_enters_the_zoo_rounded_and_with_cards(
     scripts: Any, records: ModuleType, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from kscout.evaluation.statistics import (
     bootstrap_interval,
@@ -19,6 +18,8 @@ def _volumes(sizes: list[int]) -> list[str]:
 
 
 def test_bootstrap_of_single_slices_agrees_with_scipy() -> None:
+    from scipy import stats
+
     values = np.random.default_rng(1).gamma(2.0, size=41)
     found = bootstrap_interval(values, _volumes([1] * 41), n_resamples=20_000)
     expected = stats.bootstrap(
@@ -53,6 +54,8 @@ def test_one_volume_has_no_interval() -> None:
 
 
 def test_exact_permutation_agrees_with_scipy() -> None:
+    from scipy import stats
+
     differences = np.random.default_rng(3).normal(0.4, 1.0, size=9)
     found = paired_permutation_test(differences, _volumes([1] * 9))
     expected = stats.permutation_test(
@@ -96,6 +99,8 @@ def test_rounding_is_no_difference() -> None:
 
 
 def test_sampled_permutation_is_near_the_t_test_and_never_zero() -> None:
+    from scipy import stats
+
     differences = np.random.default_rng(5).normal(0.25, 1.0, size=60)
     found = paired_permutation_test(differences, _volumes([1] * 60), n_resamples=20_000)
     assert found.p_value == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, abs=0.01)

@@ -59,6 +59,7 @@ def test_maps_are_found_in_central_columns() -> None:
     assert combined.real[inside].min() > 0
 
 
+@pytest.mark.slow
 def test_maps_agree_with_those_of_bart(golden: Golden) -> None:
     block = as_complex(golden("multicoil", "center_times_1000")) / 1000
     kspace = torch.zeros(13, 224, 224, dtype=torch.complex64)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 from torch import Tensor
 
@@ -169,6 +168,8 @@ def plain_objective(
 
 @pytest.mark.slow
 def test_a_general_optimizer_finds_the_same_minimum(generator: torch.Generator) -> None:
+    from scipy.optimize import minimize
+
     truth = torch.randn(1, 5, 7, dtype=torch.complex128, generator=generator)
     truth[:, 1:4, 2:5] += 2
     mask = torch.tensor([[False, True, True, True, True, False, True]])
@@ -184,7 +185,7 @@ def test_a_general_optimizer_finds_the_same_minimum(generator: torch.Generator) 
         return plain_objective((flat[:35] + 1j * flat[35:]).reshape(5, 7), data, measured, 1e-4)
 
     start = zero_filled[0].numpy().ravel()
-    found = scipy.optimize.minimize(
+    found = minimize(
         smoothed,
         np.concatenate([start.real, start.imag]),
         method="L-BFGS-B",

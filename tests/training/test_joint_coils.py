@@ -47,6 +47,7 @@ def trained(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dense", "straight-through"])
 def test_a_sampler_and_an_unrolled_network_learn_from_coils(
     method: str, store: Store, trained: dict[str, tuple[Path, set]]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
 
 from kscout.errors import DataError, RunError
 from kscout.evaluation.analyses import run_analysis, write_table
@@ -173,6 +172,8 @@ def test_ranking_finds_where_metrics_disagree() -> None:
 
 
 def test_kendall_tau_agrees_with_scipy() -> None:
+    from scipy import stats
+
     ssim, psnr = [0.1, 0.5, 0.5, 0.3, 0.9], [9.0, 5.0, 6.0, 6.0, 12.0]
     rows = [RankingRow("", "", False, a, b, 1, 1) for a, b in zip(ssim, psnr, strict=True)]
     assert kendall_tau(rows) == pytest.approx(stats.kendalltau(ssim, psnr).statistic)

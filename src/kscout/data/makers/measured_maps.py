@@ -12,7 +12,6 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Complex64
-from scipy import ndimage
 
 FILE = Path(__file__).with_name("brain13_maps.npz")
 N_MEASURED = 13
@@ -52,6 +51,9 @@ class MeasuredArray:
             size: rows and columns.
             place: of the slice, which was measured at one place alone.
         """
+        # Late: workers that draw knees without coils need not load it.
+        from scipy import ndimage
+
         cells = measured_cells()[: self.n_coils]
         n_cells = cells.shape[-1]
         line = (np.arange(size) + 0.5) / size * 2 - 1
