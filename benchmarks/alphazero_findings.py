@@ -33,7 +33,7 @@ def findings(folder: Path = RECORDS) -> str:
         if arm[0].arm == _OWN:
             greedy = same_time(arm, records, _OTHER)
             lines.append(_standings(arm, marks.get(arm[0].place), greedy))
-            lines += _reasons(arm, greedy)
+            lines += _reasons(arm, greedy) if greedy else []
     return "".join(lines) or "AlphaZero has not been run yet.\n"
 
 
@@ -149,13 +149,13 @@ def _adapts(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
 
 
 def _decided(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
-    gains = [_by_argmax(part) for part in (arm, greedy) if part]
-    text = f"With its best column instead of draws it changes by {number(gains[0], is_signed=True)}"
-    if len(gains) == 1:
-        return f"{text}."
+    gains = [_by_argmax(part) for part in (arm, greedy)]
+    own, other = (number(gain, is_signed=True) for gain in gains)
     more = "less" if gains[0] > gains[1] else "no less"
-    told = number(gains[1], is_signed=True)
-    return f"{text}, greedy by {told}: its distribution is {more} decided than that of greedy."
+    return (
+        f"With its best column instead of draws it changes by {own}, greedy by {other}: its "
+        f"distribution is {more} decided than that of greedy."
+    )
 
 
 def _by_argmax(arm: Sequence[ArmRecord]) -> float:

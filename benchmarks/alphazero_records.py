@@ -175,7 +175,7 @@ def paired_table(folder: Path = RECORDS) -> str:
         found = marks.get(arm[0].place)
         own = {} if found is None else found.volumes
         others = [as_often(arm, own[name]) if name in own else [] for name in names]
-        others.append(same_time(arm, records, "greedy"))
+        others.append([] if arm[0].arm == "greedy" else same_time(arm, records, "greedy"))
         cells = [_cell(arm, other) for other in others]
         lines.append((arm[0].preset, f"`{arm[0].arm}`", *cells))
     return markdown(head, lines)
@@ -193,7 +193,7 @@ def as_often(arm: Sequence[ArmRecord], volumes: dict[str, Volume]) -> list[ArmRe
 
 
 def _cell(arm: Sequence[ArmRecord], other: Sequence[ArmRecord]) -> str:
-    found = None if other and other[0].arm == arm[0].arm == "greedy" else paired(arm, other)
+    found = paired(arm, other)
     return "-" if found is None else difference(found)
 
 

@@ -110,7 +110,8 @@ def test_arms_stand_beside_marks_and_greedy_of_equal_time(scripts: Any, records:
         minus = paired.mean_ssim(own.volumes) - paired.mean_ssim(volumes)
         assert f"{minus:+.4f}".replace("0.", ".", 1) in line
     last = next(line for line in text.splitlines() if "| `greedy` " in line)
-    assert last.endswith("| - |")
+    minus = paired.mean_ssim(greedy.volumes) - paired.mean_ssim(marks.volumes["fixed"])
+    assert last.endswith("| - |") and f"{minus:+.4f}".replace("0.", ".", 1) in last
     assert "Not run: knee-base `alphazero` (1, 2), knee-base `greedy` (1, 2)" in script.table(
         records
     )
@@ -182,9 +183,12 @@ def test_records_of_before_and_without_marks_are_told_of_as_far_as_they_go(
     fabricated(scripts, tmp_path, best_round=2)
     fabricated(scripts, tmp_path, arm="mean", val_ssim=(0.6,))
     text = scripts("alphazero_findings").findings(tmp_path)
-    assert "ends beside nothing that was run" in text and "was not rising any more" in text
-    assert "decisions" not in text and "beside 5" not in text
-    assert "| `alphazero` | - |" in scripts("alphazero_records").paired_table(tmp_path)
+    assert text.endswith("AlphaZero ends beside nothing that was run.\n")
+    fabricated(scripts, tmp_path, arm="greedy")
+    text = scripts("alphazero_findings").findings(tmp_path)
+    assert "was not rising any more" in text
+    assert "decisions" not in text and "beside 5" not in text and "nats" not in text
+    assert "| `greedy` | - |" in scripts("alphazero_records").paired_table(tmp_path)
 
 
 def test_constants_are_compared_at_equal_time_and_at_equal_cost(
