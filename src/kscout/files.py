@@ -118,19 +118,23 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
+def locked(
+    folder: Path, *, wait: bool = False, name: str = LOCK, option: str = "--out"
+) -> Iterator[None]:
     """Let no other process work in a folder meanwhile; leave no lock, nor a new folder empty.
 
     Args:
         folder: made where it is not there.
         wait: wait for whoever works there; otherwise refuse at once.
         name: of the file that is locked.
+        option: by which a user names the folder.
     """
     is_new = not folder.exists()
     descriptor = take_lock(folder, wait=wait, name=name)
     if descriptor is None:
         raise RunError(
-            f"{folder} is in use by another process; wait for it or stop it, or name another --out"
+            f"{folder} is in use by another process; wait for it or stop it, or name another "
+            f"{option}"
         )
     try:
         yield

@@ -24,7 +24,8 @@ from kscout.acquisition import Advisor, Scan
 from kscout.acquisition.session_file import read_kept
 from kscout.cli import main
 from kscout.data.store_writer import StoreWriter
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, KScoutError
+from kscout.files import locked
 from kscout.policies import save
 from kscout.policies.center_out import CenterOut
 from kscout.policies.fixed import FixedOrder, NaOracle
@@ -78,7 +79,7 @@ def test_a_service_that_is_told_to_end_keeps_its_sessions(tmp_path: Path) -> Non
         _, status = os.waitpid(child, 0)
     asking.join()
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, (tmp_path / "log").read_text()
-    kept = {file.stem: read_kept(file).facts for file in (tmp_path / "kept").iterdir()}
+    kept = {file.stem: read_kept(file).facts for file in (tmp_path / "kept").glob("*.npz")}
     assert set(kept) == {name, asking.name} and kept[name]["order"] == [7, 8, 9, 6]
     order = kept[asking.name]["order"]
     assert len(asking.answered) >= 10 and order[: len(asking.answered)] == asking.answered
@@ -144,6 +145,49 @@ def test_what_no_session_or_page_can_use_is_told_at_the_start(
         given = {"policy": str(tmp_path / given["policy"])}
     with pytest.raises(ConfigError, match=told):
         serve("zero-filled", **given, device="cpu", on_ready=lambda _: pytest.fail("it listens"))
+
+
+def test_places_that_are_taken_are_told_at_the_start(tmp_path: Path) -> None:
+    def told(**given: Any) -> str:
+        with pytest.raises(KScoutError) as refused:
+            serve("zero-filled", "center-out", device="cpu", **given)
+        return str(refused.value)
+
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+        words = f"cannot listen at 127.0.0.1, port {port} (Address already in use); name another"
+        assert told(port=port) == f"{words} --host or --port"
+        assert told(mrd_port=port) == f"{words} --host or --mrd-port"
+    (tmp_path / "file").touch()
+    assert told(keep=tmp_path / "file").endswith("file (File exists); name another --keep")
+    with locked(tmp_path / "kept"):
+        assert "in use by another process" in told(keep=tmp_path / "kept")
+
+
+@pytest.mark.slow
+def test_a_service_at_an_address_with_colons_is_called_by_it(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no such address")
+    ready, tell = os.pipe()
+
+    def work() -> int:
+        on_ready = lambda line: os.write(tell, f"{line}\n".encode())  # noqa: E731
+        serve("zero-filled", "center-out", device="cpu", host="::1", on_ready=on_ready)
+        return 0
+
+    child = start(work, tmp_path, tmp_path / "log")
+    os.close(tell)
+    try:
+        with os.fdopen(ready) as told:
+            line = told.readline()
+        assert line, (tmp_path / "log").read_text()
+        address = json.loads(line)["http"]
+        assert address.startswith("http://[::1]:") and sent(f"{address}/sessions", ASKED)["id"]
+    finally:
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
 
 
 def test_a_store_of_several_sizes_may_hold_one_that_fits(tmp_path: Path) -> None:

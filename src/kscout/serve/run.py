@@ -3,7 +3,8 @@
 import gc
 import json
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from kscout.acquisition import Scan
@@ -12,6 +13,7 @@ from kscout.core import Policy
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.export.order import ranking_of
+from kscout.files import locked
 from kscout.names import POLICIES
 from kscout.policies import build
 from kscout.policies import load as load_policy
@@ -123,8 +125,9 @@ def serve(
     )
     desk = Desk(make, limits=limits, usual=usual, folder=keep)
     with (
-        socket.create_server((host, port)) as listening,
-        socket.create_server((host, mrd_port)) as streams,
+        nullcontext() if keep is None else _held(keep),
+        _listening(host, port, "--port") as listening,
+        _listening(host, mrd_port, "--mrd-port") as streams,
     ):
         line = _addresses(host, listening.getsockname()[1], streams.getsockname()[1])
 
@@ -145,6 +148,30 @@ def serve(
         uvicorn.Server(config).run(sockets=[listening])
 
 
+@contextmanager
+def _held(keep: Path) -> Iterator[None]:
+    """Let no other service go on with the same sessions."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(keep, option="--keep"))
+        except OSError as error:
+            raise ConfigError(
+                f"sessions cannot be kept in {keep} ({error.strerror}); name another --keep"
+            ) from error
+        yield
+
+
+def _listening(host: str, port: int, option: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
+        raise ConfigError(
+            f"cannot listen at {host}, port {port} ({reason}); name another --host or {option}"
+        ) from error
+
+
 def settle() -> None:
     """Let garbage collection pass over what is loaded: a full one would halt all decisions."""
     gc.collect()
@@ -152,5 +179,6 @@ def settle() -> None:
 
 
 def _addresses(host: str, port: int, mrd_port: int) -> str:
-    found = {"http": f"http://{host}:{port}", "host": host, "port": port}
-    return json.dumps({**found, "mrd": f"{host}:{mrd_port}", "mrd_port": mrd_port})
+    place = f"[{host}]" if ":" in host else host
+    found = {"http": f"http://{place}:{port}", "host": host, "port": port}
+    return json.dumps({**found, "mrd": f"{place}:{mrd_port}", "mrd_port": mrd_port})
