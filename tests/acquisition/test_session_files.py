@@ -1,6 +1,8 @@
 """A session survives a crash: it goes on from its file, and no damaged file is taken."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 
 from kscout.acquisition import Advisor, Session
 from kscout.core import SliceBatch
-from kscout.errors import DataError
+from kscout.errors import DataError, RunError
 from kscout.reconstruction.zero_filled import ZeroFilled
 from tiny_sessions import (
     SCAN,
@@ -46,6 +48,31 @@ def test_a_session_goes_on_from_its_file_with_the_same_bits(
         assert torch.equal(session.image(), expected)
     with Advisor(unet(), make_policy("conv")) as advisor, pytest.raises(DataError, match="another"):
         Session.read(file, advisor)
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_cannot_be_kept_is_told_and_changes_nothing(
+    batch: SliceBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_policy("column")
+    with Advisor(ZeroFilled(), policy) as advisor:
+        whole, session = Session(advisor, SCAN), Session(advisor, SCAN, file=tmp_path / "s.npz")
+        scanned(whole, batch)
+        while columns := session.advise().columns:
+            data = batch.kspace[0, :, :, list(columns)].movedim(-1, 0)
+            before = session.advise(), list(session.order), session.measured
+            with monkeypatch.context() as patched:
+                patched.setattr("kscout.acquisition.session_file.np.savez", full)
+                with pytest.raises(RunError, match=r"No space left on device.*make room"):
+                    session.measure(columns, data)
+            assert (session.advise(), session.order, session.measured) == before
+            session.measure(columns, data)
+            kept = Session.read(tmp_path / "s.npz", advisor)
+            assert kept.order == session.order == whole.order[: len(kept.order)]
+        assert torch.equal(session.image(), whole.image())
 
 
 def rewritten(path: Path, change: Any) -> None:

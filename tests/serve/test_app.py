@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import io
 import json
 import threading
@@ -237,6 +238,24 @@ def test_a_service_started_again_goes_on_with_its_sessions(tmp_path: Path) -> No
         assert client.get(f"/sessions/{kept}").json() == before
         assert client.get(f"/sessions/{closed}").status == 404
     assert (tmp_path / "notes.npz").exists()
+
+
+def test_a_full_disk_is_told_and_what_was_sent_can_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    start = [column_of(c) for c in (7, 8, 9)]
+    with client_of(desk_of(tmp_path)) as client:
+        kept = opened(client)
+        with monkeypatch.context() as patched:
+            patched.setattr("kscout.acquisition.session_file.np.savez", full)
+            told = client.post(f"/sessions/{kept}/columns", start)
+            assert told.status == 507 and "No space left" in told.json()["error"]
+            assert client.post("/sessions", ASKED).status == 507
+        assert client.get("/health").json()["n_sessions"] == 1
+        assert client.post(f"/sessions/{kept}/columns", start).json()["n_measured"] == 3
 
 
 def test_kept_sessions_that_find_no_room_are_told_and_stay_on_the_disk(

@@ -14,6 +14,7 @@ import operator
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, final, get_args
@@ -26,7 +27,7 @@ from kscout.acquisition.advisor import Advisor, Answer, Question
 from kscout.acquisition.choose import check_chosen, choose_several
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.scan import Scan
-from kscout.acquisition.session_file import Kept, damaged, read_kept, write_kept
+from kscout.acquisition.session_file import Kept, NotKeptError, damaged, read_kept, write_kept
 from kscout.columns import columns_text, whole_order
 from kscout.config.records import read, to_table
 from kscout.core import Measurement
@@ -127,12 +128,17 @@ class Session:
         kspace[0, :, :, several] = values.to(kspace).movedim(0, -1)
         # What is computed of the older state may still be running, and keeps its own tensors.
         measured = self._grown(kspace, several)
-        if self._asked is not None:
-            self._asked.cancel()
-        self.kspace, self._measured = kspace, measured
-        self.order += several
+        before, asked = (self.kspace, self._measured, self.order, self._advice), self._asked
+        self.kspace, self._measured, self.order = kspace, measured, [*self.order, *several]
         self._advice = self._asked = None
-        self._keep()
+        try:
+            self._keep()
+        except NotKeptError:
+            self.kspace, self._measured, self.order, self._advice = before
+            self._asked = asked
+            raise
+        if asked is not None:
+            asked.cancel()
 
     def advise(self) -> Advice:
         """Return what to measure next; asked again before anything was measured, the same."""
@@ -142,7 +148,9 @@ class Session:
             self._advice = replace(advice, duration_s=time.perf_counter() - begin)
             entry = {"n_measured": self.n_measured, "columns": list(advice.columns)}
             self.record.append({**entry, "source": advice.source})
-            self._keep()
+            # What was measured is kept; advice that is not is found again.
+            with suppress(NotKeptError):
+                self._keep()
         return self._advice
 
     def image(self) -> Float[Tensor, "row col"]:

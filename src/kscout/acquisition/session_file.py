@@ -6,11 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kscout.errors import DataError
+from kscout.errors import DataError, RunError
 from kscout.files import read_arrays, written_whole
 
 FORMAT = 1
 _FACTS = "session"
+
+
+class NotKeptError(RunError):
+    """A session could not be written, as when a disk is full."""
 
 
 class Kept(NamedTuple):
@@ -24,8 +28,14 @@ def write_kept(path: Path, kept: Kept) -> None:
     """Write a session's facts, as JSON, and arrays into one file that appears whole."""
     text = json.dumps({"format": FORMAT, **kept.facts})
     facts = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
-    with written_whole(path) as aside, aside.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{_FACTS: facts, **kept.arrays})
+    try:
+        with written_whole(path) as aside, aside.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{_FACTS: facts, **kept.arrays})
+    except OSError as error:
+        raise NotKeptError(
+            f"the session cannot be kept in its file ({error.strerror}); make room there, and "
+            "try again"
+        ) from error
 
 
 def read_kept(path: Path) -> Kept:

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from kscout import __version__
 from kscout.acquisition import Scan
+from kscout.acquisition.session_file import NotKeptError
 from kscout.errors import DataError, KScoutError
 from kscout.serve.counts import MOST_THREADS, Counts, reply
 from kscout.serve.desk import Desk, NoSessionError, Place, TooManyError
@@ -243,7 +244,8 @@ def _png(image: Any) -> bytes:  # noqa: ANN401 - an array
 
 
 _STATUS: dict[type[KScoutError], int] = {
-    **{NoSessionError: 404, NotYetError: 409, TooManyError: 429, OutsideError: 403}
+    **{NoSessionError: 404, NotYetError: 409, TooManyError: 429, OutsideError: 403},
+    NotKeptError: 507,
 }
 
 

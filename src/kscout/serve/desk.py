@@ -14,7 +14,7 @@ import torch
 
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.session import rehearse
-from kscout.acquisition.session_file import read_kept
+from kscout.acquisition.session_file import NotKeptError, read_kept
 from kscout.config.records import read
 from kscout.core import Policy, Reconstructor
 from kscout.errors import ConfigError, KScoutError, RunError
@@ -131,8 +131,12 @@ class Desk:
                     self._places[name] = Place(session, self._now())
                     break
             self._prepare(scan)
-        if session.file is not None:
-            session.write(session.file)
+        try:
+            if session.file is not None:
+                session.write(session.file)
+        except NotKeptError:
+            self.close(name)
+            raise
         return name
 
     def find(self, name: str) -> Place:
@@ -180,8 +184,7 @@ class Desk:
         with self._lock:
             for place in self._places.values():
                 with place.lock:
-                    if place.session.file is not None:
-                        place.session.write(place.session.file)
+                    _write_last(place.session)
             for advisor in self._advisors.values():
                 advisor.close()
 
@@ -234,6 +237,15 @@ class Desk:
         spare = [key for key in self._advisors if key not in used]
         for key in spare[:-MOST_SPARE]:
             self._advisors.pop(key).close()
+
+
+def _write_last(session: Session) -> None:
+    """Write a session though it was at its last change; one that cannot be leaves the others."""
+    try:
+        if session.file is not None:
+            session.write(session.file)
+    except NotKeptError as error:
+        _LOG.warning("session %s stays as it was written before: %s", session.file, error)
 
 
 def _key(scan: Scan) -> tuple[int, ...]:
