@@ -284,3 +284,10 @@ def test_graphs_search_as_eager_code_on_cuda_does(
     assert found.n_reconstructions == expected.n_reconstructions < 5 * (1 + 12 * 10)
     alone = simulator.start_from(found.best_mask).score
     torch.testing.assert_close(found.best_score, alone, atol=1e-4, rtol=0)
+    # What counts of a padded batch is what it is without padding.
+    some, n_images = found.mask[:, -1], torch.tensor(3, dtype=torch.int32, device="cuda")
+    owner = torch.tensor([4, 1, 0, 2, 3], device="cuda")
+    padded = simulator.start_from(some[owner], owner=owner, n_images=n_images)
+    plain = simulator.start_from(some[owner[:3]], owner=owner[:3])
+    torch.testing.assert_close(padded.image[:3], plain.image, atol=2e-2, rtol=0)
+    torch.testing.assert_close(padded.score[:3], plain.score, atol=1e-4, rtol=0)
