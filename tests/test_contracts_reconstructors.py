@@ -13,6 +13,7 @@ from kscout.reconstruction import RECONSTRUCTORS
 SMALL = {
     "unet": {"n_channels": 2, "n_pools": 2},
     "fastmri-unet": {"n_channels": 2, "n_pools": 2},
+    "sense-tv": {"n_iterations": 6},
     "varnet": {"n_cascades": 2, "n_channels": 2, "sensitivity_channels": 2},
 }
 

@@ -182,6 +182,7 @@ def refusing(folder: Path, mkdtemp: Callable[..., str]) -> Callable[..., str]:
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_two_processes_at_once_end_with_one_whole_file(cache: Path) -> None:
     code = f"from kscout.kernels import native; native.native_library({SMALL!r}).ssim"
     started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]

@@ -106,6 +106,7 @@ def test_a_state_dict_that_lacks_a_cascade_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "torn.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sensitivities", ["learned", "espirit"])
 def test_it_learns(sensitivities: str) -> None:
     batch, model, mask = coil_batch(), made(sensitivities=sensitivities), masks()

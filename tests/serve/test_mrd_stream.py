@@ -301,6 +301,7 @@ def odd_stream(draw: random.Random) -> bytes:
     return bytes(whole)
 
 
+@pytest.mark.slow
 def test_no_stream_ends_the_service(caplog: pytest.LogCaptureFixture) -> None:
     draw, desk = random.Random(0), Desk(plain, limits=LIMITS)
 

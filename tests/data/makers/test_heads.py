@@ -251,6 +251,7 @@ def test_this_process_settles_its_threads_before_those_of_workers(
     assert asked == [None]
 
 
+@pytest.mark.slow
 def test_workers_do_not_load_torch() -> None:
     code = "import sys, kscout.data.makers.parallel; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
