@@ -1,16 +1,20 @@
 """A session takes the simulator's columns without the truth."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from coil_slices import coil_batch
 from kscout.acquisition import Advisor, Scan, Session, action_uniforms
-from kscout.core import SliceBatch
+from kscout.acquisition.choose import choose_several
+from kscout.core import Observation, Policy, SliceBatch
 from kscout.errors import ConfigError, DataError
 from kscout.policies.random import Random
 from kscout.reconstruction.sense import Sense
@@ -98,6 +102,41 @@ def test_columns_that_nobody_advised_count(batch: SliceBatch) -> None:
         session.measure([15, 3], data_of(batch, [15, 3]))
         scanned(session, batch)
         assert session.order == [0, *SCAN.start, 15, 3, 6, 10, 5] and session.is_done
+
+
+@final
+class Told(Policy):
+    """Gives the scores that it was told."""
+
+    is_stochastic = False
+    scores: Tensor
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        return self.scores.expand(seen.mask.shape)
+
+
+def test_the_best_columns_are_those_of_a_simulator_whatever_the_scores(
+    batch: SliceBatch, generator: torch.Generator
+) -> None:
+    """Ties, zeros of both signs and infinite scores; NaN counts where a column is left alone."""
+    policy = Told()
+    scan = replace(SCAN, columns_per_step=4, selectable=tuple(range(1, N_COLS)))
+    values = torch.tensor([-torch.inf, -1.0, -0.0, 0.0, 0.5, torch.inf])
+    blocked = ~scan.allowed()[None]
+    blocked[:, list(SCAN.start)] = True
+    with Advisor(ZeroFilled(), policy) as advisor:
+        for _ in range(30):
+            drawn = torch.randint(len(values), (N_COLS,), generator=generator)
+            policy.scores = values[drawn].masked_fill(blocked[0], torch.nan)
+            session = Session(advisor, scan)
+            session.measure(SCAN.start, data_of(batch, SCAN.start))
+            columns, _ = choose_several(policy, policy.scores[None], blocked, None, 4)
+            assert session.advise().columns == tuple(columns[0].tolist())
+        policy.scores = torch.full((N_COLS,), torch.nan)
+        session = Session(advisor, scan)
+        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        with pytest.raises(ConfigError, match="Told left no column to choose"):
+            session.advise()
 
 
 def test_the_page_of_the_documents_runs(batch: SliceBatch, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Session:
         self._measured: Measurement | None = None
         self._advice: Advice | None = None
         self._asked: Future[Answer] | None = None
-        self._is_allowed = scan.allowed()
+        self._is_allowed: list[bool] = scan.allowed().tolist()
         horizon = scan.budget - len(scan.start)
         self._uniforms = None if scan.seed is None else action_uniforms(1, 1, horizon, scan.seed)[0]
 
@@ -195,18 +195,27 @@ class Session:
 
     def _chosen(self, scores: Float[Tensor, "1 col"], n_wanted: int) -> tuple[int, ...]:
         policy, device = self.advisor.policy, scores.device
-        blocked = ~self._is_allowed[None]
+        if self._uniforms is None or not policy.is_stochastic:
+            return self._best(scores[0].tolist(), n_wanted)
+        blocked = ~torch.tensor([self._is_allowed])
         blocked[:, self.order] = True
         begin = self.n_measured - len(self.scan.start)
-        uniforms = self._uniforms
-        if uniforms is not None:
-            uniforms = uniforms[:, begin : begin + n_wanted].to(device)
+        uniforms = self._uniforms[:, begin : begin + n_wanted].to(device)
         columns, is_bad = choose_several(policy, scores, blocked.to(device), uniforms, n_wanted)
         check_chosen(is_bad.any(), type(policy).__name__)
         return tuple(columns[0].tolist())
 
+    def _best(self, scores: list[float], n_wanted: int) -> tuple[int, ...]:
+        """Return what `best_columns` does, one after the other; of one slice ten times as fast."""
+        known = set(self.order)
+        free = [x for x in range(len(scores)) if self._is_allowed[x] and x not in known]
+        if any(math.isnan(scores[column]) for column in free):
+            check_chosen(torch.tensor(True), type(self.advisor.policy).__name__)
+        # A stable sort: ties go to the lowest column.
+        return tuple(sorted(free, key=lambda column: -scores[column])[:n_wanted])
+
     def _is_free(self, column: int) -> bool:
-        return bool(self._is_allowed[column]) and column not in self.order
+        return self._is_allowed[column] and column not in self.order
 
     @torch.no_grad()
     def _grown(

@@ -1,11 +1,11 @@
 """What a service answers and counts: the latter as text that Prometheus reads."""
 
+import math
 import threading
 from collections import Counter
 from typing import Any, final
 
 from kscout.acquisition import Session
-from kscout.files import finite
 
 MOST_THREADS = 256
 """Of a service, for sessions that wait at the same time."""
@@ -70,6 +70,7 @@ def reply(session: Session, counts: Counts) -> dict[str, Any]:
     advice = session.advise()
     if len(session.record) > n_before and advice.source in _SOURCES:
         counts.decided(advice.source, advice.duration_s)
+    scores = None if advice.scores is None else advice.scores.float().tolist()
     return {
         "next_column": advice.columns[0] if advice.columns else None,
         "next_columns": list(advice.columns),
@@ -77,5 +78,5 @@ def reply(session: Session, counts: Counts) -> dict[str, Any]:
         "done": session.is_done,
         "late": advice.is_late,
         "source": advice.source,
-        "scores": None if advice.scores is None else finite(advice.scores.float().tolist()),
+        "scores": scores and [x if math.isfinite(x) else None for x in scores],
     }
