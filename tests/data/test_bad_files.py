@@ -272,6 +272,7 @@ def test_volumes_larger_than_the_free_memory_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "a.npy", IMAGES)
+    monkeypatch.setattr("kscout.data.formats._NEGLIGIBLE", 0)
     monkeypatch.setattr("kscout.device.free_memory", lambda device: 16 * IMAGES.size - 1)
     with pytest.raises(
         DataError, match=r"243 pixels, which take 3\.89 kB .* and 3\.89 kB are free"

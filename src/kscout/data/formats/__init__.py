@@ -30,6 +30,8 @@ LARGEST_SIDE = 4096
 """Pixels that images may have on a side."""
 BYTES_PER_PIXEL = 16
 """What reading takes: a pixel as its library holds it, in 32 bit, and once more when it is cut."""
+_NEGLIGIBLE = 2**20
+"""Bytes that are there: asking the system takes as long as reading a line of a stream."""
 LARGEST_DEFLATION = 1032
 """How many times its size a deflated file may become."""
 _LOGGERS = [logging.getLogger(name) for name in ("pydicom", "nibabel.global")]
@@ -132,6 +134,8 @@ def check_expansion(path: Path, n_bytes: int, what: str) -> None:
 
 def check_memory(path: Path, n_pixels: int) -> None:
     """Refuse a volume of so many pixels that the free memory cannot hold."""
+    if n_pixels * BYTES_PER_PIXEL <= _NEGLIGIBLE:
+        return
     # Here, because processes that draw volumes do without torch.
     import torch
 
