@@ -29,7 +29,7 @@ from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.files import write_json
 
 ROOT = Path(__file__).parents[1]
-PICTURE, RECORD = ROOT / "docs/images/brain13.png", ROOT / "benchmarks/brain13.json"
+PICTURE, RECORD = ROOT / "docs/images/brain13.webp", ROOT / "benchmarks/brain13.json"
 METHODS = ("zero-filled", "sense", "sense-tv")
 BLIND = ("--protocol", "blind", "--n-initial", "24", "--steps", "50")
 RULES = ("rss", "weighted")
@@ -72,7 +72,7 @@ def draw(analysis: Path) -> None:
             large = Image.open(file).convert("RGB")
         size = (WIDTH, large.height * WIDTH // large.width)
         small = large.resize(size, Image.Resampling.LANCZOS)
-        small.quantize(128).save(place, optimize=True)
+        small.save(place, quality=85, method=6)
 
 
 def table() -> str:

@@ -1,9 +1,9 @@
 """Draw the picture of the service's page in docs/serve.md, light and dark.
 
-Usage: python benchmarks/page_picture.py docs/images/page.png
+Usage: python benchmarks/page_picture.py docs/images/page.webp
 
 Draws a knee, starts `kscout serve` on it and photographs the page with Chromium: two policies of
-the zoo, and four columns taken by hand. The dark picture lies beside, as page-dark.png.
+the zoo, and four columns taken by hand. The dark picture lies beside, as page-dark.webp.
 """
 
 import io
@@ -39,7 +39,7 @@ def photograph(address: str, path: Path) -> None:
         for scheme, name in (("light", path), ("dark", path.with_stem(f"{path.stem}-dark"))):
             page.emulate_media(color_scheme=scheme)
             shot = Image.open(io.BytesIO(page.screenshot()))
-            shot.convert("RGB").quantize(256).save(name, optimize=True)
+            shot.convert("RGB").save(name, quality=90, method=6)
         browser.close()
 
 

@@ -5,6 +5,7 @@ Usage: python benchmarks/readme_picture.py docs/images/acquisition.png
 The dark one lies beside it, as acquisition-dark.png.
 """
 
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
@@ -82,7 +84,9 @@ def main(path: Path) -> None:
     figure = drawn(acquired())
     path.parent.mkdir(parents=True, exist_ok=True)
     for place, paper in in_both_lights(figure, path):
-        figure.savefig(place, dpi=140, facecolor=paper)
+        with io.BytesIO() as file:
+            figure.savefig(file, dpi=140, facecolor=paper)
+            Image.open(file).convert("RGB").quantize(256).save(place, optimize=True)
 
 
 if __name__ == "__main__":

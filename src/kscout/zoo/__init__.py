@@ -20,6 +20,7 @@ ZOO: dict[str, str] = {
     "heads-unet": "reconstructor",
     "heads-base-greedy": "policy",
     "heads-base-fixed": "policy",
+    "heads8-varnet": "reconstructor",
 }
 """What each entry is. Weights lie in NAME.safetensors, the card in NAME.md."""
 
