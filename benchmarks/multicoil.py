@@ -122,7 +122,7 @@ def stages(wanted: argparse.Namespace) -> dict[str, Stage]:
     for x, budget in BUDGETS.items():
         out = str(work / f"images-{x}")
         compare = ["analyze", "reconstructions", *methods, *data, *budget, "--out", out]
-        found[f"reconstructions-{x}"] = Stage(compare, lambda out=out: _rows(Path(out)))  # type: ignore[misc]
+        found[f"reconstructions-{x}"] = Stage(compare, lambda out=out: rows(Path(out)))  # type: ignore[misc]
     for x, budget in BUDGETS.items():
         given = (*data, "--reconstructor", networks["varnet"], *budget)
         run = str(work / f"dense-{x}-seed{wanted.seed}")
@@ -163,7 +163,8 @@ def _last(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-def _rows(analysis: Path) -> list[dict[str, str]]:
+def rows(analysis: Path) -> list[dict[str, str]]:
+    """Return what an analysis of reconstructions found, a row for each."""
     with (analysis / "reconstructions.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 

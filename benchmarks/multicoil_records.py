@@ -16,6 +16,11 @@ RECORDS = Path(__file__).parent / "multicoil"
 EXPECTED = ("varnet", "unet", "sense", "zero-filled")
 """Reconstructions, the best first, as was expected before there were records."""
 NOTHING = "Not recorded yet.\n"
+NOT_RUN = "not run"
+ACCELERATIONS = ("4x", "8x")
+
+SIMPLE = ("random", "center-out")
+"""Policies that sentences compare with the fixed order; the table has them all."""
 
 Cells = dict[tuple[str, str], dict[tuple[str, str], str]]
 """Of a store and a method: what stands under each acceleration and word."""
@@ -37,7 +42,7 @@ def policy_table(records: Path = RECORDS) -> str:
     cells: Cells = {}
     headroom: Cells = {}
     for path in sorted(records.glob("*-policies-*.json")):
-        found, x = json.loads(path.read_text())["results"], path.stem.rpartition("-")[2]
+        found, x = json.loads(path.read_text())["results"], _acceleration(path)
         learned = _learned(path)
         own = [row for row in learned["policies"] if row["policy"] != "fixed"]
         rows = [*found["policies"], *own]
@@ -48,12 +53,25 @@ def policy_table(records: Path = RECORDS) -> str:
             cell[x, "SSIM"] = _cell(ssim["mean"], ssim["interval"])
             if row["policy"] in beside:
                 cell[x, "minus fixed"] = _difference(beside[row["policy"]])
+        if not own:
+            cells.setdefault((_store(path), "dense"), {})[x, "SSIM"] = NOT_RUN
         for what, one in found["headroom"].items():
             if one is not None:
                 words = what.replace("na_oracle", "NA oracle").replace("_", " ")
                 headroom.setdefault((_store(path), words), {})[x, "SSIM"] = _difference(one)
     below = f"\n{_table('headroom', headroom)}" if headroom else ""
-    return _table("policy", cells) + below
+    return _table("policy", cells) + below + _missing(cells)
+
+
+def _missing(cells: Cells) -> str:
+    """Say which accelerations no store has."""
+    known = {x for row in cells.values() for x, _ in row}
+    missing = [x for x in ACCELERATIONS if x not in known]
+    return f"\nNo policy was run at {' and '.join(missing)}.\n" if cells and missing else ""
+
+
+def _acceleration(record: Path) -> str:
+    return record.stem.rpartition("-")[2]
 
 
 def _store(record: Path) -> str:
@@ -75,7 +93,10 @@ def _table(what: str, cells: Cells) -> str:
         return NOTHING
     # SSIM stands before differences of it.
     under = sorted({at for row in cells.values() for at in row}, key=lambda at: (len(at[0]), *at))
-    lines = [[*place, *(row.get(at, "") for at in under)] for place, row in cells.items()]
+    lines = [
+        [*place, *(row.get(at, NOT_RUN if at[1] == "SSIM" else "") for at in under)]
+        for place, row in cells.items()
+    ]
     return markdown(["store", what, *(f"{word}, {x}" for x, word in under)], lines)
 
 
@@ -90,10 +111,14 @@ def _orders(records: Path) -> Iterator[str]:
     for path in sorted(records.glob("*-reconstructions-*.json")):
         rows = json.loads(path.read_text())["results"]
         ssim = {row["reconstruction"]: float(row["ssim"]) for row in rows}
+        error = {row["reconstruction"]: float(row["nmse"]) for row in rows}
         best, after, *_ = sorted(ssim, key=lambda name: -ssim[name])
         named = [name for name in EXPECTED if name in ssim]
         wrong = [pair for pair in combinations(named, 2) if ssim[pair[0]] < ssim[pair[1]]]
-        told = "; ".join(f"`{two}` comes before `{one}`" for one, two in wrong)
+        told = "; ".join(
+            f"`{two}` comes before `{one}`, by NMSE {'after' if error[one] < error[two] else 'too'}"
+            for one, two in wrong
+        )
         order = ", ".join(f"`{name}`" for name in named)
         yield (
             f"{_place(path)}: `{best}` is first, {number(ssim[best] - ssim[after])} above "
@@ -102,16 +127,22 @@ def _orders(records: Path) -> Iterator[str]:
 
 
 def _gains(records: Path) -> Iterator[str]:
-    """Say what the learned policy gains, beside what there is to gain by adapting."""
+    """Say what an order and the learned policy gain, beside what there is to gain by adapting."""
     for path in sorted(records.glob("*-policies-*.json")):
         found = json.loads(path.read_text())["results"]
-        room = found["headroom"].get("oracle_minus_na_oracle")
-        told = "" if room is None else f" Adapting by the truth gains {_difference(room)}."
-        for one in _learned(path)["comparisons"]:
-            yield (
-                f"{_place(path)}: `dense` ends {_difference(one)} from the fixed order: "
-                f"{_verdict(one['interval'])}.{told}"
-            )
+        simple = [one for one in found["comparisons"] if one["policy"] in SIMPLE]
+        ends = [f"`{one['policy']}` {_difference(one)}" for one in simple]
+        learned = [
+            f"`dense` {_difference(one)}: {_verdict(one['interval'])}"
+            for one in _learned(path)["comparisons"]
+        ]
+        told = f"{', '.join([*ends, *learned])}." + ("" if learned else " `dense` was not run.")
+        if room := found["headroom"].get("oracle_minus_na_oracle"):
+            told += f" Adapting by the truth gains {_difference(room)}."
+        yield (
+            f"{_place(path)}, policies on {found['n_slices']} slices of {found['n_volumes']} "
+            f"volumes, from the fixed order: {told}"
+        )
 
 
 def _learned(policies: Path) -> dict[str, Any]:
@@ -130,4 +161,4 @@ def _verdict(interval: Sequence[float] | None) -> str:
 
 
 def _place(record: Path) -> str:
-    return f"**{_store(record)}, {record.stem.rpartition('-')[2]}**"
+    return f"**{_store(record)}, {_acceleration(record)}**"

@@ -17,6 +17,7 @@ from kscout.provenance import Provenance
 from kscout.reconstruction import load, save
 from kscout.reconstruction.varnet import VarNet
 from kscout.weights import WEIGHTS_NAME
+from kscout.zoo import zoo_card
 from test_docs import check_parses
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -118,7 +119,15 @@ def test_a_card_of_the_zoo_tells_what_was_recorded(
     for stage, results in found.items():
         record = {"commands": [f"kscout {stage}"], "seconds": 5.0, "results": results}
         (tmp_path / f"heads8-seed3-{stage}.json").write_text(json.dumps(record))
-    zoo_varnet.main([str(tmp_path / "run"), "--records", str(tmp_path), "--out", str(tmp_path)])
+    words = ["--records", str(tmp_path), "--out", str(tmp_path)]
+    zoo_varnet.main([str(tmp_path / "run"), *words])
+    assert "after it" not in (tmp_path / "heads8-varnet.md").read_text()
+    asked = []
+    monkeypatch.setattr(multicoil, "_ended", lambda command, _: asked.append(command) or 0)
+    rows = [{**score, "reconstruction": name, "ssim": "0.5"} for name in ("varnet", "rounded")]
+    monkeypatch.setattr(multicoil, "rows", lambda _: rows)
+    zoo_varnet.main([str(tmp_path / "run"), *words, "--data", "few"])
+    check_parses(shlex.join(["kscout", *asked[0]]))
     card = (tmp_path / "heads8-varnet.md").read_text()
     for words in (
         "7 / 9 slices",
@@ -127,12 +136,20 @@ def test_a_card_of_the_zoo_tells_what_was_recorded(
         "kscout varnet",
         "on X",
         ".7500",
+        "On 9 slices of 2 volumes it was .5000 before rounding and .5000 after it.",
+        "docs/coils.md",
     ):
         assert words in card
     assert "| heads8 | sense | .9000 |" in card
     rounded = load(tmp_path / "heads8-varnet.safetensors")
     for one, two in zip(rounded.parameters(), model.parameters(), strict=True):
         assert torch.equal(one, two.half().float())
+
+
+def test_the_card_of_the_zoos_network_has_the_tables_of_the_records(records: ModuleType) -> None:
+    card, brain13 = zoo_card("heads8-varnet"), importlib.import_module("brain13")
+    assert f"\n{records.image_table(of='heads8-seed0')}\n" in card
+    assert f"\n{brain13.words()}" in card
 
 
 def test_a_recorded_stage_is_run_once(
@@ -198,7 +215,9 @@ def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Pa
         beside = [{"policy": "oracle", **paired}]
         found = {"policies": [row("fixed", 0.5), row("oracle", 0.9)], "comparisons": beside}
         write(f"policies-{x}", {**found, "headroom": headroom})
-    # What is cut off is missing, and the rest of the table is whole.
+        told = records.policy_table(tmp_path)
+        assert told.endswith("\nNo policy was run at 8x.\n") == (x == "4x")
+    # What is cut off is told, and the rest of the table is whole.
     found = {"policies": [row("fixed", 0.4), row("dense-4x", 0.75)]}
     write("dense-4x", {**found, "comparisons": [{"policy": "dense-4x", **paired}]})
     cell = ".9000 (.8000 to .9500)"
@@ -214,7 +233,7 @@ def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Pa
     gain = "+.0020 (-.0010 to +.0040)"
     assert lines[2:6] == [
         "| knee8 | fixed | .5000 | | .5000 | |",
-        f"| knee8 | dense | .7500 | {gain} | | |",
+        f"| knee8 | dense | .7500 | {gain} | not run | |",
         f"| knee8 | oracle * | .9000 | {gain} | .9000 | {gain} |",
         "",
     ]
@@ -224,18 +243,21 @@ def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Pa
 @pytest.mark.parametrize(
     ("ssim", "told"),
     [
+        ((0.9, 0.6, 0.7, 0.5), "`sense` comes before `unet`, by NMSE too."),
+        ((0.9, 0.8, 0.6, 0.7), "`zero-filled` comes before `sense`, by NMSE after."),
         ((0.9, 0.8, 0.7, 0.6), "`varnet` is first, .1000 above `unet`. Expected was the order "),
         ((0.9, 0.8, 0.7, 0.6), "so it came"),
         ((0.9, 0.6, 0.7, 0.5), "`varnet` is first, .2000 above `sense`."),
-        ((0.9, 0.6, 0.7, 0.5), "`zero-filled`: `sense` comes before `unet`."),
-        ((0.6, 0.5, 0.7, 0.4), "`sense` comes before `varnet`; `sense` comes before `unet`."),
+        ((0.9, 0.6, 0.7, 0.5), "`zero-filled`: `sense` comes before `unet`, "),
+        ((0.6, 0.5, 0.7, 0.4), "by NMSE too; `sense` comes before `unet`, by NMSE too."),
     ],
 )
 def test_it_is_told_whether_reconstructions_come_in_the_expected_order(
     ssim: tuple[float, ...], told: str, records: ModuleType, tmp_path: Path
 ) -> None:
     rows = zip(records.EXPECTED, ssim, strict=True)
-    results = [{"reconstruction": name, "ssim": str(value)} for name, value in rows]
+    nmse = {"varnet": 0.2, "unet": 0.3, "sense": 0.1, "zero-filled": 0.4}
+    results = [{"reconstruction": x, "ssim": str(y), "nmse": str(nmse[x])} for x, y in rows]
     path = tmp_path / "heads8-seed0-reconstructions-8x.json"
     path.write_text(json.dumps({"results": results}))
     found = records.findings(tmp_path)
@@ -256,11 +278,15 @@ def test_it_is_told_whether_a_learned_policy_pays(
 ) -> None:
     room = {"oracle_minus_na_oracle": {"difference": 0.02, "interval": None}}
     learned = [{"policy": "dense", "difference": 0.002, "interval": interval}]
-    for stage, own in (("policies", {"headroom": room}), ("dense", {"comparisons": learned})):
+    random = {"policy": "random", "difference": -0.03, "interval": None}
+    found = {"headroom": room, "comparisons": [random], "n_slices": 9, "n_volumes": 2}
+    for stage, own in (("policies", found), ("dense", {"comparisons": learned})):
         (tmp_path / f"knee8-seed0-{stage}-4x.json").write_text(json.dumps({"results": own}))
-    (line,) = records.findings(tmp_path).splitlines()
-    assert line.startswith("- **knee8, 4x**: `dense` ends +.0020") and f": {verdict}." in line
-    assert line.endswith("Adapting by the truth gains +.0200.")
+        (line,) = records.findings(tmp_path).splitlines()
+        assert line.startswith("- **knee8, 4x**") and line.endswith("the truth gains +.0200.")
+        assert "9 slices of 2 volumes, from the fixed order: `random` -.0300" in line
+        assert ("`dense` was not run." in line) == (stage == "policies")
+    assert "`random` -.0300, `dense` +.0020" in line and f": {verdict}." in line
 
 
 def test_words_about_the_brain_rank_the_network_among_the_others(
@@ -274,7 +300,8 @@ def test_words_about_the_brain_rank_the_network_among_the_others(
         path.write_text(json.dumps({"found": {"rss": own, "weighted": own}}))
         monkeypatch.setattr(brain13, "RECORD", path)
         told = " ".join(brain13.words().split())
-        known = "number 1 by NMSE and number 2 by SSIM with target `weighted`" in told
+        ranks = "number 1 by NMSE and number 2 by SSIM with target"
+        known = f"{ranks} `rss`, {ranks} `weighted`. Where it is not first, `sense` is." in told
         assert known == (name == "varnet") != ("not been tried" in told)
 
 
