@@ -111,6 +111,7 @@ def test_a_card_of_the_zoo_tells_what_was_recorded(
     model = VarNet(n_cascades=1, n_channels=2, n_pools=1)
     save(tmp_path / "run" / WEIGHTS_NAME, model, extra={"seed": 3, "store": "0123456789abcdef"})
     score = {"reconstruction": "sense", "acceleration": "4.0", "n_slices": "9", "n_volumes": "2"}
+    score["nmse"] = ".04"
     found = {
         "store": {"splits": {"train": 7, "test": 9}, "sources": {"train": ["head a (CC0)"]}},
         "varnet": {"val_ssim": 0.75},
@@ -140,7 +141,7 @@ def test_a_card_of_the_zoo_tells_what_was_recorded(
         "docs/coils.md",
     ):
         assert words in card
-    assert "| heads8 | sense | .9000 |" in card
+    assert "| heads8 | sense | .9000 | .0400 |" in card
     rounded = load(tmp_path / "heads8-varnet.safetensors")
     for one, two in zip(rounded.parameters(), model.parameters(), strict=True):
         assert torch.equal(one, two.half().float())
@@ -150,6 +151,17 @@ def test_the_card_of_the_zoos_network_has_the_tables_of_the_records(records: Mod
     card, brain13 = zoo_card("heads8-varnet"), importlib.import_module("brain13")
     assert f"\n{records.image_table(of='heads8-seed0')}\n" in card
     assert f"\n{brain13.words()}" in card
+
+
+@pytest.mark.parametrize("kind", ["heads", "knee"])
+def test_the_center_outwards_is_worse_than_random_columns_on_coils(
+    kind: str, records: ModuleType
+) -> None:
+    """As docs/coils.md says."""
+    path = records.RECORDS / f"{kind}8-seed0-policies-4x.json"
+    found = json.loads(path.read_text(encoding="utf-8"))["results"]["policies"]
+    ssim = {row["policy"]: row["final"]["ssim"]["mean"] for row in found}
+    assert ssim["center-out"] < ssim["random"]
 
 
 def test_a_recorded_stage_is_run_once(
@@ -197,9 +209,9 @@ def test_a_stage_that_fails_is_tried_once_more_without_a_compiler(
 
 
 def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Path) -> None:
-    for table in (records.image_table, records.policy_table, records.findings):
+    for table in (records.image_table, records.policy_table, records.findings, records.room):
         assert table(tmp_path) == "Not recorded yet.\n"
-    ssim = {"ssim": ".9", "ssim_low": ".8", "ssim_high": ".95"}
+    ssim = {"ssim": ".9", "ssim_low": ".8", "ssim_high": ".95", "nmse": ".03"}
     paired = {"difference": 0.002, "interval": [-0.001, 0.004]}
     headroom = {"oracle_minus_na_oracle": paired, "na_oracle_minus_fixed": None}
 
@@ -220,10 +232,10 @@ def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Pa
     # What is cut off is told, and the rest of the table is whole.
     found = {"policies": [row("fixed", 0.4), row("dense-4x", 0.75)]}
     write("dense-4x", {**found, "comparisons": [{"policy": "dense-4x", **paired}]})
-    cell = ".9000 (.8000 to .9500)"
+    cell = ".9000 (.8000 to .9500) | .0300"
     assert records.image_table(tmp_path).splitlines() == [
-        "| store | reconstruction | SSIM, 4x | SSIM, 8x |",
-        "|---|---|---|---|",
+        "| store | reconstruction | SSIM, 4x | NMSE, 4x | SSIM, 8x | NMSE, 8x |",
+        "|---|---|---|---|---|---|",
         f"| knee8 | sense | {cell} | {cell} |",
     ]
     lines = records.policy_table(tmp_path).splitlines()
@@ -238,6 +250,7 @@ def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Pa
         "",
     ]
     assert lines[-1] == f"| knee8 | oracle minus NA oracle | {gain} | {gain} |"
+    assert f"gains {gain} on knees\n" in records.room(tmp_path)
 
 
 @pytest.mark.parametrize(
