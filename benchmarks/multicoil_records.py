@@ -121,7 +121,8 @@ def _orders(records: Path) -> Iterator[str]:
         named = [name for name in EXPECTED if name in ssim]
         wrong = [pair for pair in combinations(named, 2) if ssim[pair[0]] < ssim[pair[1]]]
         told = "; ".join(
-            f"`{two}` comes before `{one}`, by NMSE {'after' if error[one] < error[two] else 'too'}"
+            f"`{two}` comes before `{one}`, "
+            f"by NMSE {'after it' if error[one] < error[two] else 'too'}"
             for one, two in wrong
         )
         order = ", ".join(f"`{name}`" for name in named)

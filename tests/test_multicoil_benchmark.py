@@ -257,7 +257,7 @@ def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Pa
     ("ssim", "told"),
     [
         ((0.9, 0.6, 0.7, 0.5), "`sense` comes before `unet`, by NMSE too."),
-        ((0.9, 0.8, 0.6, 0.7), "`zero-filled` comes before `sense`, by NMSE after."),
+        ((0.9, 0.8, 0.6, 0.7), "`zero-filled` comes before `sense`, by NMSE after it."),
         ((0.9, 0.8, 0.7, 0.6), "`varnet` is first, .1000 above `unet`. Expected was the order "),
         ((0.9, 0.8, 0.7, 0.6), "so it came"),
         ((0.9, 0.6, 0.7, 0.5), "`varnet` is first, .2000 above `sense`."),
