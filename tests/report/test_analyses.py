@@ -133,7 +133,7 @@ def test_entropies_of_many_discounts_are_divided_at_one_half(tmp_path: Path) -> 
     ]
     drawings = [x for x in Entropy.blocks(rows, Page(), tmp_path) if isinstance(x, Drawing)]
     labels = {
-        one.name: [line.get_label() for line in one.figure.axes[0].get_lines()] for one in drawings
+        one.name: [line.get_label() for line in one.drawn.axes[0].get_lines()] for one in drawings
     }
     assert labels == {"entropies-low": names[:5], "entropies-high": [names[0], *names[4:]]}
     assert "up to .5" in drawings[0].caption and ".5 and more" in drawings[1].caption
@@ -196,7 +196,7 @@ def test_the_average_policy_of_an_evaluation_is_drawn_without_an_analysis(tmp_pa
     sections = {section.title: section for section in build_report([tmp_path]).sections}
     (drawing,) = sections["Average policy"].blocks
     assert isinstance(drawing, Drawing)
-    panels = [axes for axes in drawing.figure.axes if axes.get_title(loc="left")]
+    panels = [axes for axes in drawing.drawn.axes if axes.get_title(loc="left")]
     assert [axes.get_title(loc="left") for axes in panels] == ["greedy", "ngreedy-0.9"]
     picture = np.asarray(panels[0].images[0].get_array())
     # Column t is acquired in step t, and stays; the start is white from the beginning.

@@ -243,7 +243,10 @@ def test_seeds_of_one_method_are_one_row_of_the_cost_table(results: Path) -> Non
 
 
 @pytest.mark.parametrize("form", ["csv", "latex", "markdown"])
-def test_tables_alone_are_written_in_other_forms(results: Path, tmp_path: Path, form: str) -> None:
+def test_tables_alone_are_written_in_other_forms_and_nothing_is_drawn(
+    results: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matplotlib.figure.Figure.subplots", None)
     paths = write_report(build_report([results]), tmp_path / "tables.txt", form=form)
     text = "".join(path.read_text() for path in paths)
     assert "greedy" in text and "0.71" in text

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 from kscout.figures.tables import Table
@@ -22,11 +23,17 @@ class Drawing:
     """A figure with its caption."""
 
     figure: Any
-    """A `matplotlib.figure.Figure`, which only those who draw import."""
+    """A `matplotlib.figure.Figure`, which only those who draw import, or a function that draws it:
+    who writes tables alone need not wait for it."""
     name: str
     """For file names and links: small letters, digits and hyphens."""
     caption: str
     is_wide: bool = False
+
+    @cached_property
+    def drawn(self) -> Any:  # noqa: ANN401 - a matplotlib figure
+        """The figure itself."""
+        return self.figure() if callable(self.figure) else self.figure
 
 
 @final

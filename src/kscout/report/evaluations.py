@@ -1,6 +1,7 @@
 """What an evaluation folder says: sentences and figures beside its table."""
 
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 
 import numpy as np
@@ -50,7 +51,7 @@ def result_parts(
     if summary.columns is not None:
         protocol += " Measured k-space of coils allows no other."
     by_step = Drawing(
-        draw_ssim_by_step(curves_of(summary), styles=looks),
+        partial(draw_ssim_by_step, curves_of(summary), styles=looks),
         f"{stem}ssim-by-step",
         f"SSIM after every acquired column, mean over {summary.n_slices} slices of the "
         f"{summary.split} split. Oracles, which look at the ground truth, are dashed. Volumes "
@@ -107,14 +108,14 @@ def _differences(summary: Summary, styles: dict[str, LineStyle], stem: str) -> t
     told = f"{told}policy from {reference}." if has_bands else ""
     paired = f"each policy's SSIM minus that of {reference} on the same slices{interval}"
     at_end = Drawing(
-        draw_final_differences(curves, reference=reference, styles=styles),
+        partial(draw_final_differences, curves, reference=reference, styles=styles),
         f"{stem}differences",
         f"After the last of {summary.steps} steps: {paired}.{told}",
     )
     if len(curves[0].mean) < 2:
         return (at_end,)
     by_step = Drawing(
-        draw_differences(curves, reference=reference, styles=styles),
+        partial(draw_differences, curves, reference=reference, styles=styles),
         f"{stem}differences-by-step",
         f"After every acquired column: {paired}.",
     )
@@ -125,7 +126,8 @@ def _ranking(summary: Summary, styles: dict[str, LineStyle], stem: str) -> tuple
     ranked = summary.ranked
     if len(ranked) < 3:
         return ()
-    figure = draw_ranking(
+    figure = partial(
+        draw_ranking,
         [policy.policy for policy in ranked],
         np.array([policy.ssim for policy in ranked]),
         np.array([policy.final["psnr"].mean for policy in ranked]),

@@ -81,7 +81,7 @@ def save_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
     return [
         path
         for drawing in drawings_of(sections)
-        for path in save_figure(drawing.figure, folder, drawing.name)
+        for path in save_figure(drawing.drawn, folder, drawing.name)
     ]
 
 
@@ -97,7 +97,7 @@ def _block_html(block: Block) -> str:
     if isinstance(block, Widget):
         caption = f'<p class="caption">{_emphasized(block.caption)}</p>' if block.caption else ""
         return f"{block.html}{caption}"
-    svg = to_inline_svg(block.figure, name=block.name, label=block.caption)
+    svg = to_inline_svg(block.drawn, name=block.name, label=block.caption)
     kind = "drawing wide" if block.is_wide else "drawing"
     return (
         f'<figure class="{kind}" id="figure-{block.name}"><div class="canvas">{svg}</div>'

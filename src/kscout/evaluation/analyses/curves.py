@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
@@ -85,7 +86,7 @@ class Curves(Analysis[CurveRow]):
             return []
         from kscout.figures.curves import draw_curves
 
-        figure = draw_curves(*panels, styles=page.looks_of({row.policy for row in rows}))
+        figure = partial(draw_curves, *panels, styles=page.looks_of({row.policy for row in rows}))
         return [Drawing(figure, "learning-curves", _CAPTION, is_wide=True)]
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -73,7 +74,7 @@ class Gammas(Analysis[GammaRow]):
             name = f"discount-{n_initial}-{steps}" if len(groups) > 1 else "discount"
             if sum(row.gamma is not None for row in own) > 1:
                 caption = "Final SSIM of non-greedy policies against the discount of later rewards."
-                blocks.append(Drawing(_draw(own), name, caption))
+                blocks.append(Drawing(partial(_draw, own), name, caption))
             title = f"Final SSIM by discount (start {n_initial}, {steps} steps)"
             blocks.append(_table(own, page.settings.get((n_initial, steps)), title, name))
         return blocks

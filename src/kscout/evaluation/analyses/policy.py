@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -196,7 +197,7 @@ def _blocks(pictures: Mapping[str, Float[np.ndarray, "step col"]]) -> list[Block
     for place in range(0, len(names), _N_PANELS):
         shown = {name: pictures[name] for name in names[place : place + _N_PANELS]}
         suffix = f"-{place // _N_PANELS + 1}" if place else ""
-        figure = draw_average_policy(shown)
+        figure = partial(draw_average_policy, shown)
         name = f"average-policy{suffix}"
         blocks.append(Drawing(figure, name, _CAPTION, is_wide=len(shown) > 1))
     return blocks

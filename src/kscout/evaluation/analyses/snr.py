@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -197,7 +198,7 @@ def _blocks(
         return [table]
     from kscout.figures.curves import draw_snr
 
-    figure = draw_snr(_curves(rows, "paper"), styles=page.looks_of(set(_by_run(rows))))
+    figure = partial(draw_snr, _curves(rows, "paper"), styles=page.looks_of(set(_by_run(rows))))
     caption = f"Signal-to-noise ratio of the gradient estimate at checkpoints of training{where}."
     return [Drawing(figure, table.name, caption), table]
 
