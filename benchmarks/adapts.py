@@ -8,6 +8,7 @@ tries all columns, and `overlooked`, which tries them beside a learned policy, m
 slices (`--try-all`), spread over the others. The record is adapts.json, from which
 `benchmarks/tables.py` writes tables of docs/dense.md, and adapts_records.py draws its picture.
 Volumes are of one kind when their acquisitions have one name in the store: view and contrast.
+Opposite columns of a real image hold the same, and count as one and the same.
 """
 
 import argparse
@@ -46,31 +47,41 @@ class Taken:
     n_cols: int
 
     @property
-    def masks(self) -> Bool[np.ndarray, "slice col"]:
-        """Whether a column was acquired, the start left aside."""
-        found = np.zeros((len(self.columns), self.n_cols), dtype=bool)
-        np.put_along_axis(found, self.columns, True, axis=1)
-        return found
+    def frequencies(self) -> Int[np.ndarray, "slice step"]:
+        """Distances from DC: opposite columns of a real image tell the same."""
+        return np.abs(self.columns - self.n_cols // 2)
+
+    @property
+    def counts(self) -> Int[np.ndarray, "slice frequency"]:
+        """How many columns of each frequency were acquired, the start left aside: 0 to 2."""
+        kinds = np.arange(self.n_cols // 2 + 1)
+        return (self.frequencies[:, :, None] == kinds).sum(axis=1)
 
     def rows(self, index: Int[np.ndarray, " row"]) -> "Taken":
         """Return what was done to some of the slices."""
         return Taken(self.columns[index], self.ssim[index], self.n_cols)
 
 
+def common(
+    one: Int[np.ndarray, "slice frequency"], other: Int[np.ndarray, "row frequency"]
+) -> Float64[np.ndarray, "slice row"]:
+    """Return how many columns slices share, opposite ones taken for the same."""
+    return sum((one >= n).astype(np.float64) @ (other >= n).T for n in (1, 2))
+
+
 def n_shared(
-    masks: Bool[np.ndarray, "slice col"], is_pair: Bool[np.ndarray, "slice slice"]
+    counts: Int[np.ndarray, "slice frequency"], is_pair: Bool[np.ndarray, "slice slice"]
 ) -> float | None:
     """Return how many columns two different slices share, mean over the pairs."""
-    is_pair = is_pair & ~np.eye(len(masks), dtype=bool)
-    common = masks.astype(np.float64) @ masks.T
-    return float(common[is_pair].mean()) if is_pair.any() else None
+    is_pair = is_pair & ~np.eye(len(counts), dtype=bool)
+    return float(common(counts, counts)[is_pair].mean()) if is_pair.any() else None
 
 
 def share_same(
-    columns: Int[np.ndarray, "slice step"], is_pair: Bool[np.ndarray, "slice slice"]
+    taken: Int[np.ndarray, "slice step"], is_pair: Bool[np.ndarray, "slice slice"]
 ) -> list[float]:
-    """Return by step how many of the pairs take the same column."""
-    return [float((step[:, None] == step)[is_pair].mean()) for step in columns.T]
+    """Return by step how many of the pairs take the same."""
+    return [float((step[:, None] == step)[is_pair].mean()) for step in taken.T]
 
 
 def share_mirrored(
@@ -102,21 +113,21 @@ def record_of(
 ) -> PolicyRecord:
     """Return what is told of one policy."""
     by_volume, by_kind = (np.asarray(x)[:, None] == np.asarray(x) for x in (volumes, kinds))
-    steps = torch.nn.functional.one_hot(torch.from_numpy(own.columns.T), own.n_cols)
+    steps = torch.nn.functional.one_hot(torch.from_numpy(own.frequencies.T))
     return PolicyRecord(
         policy=policy,
         ssim=float(own.ssim.mean()),
         **compared(own, fixed, volumes),  # type: ignore[arg-type]
-        as_fixed=float((own.masks & fixed.masks).sum(axis=1).mean()),
-        of_volume=n_shared(own.masks, by_volume),
-        of_kind=n_shared(own.masks, by_kind & ~by_volume),
-        of_others=n_shared(own.masks, ~by_kind),
+        as_fixed=float(common(own.counts, fixed.counts).diagonal().mean()),
+        of_volume=n_shared(own.counts, by_volume),
+        of_kind=n_shared(own.counts, by_kind & ~by_volume),
+        of_others=n_shared(own.counts, ~by_kind),
         mirrored=share_mirrored(own.columns, center_mask(own.n_cols, start).numpy()),
         mutual_information=tuple(
             entropies(steps[:, :, None].float()).mutual_information.clamp(min=0).tolist()
         ),
-        same=tuple(share_same(own.columns, ~by_volume)),
-        sampled=tuple(own.masks.mean(axis=0).tolist()),
+        same=tuple(share_same(own.frequencies, ~by_volume)),
+        sampled=tuple(own.counts.mean(axis=0).tolist()),
     )
 
 
@@ -144,6 +155,8 @@ def overlooked(wanted: argparse.Namespace) -> list[OverlookedRecord]:
     ready, found = open_slices(wanted, wanted.learned, wanted.try_all), []
     for name in wanted.learned:
         (one,) = ready.by_name[name]
+        # All take their best column: what is drawn has other chances.
+        one.policy.is_stochastic = False
         where = (ready.slices, ready.reconstructor, ready.plan)
         row = tally_policy(one.policy, *where, rare=1e-4).row(name)
         told = (row.n_states, row.overlooked, row.gain, row.forgone)

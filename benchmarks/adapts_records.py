@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from tables import markdown, number
 
 from kscout.config import read
-from kscout.figures.series import QUIET, SERIES
+from kscout.figures.series import INK, SERIES
 from kscout.figures.style import house_style, new_axes, save_figure
 
 RECORD = Path(__file__).with_name("adapts.json")
@@ -33,7 +33,7 @@ class PolicyRecord:
     """To the fixed order on the same slices, with its interval over volumes."""
     interval: tuple[float, float] | None
     as_fixed: float
-    """Columns that a slice shares with the fixed order."""
+    """Columns that a slice shares with the fixed order, opposite ones taken for the same."""
     of_volume: float | None
     """Columns that two slices of one volume share."""
     of_kind: float | None
@@ -43,11 +43,11 @@ class PolicyRecord:
     mirrored: float
     """Share of acquired columns whose opposite was measured before."""
     mutual_information: tuple[float, ...]
-    """Of column and slice, by step, in nats."""
+    """Of frequency and slice, by step, in nats."""
     same: tuple[float, ...]
-    """By step, how often slices of two volumes take the same column."""
+    """By step, how often slices of two volumes take the same frequency."""
     sampled: tuple[float, ...]
-    """By column, the share of slices in which it was acquired."""
+    """By frequency, how many columns of it were acquired, mean over slices."""
 
 
 @final
@@ -137,8 +137,8 @@ def _apart(record: Record) -> str:
     return (
         f"Of {record.steps} columns of `{one.policy}` {steps[0]:.1f} differ between two slices of "
         f"a volume, {steps[1]:.1f} more between volumes of a kind, and {steps[2]:.1f} more between "
-        f"kinds. Slices of two volumes take the same first column in {100 * first:.0f} % of pairs, "
-        f"the same last one in {100 * last:.0f} %.\n"
+        f"kinds. Slices of two volumes begin alike in {100 * first:.0f} % of pairs, "
+        f"and take the same last frequency in {100 * last:.0f} %.\n"
     )
 
 
@@ -188,29 +188,21 @@ def _count(value: float | None) -> str:
 
 
 def draw(record: Record) -> Figure:
-    """Draw in how many slices each column was acquired, beside those of the fixed order."""
+    """Draw how many columns of each frequency policies acquire, beside the fixed order."""
     by_name = {one.policy: np.array(one.sampled) for one in record.policies}
-    fixed = by_name.pop(record.fixed) > 0
-    n_cols = len(fixed)
-    cycles = np.arange(n_cols) - n_cols // 2
+    fixed = by_name.pop(record.fixed)
+    shown = slice(record.n_initial // 2, 1 + max(np.flatnonzero(x)[-1] for x in by_name.values()))
+    cycles = np.arange(len(fixed))[shown]
     with house_style():
-        figure, grid = new_axes(len(by_name), 1, width=7.2, height=1.5 * len(by_name))
-        for axes, (name, share) in zip(grid, by_name.items(), strict=True):
-            colors = np.where(fixed, SERIES[0], SERIES[1])
-            axes.bar(cycles, 100 * share, width=0.9, color=colors)
-            axes.axvspan(*_start(record.n_initial), color=QUIET, alpha=0.2, lw=0)
+        figure, grid = new_axes(len(by_name), 1, width=7.2, height=1.5 * len(by_name), share_y=True)
+        for axes, (name, mean) in zip(grid, by_name.items(), strict=True):
+            axes.bar(cycles, mean[shown], width=0.9, color=SERIES[0])
+            axes.step(cycles, fixed[shown], where="mid", color=INK, lw=1)
             axes.set_title(name, loc="left")
-            axes.set_ylabel("% of slices")
-            axes.set_ylim(0, 100)
+            axes.set_ylabel("columns")
             axes.label_outer()
-        grid[-1].set_xlabel("column, in cycles per field of view")
+        grid[-1].set_xlabel("distance from DC, in cycles per field of view")
     return figure
-
-
-def _start(n_initial: int) -> tuple[float, float]:
-    """Return where the columns of the start begin and end."""
-    first = -(n_initial // 2) - 0.5
-    return first, first + n_initial
 
 
 if __name__ == "__main__":

@@ -116,12 +116,14 @@ def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
     """Train on the store that has a head for test, and acquire the head as it is imported."""
     given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
     given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
+    given |= {"seeds": wanted.seeds}
     words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
     words += [word for change in wanted.set for word in ("--set", change)]
     dense.main([*words, "--out", str(wanted.out)])
-    run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed0"
-    for file, how in plain_imports(wanted, head):
-        acquire_plainly(wanted, file, how, run, store)
+    for seed in wanted.seeds.split(","):
+        run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed{seed}"
+        for file, how in plain_imports(wanted, head):
+            acquire_plainly(wanted, file, how, run, store)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -134,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reconstructor", default="heads-unet")
     parser.add_argument("--preset", default="knee-base")
     parser.add_argument("--arm", default="zoom", choices=list(dense.ARMS))
+    parser.add_argument("--seeds", default="0", help="in lockstep, as in 0,1,2; they share minutes")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--volumes", default="400,16,40")
     parser.add_argument("--size", type=int, default=128)

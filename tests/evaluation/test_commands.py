@@ -178,6 +178,7 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
 def test_the_ceiling_lies_between_a_fixed_order_and_the_oracle(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "analyses"
     command = ("analyze", "ceiling", "fixed", *_on_data(store, out), "--candidates", 3)
+    command = (*command, "--estimate", "zero-filled", "--columns", 2)
     budget = ("--n-initial", 3, "--steps", 4)
     told = _call(*command, *budget)
     rows = _outputs(out, "ceiling")
