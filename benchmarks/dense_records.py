@@ -20,6 +20,7 @@ from tables import markdown, number, spread
 
 from kscout.config import ACQUISITIONS, read
 from kscout.evaluation.statistics import std_over_seeds
+from kscout.evaluation.summaries.summarize import gap_closed
 
 RECORDS = Path(__file__).with_name("dense_results")
 HEADS = Path(__file__).with_name("heads_results")
@@ -196,7 +197,43 @@ def ceiling(folder: Path = RECORDS / "ceiling") -> str:
         f"So training slices are a poor stand-in for the posterior: at {n_wide} of "
         f"{settings['steps']} steps the weights that gain most on training slices spread over "
         f"more than {_MANY} of them, close to the mean gain of all, and a learned policy passes "
-        "the estimate.\n"
+        f"the estimate.\n{look_ahead(folder, {one['policy']: one['ssim'] for one in last})}"
+    )
+
+
+def look_ahead(folder: Path, marks: dict[str, float]) -> str:
+    """Return what policies reached on the same slices alone, and by a look-ahead over them.
+
+    Args:
+        folder: of look_ahead.json; nothing is told where there is none.
+        marks: SSIM of both oracles.
+    """
+    if not (folder / "look_ahead.json").is_file():
+        return ""
+    records = _content(folder / "look_ahead.json")
+    bounds, lines, told = (marks["na-oracle"], marks["oracle"]), [], []
+    for one in records["policies"]:
+        scores = [(number(x), gap_closed(x, *bounds)) for x in (one["alone"], one["ssim"])]
+        low, high = map(number, one["interval"])
+        lines.append(
+            (
+                f"`{one['policy']}`",
+                *(f"{text}, {100 * (closed or 0):.0f} %" for text, closed in scores),
+                f"{number(one['difference'], is_signed=True)} ({low} to {high})",
+            )
+        )
+        worst = min(range(len(one["by_step"])), key=one["by_step"].__getitem__)
+        verdict = "is above zero" if one["interval"][0] > 0 else "does not exclude zero"
+        told.append(
+            f"Over `{one['policy']}` the interval {verdict} in the end; after "
+            f"{worst + 1} steps the difference was {number(one['by_step'][worst], is_signed=True)}."
+        )
+    head = ("policy", "alone: SSIM, gap closed", "with look-ahead", "difference")
+    return (
+        f"\nThe same slices with a look-ahead of {records['columns']} columns, its weights fitted "
+        f"for `{records['fitted_for']}` on {records['n_fit']} training slices, in single precision "
+        "on a CPU:\n\n"
+        f"{markdown(head, lines)}\n{' '.join(told)}\n"
     )
 
 
