@@ -15,9 +15,13 @@ from tables import markdown, number
 
 from kscout.config import read
 from kscout.figures.series import INK, SERIES
-from kscout.figures.style import house_style, new_axes, save_figure
+from kscout.figures.style import house_style, new_axes
 
 RECORD = Path(__file__).with_name("adapts.json")
+_SOME = 5
+"""Volumes below which an interval over volumes says little."""
+_SELDOM = 0.02
+"""Columns of a frequency per slice below which the picture leaves it out."""
 
 
 @final
@@ -121,8 +125,9 @@ def table(path: Path = RECORD) -> str:
         if one.policy != record.fixed
     ]
     return (
-        f"{markdown(head, lines)}\nHow often slices of two volumes take the same column at a step, "
-        "and the mutual information of column and slice in nats:\n\n"
+        f"Store `{record.data}`, {record.device}:\n\n{markdown(head, lines)}\nHow often slices of two volumes take the same frequency at a "
+        "step, and the mutual information of frequency and slice in nats, which is at most the "
+        "logarithm of the number of slices:\n\n"
         f"{markdown(('policy', *(f'step {n}' for n in steps)), by_step)}\n{_apart(record)}"
     )
 
@@ -132,13 +137,14 @@ def _apart(record: Record) -> str:
     one = record.policies[0]
     if one.of_volume is None or one.of_kind is None or one.of_others is None:
         return ""
-    steps = [record.steps - one.of_volume, one.of_volume - one.of_kind, one.of_kind - one.of_others]
-    first, last = one.same[0], one.same[-1]
+    apart = [record.steps - x for x in (one.of_volume, one.of_kind, one.of_others)]
+    more = apart[2] - apart[0]
+    what = "to the slice more than to view and contrast" if more < apart[0] else "to the kind most"
     return (
-        f"Of {record.steps} columns of `{one.policy}` {steps[0]:.1f} differ between two slices of "
-        f"a volume, {steps[1]:.1f} more between volumes of a kind, and {steps[2]:.1f} more between "
-        f"kinds. Slices of two volumes begin alike in {100 * first:.0f} % of pairs, "
-        f"and take the same last frequency in {100 * last:.0f} %.\n"
+        f"Of {record.steps} columns of `{one.policy}` {apart[0]:.1f} differ between two slices of "
+        f"a volume, {apart[1]:.1f} between volumes of a kind and {apart[2]:.1f} between kinds: it "
+        f"adapts {what}. Slices of two volumes begin alike in {100 * one.same[0]:.0f} % of pairs, "
+        f"and take the same last frequency in {100 * one.same[-1]:.0f} %.\n"
     )
 
 
@@ -154,13 +160,11 @@ def kinds(path: Path = RECORD) -> str:
             (kind, f"{first.n_slices} of {first.n_volumes}", *(_minus(own[x]) for x in names))
         )
     head = ("kind", "slices of volumes", *(f"`{x}` minus fixed" for x in names))
-    own = [one for one in record.kinds if one.policy == names[0]]
+    own = [x for x in record.kinds if x.policy == names[0] and x.n_volumes >= _SOME]
     clear = [one.kind for one in own if one.interval is not None and one.interval[0] > 0]
-    most, least = (pick(own, key=lambda one: one.difference) for pick in (max, min))
     return (
-        f"{markdown(head, lines)}\n`{names[0]}` lies above the fixed order on {len(clear)} of "
-        f"{len(own)} kinds with an interval above zero, and gains most on {most.kind} and least on "
-        f"{least.kind}.\n"
+        f"{markdown(head, lines)}\nOf {len(own)} kinds with {_SOME} volumes or more "
+        f"`{names[0]}` lies above the fixed order on {len(clear)}, with an interval above zero.\n"
     )
 
 
@@ -178,7 +182,7 @@ def overlooked(path: Path = RECORD) -> str:
 
 def _minus(one: PolicyRecord | KindRecord) -> str:
     text = number(one.difference, is_signed=True)
-    if one.interval is None:
+    if one.interval is None or one.n_volumes < _SOME:
         return text
     return f"{text} ({number(one.interval[0])} to {number(one.interval[1])})"
 
@@ -191,7 +195,8 @@ def draw(record: Record) -> Figure:
     """Draw how many columns of each frequency policies acquire, beside the fixed order."""
     by_name = {one.policy: np.array(one.sampled) for one in record.policies}
     fixed = by_name.pop(record.fixed)
-    shown = slice(record.n_initial // 2, 1 + max(np.flatnonzero(x)[-1] for x in by_name.values()))
+    last = max(np.flatnonzero(x > _SELDOM)[-1] for x in (fixed, *by_name.values()))
+    shown = slice(record.n_initial // 2, last + 1)
     cycles = np.arange(len(fixed))[shown]
     with house_style():
         figure, grid = new_axes(len(by_name), 1, width=7.2, height=1.5 * len(by_name), share_y=True)
@@ -206,4 +211,4 @@ def draw(record: Record) -> Figure:
 
 
 if __name__ == "__main__":
-    save_figure(draw(read_record()), Path(sys.argv[1]).parent, Path(sys.argv[1]).stem)
+    draw(read_record()).savefig(sys.argv[1], dpi=150, facecolor="white")
