@@ -125,9 +125,10 @@ def table(path: Path = RECORD) -> str:
         if one.policy != record.fixed
     ]
     return (
-        f"Store `{record.data}`, {record.device}:\n\n{markdown(head, lines)}\nHow often slices of two volumes take the same frequency at a "
-        "step, and the mutual information of frequency and slice in nats, which is at most the "
-        "logarithm of the number of slices:\n\n"
+        f"Store `{record.data}`, {record.device}:\n\n{markdown(head, lines)}\n"
+        "How often slices of two volumes take the same frequency at a step, and the mutual "
+        "information of frequency and slice in nats, which is at most the logarithm of the number "
+        "of slices:\n\n"
         f"{markdown(('policy', *(f'step {n}' for n in steps)), by_step)}\n{_apart(record)}"
     )
 
