@@ -38,7 +38,7 @@ from kscout.files import read_record
 from kscout.names import protocol_of
 from kscout.zoo import zoo_path
 
-_SINCE_0_1 = {"metric": "ssim"}
+_SINCE_0_1 = {"metric": "ssim", "sizes": []}
 """Settings of trainings that 0.1 did not have; with these values they are no part of a name."""
 INDEX = "campaign.json"
 SETTINGS = "settings.toml"

@@ -1,0 +1,207 @@
+"""The campaigns that ship hold the paper's runs, and what is wrong in a file is told."""
+
+import hashlib
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_campaign import TABLE, PlanOf
+
+from kscout.campaign.grid import parse_grid, read_grid
+from kscout.campaign.plan import Plan, make_plan
+from kscout.config import to_table
+from kscout.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PAPER_GAMMAS = [0, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99, 1]
+
+
+def keys(plan: Plan, kind: str) -> set[str]:
+    return {node.key for node in plan.of_kind(kind)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "n_policies"), [("paper-knee", 106), ("paper-brain", 30)])
+def test_the_papers_files_expand_to_exactly_its_trainings(name: str, n_policies: int) -> None:
+    plan = make_plan(read_grid(CONFIGS / f"{name}.toml"), Path("unused"))
+    assert len(plan.of_kind("reconstructor")) == 1
+    assert len(plan.of_kind("policy")) == n_policies
+    horizons = {(16, 16), (4, 28)} if name == "paper-knee" else {(32, 16), (8, 28)}
+    gammas = PAPER_GAMMAS if name == "paper-knee" else [0.9, 1]
+    expected = {
+        (start, steps, gamma, seed)
+        for start, steps in horizons
+        for gamma in [None, *gammas]
+        for seed in range(5)
+    }
+    found, searched = set(), set()
+    for node in plan.of_kind("policy"):
+        acquisition, training = node.settings["acquisition"], node.settings["training"]
+        start, steps = acquisition["n_initial"], acquisition["horizon"]
+        if training["method"] == "alphazero":
+            searched.add((start, steps, training["seed"]))
+            continue
+        found.add((start, steps, training.get("gamma"), training["seed"]))
+        is_greedy = training["method"] == "greedy"
+        assert training["decay_epochs"] == ([40] if is_greedy else [10, 20, 30, 40])
+        assert (training["n_epochs"], training["batch_size"]) == (50, 16)
+    assert found == expected
+    of_search = {(*horizon, seed) for horizon in horizons for seed in range(3)}
+    assert searched == (of_search if name == "paper-knee" else set())
+
+
+def test_the_papers_knees_at_half_size_leave_out_no_method_and_no_analysis() -> None:
+    whole, half = (read_grid(CONFIGS / f"{name}.toml") for name in ("paper-knee", "paper-half"))
+    labels = [{one.training.label for one in grid.policies} for grid in (whole, half)]
+    assert labels[0] == {*labels[1], "alphazero"}
+    assert {one.training.seed for one in half.policies} == {0, 1, 2}
+    assert set(half.analyses) == set(whole.analyses)
+    assert half.evaluation is not None and whole.evaluation is not None
+    assert half.evaluation.policies == whole.evaluation.policies
+    columns = [[(x.n_initial, x.horizon) for x in grid.horizons.values()] for grid in (whole, half)]
+    assert columns[0] == [(2 * start, 2 * steps) for start, steps in columns[1]]
+
+
+def test_the_papers_brains_in_small_are_of_its_size() -> None:
+    grid = read_grid(CONFIGS / "paper-half-brain.toml")
+    assert list(grid.horizons) == ["brain-base", "brain-long"]
+    assert {one.training.label for one in grid.policies} == {"greedy", "ngreedy-0.9"}
+    assert to_table(grid.stores["brain"])["size"] == 256
+
+
+def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
+    plan = make_plan(read_grid(CONFIGS / "campaign-small.toml"), Path("unused"))
+    kinds = Counter(node.kind for node in plan.nodes.values())
+    n_policies = 2 * 3 * 2
+    assert kinds == {
+        "store": 1,
+        "reconstructor": 1,
+        "policy": n_policies,
+        "evaluation": 2,
+        "analysis": 2 * 7 + 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid": {"methods": ["gredy"]}}, "unknown method 'gredy'"),
+        ({"grid": {"seeds": ["a"]}}, "expected a list of whole numbers"),
+        ({"grid": {"horizons": ["nowhere"]}}, "unknown horizon 'nowhere'"),
+        ({"training": {"n_epoch": 3}}, "did you mean 'n_epochs'"),
+        ({"training": {"seed": 3}}, "which the grid sets"),
+        ({"training": {"seeds": [3]}}, r"move them to \[grid\]"),
+        ({"training": {"greedy": {"seeds": 3}}}, r"training\.greedy\.seeds is 3; expected a list"),
+        ({"training": {"greedy": {"seeds": ["a"]}}}, r"seeds is \['a'\]; expected a list"),
+        ({"evaluation": {"policies": ["best"]}}, "unknown policy 'best'"),
+        ({"evaluation": {"trajectories": "8"}}, "trajectories is '8'; expected a whole number"),
+        ({"evaluation": {"seeds": 3}}, r"evaluation\.seeds is 3; expected a list of whole"),
+        (
+            {"evaluation": {"policies": "random"}},
+            r"evaluation\.policies is 'random'; expected a list",
+        ),
+        ({"evaluation": {"split": "tset"}}, r"evaluation\.split is 'tset'; expected one of: train"),
+        ({"grid": {"gammas": 0.9}}, r"grid\.gammas is 0\.9; expected a list of numbers"),
+        ({"grid": {"gammas": ["a"]}}, r"grid\.gammas is \['a'\]; expected a list of numbers"),
+        ({"grid": {"methods": 3}}, r"grid\.methods is 3; expected a list of strings"),
+        ({"grid": {"stores": [[3]]}}, r"grid\.stores is \[\[3\]\]; expected a list of different"),
+        (
+            {"training": {"greedy": 3}},
+            r"training\.greedy is 3; expected a section \[training.greedy",
+        ),
+        ({"stores": {"k": {"path": 3}}}, r"stores\.k\.path is 3; expected a string"),
+        (
+            {"stores": {"k": {"make": "elbow"}}},
+            r"stores\.k\.make: unknown kind of images 'elbow'; .*knee",
+        ),
+        (
+            {"stores": {"k": {"make": "knee", "size": "64"}}},
+            r"stores\.k\.size is '64'; expected a wh",
+        ),
+        ({"stores": {"k": {"make": "knee", "volumes": [2]}}}, r"volumes is \[2\]; expected three"),
+        (
+            {"stores": {"k": {"make": "knee", "paper": True, "slices": 2}}},
+            "slices, which paper decides",
+        ),
+        (
+            {"stores": {"knee": {"import": "a", "size": "640x12"}}},
+            "ends at .* columns, store 'a' has 12; lower its steps",
+        ),
+        ({"stores": {"k": {"import": "a", "splits": "b", "held_out": 0}}}, "which splits decides"),
+        (
+            {"reconstructions": {"unet": {"path": 3}}},
+            r"reconstructions\.unet\.path is 3; expected a",
+        ),
+        (
+            {"reconstructions": {"unet": {"training": 3}}},
+            r"section \[reconstructions\.unet\.training",
+        ),
+        (
+            {"horizons": {"long": {"n_initial": 0, "steps": 5}}},
+            r"horizons\.long\.n_initial is 0; it must be 1 or more",
+        ),
+        ({"analyses": {"snr": {"seeds": 0}}}, r"analyses\.snr\.seeds is 0; expected a list"),
+        ({"policy": {"kernel": 3, "name": 3}}, r"policy\.name is 3; expected a string"),
+        ({"analyses": {"entrop": True}}, "unknown analysis 'entrop'"),
+        ({"analyses": {"snr": {"methods": ["ngreedy-0.5"]}}}, "this campaign trains: greedy"),
+        ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),
+        ({"reconstructions": {"unet": {"epochs": 3}}}, "unknown setting"),
+        ({"horizons": {"long": {"n_initial": 60, "steps": 5}}}, "ends at 65 columns"),
+        (
+            {"horizons": {"long": {"n_initial": 6, "initial": "0-5", "steps": 5}}},
+            "either n_initial or initial",
+        ),
+        ({"horizons": {"long": {"steps": 5}}}, "n_initial"),
+        (
+            {"horizons": {"long": {"initial": "x", "steps": 5}}},
+            "'x' is not a column",
+        ),
+        ({"surprise": {"a": 1}}, "unknown setting 'surprise'"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_told(
+    plan_of: PlanOf, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_of(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"protocol": "bling"}, "protocol is 'bling'; expected one of: paper, blind"),
+        ({"name": 3}, "name is 3; expected a string"),
+        ({"policy": 3}, r"policy is 3; expected a section \[policy\]"),
+        ({"evaluation": 3}, r"evaluation is 3; expected a section \[evaluation\]"),
+    ],
+)
+def test_what_is_wrong_outside_sections_is_told(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_grid("small", {**TABLE, **changes})
+
+
+KEYS_OF_0_1 = {
+    "configs/campaign-small.toml": "7223b4c3a68f5563",
+    "configs/paper-brain.toml": "046ebfaf2da4fe68",
+    "configs/paper-knee.toml": "0f7b2854d76b4f83",
+    "tests/campaign/every_key.toml": "789b88e7e7150a2c",
+}
+
+
+@pytest.mark.parametrize("file", KEYS_OF_0_1)
+def test_names_of_runs_are_those_of_version_0_1(file: str) -> None:
+    table = tomllib.loads((CONFIGS.parent / file).read_text())
+    # AlphaZero came later, and what compares all methods has another name with it.
+    methods = [one for one in table["grid"]["methods"] if one != "alphazero"]
+    table.get("training", {}).pop("alphazero", None)
+    whole = make_plan(read_grid(CONFIGS.parent / file), Path("unused"))
+    plan = make_plan(
+        parse_grid(Path(file).stem, {**table, "grid": {**table["grid"], "methods": methods}}),
+        Path("unused"),
+    )
+    assert keys(plan, "policy") <= keys(whole, "policy")
+    # Gradient noise was of the first seed then, and is now of the best.
+    text = " ".join(sorted(key for key, node in plan.nodes.items() if node.group != "snr"))
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == KEYS_OF_0_1[file]
