@@ -206,9 +206,10 @@ def look_ahead(folder: Path, marks: dict[str, float]) -> str:
 
     Args:
         folder: of look_ahead.json; nothing is told where there is none.
-        marks: SSIM of both oracles.
+        marks: SSIM by policy; where a look-ahead is among them, its own line tells enough.
     """
-    if not (folder / "look_ahead.json").is_file():
+    is_told = any(name.startswith("look-ahead") for name in marks)
+    if is_told or not (folder / "look_ahead.json").is_file():
         return ""
     records = _content(folder / "look_ahead.json")
     bounds, lines, told = (marks["na-oracle"], marks["oracle"]), [], []

@@ -155,6 +155,7 @@ def test_a_look_ahead_is_told_where_it_was_tried(dense: ModuleType, tmp_path: Pa
     text = records.look_ahead(tmp_path, marks)
     assert "| `some` | .8100, 25 % | .8200, 50 % | +.0100 (-.0010 to .0200) |" in text
     assert "does not exclude zero in the end; after 2 steps the difference was -.0030" in text
+    assert records.look_ahead(tmp_path, {**marks, "look-ahead some": 0.82}) == ""
 
 
 @pytest.mark.slow
