@@ -115,6 +115,15 @@ def test_an_unfinished_store_is_said_to_be_unfinished(tmp_path: Path) -> None:
         Store.open(tmp_path / "store")
 
 
+@pytest.mark.parametrize("path", [".", "/"])
+def test_a_folder_without_a_name_may_be_no_store(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"is not a store: it has no manifest\.json"):
+        Store.open(path)
+
+
 @pytest.mark.parametrize("torn", [b"", b'{"volume": {"spl'])
 def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path: Path, torn: bytes) -> None:
     whole = write(tmp_path / "whole")

@@ -193,7 +193,9 @@ def test_a_run_learns_groups_and_tells_of_them(
         ).notes
         for group in (2, 1)
     ]
-    asked = EvaluationRequest(data="", reconstructor="", policies=("random", f"x={run}"))
+    asked = EvaluationRequest(
+        data=str(store.path), reconstructor="", policies=("random", f"x={run}")
+    )
     for request, expected in (
         (asked, (2, 4, 2)),
         (replace(asked, steps=3), (2, 3, 1)),

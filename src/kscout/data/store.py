@@ -199,7 +199,7 @@ def unfinished_path(path: Path) -> Path:
 
 
 def _why_no_store(path: Path) -> str:
-    if unfinished_path(path).is_dir():
+    if path.name and unfinished_path(path).is_dir():
         return f"{path} is unfinished; run the command that makes it again, and it goes on"
     if not path.exists():
         return f"{path} does not exist; make a store with `kscout data make` or `data import`"
