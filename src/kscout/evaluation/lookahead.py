@@ -106,7 +106,7 @@ class Estimates:
     def _image(
         self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
     ) -> Float[Tensor, "batch row col"]:
-        return self.reconstructor.reconstruct(Measurement.of(kspace, mask)).image
+        return self.reconstructor.reconstruct(Measurement.of(kspace, mask)).image.float()
 
 
 @final
