@@ -212,29 +212,28 @@ def look_ahead(folder: Path, marks: dict[str, float]) -> str:
     if is_told or not (folder / "look_ahead.json").is_file():
         return ""
     records = _content(folder / "look_ahead.json")
-    bounds, lines, told = (marks["na-oracle"], marks["oracle"]), [], []
+    bounds, lines = (marks["na-oracle"], marks["oracle"]), []
     for one in records["policies"]:
         scores = [(number(x), gap_closed(x, *bounds)) for x in (one["alone"], one["ssim"])]
         low, high = map(number, one["interval"])
         lines.append(
             (
-                f"`{one['policy']}`",
+                *(f"`{one['policy']}`", one["weights"]),
                 *(f"{text}, {100 * (closed or 0):.0f} %" for text, closed in scores),
                 f"{number(one['difference'], is_signed=True)} ({low} to {high})",
+                number(min(one["by_step"]), is_signed=True),
             )
         )
-        worst = min(range(len(one["by_step"])), key=one["by_step"].__getitem__)
-        verdict = "is above zero" if one["interval"][0] > 0 else "does not exclude zero"
-        told.append(
-            f"Over `{one['policy']}` the interval {verdict} in the end; after "
-            f"{worst + 1} steps the difference was {number(one['by_step'][worst], is_signed=True)}."
-        )
-    head = ("policy", "alone: SSIM, gap closed", "with look-ahead", "difference")
+    n_clear = sum(one["interval"][0] > 0 for one in records["policies"])
+    head = (
+        *("policy", "weights", "alone: SSIM, gap closed", "with look-ahead", "difference"),
+        "its lowest at any step",
+    )
     return (
-        f"\nThe same slices with a look-ahead of {records['columns']} columns, its weights fitted "
-        f"for `{records['fitted_for']}` on {records['n_fit']} training slices, in single precision "
-        "on a CPU:\n\n"
-        f"{markdown(head, lines)}\n{' '.join(told)}\n"
+        f"\nThe same slices with a look-ahead of {records['columns']} columns, where weights are "
+        f"fitted on {records['n_fit']} training slices, in single precision on a CPU; all that was "
+        f"tried on these slices:\n\n{markdown(head, lines)}\n"
+        f"An interval above zero has {n_clear} of {len(lines)}.\n"
     )
 
 

@@ -148,13 +148,13 @@ def test_a_look_ahead_is_told_where_it_was_tried(dense: ModuleType, tmp_path: Pa
     records = importlib.import_module("dense_records")
     marks = {"na-oracle": 0.80, "oracle": 0.84}
     assert records.look_ahead(tmp_path, marks) == ""
-    own = {"policy": "some", "alone": 0.81, "ssim": 0.82, "difference": 0.01}
+    own = {"policy": "some", "weights": "fitted", "alone": 0.81, "ssim": 0.82, "difference": 0.01}
     own |= {"interval": [-0.001, 0.02], "by_step": [0.001, -0.003, 0.01]}
-    told = {"columns": 8, "n_fit": 5, "fitted_for": "some", "policies": [own]}
+    told = {"columns": 8, "n_fit": 5, "policies": [own]}
     write_json(tmp_path / "look_ahead.json", told)
     text = records.look_ahead(tmp_path, marks)
-    assert "| `some` | .8100, 25 % | .8200, 50 % | +.0100 (-.0010 to .0200) |" in text
-    assert "does not exclude zero in the end; after 2 steps the difference was -.0030" in text
+    line = "| `some` | fitted | .8100, 25 % | .8200, 50 % | +.0100 (-.0010 to .0200) | -.0030 |"
+    assert line in text and "An interval above zero has 0 of 1." in text
     assert records.look_ahead(tmp_path, {**marks, "look-ahead some": 0.82}) == ""
 
 
