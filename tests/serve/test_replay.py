@@ -139,3 +139,8 @@ def test_where_nobody_listens_is_told(tmp_path: Path) -> None:
     told = CliRunner().invoke(command_line, given).exception
     assert isinstance(told, RunError) and str(told).startswith(f"{to} cannot be reached")
     assert str(told).endswith("give the address `mrd` that it prints")
+
+
+def test_a_folder_is_told_from_a_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command_line, ["replay", str(tmp_path), "--to", "127.0.0.1:1"])
+    assert "is a folder, and one MRD file is played" in str(result.exception)

@@ -32,6 +32,8 @@ from kscout.physics.fourier import fft2c, ifft2c
 from kscout.physics.normalization import denormalize, statistics
 from kscout.physics.sampling import center_mask
 from kscout.randomness import keyed_generator
+from kscout.reconstruction.sense_tv import SenseTotalVariation
+from kscout.reconstruction.total_variation import TotalVariation
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import fingerprint
 
@@ -166,6 +168,11 @@ def export_onnx(
         raise ConfigError(
             f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has; "
             "export another policy"
+        )
+    if isinstance(reconstructor, TotalVariation | SenseTotalVariation):
+        raise ConfigError(
+            f"{type(reconstructor).__name__} is solved anew for each image, and no network that "
+            "ONNX could hold; export a trained reconstruction, zero-filled or a policy alone"
         )
     onnx, runtime = onnx_packages()
     reconstructor = reconstructor and reconstructor.cpu().eval()

@@ -77,6 +77,8 @@ def replay(
     host, _, port = to.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{to!r} is no address; give HOST:PORT as the service prints it")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, and one MRD file is played; name a file in it")
     with reading(path, "MRD"):
         with h5py.File(path, "r") as file:
             group = find_measurement(file)
