@@ -43,24 +43,30 @@ def sent(address: str, message: Any) -> Any:
         return json.load(reply)
 
 
-@pytest.mark.slow
-def test_a_service_that_is_told_to_end_keeps_its_sessions(tmp_path: Path) -> None:
+def begun(folder: Path, **given: Any) -> tuple[int, str]:
+    """Start a service in a process of its own; return that, and where it says that it listens."""
     ready, tell = os.pipe()
 
     def work() -> int:
-        kept = tmp_path / "kept"
         on_ready = lambda line: os.write(tell, f"{line}\n".encode())  # noqa: E731
-        serve("zero-filled", "center-out", device="cpu", keep=kept, on_ready=on_ready)
+        serve("zero-filled", "center-out", device="cpu", on_ready=on_ready, **given)
         return 0
 
-    child = start(work, tmp_path, tmp_path / "log")
+    child = start(work, folder, folder / "log")
     os.close(tell)
+    with os.fdopen(ready) as told:
+        line = told.readline()
+    assert line, (folder / "log").read_text()
+    return child, line
+
+
+@pytest.mark.slow
+def test_a_service_that_is_told_to_end_keeps_its_sessions(tmp_path: Path) -> None:
+    child, told = begun(tmp_path, keep=tmp_path / "kept")
     try:
-        with os.fdopen(ready) as told:
-            line = told.readline()
-        assert line, (tmp_path / "log").read_text()
-        address, mrd_port = json.loads(line)["http"], json.loads(line)["mrd_port"]
-        assert json.loads(line)["mrd"] == f"127.0.0.1:{mrd_port}"
+        places = json.loads(told)
+        address, mrd_port = places["http"], places["mrd_port"]
+        assert places["mrd"] == f"127.0.0.1:{mrd_port}"
         with socket.create_connection(("127.0.0.1", mrd_port)) as stream:
             stream.sendall(close_message())
             assert stream.recv(9) == close_message()
@@ -170,20 +176,9 @@ def test_a_service_at_an_address_with_colons_is_called_by_it(tmp_path: Path) -> 
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no such address")
-    ready, tell = os.pipe()
-
-    def work() -> int:
-        on_ready = lambda line: os.write(tell, f"{line}\n".encode())  # noqa: E731
-        serve("zero-filled", "center-out", device="cpu", host="::1", on_ready=on_ready)
-        return 0
-
-    child = start(work, tmp_path, tmp_path / "log")
-    os.close(tell)
+    child, told = begun(tmp_path, host="::1")
     try:
-        with os.fdopen(ready) as told:
-            line = told.readline()
-        assert line, (tmp_path / "log").read_text()
-        address = json.loads(line)["http"]
+        address = json.loads(told)["http"]
         assert address.startswith("http://[::1]:") and sent(f"{address}/sessions", ASKED)["id"]
     finally:
         os.kill(child, signal.SIGTERM)

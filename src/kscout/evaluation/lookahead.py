@@ -26,7 +26,7 @@ from kscout.core import Measurement, Observation, Policy, Protocol, Reconstructo
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.trajectories import AcquisitionPlan
-from kscout.physics.fourier import fft2c, ifft2c, opposite
+from kscout.physics.fourier import conjugate_mirror, fft2c, ifft2c, opposite
 
 _LEAST = torch.finfo(torch.float32).tiny
 _NEAR = 2
@@ -35,14 +35,12 @@ Weights = tuple[float, float]
 """Of the gain that a policy expects, and of the simulated one."""
 
 
-def mirrored(
+def completed(
     kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
 ) -> tuple[Complex[Tensor, "batch coil row col"], Bool[Tensor, "batch col"]]:
     """Return k-space of real images with opposites of measured columns filled in, and its mask."""
-    rows, cols = (opposite(n, kspace.device) for n in kspace.shape[-2:])
-    others = kspace[..., rows, :][..., cols].conj()
-    is_known = mask | mask[:, cols]
-    filled = torch.where(mask[:, None, None], kspace, others)
+    is_known = mask | mask[:, opposite(mask.shape[1], mask.device)]
+    filled = torch.where(mask[:, None, None], kspace, conjugate_mirror(kspace))
     return filled * is_known[:, None, None], is_known
 
 
@@ -65,7 +63,7 @@ def agreeing(
     compared = expected * is_compared
     power = compared.abs().square().sum(dim=(1, 2)).clamp(min=_LEAST)
     scale = (compared.conj() * kspace).real.sum(dim=(1, 2)) / power
-    known, is_known = mirrored(kspace[:, None], mask)
+    known, is_known = completed(kspace[:, None], mask)
     filled = torch.where(is_known[:, None], known[:, 0], expected * scale[:, None, None])
     return ifft2c(filled).real.clamp(min=0)
 
@@ -97,7 +95,7 @@ class Estimates:
                 "estimates are made from k-space, and the observation has none; give zero_filled"
             )
         kspace = fft2c(seen.zero_filled) * seen.mask[:, None, None]
-        found = [self._image(kspace, seen.mask), self._image(*mirrored(kspace, seen.mask))]
+        found = [self._image(kspace, seen.mask), self._image(*completed(kspace, seen.mask))]
         images = torch.cat([agreeing(fft2c(image), kspace[:, 0], seen.mask) for image in found])
         made = SliceSet.from_images(images, [str(n) for n in range(len(images))])
         batch = made.batch(torch.arange(len(images), device=images.device))
@@ -227,4 +225,4 @@ def _states(
             state = simulator.acquire(state, columns[:, 0])
 
 
-__all__ = ["Estimates", "LookAhead", "Weights", "agreeing", "fit_weights", "mirrored"]
+__all__ = ["Estimates", "LookAhead", "Weights", "agreeing", "completed", "fit_weights"]

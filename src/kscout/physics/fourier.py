@@ -55,3 +55,11 @@ def opposite(n: int, device: torch.device) -> Int[Tensor, " n"]:
     K-space of a real image is the complex conjugate of itself at opposite frequencies.
     """
     return (2 * (n // 2) - torch.arange(n, device=device)) % n
+
+
+def conjugate_mirror(
+    kspace: Complex[Tensor, "*batch row col"],
+) -> Complex[Tensor, "*batch row col"]:
+    """Return the complex conjugate at opposite frequencies: for a real image k-space itself."""
+    rows, cols = (opposite(n, kspace.device) for n in kspace.shape[-2:])
+    return kspace[..., rows, :][..., cols].conj()

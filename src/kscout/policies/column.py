@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
-from kscout.physics.fourier import fft2c, opposite
+from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
 from kscout.physics.normalization import magnitude
 
 _N_SIGNALS = 9
@@ -196,8 +196,7 @@ def _signals(
     kspace = fft2c((seen.zero_filled - mean[:, None]) / std[:, None])
     kspace = kspace * seen.mask[:, None, None, :]
     is_mirrored = seen.mask[:, opposite(n_cols, seen.mask.device)] & sees_mirrored
-    mirrored = kspace[..., opposite(n_rows, kspace.device), :]
-    mirrored = mirrored[..., opposite(n_cols, kspace.device)].conj()
+    mirrored = conjugate_mirror(kspace)
     masks = [x[:, None, :].expand(-1, n_rows, -1).float() for x in (seen.mask, is_mirrored)]
     rows, cols = (_frequencies(n, kspace.device) / (n / 2) for n in (n_rows, n_cols))
     maps = [_log(_magnitude(expected))]

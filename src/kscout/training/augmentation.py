@@ -1,6 +1,7 @@
 """Variations of slices that cost no reading: mirrored, zoomed, turned, bent, of another matrix."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kscout.core import SliceBatch
+from kscout.data.kinds import IMAGES
+from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.normalization import denormalize, magnitude, normalize
 
@@ -109,6 +112,23 @@ def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
     scale = (n_rows * n_cols / batch.target[0].numel()) ** 0.5
     image = magnitude(ifft2c(batch.kspace[..., rows, cols]) * scale)
     return _with_images(batch, image[:, None], batch.selectable[:, cols])
+
+
+def check_sizes(sizes: Sequence[int], kind: str, n_cols: int) -> None:
+    """Refuse to make slices coarser where that cannot be.
+
+    Args:
+        sizes: columns that are asked for; none at all is right anywhere.
+        kind: of the slices, by its name.
+        n_cols: columns that they have.
+    """
+    if sizes and kind != IMAGES.name:
+        raise ConfigError(f"training.sizes is for images, the store holds {kind}; leave it out")
+    if max(sizes, default=0) > n_cols:
+        raise ConfigError(
+            f"training.sizes {list(sizes)} go beyond the {n_cols} columns of the store; "
+            "make one of larger images"
+        )
 
 
 def _with_images(

@@ -13,7 +13,6 @@ from torch import Tensor
 from kscout.assemble import make_reconstructor, seeded_globals
 from kscout.config import JointTraining, ReconstructorConfig, ReconstructorTraining
 from kscout.core import Measurement, Protocol, Reconstructor, SliceBatch
-from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
@@ -22,7 +21,7 @@ from kscout.metrics import ssim
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.runs import Progress, Run, RunRecord, read_run
-from kscout.training.augmentation import coarser
+from kscout.training.augmentation import check_sizes, coarser
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import (
     FAULTS,
@@ -79,7 +78,7 @@ def train_reconstructor(
         ).to(place)
         check_trainable(model, training.protocol)
         store.kind.check_protocol(training.protocol)
-        _check_sizes(training, store)
+        check_sizes(training.sizes, store.kind.name, store.array("train").shape[-1])
         shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
         n_images = min(training.batch_size, _VALIDATION_BATCH)
         check_memory(
@@ -124,20 +123,6 @@ def _train(
             validate,
             device=slices.device,
             on_step=on_step,
-        )
-
-
-def _check_sizes(training: ReconstructorTraining, store: Store) -> None:
-    """Refuse images of other sizes where none can be made."""
-    if training.sizes and store.kind != IMAGES:
-        raise ConfigError(
-            f"training.sizes is for images, the store holds {store.kind.name}; leave it out"
-        )
-    n_cols = store.array("train").shape[-1]
-    if max(training.sizes, default=0) > n_cols:
-        raise ConfigError(
-            f"training.sizes {list(training.sizes)} go beyond the {n_cols} columns of the store; "
-            "make one of larger images"
         )
 
 

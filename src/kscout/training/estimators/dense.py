@@ -173,8 +173,7 @@ class Dense(GradientEstimator):
 
     def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
         """Return slices of the sizes that were asked for, in turn."""
-        size = self._n_cols(step)
-        return batch if size == batch.n_cols else coarser(batch, size)
+        return coarser(batch, self._n_cols(step))
 
     def _n_cols(self, step: int) -> int:
         return self.sizes[step % len(self.sizes)]

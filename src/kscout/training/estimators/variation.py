@@ -17,7 +17,7 @@ from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.sampling import Initial, center_mask
-from kscout.training.augmentation import N_BENT, bent, mirrored, zoomed
+from kscout.training.augmentation import N_BENT, bent, check_sizes, mirrored, zoomed
 from kscout.training.estimators.gradient import GeneratorFor
 
 _N_PLAIN = 4
@@ -89,10 +89,9 @@ class Variation:
     def check(self, policy: Policy, slices: SliceSet) -> None:
         """Refuse to vary what cannot be."""
         training = self.training
-        changed = {"zoom": training.zoom > 1, "sizes": bool(training.sizes)}
-        changed |= {"turn": training.turn > 0, "bend": training.bend > 0}
-        for name in (name for name, is_used in changed.items() if is_used):
-            if slices.kind != IMAGES.name:
+        check_sizes(training.sizes, slices.kind, slices.n_cols)
+        for name, least in (("zoom", 1), ("turn", 0), ("bend", 0)):
+            if getattr(training, name) > least and slices.kind != IMAGES.name:
                 raise ConfigError(
                     f"training.{name} is for images, the store holds {slices.kind}; leave it out"
                 )
@@ -100,11 +99,6 @@ class Variation:
             raise ConfigError(
                 f"training.sizes are for networks of any size, and {type(policy).__name__} has "
                 "one; use policy.name = 'column'"
-            )
-        if training.sizes and max(training.sizes) > slices.n_cols:
-            raise ConfigError(
-                f"training.sizes {list(training.sizes)} go beyond the {slices.n_cols} columns of "
-                "the store; make one of larger images"
             )
         if self.config.acquisition.horizon % training.label_every:
             raise ConfigError(
