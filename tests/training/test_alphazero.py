@@ -1,8 +1,10 @@
 """AlphaZero: what is remembered and imitated, and that a training is repeatable and resumes."""
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from training_stores import blob_store, small_config, train_whole_and_cut, weigh
 
 from kscout import policies
 from kscout.config import AlphaZeroTraining, PolicyConfig, PolicyTraining, read
-from kscout.core import Observation
+from kscout.core import Measurement, Observation, Reconstruction
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
@@ -18,7 +20,8 @@ from kscout.evaluation.analyses.cost import Cost
 from kscout.evaluation.analyses.entropy import Entropy
 from kscout.evaluation.summaries.paper_numbers import SSIM
 from kscout.policies.alphazero import AlphaZeroPolicy
-from kscout.runs import read_run
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.runs import Progress, read_run
 from kscout.training.estimators.alphazero import Sizes, decisions_of, imitation_loss, label_entropy
 from kscout.training.estimators.tree_search import Episodes
 from kscout.training.policy import train_policies, train_policy
@@ -134,33 +137,57 @@ def test_training_ends_when_validation_stays_flat_and_keeps_the_best(
     assert train_policy(config, store, "zero-filled", tmp_path / "run").metrics == run.metrics
 
 
+class OneRound(NamedTuple):
+    """A run, and how many images were reconstructed until each of its steps."""
+
+    path: Path
+    n_images: list[int]
+
+
 @pytest.fixture(scope="module")
-def one_round(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("round") / "run"
-    train_policy(config_of(n_epochs=1), store, "zero-filled", out)
-    return out
+def one_round(store: Store, tmp_path_factory: pytest.TempPathFactory) -> OneRound:
+    out, plain = tmp_path_factory.mktemp("round") / "run", ZeroFilled.reconstruct
+    seen: list[int] = []
+    n_images: list[int] = []
+
+    def counted(self: ZeroFilled, measured: Measurement) -> Reconstruction:
+        seen.append(len(measured.mask))
+        return plain(self, measured)
+
+    def watch(progress: Progress) -> None:
+        if not progress.record:
+            n_images.append(sum(seen))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ZeroFilled, "reconstruct", counted)
+        train_policy(config_of(n_epochs=1), store, "zero-filled", out, on_step=watch)
+    return OneRound(out, n_images)
 
 
-def test_a_round_tells_what_the_searches_found(one_round: Path) -> None:
-    record = read_run(one_round).metrics[0]
+def test_a_round_tells_what_the_searches_found(one_round: OneRound) -> None:
+    record = read_run(one_round.path).metrics[0]
     assert record["tree_ssim"] >= record["search_ssim"] > 0
     # Five trees: the start, and for each of four searches at most 3 + 2 + 1 new masks.
-    assert 5 * (1 + 3) <= record["n_reconstructions"] <= 5 * (1 + 4 * 6)
+    *of_decisions, n_searched, _, _, n_all = one_round.n_images
+    assert len(of_decisions) == 2 and 5 * (1 + 3) <= n_searched <= 5 * (1 + 4 * 6)
+    # Three updates on four decisions each, whose images were not kept.
+    assert record["n_reconstructions"] == n_all == n_searched + 3 * 4
 
 
 def test_its_runs_are_evaluated_and_analyzed_like_others(
-    one_round: Path, store: Store, tmp_path: Path
+    one_round: OneRound, store: Store, tmp_path: Path
 ) -> None:
+    path = one_round.path
     setting = EvaluationSetting(AcquisitionPlan(2, 3, n_trajectories=2), split="val", n_examples=0)
-    found = evaluate([f"mine={one_round}"], store, "zero-filled", setting).found
+    found = evaluate([f"mine={path}"], store, "zero-filled", setting).found
     # By its training, not by its name: the paper's row stands beside ours.
     assert found.policies[0].paper_method == "alphazero" in SSIM["knee-base"]
-    (cost,) = Cost().compute([str(one_round)])
-    metrics = read_run(one_round).metrics[0]
+    (cost,) = Cost().compute([str(path)])
+    metrics = read_run(path).metrics[0]
     assert metrics["n_decisions"] == 5 * 3
     assert cost.per_decision == metrics["n_reconstructions"] / metrics["n_decisions"]
     entropy = Entropy(data=store.path, reconstructor="zero-filled", split="val", trajectories=2)
-    rows = entropy.compute([str(one_round)], out=tmp_path)
+    rows = entropy.compute([str(path)], out=tmp_path)
     assert [row.step for row in rows] == [1, 2, 3]
     assert all(row.marginal >= row.conditional > 0 for row in rows)
 
@@ -174,7 +201,7 @@ def test_the_docs_tell_the_settings_as_they_are() -> None:
     assert own <= rows.keys()
     values = {name: getattr(told, name) for name in own}
     for name in (x for x, value in values.items() if value is not None):
-        assert float(rows[name].split()[0]) == values[name], name
+        assert json.loads(rows[name].split()[0].rstrip(":")) == values[name], name
     sizes = Sizes.of(read(PolicyConfig, {"training": {"method": "alphazero"}}), 10**6, 128)
     assert rows["n_episodes"].startswith(f"{sizes.n_episodes} slices")
     n_parameters = sum(p.numel() for p in AlphaZeroPolicy(n_cols=128).parameters())

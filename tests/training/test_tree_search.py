@@ -94,8 +94,12 @@ class SlowTree:
         here, alpha = self.node(columns), self.rule.maximum_weight
         child = self.nodes.get(columns | {a}, Node())
         source = child if child.n else here
-        mean, most = self.scaled(source.total / source.n), self.scaled(source.most)
-        spread = chance * math.sqrt(here.n / (1 + child.n))
+        mean, most = source.total / source.n, source.most
+        if not child.n and self.rule.unvisited == "lowest":
+            mean = most = min(self.values)
+        if self.rule.scales_values:
+            mean, most = self.scaled(mean), self.scaled(most)
+        spread = chance * math.sqrt(here.n / (self.rule.added_visits + child.n))
         return (1 - alpha) * mean + alpha * most + self.rule.exploration * spread
 
     def search(self, root: frozenset[int], uniforms: list[float], gammas: list[float]) -> None:
@@ -129,6 +133,8 @@ class SlowTree:
         SearchRule(12),
         SearchRule(12, maximum_weight=0.0, noise_share=0.0, exploration=3.0),
         SearchRule(12, maximum_weight=1.0, noise_share=0.6, exploration=0.2),
+        SearchRule(12, unvisited="lowest", added_visits=0.3),
+        SearchRule(12, exploration=0.1, scales_values=False),
     ],
 )
 def test_lockstep_equals_an_obvious_search_of_each_slice(

@@ -16,6 +16,7 @@ from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, METRICS, Protocol
 
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
+Unvisited = Literal["parent", "lowest"]
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,16 @@ class AlphaZeroTraining(PolicyTraining):
     exploration: Annotated[float, AtLeast(0)] = 1.0
     """Weight c of the network's distribution beside values, which are scaled to 0..1. Untold; of
     the order of the values."""
+    added_visits: Annotated[float, Above(0)] = 1.0
+    """Added to the visits of a mask under that root. Untold; as printed a mask without visits
+    divides by zero."""
+    unvisited: Unvisited = "parent"
+    """Values of a mask without visits: those of the mask before it, or the lowest that the slice's
+    tree has seen. Untold; the former is what is known of it, the latter has searches return to
+    few columns."""
+    scales_values: bool = True
+    """Whether values are scaled to 0..1 between the extremes of the slice's tree. Untold; SSIM of
+    masks differs by thousandths, where the network's distribution differs by tenths."""
     batch_size: Annotated[int, AtLeast(1)] = 64
     """Decisions per optimizer step, over all processes. Untold."""
     learning_rate: Annotated[float, Above(0)] = 3e-4

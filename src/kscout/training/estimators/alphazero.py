@@ -132,7 +132,8 @@ class AlphaZero(Estimator):
                 "label_entropy": float(label_entropy(found.visits)),
             }
             results.append(scores)
-            n_reconstructions += found.n_reconstructions
+            # An image that was not kept is made again wherever it is learned from.
+            n_reconstructions += found.n_reconstructions + replayed.numel()
         n_decisions = self.sizes.n_episodes * self.trainees[0].config.acquisition.horizon
         facts = {"n_reconstructions": n_reconstructions, "n_decisions": n_decisions}
         return [EpochResult(scores, facts) for scores in results]
@@ -148,6 +149,9 @@ class AlphaZero(Estimator):
             training.maximum_weight,
             training.noise_share,
             training.exploration,
+            training.added_visits,
+            training.unvisited,
+            training.scales_values,
         )
         view.refresh()
         parts = []

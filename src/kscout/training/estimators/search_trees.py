@@ -9,13 +9,13 @@ passed it draws a column from
 
 where pi is the network's distribution; at a known node it takes the largest
 
-    U(P, a) = (1 - alpha) Q(P + a) + alpha V(P + a) + c p(a) sqrt(N(P) / (1 + N(P + a))),
+    U(P, a) = (1 - alpha) Q(P + a) + alpha V(P + a) + c p(a) sqrt(N(P) / (n + N(P + a))),
 
 with N the number of searches that passed a mask, Q the mean and V the maximum of the SSIM that they
 ended with. There is no value network. The paper leaves open what an unvisited mask has: here the
-values of P, and one visit more in the root than printed, which would divide by zero. Values are
+values of P, and n = 1 visit more in the root than printed, which would divide by zero. Values are
 scaled to 0..1 by the smallest and the largest that the slice's tree has seen, as SSIM differs by
-thousandths and p would drown it.
+thousandths and p would drown it. All three are settings.
 """
 
 from dataclasses import dataclass, replace
@@ -30,6 +30,7 @@ from kscout.acquisition.choose import best_columns, column_log_probabilities, dr
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.graphs import Function, Graphs
 from kscout.acquisition.state import State
+from kscout.config.policy import Unvisited
 from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.views import View
 from kscout.randomness import keyed_generator
@@ -54,6 +55,12 @@ class SearchRule:
     """e."""
     exploration: float = 1.0
     """c."""
+    added_visits: float = 1.0
+    """n."""
+    unvisited: Unvisited = "parent"
+    """Whose values a mask without visits has."""
+    scales_values: bool = True
+    """Whether values are scaled to 0..1."""
 
 
 class _Index(NamedTuple):
@@ -223,12 +230,15 @@ class Trees:
         child, is_known = children
         n_child = self.visits.gather(1, child).masked_fill(~is_known, 0)
         n_own = self.visits.gather(1, own)
-        # A mask without values has those of the one before it.
-        source = torch.where(n_child > 0, child, own)
-        n_source = torch.where(n_child > 0, n_child, n_own)
-        mean = self._scaled(self.total.gather(1, source) / n_source)
-        most = self._scaled(self.best.gather(1, source))
-        spread = chances * (n_own / (1 + n_child)).sqrt()
+        # A mask without values has those of the one before it, or the lowest.
+        found, before = (
+            (self.total.gather(1, node) / n, self.best.gather(1, node))
+            for node, n in ((child, n_child), (own, n_own))
+        )
+        before = before if rule.unvisited == "parent" else (self.low, self.low)
+        values = [torch.where(n_child > 0, *x) for x in zip(found, before, strict=True)]
+        mean, most = map(self._scaled, values) if rule.scales_values else values
+        spread = chances * (n_own / (rule.added_visits + n_child)).sqrt()
         worth = (1 - rule.maximum_weight) * mean + rule.maximum_weight * most
         known = best_columns(worth + rule.exploration * spread, blocked)
         return torch.where(n_own[:, 0] == 0, drawn, known)
