@@ -4,6 +4,7 @@ Every sentence follows from the records; where they do not decide, it says so.
 """
 
 from collections.abc import Sequence
+from math import exp
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from alphazero_records import (
     Marks,
     arms_of,
     as_often,
+    by_best,
     read_marks,
     read_records,
     same_time,
@@ -21,9 +23,13 @@ from alphazero_records import (
 from paired import Paired, mean_ssim, paired
 from tables import difference, number
 
+from kscout.config import AlphaZeroTraining
+
 _OWN, _OTHER = "alphazero", "greedy"
-_LATE = 0.75
-"""A best round after this share of the rounds means that validation was still rising."""
+N_PAPER = AlphaZeroTraining().n_epochs
+"""Rounds of the paper at most."""
+N_QUARTER = 2
+"""Rounds that a quarter of them must have for its mean to be told."""
 
 
 def findings(folder: Path = RECORDS) -> str:
@@ -76,7 +82,7 @@ def _standings(arm: Sequence[ArmRecord], marks: Marks | None, greedy: Sequence[A
 
 def _reasons(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> list[str]:
     """Say what may be behind it: rounds, cost of a label, what searches see, how decided it is."""
-    told = [_curve(arm), _cost(arm, greedy), _foresight(arm), _labels(arm)]
+    told = [_curve(arm), _cost(arm, greedy), _foresight(arm, greedy), _labels(arm)]
     told += [_decided(arm, greedy), _adapts(arm, greedy)]
     return [f"    - {line}\n" for line in told if line]
 
@@ -84,13 +90,22 @@ def _reasons(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> list[str]
 def _curve(arm: Sequence[ArmRecord]) -> str:
     first, best = (_mean([x(one.val_ssim) for one in arm]) for x in (lambda v: v[0], max))
     rounds = ", ".join(f"{one.best_round} of {one.n_rounds}" for one in arm)
-    is_rising = [one.best_round > _LATE * one.n_rounds for one in arm]
-    rising = {True: "was still rising", False: "was not rising any more"}
-    state = rising[is_rising[0]] if len(set(is_rising)) == 1 else "was still rising with some seeds"
-    return (
+    text = (
         f"Validation SSIM went from {number(first)} after the first round to {number(best)} at the "
-        f"best (round {rounds}), and {state} at the end."
+        f"best (round {rounds})"
     )
+    late = [rise for one in arm if (rise := _late_rise(one.val_ssim)) is not None]
+    if late:
+        rise = number(_mean(late), is_signed=True)
+        text += f"; the last quarter of rounds differs from the one before by {rise}"
+    hours = _mean([one.train_s / one.n_rounds for one in arm]) * N_PAPER / 3600
+    return f"{text}. At this pace the paper's {N_PAPER} rounds take {hours:.1f} hours."
+
+
+def _late_rise(values: Sequence[float]) -> float | None:
+    """Return the mean of the last quarter minus that of the one before; None for too few."""
+    n = len(values) // 4
+    return None if n < N_QUARTER else _mean(values[-n:]) - _mean(values[-2 * n : -n])
 
 
 def _cost(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
@@ -107,14 +122,19 @@ def _cost(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
     return f"In this time {'; '.join(told)}."
 
 
-def _foresight(arm: Sequence[ArmRecord]) -> str:
-    searched = [_mean(one.search_ssim[-N_LAST:]) for one in arm if one.search_ssim]
+def _foresight(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    searched = [one for one in arm if one.search_ssim]
     if not searched:
         return ""
-    seen = _mean([max(one.val_ssim) for one in arm])
+    decided, met = (
+        number(_mean([_mean(getattr(one, name)[-N_LAST:]) for one in searched]))
+        for name in ("search_ssim", "tree_ssim")
+    )
+    own, other = (number(_mean([max(one.val_ssim) for one in part])) for part in (arm, greedy))
     return (
-        f"Searches, which see the truth, end at {number(_mean(searched))} on training slices, the "
-        f"network alone at {number(seen)} on held-out ones: it foresees that much less of it."
+        f"Searches, which see the truth, end at {decided} on training slices, and the best masks "
+        f"that they met at {met}; on held-out slices the network alone ends at {own}, greedy at "
+        f"{other}."
     )
 
 
@@ -128,7 +148,8 @@ def _labels(arm: Sequence[ArmRecord]) -> str:
     )
     return (
         f"What searches chose has an entropy of {first:.2f} nats in the first round and {last:.2f} "
-        f"in the last, where the network's loss is {loss:.2f}."
+        f"in the last, as of {exp(last):.0f} columns that share the searches equally, where the "
+        f"network's loss is {loss:.2f}."
     )
 
 
@@ -142,19 +163,19 @@ def _adapts(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
                 for x in ("conditional_entropy", "mutual_information")
             )
             told.append(
-                f"{name} distribution has {own:.2f} nats of entropy given the slice and "
-                f"{shared:.2f} of mutual information with it"
+                f"{name} distribution has {own:.2f} nats of entropy given the slice, as of "
+                f"{exp(own):.0f} equal columns, and {shared:.2f} of mutual information with it"
             )
     return f"{'; '.join(told)}." if told and told[0].startswith("Its") else ""
 
 
 def _decided(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
-    gains = [_by_argmax(part) for part in (arm, greedy)]
-    own, other = (number(gain, is_signed=True) for gain in gains)
-    more = "less" if gains[0] > gains[1] else "no less"
+    own, other = (number(_by_argmax(part), is_signed=True) for part in (arm, greedy))
+    found = paired(by_best(arm), by_best(greedy))
+    by = "" if found is None else f" by {difference(found)}"
     return (
-        f"With its best column instead of draws it changes by {own}, greedy by {other}: its "
-        f"distribution is {more} decided than that of greedy."
+        f"With the best column instead of draws it changes by {own}, greedy by {other}; it then "
+        f"ends {standing(found)} greedy{by}."
     )
 
 

@@ -147,7 +147,9 @@ def table(folder: Path = RECORDS) -> str:
 
 def _scores(arm: Sequence[ArmRecord]) -> tuple[str, ...]:
     first = arm[0]
-    drawn, best = ([mean_ssim(x) for x in (y.volumes for y in part)] for part in (arm, _best(arm)))
+    drawn, best = (
+        [mean_ssim(x) for x in (y.volumes for y in part)] for part in (arm, by_best(arm))
+    )
     searched = [float(np.mean(one.search_ssim[-N_LAST:])) for one in arm if one.search_ssim]
     return (
         *(first.preset, f"`{first.arm}`", ", ".join(str(one.seed) for one in arm)),
@@ -160,7 +162,7 @@ def _scores(arm: Sequence[ArmRecord]) -> tuple[str, ...]:
     )
 
 
-def _best(arm: Sequence[ArmRecord]) -> list[ArmRecord]:
+def by_best(arm: Sequence[ArmRecord]) -> list[ArmRecord]:
     """Return the records with the scores of their best columns."""
     return [replace(one, volumes=one.argmax_volumes) for one in arm]
 

@@ -138,10 +138,11 @@ def test_training_ends_when_validation_stays_flat_and_keeps_the_best(
 
 
 class OneRound(NamedTuple):
-    """A run, and how many images were reconstructed until each of its steps."""
+    """A run, and what was reconstructed until each of its steps."""
 
     path: Path
     n_images: list[int]
+    n_batches: list[int]
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +150,7 @@ def one_round(store: Store, tmp_path_factory: pytest.TempPathFactory) -> OneRoun
     out, plain = tmp_path_factory.mktemp("round") / "run", ZeroFilled.reconstruct
     seen: list[int] = []
     n_images: list[int] = []
+    n_batches: list[int] = []
 
     def counted(self: ZeroFilled, measured: Measurement) -> Reconstruction:
         seen.append(len(measured.mask))
@@ -157,11 +159,12 @@ def one_round(store: Store, tmp_path_factory: pytest.TempPathFactory) -> OneRoun
     def watch(progress: Progress) -> None:
         if not progress.record:
             n_images.append(sum(seen))
+            n_batches.append(len(seen))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ZeroFilled, "reconstruct", counted)
         train_policy(config_of(n_epochs=1), store, "zero-filled", out, on_step=watch)
-    return OneRound(out, n_images)
+    return OneRound(out, n_images, n_batches)
 
 
 def test_a_round_tells_what_the_searches_found(one_round: OneRound) -> None:
@@ -170,6 +173,8 @@ def test_a_round_tells_what_the_searches_found(one_round: OneRound) -> None:
     # Five trees: the start, and for each of four searches at most 3 + 2 + 1 new masks.
     *of_decisions, n_searched, _, _, n_all = one_round.n_images
     assert len(of_decisions) == 2 and 5 * (1 + 3) <= n_searched <= 5 * (1 + 4 * 6)
+    # Those of one depth in one batch.
+    assert one_round.n_batches[2] <= 1 + 4 * 6
     # Three updates on four decisions each, whose images were not kept.
     assert record["n_reconstructions"] == n_all == n_searched + 3 * 4
 

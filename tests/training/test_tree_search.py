@@ -19,7 +19,7 @@ from kscout.policies.views import Recomputed
 from kscout.reconstruction import load
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators import search_trees
-from kscout.training.estimators.search_trees import SearchRule
+from kscout.training.estimators.search_trees import SearchRule, Trees
 from kscout.training.estimators.tree_search import Episodes, SearchDraws, search_episodes
 
 N_SLICES, N_ROWS, N_COLS = 3, 7, 9
@@ -213,6 +213,15 @@ def test_every_decision_measures_a_column_that_was_left(simulator: Simulator) ->
     assert not (found.visits.bool() & found.mask).any()
     # Searches before a decision pass one child each; a shared tree may hold more.
     assert (found.visits.sum(dim=-1) >= 5).all()
+
+
+def test_trees_keep_no_image(simulator: Simulator) -> None:
+    trees = Trees(Recomputed(ByImage()), simulator, SearchRule(1), n_initial=1, horizon=2)
+    draws = draws_of(N_SLICES, 1, 2, N_COLS)
+    trees.search(trees.ways_down(), draws.uniforms[:, 0, 0], draws.gammas[:, 0, 0])
+    kept = [x for x in vars(trees).values() if isinstance(x, Tensor)]
+    kept += [*trees.index, *trees.root]
+    assert len(kept) > 10 and not any(N_ROWS in x.shape for x in kept)
 
 
 class Counted(TorchDispatchMode):
