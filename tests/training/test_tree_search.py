@@ -56,23 +56,34 @@ class Node:
     most: float = -math.inf
 
 
+class States:
+    """All slices with the same columns, as they are asked for."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator = simulator
+        self.known: dict[frozenset[int], State] = {}
+
+    def __call__(self, columns: frozenset[int]) -> State:
+        if columns not in self.known:
+            mask = torch.zeros(N_SLICES, N_COLS, dtype=torch.bool)
+            mask[:, sorted(columns)] = True
+            self.known[columns] = self.simulator.start_from(mask)
+        return self.known[columns]
+
+
 class SlowTree:
     """The search of one slice as the formula says it, a dictionary of sets."""
 
-    def __init__(self, simulator: Simulator, number: int, rule: SearchRule, budget: int) -> None:
-        self.simulator, self.number, self.rule, self.budget = simulator, number, rule, budget
+    def __init__(self, state: States, number: int, rule: SearchRule, budget: int) -> None:
+        self.state, self.number, self.rule, self.budget = state, number, rule, budget
         self.nodes: dict[frozenset[int], Node] = {}
         self.values: list[float] = []
-
-    def state(self, columns: frozenset[int]) -> State:
-        mask = torch.zeros(N_SLICES, N_COLS, dtype=torch.bool)
-        mask[:, sorted(columns)] = True
-        return self.simulator.start_from(mask)
 
     def node(self, columns: frozenset[int]) -> Node:
         if columns not in self.nodes:
             state, node = self.state(columns), Node()
-            logits = ByImage()(self.simulator.observe(ByImage(), state))[self.number].double()
+            seen = self.state.simulator.observe(ByImage(), state)
+            logits = ByImage()(seen)[self.number].double()
             logits[sorted(columns)] = -torch.inf
             node.pi = logits.softmax(dim=0).tolist()
             self.nodes[columns] = node
@@ -150,9 +161,9 @@ def test_lockstep_equals_an_obvious_search_of_each_slice(
         n_initial=n_initial,
         horizon=horizon,
     )
-    n_nodes = 0
+    n_nodes, states = 0, States(simulator)
     for number in range(N_SLICES):
-        tree = SlowTree(simulator, number, rule, n_initial + horizon)
+        tree = SlowTree(states, number, rule, n_initial + horizon)
         root = frozenset(center_mask(N_COLS, n_initial).nonzero()[:, 0].tolist())
         for step in range(horizon):
             assert sorted(root) == found.mask[number, step].nonzero()[:, 0].tolist()
