@@ -44,6 +44,11 @@ def test_arguments_of_another_type_are_told_by_name(
     assert "; expected " in told
 
 
+@pytest.mark.parametrize("name", ["fixed", "na-oracle"])
+def test_what_is_not_made_by_its_name_alone_is_told(name: str) -> None:
+    assert refused("policy", name, {}).startswith(f"policy {name!r} cannot be made without 'order'")
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "arguments"),
     [

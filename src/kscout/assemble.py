@@ -63,6 +63,7 @@ def _make(
                 f"leave it out of [{kind}]"
             )
     check_arguments(constructor, component.arguments, kind)
+    _check_whole(constructor, {**component.arguments, **arguments}, f"{kind} {component.name!r}")
     if not component.arguments:
         return _built(constructor, arguments, seed)
     told = ", ".join(f"{name} = {value!r}" for name, value in component.arguments.items())
@@ -81,6 +82,16 @@ def _make(
 def _built(constructor: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401
     with seeded_globals(seed, "initial weights"):
         return constructor(**arguments)
+
+
+def _check_whole(
+    constructor: Callable[..., Any], arguments: Mapping[str, object], told: str
+) -> None:
+    """Refuse what is not made by its name alone, such as an order that must be fitted first."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for name, one in inspect.signature(constructor).parameters.items():
+        if one.kind in named and one.default is one.empty and name not in arguments:
+            raise ConfigError(f"{told} cannot be made without {name!r}; give it, or name another")
 
 
 def _check_size(

@@ -70,6 +70,11 @@ class JointTraining:
                 f"{self.n_updates} updates cannot be divided into {self.n_epochs} epochs; "
                 "lower training.n_epochs or raise training.n_updates"
             )
+        if self.n_random == self.n_updates and not isinstance(self, RandomSampling):
+            raise ConfigError(
+                f"the sampler {self.method} would never be asked: all {self.n_updates} updates are "
+                "of random columns; lower training.random_share, or use --method random"
+            )
 
     @property
     def n_random(self) -> int:
@@ -117,6 +122,15 @@ class LearnedSampling(JointTraining):
     """Its largest step size, which rises and falls as that of the reconstruction."""
     sampler_clip: Annotated[float, Above(0)] = 1.0
     """Largest norm of its gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.n_sampler_updates:
+            raise ConfigError(
+                f"the sampler {self.method} would never learn: it takes a step every "
+                f"{self.sampler_every} of the last {self.n_updates - self.n_random} updates; lower "
+                "training.sampler_every or raise training.n_updates"
+            )
 
     @property
     def n_sampler_updates(self) -> int:

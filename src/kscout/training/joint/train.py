@@ -167,8 +167,8 @@ def _check(
     own = SAMPLERS[training.method].policy
     if not kind.looks and config.policy.name != own:
         raise ConfigError(
-            f"the sampler {training.method} has a policy of its own, {own!r}, not "
-            f"{config.policy.name!r}; leave --policy out, or use --method dense"
+            f"the sampler {training.method} has a policy of its own, and {config.policy.name!r} "
+            "was asked for; leave --policy out, or use --method dense"
         )
     n_coils, n_rows, n_cols = splits[0].shape
     n_images = max(training.batch_size, min(training.n_refill, 256))

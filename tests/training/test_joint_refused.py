@@ -1,0 +1,82 @@
+"""Joint trainings that cannot be are refused in a sentence, before anything is written."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joint_runs import joint_config
+from training_stores import blob_store
+
+from kscout.cli.train_joint import resolve_joint
+from kscout.config import JointConfig
+from kscout.data.store import Store
+from kscout.errors import ConfigError, KScoutError, RunError
+from kscout.names import SAMPLERS
+from kscout.training.joint.train import train_joint
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
+
+
+def test_a_sampler_that_is_due_and_cannot_learn_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "outside")
+    kind = SAMPLERS.resolve("outwards:Outwards")
+    with pytest.raises(RunError, match="Outwards says that it is due to learn"):
+        kind.update(object.__new__(kind), 0)
+
+
+def test_processes_of_torchrun_are_refused_before_anything_is_written(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="runs in one process, and torchrun started 2"):
+        train_joint(joint_config("random"), store, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_estimator_for_frozen_networks_is_named_with_its_command() -> None:
+    with pytest.raises(ConfigError, match="kscout train policy --method ddqn"):
+        resolve_joint("knee-base", None, [], {"training.method": "ddqn"})
+
+
+def bad(method: str = "random", **changes: Any) -> JointConfig:
+    return joint_config(method, **changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: bad(n_updates=2), "2 updates cannot be divided into 3 epochs"),
+        (lambda: bad(temperature=1.0), "temperature"),
+        (lambda: bad(n_epochs=0), "n_epochs is 0"),
+        (lambda: bad(model={"name": "zero-filled"}), "nothing to train"),
+        (lambda: replace(bad("loupe"), policy=bad("dense").policy), "a policy of its own"),
+        (lambda: bad(horizon=15), "no column left to acquire"),
+        (lambda: bad(batch_size=10**12), "needs .* GiB of memory"),
+        (lambda: bad(n_pool=10**12), "needs .* GiB of memory"),
+        (lambda: bad("dense", n_tried_at_random=10**12), "needs .* GiB of memory"),
+        (lambda: bad("dense", label_every=100), "100 does not divide the 3 steps"),
+        (lambda: bad("dense", n_repeats=10**12), "needs .* GiB of memory"),
+        (lambda: bad("fixed", random_share=1.0), "fixed would never be asked: all 6 updates"),
+        (
+            lambda: bad("loupe", sampler_every=9),
+            "loupe would never learn: .* every 9 of the last 4",
+        ),
+        (
+            lambda: replace(bad("dense"), policy=bad("fixed").policy),
+            "cannot be made without 'order'",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_told_and_leaves_nothing(
+    make: Any, complaint: str, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(KScoutError, match=complaint):
+        train_joint(make(), store, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
