@@ -53,15 +53,28 @@ def coil_kspace(
 
 
 def coil_store(
-    path: Path, *, n_coils: int = 4, size: tuple[int, int] = (18, 20), noise: float = 0.0
+    path: Path,
+    *,
+    n_coils: int = 4,
+    size: tuple[int, int] = (18, 20),
+    noise: float = 0.0,
+    virtual: tuple[int, int] | None = None,
 ) -> Store:
-    """Write two volumes for training, one for validation and one for test, of three slices each."""
+    """Write two volumes for training, one for validation and one for test, of three slices each.
+
+    Args:
+        path: of the store.
+        n_coils: of each slice.
+        size: rows and columns.
+        noise: its deviation.
+        virtual: what the store tells of a compression of its coils.
+    """
     with StoreWriter(path, {"made by": "tests"}, kind=KSPACE) as writer:
         names = ("train-0", "train-1", "val-0", "test-0")
         for seed, name in enumerate(names):
             kspace = coil_kspace(3, n_coils, *size, seed=seed, noise=noise)
             writer.append(name.split("-")[0], name, kspace.numpy())
-        return writer.finish()
+        return writer.finish(virtual=virtual)
 
 
 def imported(source: Path, name: str = "store", **settings: Any) -> Store:

@@ -185,6 +185,29 @@ def test_too_few_columns_for_sensitivities_leave_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+WITHOUT_BASIS: dict[str, tuple[object, ...]] = {
+    "evaluate": ("evaluate", "--policy", "random"),
+    "export": ("data", "export", "--policy", "random", "--format", "nifti"),
+    "policy": ("train", "policy"),
+    "starts": ("train", "policy", "--method", "dense", "--set", "training.starts=[5]"),
+    "reconstructor": ("train", "reconstructor", "--model", "varnet"),
+}
+
+
+@pytest.mark.parametrize("command", WITHOUT_BASIS)
+def test_no_command_measures_less_than_coils_were_compressed_by(
+    command: str, tmp_path: Path
+) -> None:
+    store = coil_store(tmp_path / "store", virtual=(4, 8)).path
+    data = (store,) if command == "export" else ("--data", store)
+    n_initial = 8 if command == "starts" else 5
+    given = ("--reconstructor", "zero-filled", "--n-initial", n_initial, "--steps", 2)
+    given = () if command == "reconstructor" else given
+    with pytest.raises(ConfigError, match="coils were compressed by 8 central columns"):
+        kscout(*WITHOUT_BASIS[command], *data, *given, "--out", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 class Attentive(Policy):
     """Scores columns by all that it is shown, so that any leak changes what it chooses."""
 

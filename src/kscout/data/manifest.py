@@ -149,6 +149,11 @@ class Manifest:
         return counts
 
     @property
+    def n_basis(self) -> int:
+        """Central columns that virtual coils were found in; 0 where coils are as they were."""
+        return self.virtual[1] if self.virtual else 0
+
+    @property
     def is_prospective(self) -> bool:
         """Whether columns are missing that no one can acquire: nothing can be trained or scored."""
         return any(record.measured is not None for record in self.volumes)

@@ -209,8 +209,10 @@ class SliceSet:
             initial: a number of central columns, columns, or a mask per slice.
         """
         n_basis = max(self.n_basis, self.virtual[1] if self.virtual else 0)
+        if not n_basis:
+            return
         start = start_mask(initial, self.selectable.shape)
-        if n_basis and not start[:, center_mask(self.n_cols, n_basis)].all():
+        if not start[:, center_mask(self.n_cols, n_basis)].all():
             raise ConfigError(
                 f"coils were compressed by {n_basis} central columns, which an acquisition that "
                 "starts without them has not measured; start from these or more, or compress by "

@@ -155,7 +155,7 @@ class Store:
             slices=tuple(number for record in records for number in record.slices),
             name=self.name,
             split=name,
-            n_basis=self.manifest.virtual[1] if self.manifest.virtual else 0,
+            n_basis=self.manifest.n_basis,
         )
 
     def records(self, split: str, size: tuple[int, int]) -> list[VolumeRecord]:

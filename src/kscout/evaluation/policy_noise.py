@@ -136,6 +136,7 @@ class EstimatorGradient:
         found = read(PolicyConfig, config)
         training, budget = found.training, found.acquisition
         check_budget(slices.selectable, n_initial=budget.start, horizon=budget.horizon)
+        slices.check_start(budget.start)
         if not (issubclass(kind, GradientEstimator) and isinstance(training, GradientTraining)):
             raise RunError(
                 f"runs of {training.method} have no gradient of a batch whose noise could be "

@@ -257,6 +257,7 @@ def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
     n_initial, horizon = config.spanned
     if (n_initial, horizon) != (config.acquisition.n_initial, config.acquisition.horizon):
         check_budget(split.selectable, n_initial=n_initial, horizon=horizon)
+        split.check_start(n_initial)
 
 
 def _check_memory(configs: Sequence[PolicyConfig], slices: SliceSet) -> None:

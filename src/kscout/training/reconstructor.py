@@ -79,6 +79,7 @@ def train_reconstructor(
         check_trainable(model, training.protocol)
         store.kind.check_protocol(training.protocol)
         check_sizes(training.sizes, store.kind.name, store.array("train").shape[-1])
+        _check_centers(training, store)
         shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
         n_images = min(training.batch_size, _VALIDATION_BATCH)
         check_memory(
@@ -247,6 +248,18 @@ def validation_ssim(
         image = batch.unnormalized(found, training.protocol)
         total += ssim(image, batch.target, data_range=batch.data_range).sum()
     return float(sum_over_processes(total)) / len(slices)
+
+
+def _check_centers(training: ReconstructorTraining, store: Store) -> None:
+    """Refuse masks without the central columns that virtual coils were found in."""
+    sizes = training.sizes or (store.array("train").shape[-1],)
+    n_center = min(round(n * share) for n in sizes for share in training.center_fractions)
+    if n_center < store.manifest.n_basis:
+        raise ConfigError(
+            f"coils were compressed by {store.manifest.n_basis} central columns, and some masks of "
+            f"this training measure {n_center} of them; raise training.center_fractions, or "
+            "compress by fewer (--compress-center)"
+        )
 
 
 def check_trainable(model: Reconstructor, protocol: Protocol) -> None:

@@ -196,6 +196,7 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
     if not len(slices):
         raise DataError("no slice to acquire; the split, or what was chosen of it, is empty")
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
+    slices.check_start(plan.start(slices))
     check_promises(policy, plan.stop_below)
     misfit = policy.misfit(*slices.shape[1:])
     if misfit is not None:
