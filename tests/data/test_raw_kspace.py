@@ -10,9 +10,12 @@ import torch
 from matplotlib.image import imread
 
 from coil_data import coil_kspace, imported, stored
+from kscout import reconstruction
+from kscout.acquisition.episode import Simulator
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.montage import save_montage
+from kscout.data.slices import LEAST_PEAK, MOST_PEAK, SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.physics.coils import compress
@@ -165,6 +168,32 @@ def test_coils_that_cannot_be_compressed_leave_nothing(
     with pytest.raises(KScoutError, match=told):
         imported(tmp_path / "a.npy", axes=AXES, **asked)
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-8, 1e10])
+def test_units_that_spoil_scores_are_refused_with_a_divisor_that_mends_them(
+    unit: float, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "a.npy", (KSPACE * unit).astype(np.complex64))
+    with pytest.raises(DataError, match=r"pixels up to .*--divide|pixels up to 0") as told:
+        imported(tmp_path / "a.npy", axes=AXES)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+    named = re.findall(r"such as (\S+) ", str(told.value))
+    store = imported(tmp_path / "a.npy", axes=AXES, divide=float(named[0]) if named else unit)
+    assert 0.1 < float(store.split("test").data_range[0]) < 10
+
+
+@pytest.mark.parametrize("peak", [LEAST_PEAK, MOST_PEAK])
+def test_scores_are_the_same_in_all_units_that_are_taken(peak: float) -> None:
+    def score(kspace: torch.Tensor) -> torch.Tensor:
+        batch = SliceSet.from_kspace(kspace, ["a"] * 3).batch(torch.arange(3))
+        return Simulator(batch, reconstruction.load("zero-filled"), protocol="blind").start(9).score
+
+    kspace = torch.from_numpy(KSPACE)
+    own = float(SliceSet.from_kspace(kspace, ["a"] * 3).data_range[0])
+    # A hair inside of what is taken, whichever way 32 bit round.
+    inside = peak * (1.001 if peak < 1 else 0.999)
+    torch.testing.assert_close(score(kspace / own * inside), score(kspace), atol=3e-5, rtol=0)
 
 
 def test_the_page_reconstructs_undersampled_kspace(

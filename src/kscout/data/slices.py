@@ -1,7 +1,8 @@
 """Slices of one matrix size, in memory, on a device or in a file, handed out in batches."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -16,6 +17,10 @@ from kscout.errors import ConfigError, DataError
 from kscout.physics.coils import check_compression, compress
 from kscout.physics.normalization import denormalize, normalize
 from kscout.physics.sampling import Initial, center_mask, start_mask
+
+LEAST_PEAK, MOST_PEAK = 1e-6, 1e9
+"""Peaks of volumes that can be scored: below, the 1e-11 that normalization adds to deviations
+changes SSIM in its fifth digit and soon in its first; above, SSIM's products overflow."""
 
 
 @final
@@ -150,7 +155,8 @@ class SliceSet:
             peaks[volume] = max(peak, peaks.get(volume, peak))
             numbers.append(counts.get(volume, 0))
             counts[volume] = numbers[-1] + 1
-        _check_peaks(peaks)
+        for volume, peak in peaks.items():
+            check_peak(volume, peak)
         device = stored.device
         return cls(
             contents=Contents(kind, stored, device),
@@ -289,13 +295,24 @@ def slice_peaks(kind: Kind, stored: Stored) -> Float[Tensor, " slice"]:
     return torch.cat(peaks) if peaks else stored.real.new_zeros(0)
 
 
-def _check_peaks(peaks: Mapping[str, float]) -> None:
-    for volume, peak in peaks.items():
-        if not peak > 0:
-            raise DataError(
-                f"volume {volume!r} has no pixel above 0 (its peak is {peak:g}), so that nothing "
-                "scales its scores; leave it out"
-            )
+def check_peak(volume: str, peak: float) -> None:
+    """Refuse a volume in units that spoil its scores.
+
+    Args:
+        volume: its name, for messages.
+        peak: the largest of its `slice_peaks`; NaN where one is.
+    """
+    if not 0 < peak < math.inf:
+        raise DataError(
+            f"volume {volume!r} has pixels up to {peak:g}; they must be finite, and one of them "
+            "above 0"
+        )
+    if not LEAST_PEAK <= peak <= MOST_PEAK:
+        raise DataError(
+            f"volume {volume!r} has pixels up to {peak:.3g}, and scores of 32 bit hold for units "
+            f"in which that is {LEAST_PEAK:g} to {MOST_PEAK:g}; divide all data that are compared "
+            f"by one number, such as {float(f'{peak:.0e}'):g} (--divide)"
+        )
 
 
 def _check_lengths(n_images: int, n_volumes: int, n_slices: int | None) -> None:

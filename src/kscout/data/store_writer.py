@@ -1,7 +1,6 @@
 """Writing a store volume by volume, in bounded memory, so that a killed run can go on."""
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from kscout.data.manifest import (
     write_manifest,
 )
 from kscout.data.recipes import difference, is_alike, refuses_bad
+from kscout.data.slices import check_peak
 from kscout.data.store import Store, unfinished_path
 from kscout.errors import ConfigError, DataError
 
@@ -140,11 +140,7 @@ class StoreWriter:
             numbers = range(len(stored)) if slices is None else slices
             stored = [Part(stored, tuple(numbers), n_blank)]
         written = self._arrays.write(split, volume, stored)
-        if not 0 < written.peak < math.inf:
-            raise DataError(
-                f"volume {volume!r} has pixels up to {written.peak:g}; they must be finite, "
-                "and one of them above 0"
-            )
+        check_peak(volume, written.peak)
         n_rows, n_cols = written.shape[-2:]
         record = VolumeRecord(
             split=split,
