@@ -52,11 +52,12 @@ def test_a_header_in_a_damaged_heap_is_told_before_hdf5_looks_for_it(tmp_path: P
 
 
 def test_oversampling_is_removed_by_the_header(tmp_path: Path) -> None:
-    store = take(write(tmp_path / "a.mrd", lines(), group="other"), crop=None)
+    # A group of another name is found, too, without being told that it is k-space.
+    store = take(write(tmp_path / "a.h5", lines(), group="other"), crop=None)
     assert store.split("test").shape == (N_COILS, 8, N_COLS)
     assert store.manifest.volumes[0].geometry is not None
     assert store.manifest.volumes[0].geometry.spacing_mm == (20, 10)
-    whole = take(tmp_path / "a.mrd", "whole")
+    whole = take(tmp_path / "a.h5", "whole")
     torch.testing.assert_close(
         store.split("test").magnitudes(), whole.split("test").magnitudes()[:, 4:12]
     )
@@ -157,6 +158,19 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "epi": (
         lambda path: write(path, lines(), header(encoding("epi"))),
         "echo-planar measurement, whose lines need a phase correction",
+    ),
+    "epi by its lines": (
+        lambda path: write(
+            path,
+            [line(KSPACE[0, :, :, 5], flags=PHASE_CORRECTION | REVERSED), *lines(flags=REVERSED)],
+        ),
+        "echo-planar measurement, whose lines need a phase correction",
+    ),
+    "noise": (
+        lambda path: write(
+            path, [line(np.full((N_COILS, 99), np.nan), flags=NOISE), *lines(flags=REVERSED)]
+        ),
+        "NaN or infinite values in its noise scan",
     ),
     "radial": (
         lambda path: write(path, lines(), header(encoding("radial"))),

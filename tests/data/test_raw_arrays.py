@@ -1,5 +1,6 @@
 """k-space in arrays becomes a store as it was measured, whatever the order of its axes."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,14 @@ def save_bart(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def save_bart_without_readout(folder: Path) -> tuple[Path, dict[str, Any]]:
-    return write_bart(folder / "a.cfl", KSPACE, te=0, coil=0, phs1=0, phs2=0), {}
+    path = write_bart(folder / "a.cfl", KSPACE, te=0, coil=0, phs1=0, phs2=0)
+    return path.with_suffix(".hdr"), {}
 
 
 def save_bart_averages(folder: Path) -> tuple[Path, dict[str, Any]]:
     twice = np.stack([KSPACE + 1, KSPACE - 1])
-    return write_bart(folder / "a.cfl", twice, avg=0, slice=0, coil=0, read=0, phs1=0), {}
+    path = write_bart(folder / "a.cfl", twice, avg=0, slice=0, coil=0, read=0, phs1=0)
+    return path.with_suffix(""), {}
 
 
 def save_bart_renamed(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -179,6 +182,18 @@ def bad_slices(path: Path) -> str:
     return r"measured 19 columns of slice 0, and others, or 20 columns"
 
 
+def bad_coil(path: Path) -> str:
+    lacking = KSPACE.copy()
+    # A coil that hears nothing at all is one; a coil that misses lines is not.
+    lacking[:, 3] = 0
+    np.save(path, lacking)
+    assert imported(path, "silent", axes=AXES).manifest.splits == {"test": 3}
+    shutil.rmtree(path.with_name("silent"))
+    lacking[1, 2, :, 7:9] = 0
+    np.save(path, lacking)
+    return "nothing in column 7 of coil 2 of slice 1, which other coils measured"
+
+
 def bad_lines(path: Path) -> str:
     broken = KSPACE.copy()
     broken[2, 1, 3] = np.nan
@@ -207,7 +222,7 @@ def bad_length(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "spoil", [bad_slices, bad_lines, bad_zeros, bad_reals, bad_axes, bad_length]
+    "spoil", [bad_slices, bad_coil, bad_lines, bad_zeros, bad_reals, bad_axes, bad_length]
 )
 def test_bad_arrays_are_one_sentence_and_leave_nothing(
     spoil: Callable[[Path], str], tmp_path: Path
@@ -224,12 +239,19 @@ def test_bad_arrays_are_one_sentence_and_leave_nothing(
     assert [entry["source"] for entry in store.manifest.left_out] == ["bad.npy"]
 
 
-def test_coils_of_all_volumes_are_as_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_coils_of_all_volumes_are_as_many_whatever_their_splits_and_sizes(
+    held_out: float, tmp_path: Path
+) -> None:
     (tmp_path / "source").mkdir()
-    for number, n_coils in enumerate((4, 3)):
-        np.save(tmp_path / "source" / f"{number}.npy", KSPACE[:, :n_coils])
-    with pytest.raises(DataError, match=r"of shape \(3, 18, 20\), others .* \(4, 18, 20\)"):
-        imported(tmp_path / "source", axes=AXES, held_out=0.0)
+    for number, n_coils in enumerate((4, 3, 4, 4)):
+        np.save(tmp_path / "source" / f"{number}.npy", KSPACE[:, :n_coils, : 18 - number])
+    given = {"axes": AXES, "held_out": held_out}
+    with pytest.raises(DataError, match=r"have \d coils, and others \d; .*--compress 3"):
+        imported(tmp_path / "source", **given)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    store = imported(tmp_path / "source", **given, compress=3)
+    assert {array.shape[1] for array in store.manifest.arrays} == {3}
 
 
 def test_bad_bart_files_are_told(tmp_path: Path) -> None:

@@ -151,10 +151,13 @@ class ArrayFiles:
         """Return where a volume will lie."""
         size = (shape[-2], shape[-1])
         known = self._shapes.get((split, size), (0, *shape[1:]))
-        if known[1:] != shape[1:]:
+        # Of images there is nothing between slices and rows, of k-space there are coils.
+        others = {other[1:-2] for other in self._shapes.values()} - {shape[1:-2]}
+        if others:
+            (n_coils,), (n_others,) = shape[1:-2], others.pop()
             raise DataError(
-                f"slices of {volume!r} are of shape {shape[1:]}, others of split {split!r} and "
-                f"the same matrix of {known[1:]}; store them apart"
+                f"slices of {volume!r} have {n_coils} coils, and others {n_others}; store them "
+                f"apart, or compress all to as many (--compress {min(n_coils, n_others)})"
             )
         return Written(self.file(split, size), self._n_bytes(known), (0, *shape[1:]))
 

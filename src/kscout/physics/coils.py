@@ -194,10 +194,12 @@ def calibrated(
 
 def _checked(n_center: int, n_cols: int, least: int) -> int:
     if not least <= n_center <= n_cols:
-        learned = "" if least == 1 else ", or use a reconstruction that learns sensitivities"
+        advice = "start from more" if n_center < least else "lower that number"
+        if n_center < least > 1:
+            advice += ", or use a reconstruction that learns sensitivities"
         raise ConfigError(
             f"sensitivities and coil bases need {least} to {n_cols} central columns, found "
-            f"{n_center}; start from more{learned}"
+            f"{n_center}; {advice}"
         )
     return n_center
 

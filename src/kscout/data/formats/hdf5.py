@@ -136,11 +136,3 @@ def _no_target(file: h5py.File, path: Path, key: str | None) -> str:
         "import the k-space of all files with --raw, or pass over fastMRI's public test set, which "
         "has none, with --test-from-train"
     )
-
-
-def holds_kspace(path: Path) -> bool:
-    """Say whether a file has k-space, of fastMRI or ISMRMRD, and no target."""
-    # What cannot be read is told by whoever reads it.
-    with suppress(Exception), h5py.File(path, "r") as file:
-        return not set(TARGET_KEYS) & set(file) and bool({"kspace", "dataset"} & set(file))
-    return False

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 
 from kscout.data.formats.arrays import hdf5_scan, read_named
-from kscout.data.formats.hdf5 import find_dataset, text_attribute
+from kscout.data.formats.hdf5 import TARGET_KEYS, find_dataset, text_attribute
 from kscout.data.formats.ismrmrd_header import Encoding, read_header
 from kscout.data.formats.mrd import find_measurement, read_mrd
 from kscout.data.formats.raw import RawScan
@@ -52,6 +52,15 @@ def read_hdf5_kspace(
             known |= {"n_readout": encoding.n_readout, "spacing_mm": encoding.encoded.spacing_mm}
         n_axes = len(data.shape)
     return hdf5_scan(path, key or _KSPACE, _AXES[n_axes], **known)
+
+
+def holds_kspace(path: Path) -> bool:
+    """Say whether a file has k-space, of fastMRI or MRD, and no target."""
+    # What cannot be read is told by whoever reads it.
+    with suppress(Exception), h5py.File(path, "r") as file:
+        has_lines = "dataset" in file or find_measurement(file) is not None
+        return not set(TARGET_KEYS) & set(file) and (_KSPACE in file or has_lines)
+    return False
 
 
 def _encoding(file: h5py.File, path: Path) -> Encoding | None:

@@ -14,8 +14,9 @@ from kscout.data.formats.readouts import Readouts, check_trajectory, sort_out, w
 from kscout.errors import DataError
 
 _NOISE, _CALIBRATION, _CALIBRATION_TOO, _REVERSED = (1 << (bit - 1) for bit in (19, 20, 21, 22))
+_PHASE_CORRECTION = 1 << 23
 _LEFT_OUT = {
-    "phase-correction": 1 << 23,
+    "phase-correction": _PHASE_CORRECTION,
     "navigator": 1 << 22,
     "feedback": (1 << 25) | (1 << 27),
     "dummy": 1 << 26,
@@ -191,7 +192,8 @@ def _choose_encoding(
     check_encoding(path, encoding)
     mine = numbers[space == chosen]
     is_deep = bool(heads["idx"]["kspace_encode_step_2"][mine].any())
-    check_trajectory(path, encoding.trajectory, is_deep=is_deep)
+    is_epi = _flagged(heads, _PHASE_CORRECTION).any() and _flagged(heads[mine], _REVERSED).any()
+    check_trajectory(path, "epi" if is_epi else encoding.trajectory, is_deep=is_deep)
     n_others = len(numbers) - len(mine)
     return encoding, mine, f"left out {n_others} lines of other encodings" if n_others else ""
 
@@ -221,7 +223,7 @@ def readouts_of(
     )
     # Some converters do not fill the center in.
     center = np.where(center == 0, samples // 2, center)
-    reverses = (mine["flags"].astype(np.uint64) & np.uint64(_REVERSED)) != 0
+    reverses = _flagged(mine, _REVERSED)
     n_samples = samples - before - after
     middle = n_cols // 2 if encoding.center is None else encoding.center
     return Readouts(
@@ -233,6 +235,10 @@ def readouts_of(
         center=np.where(reverses, n_samples - center + before, center - before),
         is_reversed=reverses,
     )
+
+
+def _flagged(heads: np.ndarray, bit: int) -> Bool[np.ndarray, " line"]:
+    return (heads["flags"].astype(np.uint64) & np.uint64(bit)) != 0
 
 
 def _values(row: np.void) -> np.ndarray:

@@ -116,6 +116,10 @@ def whiten(path: Path, lines: list[np.ndarray], n_coils: int) -> Complex64[np.nd
     if any(len(line) != n_coils for line in lines):
         raise DataError(f"{path} has noise of other coils than its {n_coils}; split it up")
     noise = np.concatenate(lines, axis=1)[:, :_NOISE_SAMPLES].astype(np.complex128)
+    if not np.isfinite(noise).all():
+        raise DataError(
+            f"{path} has NaN or infinite values in its noise scan; remove the noise scan"
+        )
     covariance = noise @ noise.conj().T / max(noise.shape[1], 1)
     level = covariance.trace().real / n_coils
     weakest = np.linalg.eigvalsh(covariance)[0]
@@ -161,7 +165,7 @@ def check_trajectory(path: Path, trajectory: str, *, is_deep: bool) -> None:
     if trajectory != "cartesian":
         raise DataError(
             f"{path} was measured along a trajectory that is {trajectory}; kscout "
-            "acquires Cartesian columns: grid it first, or leave it out"
+            "acquires Cartesian columns: grid it first"
         )
     if is_deep:
         raise DataError(

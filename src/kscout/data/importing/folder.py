@@ -32,7 +32,7 @@ def import_folder(
 
     Interrupted and called again, it goes on; called on a store that it has finished, it returns it.
     """
-    source, out = Path(source), Path(out)
+    source, out = _named(Path(source)), Path(out)
     settings = replace(settings, raw=is_kspace(source, settings))
     assignment = assign_splits(
         source,
@@ -57,6 +57,14 @@ def import_folder(
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings, virtual=settings.virtual)
+
+
+def _named(source: Path) -> Path:
+    """Return the file that is meant: BART's programs name pairs of files without a suffix."""
+    if source.suffix != ".hdr" and source.exists():
+        return source
+    pair = source.parent / f"{source.name.removesuffix('.hdr')}.cfl"
+    return pair if pair.is_file() else source
 
 
 def _import_all(

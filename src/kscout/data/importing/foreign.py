@@ -7,8 +7,8 @@ from itertools import islice
 from pathlib import Path
 
 _RAW = (
-    "raw k-space of {}; kscout imports images: reconstruct them, combine the coils, and save their "
-    "magnitudes as NIfTI, or with numpy.save as slice x row x column"
+    "raw k-space of {}; convert it to MRD, or save it as an array of complex numbers (numpy.save) "
+    "and name its axes, as in --axes slice,coil,row,col"
 )
 _IMAGES = "an image of {}; convert it to NIfTI"
 _PICTURE = "a picture; put the slices of a volume into one array slice x row x column (numpy.save)"

@@ -13,7 +13,7 @@ from kscout.columns import center_columns
 from kscout.data.array_files import Part
 from kscout.data.contents import CHUNK_BYTES
 from kscout.data.formats import reading
-from kscout.data.formats.hdf5 import holds_kspace
+from kscout.data.formats.hdf5_kspace import holds_kspace
 from kscout.data.formats.raw import RawScan, Slices
 from kscout.data.importing.images import kept_slices
 from kscout.data.importing.kspace_cutting import Cutting
@@ -117,15 +117,25 @@ def _read(scan: RawScan, first: int, last: int, path: Path) -> Slices:
     return values if scan.measured is None else values * scan.measured
 
 
-def _filled(values: Slices) -> Bool[np.ndarray, "slice col"]:
-    return np.asarray(values.any(axis=(1, 2)))
+def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice col"]:
+    """Return the columns that slices hold, which all coils that hear anything must have."""
+    held = values.any(axis=2)
+    filled = held.any(axis=1)
+    lacks = (held != filled[:, None]) & held.any(axis=2, keepdims=True)
+    if lacks.any():
+        number, coil, column = np.argwhere(lacks)[0].tolist()
+        raise DataError(
+            f"{path} has nothing in column {column} of coil {coil} of slice {first + number}, "
+            "which other coils measured; repair it, or save it without that coil"
+        )
+    return np.asarray(filled)
 
 
 def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path) -> Filled:
     """Look at the slices from the middle on, until one holds anything."""
     half = len(numbers) // 2
     for number in (*numbers[half:], *numbers[:half]):
-        (filled,) = _filled(_read(scan, number, number + 1, path))
+        (filled,) = _filled(_read(scan, number, number + 1, path), number, path)
         if filled.any():
             return filled
     raise DataError(
@@ -164,7 +174,7 @@ def _parts(
     for first in range(numbers.start, numbers.stop, step):
         last = min(first + step, numbers.stop)
         values = _read(scan, first, last, path)
-        found = _filled(values)
+        found = _filled(values, first, path)
         shown = np.flatnonzero(found.any(axis=1))
         for place in shown:
             if not settings.prospective and not np.array_equal(found[place], filled):

@@ -20,6 +20,10 @@ _NO_FOLDERS = (
     "give a folder with singlecoil_train, singlecoil_val and singlecoil_test, or with NIfTI, "
     "DICOM, .npy or .npz files"
 )
+_NO_KSPACE = (
+    "give k-space: HDF5 of fastMRI or MRD, BART's .cfl and .hdr, Siemens' .dat, or an array with "
+    "--axes"
+)
 
 T = TypeVar("T")
 
@@ -92,7 +96,8 @@ def assign_splits(
     for split, found in volumes.items():
         if not found:
             place = folders.get(split, source)
-            advice = why_no_volumes(place) or (_EMPTY_FOLDER if folders else _NO_FOLDERS)
+            usual = _EMPTY_FOLDER if folders else _NO_KSPACE if raw else _NO_FOLDERS
+            advice = why_no_volumes(place) or usual
             raise DataError(printable(f"{place} holds no volumes that kscout reads; {advice}"))
     if raw and not folders and len(volumes["train"]) == 1:
         volumes = {"test": volumes["train"]}
