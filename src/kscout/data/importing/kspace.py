@@ -119,8 +119,8 @@ def _read(scan: RawScan, first: int, last: int, path: Path) -> Slices:
 
 def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice col"]:
     """Return the columns that slices hold, which all coils that hear anything must have."""
-    held = values.any(axis=2)
-    filled = held.any(axis=1)
+    held = np.asarray(values.any(axis=2))
+    filled = np.asarray(held.any(axis=1))
     lacks = (held != filled[:, None]) & held.any(axis=2, keepdims=True)
     if lacks.any():
         number, coil, column = np.argwhere(lacks)[0].tolist()
@@ -128,7 +128,7 @@ def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice c
             f"{path} has nothing in column {column} of coil {coil} of slice {first + number}, "
             "which other coils measured; repair it, or save it without that coil"
         )
-    return np.asarray(filled)
+    return filled
 
 
 def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path) -> Filled:
