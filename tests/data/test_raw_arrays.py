@@ -299,7 +299,7 @@ def test_odd_axes_are_refused(text: str, sentence: str) -> None:
 def test_options_of_images_are_not_those_of_kspace() -> None:
     with pytest.raises(ConfigError, match="--pad is of images, and --raw of k-space"):
         ImportSettings(raw=True, pad=9)
-    with pytest.raises(ConfigError, match="--phase-encoding is of images, and --axes of k-space"):
-        ImportSettings(axes=AXES, phase_encoding="rows")
+    with pytest.raises(ConfigError, match=r"--prospective keeps the columns .* drop one of them"):
+        ImportSettings(prospective=True, phase_encoding="rows")
     with pytest.raises(ConfigError, match="--size and --crop say the same"):
         ImportSettings(size=9, crop=9)

@@ -81,7 +81,7 @@ def import_(
     plane: Annotated[Plane | None, typer.Option(help="Cut of NIfTI. (default: axial)")] = None,
     phase_encoding: Annotated[
         PhaseEncoding | None,
-        typer.Option(help="Way of images that is encoded. (default: columns)"),
+        typer.Option(help="Way that is encoded by phase. (default: columns)"),
     ] = None,
     raw: Annotated[
         bool | None,

@@ -38,11 +38,14 @@ class Geometry:
     """What was done to measured lines, or left out of them."""
     of_images: bool | None = None
     """Whether k-space is the transform of complex images."""
+    is_turned: bool | None = None
+    """Whether the columns of k-space were rows of its file, along the readout."""
 
     @property
     def is_computed(self) -> bool:
-        """Whether k-space was cut along phase encoding, or made of images: not measured so."""
-        return bool(self.of_images) or (self.kept is not None and self.kept[1] != self.size[1])
+        """Whether k-space was turned, cut along phase encoding or made of images: not measured."""
+        is_cut = self.kept is not None and self.kept[1] != self.size[1]
+        return is_cut or bool(self.of_images or self.is_turned)
 
 
 @final

@@ -33,14 +33,14 @@ class RawScan(NamedTuple):
     """Distance of rows, and of columns, of the images that the whole k-space shows."""
     n_readout: int | None = None
     """Rows without the readout's oversampling, where the file tells it."""
-    selectable: tuple[int, int] | None = None
-    """First and one past the last column of the encoded matrix; None: those that hold anything."""
     measured: Bool[np.ndarray, " col"] | None = None
     """Columns that the file says were measured."""
     notes: tuple[str, ...] = ()
     """What was done to the measured lines, or left out of them."""
     of_images: bool = False
     """Whether it is the transform of complex images."""
+    is_turned: bool = False
+    """Whether its columns were rows, which a readout measures all at once."""
 
     def centered(self, origin: Origin) -> "RawScan":
         """Return the same k-space, its center and that of its image in the middle.

@@ -52,6 +52,8 @@ def store_kspace(
     path = volume.path
     scan = read_raw(volume, key=settings.key, axes=settings.axes, header=settings.header)
     scan = scan.centered(settings.origin)
+    if settings.phase_encoding == "rows":
+        scan = _turned(scan, path, settings)
     if settings.acquisition not in (None, scan.acquisition):
         return scan.acquisition
     numbers = kept_slices(scan.shape[0], path, settings)
@@ -89,8 +91,8 @@ def caveats(writer: StoreWriter) -> Iterator[str]:
     found = [record.geometry for record in writer.records if record.geometry is not None]
     if n_cut := sum(geometry.is_computed for geometry in found):
         yield (
-            f"{_volumes(n_cut)} cut along phase encoding, or made of complex images: the columns "
-            "of this store are computed, and no scanner measured them"
+            f"{_volumes(n_cut)} cut along phase encoding, turned, or made of complex images: the "
+            "columns of this store are computed, and no scanner measured them"
         )
     if n_lacking := sum(record.measured is not None for record in writer.records):
         yield (
@@ -115,6 +117,28 @@ def _read(scan: RawScan, first: int, last: int, path: Path) -> Slices:
             f"{path} has NaN or infinite values in slice {first + int(bad[0])}; repair it"
         )
     return values if scan.measured is None else values * scan.measured
+
+
+def _turned(scan: RawScan, path: Path, settings: ImportSettings) -> RawScan:
+    """Return k-space whose rows are columns, without the oversampling that they had as rows."""
+    readout, (n_slices, n_coils, _, n_cols) = Cutting.of_readout(scan), scan.shape
+
+    def read(first: int, last: int) -> Slices:
+        values = _read(scan, first, last, path)
+        # Turned, every column would hold something of those that were measured.
+        for found in _filled(values, first, path):
+            if found.any():
+                _check_sampling(found, readout, path, settings)
+        return np.ascontiguousarray(readout.apply(values).swapaxes(-2, -1))
+
+    return scan._replace(
+        shape=(n_slices, n_coils, n_cols, readout.kept[0]),
+        read=read,
+        spacing_mm=scan.spacing_mm and (scan.spacing_mm[1], scan.spacing_mm[0]),
+        n_readout=None,
+        measured=None,
+        is_turned=True,
+    )
 
 
 def _filled(values: Slices, first: int, path: Path) -> Bool[np.ndarray, "slice col"]:

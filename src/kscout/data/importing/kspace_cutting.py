@@ -32,7 +32,7 @@ class Cutting:
         """Decide what is kept of a scan; without a wish all but the readout's oversampling."""
         n_rows, n_cols = size = scan.shape[2:]
         wanted = settings.crop if settings.crop is not None else settings.size
-        kept = (scan.n_readout or n_rows, n_cols) if wanted is None else sides(wanted)
+        kept = cls.of_readout(scan).kept if wanted is None else sides(wanted)
         if kept[0] > n_rows or kept[1] > n_cols:
             raise DataError(
                 f"{path} has k-space of {n_rows}x{n_cols}, smaller than --crop {told(kept)}; lower "
@@ -40,6 +40,13 @@ class Cutting:
             )
         stored = kept if settings.resize is None else sides(settings.resize)
         return cls(size, kept, stored)
+
+    @classmethod
+    def of_readout(cls, scan: RawScan) -> "Cutting":
+        """Remove the readout's oversampling, and nothing else."""
+        n_rows, n_cols = scan.shape[2:]
+        kept = (scan.n_readout or n_rows, n_cols)
+        return cls((n_rows, n_cols), kept, kept)
 
     @property
     def is_computed(self) -> bool:
@@ -79,6 +86,7 @@ class Cutting:
             kept=self.kept,
             notes=scan.notes or None,
             of_images=scan.of_images or None,
+            is_turned=scan.is_turned or None,
         )
 
 

@@ -45,7 +45,7 @@ class ImportSettings:
     plane: Plane = "axial"
     """Along which NIfTI volumes are cut."""
     phase_encoding: PhaseEncoding = "columns"
-    """Which way of images is encoded by phase; rows become the columns of the store."""
+    """Which way is encoded by phase; rows of images, or of k-space, become columns of the store."""
     raw: bool = False
     """Import k-space, also where there are images of it."""
     crop: int | Size | None = None
@@ -112,11 +112,15 @@ class ImportSettings:
     def _check_kind(self) -> None:
         check_target(self.target)
         of_images = [name for name in ("pad", "resample") if getattr(self, name) is not None]
-        of_images += ["phase-encoding"] if self.phase_encoding == "rows" else []
         if self.names_kspace and of_images:
             raise ConfigError(
                 f"--{of_images[0]} is of images, and --{self.names_kspace[0]} of k-space, which "
                 "--crop and --resize cut; drop one of them"
+            )
+        if self.prospective and self.phase_encoding == "rows":
+            raise ConfigError(
+                "--prospective keeps the columns that were measured, and --phase-encoding rows "
+                "makes columns of a readout; drop one of them"
             )
         for name, count in (("compress", self.compress), ("compress-center", self.compress_center)):
             if count is not None and count < 1:
