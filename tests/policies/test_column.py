@@ -1,17 +1,20 @@
 """The column network reads what was measured, at any size, and starts from given gains."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from kscout import policies
 from kscout.contracts import check_policy
 from kscout.core import Measurement, Observation
 from kscout.errors import ConfigError
-from kscout.policies.column import ColumnPolicy, _paired, _unpaired
+from kscout.physics.fourier import conjugate_mirror, fft2c
+from kscout.policies.column import ColumnPolicy, _paired, _signals, _unpaired
 from kscout.weights import read_weights, save_weights
 
 SMALL = {"width": 12, "n_heads": 2, "n_layers": 1, "channels": [8, 8], "image_channels": [8]}
@@ -64,6 +67,49 @@ def test_it_looks_at_what_was_measured_beyond_the_image() -> None:
     assert seen.zero_filled is not None
     turned = replace(other, zero_filled=seen.zero_filled.flip(-2))
     assert not torch.allclose(policy(seen), policy(turned))
+
+
+@pytest.mark.parametrize(("n_coils", "n_rows", "n_cols"), [(1, 33, 20), (1, 16, 21), (3, 16, 26)])
+def test_maps_are_magnitudes_of_kspace_where_it_was_measured_or_mirrored(
+    n_coils: int, n_rows: int, n_cols: int
+) -> None:
+    seen = observation(n_coils, n_rows, n_cols)
+    assert seen.zero_filled is not None and seen.mean is not None and seen.std is not None
+    mean, std = seen.mean[:, None, None], seen.std[:, None, None]
+    found = _signals(seen, mean, std, True)
+    expected = fft2c(seen.image)
+    kspace = fft2c((seen.zero_filled - mean[:, None]) / std[:, None]) * seen.mask[:, None, None]
+    masks = (
+        seen.mask,
+        conjugate_mirror(seen.mask[:, None, :].expand(-1, n_rows, -1) + 0j)[:, 0] == 1,
+    )
+    wanted = [expected.abs()]
+    for values in (kspace, conjugate_mirror(kspace)):
+        size = values.abs().square().sum(dim=1).sqrt()
+        apart = expected - values[:, 0] if n_coils == 1 else expected.abs() - size
+        wanted += [size, apart.abs()]
+    for at, (one, other) in enumerate(zip(found, wanted, strict=False)):
+        is_known = torch.ones_like(seen.mask) if at == 0 else masks[(at - 1) // 2]
+        other = (other + 0.01).log() * is_known[:, None, :]
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        assert not one.signbit()[(~is_known)[:, None, :].expand(one.shape)].any()
+    for one, mask in zip(found[5:7], masks, strict=True):
+        assert torch.equal(one, mask[:, None, :].expand(one.shape).float())
+    assert all(not x.any() for x in (*_signals(seen, mean, std, False)[3:5],))
+
+
+@pytest.mark.cuda
+def test_scores_and_gradients_on_cuda_are_those_of_a_cpu() -> None:
+    policy, seen = trained(), observation()
+    found = []
+    for device in ("cpu", "cuda"):
+        own = copy.deepcopy(policy).to(device, memory_format=torch.channels_last)
+        moved = {name: x.to(device) for name, x in vars(seen).items() if isinstance(x, Tensor)}
+        scores = own(replace(seen, **moved))
+        scores.square().sum().backward()
+        found.append([scores.detach().cpu(), *(x.grad.cpu() for x in own.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, atol=2e-2, rtol=2e-2)
 
 
 def test_the_brightness_of_the_scanner_changes_nothing() -> None:

@@ -11,7 +11,7 @@ The transform F is unitary: its inverse is its adjoint, and norms are kept.
 from functools import lru_cache
 
 import torch
-from jaxtyping import Complex, Inexact, Int
+from jaxtyping import Complex, Inexact, Int, Shaped
 from torch import Tensor
 
 
@@ -57,9 +57,14 @@ def opposite(n: int, device: torch.device) -> Int[Tensor, " n"]:
     return (2 * (n // 2) - torch.arange(n, device=device)) % n
 
 
+def at_opposite(values: Shaped[Tensor, "*batch row col"]) -> Shaped[Tensor, "*batch row col"]:
+    """Return what lies at opposite frequencies."""
+    rows, cols = (opposite(n, values.device) for n in values.shape[-2:])
+    return values[..., rows, :][..., cols]
+
+
 def conjugate_mirror(
     kspace: Complex[Tensor, "*batch row col"],
 ) -> Complex[Tensor, "*batch row col"]:
     """Return the complex conjugate at opposite frequencies: for a real image k-space itself."""
-    rows, cols = (opposite(n, kspace.device) for n in kspace.shape[-2:])
-    return kspace[..., rows, :][..., cols].conj()
+    return at_opposite(kspace).conj()
