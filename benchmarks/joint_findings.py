@@ -14,9 +14,11 @@ from joint_records import (
     HORIZONS,
     RECORDS,
     REFERENCE,
+    Group,
     JointRecord,
     groups_of,
     leading,
+    name_of,
     read_records,
 )
 from leaderboard import frozen_rows
@@ -24,6 +26,7 @@ from paired import Paired, paired
 from tables import difference, markdown, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
+from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.report.commands import as_shell
 
@@ -37,47 +40,71 @@ _ESTIMATES = ("posterior", "look-ahead")
 """How names of what stands for the best greedy policy begin."""
 
 
-def verdict(found: Paired) -> str:
-    """Say whether adapting pays, by the interval of the difference and by its size."""
+def verdict(found: Paired, by_seed: Sequence[float]) -> str:
+    """Say whether adapting pays, by the interval of the difference, its size, and its seeds."""
     if found.interval is None:
         return "one volume decides nothing"
     low, high = found.interval
-    if low > 0:
-        return (
-            "adapting pays" if found.difference >= GOAL else f"adapting pays, by less than {GOAL:g}"
-        )
-    return "adapting costs" if high < 0 else "no difference is shown"
+    if low <= 0 <= high:
+        return "no difference is shown"
+    if any(one * found.difference <= 0 for one in by_seed):
+        return "seeds disagree, so that nothing is decided"
+    if high < 0:
+        return "adapting costs"
+    return "adapting pays" if found.difference >= GOAL else f"adapting pays, by less than {GOAL:g}"
 
 
 def findings(folder: Path = RECORDS) -> str:
     """Return a line for each comparison of the adaptive arm with the refitted fixed order."""
     lines = []
     for group in groups_of(read_records(folder)):
-        reference = leading(group, REFERENCE)
         for name, arm in group.items():
-            found = paired(arm, reference) if arm[0].arm == ADAPTIVE else None
-            if found is not None:
-                lines.append(_finding(name, arm, reference, found))
+            if arm[0].arm == ADAPTIVE and paired(arm, leading(group, REFERENCE)) is not None:
+                lines.append(_finding(name, group))
     if not lines:
         return f"No pair of `{ADAPTIVE}` and `{REFERENCE}` has been run yet.\n"
     return "".join(f"- {line}\n" for line in lines)
 
 
-def _finding(
-    name: str, arm: Sequence[JointRecord], reference: Sequence[JointRecord], found: Paired
-) -> str:
-    first = arm[0]
-    horizon = HORIZONS[first.horizon]
+def _finding(name: str, group: Group) -> str:
+    arm, reference = group[name], leading(group, REFERENCE)
+    first, horizon, other = arm[0], HORIZONS[arm[0].horizon], name_of(group, reference)
+    found = paired(arm, reference)
+    assert found is not None
     place = f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, {first.conditions}"
     pairs = [_of_seed(arm, reference, seed) for seed in found.seeds]
-    by_seed = ", ".join(number(one.ssim - two.ssim, is_signed=True) for one, two in pairs)
+    by_seed = [one.ssim - two.ssim for one, two in pairs]
     area = number(_mean([one.area - two.area for one, two in pairs]), is_signed=True)
     psnr = _mean([one.psnr - two.psnr for one, two in pairs])
     told = (
-        f"`{name}` minus `{REFERENCE}` {difference(found)} over {_seeds(len(found.seeds))} "
-        f"({by_seed}): {verdict(found)}. In area {area}, in PSNR {psnr:+.2f} dB."
+        f"`{name}` minus `{other}` {difference(found)} over {_seeds(len(pairs))} "
+        f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed)}. In area {area}, in PSNR "
+        f"{psnr:+.2f} dB."
     )
-    return f"**{place}.** {told}{_parted(name, arm, reference)}{_beside_frozen(reference)}"
+    others = _other_references(name, group)
+    return f"**{place}.** {told}{others}{_parted(name, pairs)}{_beside_frozen(reference)}"
+
+
+def _spread_over_seeds(values: Sequence[float]) -> str:
+    """Return the difference of each seed, and the standard error of their mean."""
+    told, std = ", ".join(number(x, is_signed=True) for x in values), std_over_seeds(values)
+    return told if std is None else f"{told}; standard error {number(std / len(values) ** 0.5)}"
+
+
+def _other_references(name: str, group: Group) -> str:
+    """Compare with the fixed arms that are not the reference, and say what that is worth."""
+    reference, told = leading(group, REFERENCE), ""
+    for other, own in group.items():
+        found = paired(group[name], own)
+        beside = paired(reference, own)
+        if own[0].arm != REFERENCE or own is reference or found is None or beside is None:
+            continue
+        kind = "weaker" if beside.difference > 0 else "stronger"
+        told += (
+            f" Over the {kind} `{other}` it is {difference(found)}, {_seeds(len(found.seeds))}: "
+            f"`{name_of(group, reference)}` minus `{other}` is {difference(beside)}."
+        )
+    return told
 
 
 def _of_seed(
@@ -87,24 +114,27 @@ def _of_seed(
     return one, two
 
 
-def _parted(name: str, arm: Sequence[JointRecord], reference: Sequence[JointRecord]) -> str:
+def _parted(name: str, pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
     """Part the difference: what choosing anew is worth on one network, and what the network is."""
-    own, other = (
-        [one.bounds for one in part if one.bounds is not None] for part in (arm, reference)
-    )
-    if not own or not other:
+    bounds = [
+        (one.bounds, two.bounds)
+        for one, two in pairs
+        if one.bounds is not None and two.bounds is not None
+    ]
+    if not bounds:
         return ""
-    here, order, there = (
-        _mean([getattr(one, bound) for one in part])
-        for part, bound in ((own, "arm"), (own, "fixed"), (other, "arm"))
-    )
     whole, chosen, rest = (
-        number(x, is_signed=True) for x in (here - there, here - order, order - there)
+        number(_mean(values), is_signed=True)
+        for values in (
+            [own.arm - other.arm for own, other in bounds],
+            [own.arm - own.fixed for own, _ in bounds],
+            [own.fixed - other.arm for own, other in bounds],
+        )
     )
     return (
-        f" Of {whole} on {own[0].n_slices} slices, {chosen} is what choosing anew is worth on the "
-        f"network of `{name}`, over an order fitted for that network, and {rest} is what that "
-        "network leads by with a fixed order."
+        f" Of {whole} on {bounds[0][0].n_slices} slices, {chosen} is what choosing anew is worth "
+        f"on the network of `{name}`, over an order fitted for that network, and {rest} is what "
+        "that network leads by with a fixed order."
     )
 
 

@@ -43,9 +43,13 @@ HORIZONS = {
     "heads-base": Horizon("heads", "heads-unet", 16, 16),
 }
 SEEDS = (0, 1, 2)
-LABELS = {None: "", "flips": ", mirrored", "64": " with 64 channels"}
+LABELS = {
+    **{None: "", "fresh": " with the masks of its newest order alone"},
+    **{"flips": ", mirrored", "64": " with 64 channels"},
+}
 PLAN = [
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
+    *((h, "fixed", "fresh") for h in ("knee-base", "knee-8x")),
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
     *(("knee-base", arm, label) for label in ("flips", "64") for arm in ARMS[:2]),
     *((h, arm, None) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
@@ -182,11 +186,16 @@ def leading(group: Group, arm: str) -> list[JointRecord]:
     return max(own, key=lambda x: (len(x), np.mean([one.ssim for one in x])), default=[])
 
 
+def name_of(group: Group, arm: Sequence[JointRecord]) -> str:
+    """Return what an arm of a comparison is called."""
+    return next(name for name, own in group.items() if own is arm)
+
+
 def table(records: Sequence[JointRecord] | None = None) -> str:
     """Return the table of all comparisons, and what was not run; of all records by default."""
     records = read_records() if records is None else records
     head = (
-        *("horizon", "arm", "seeds", "SSIM", "minus `fixed`, 95 % interval", "area", "PSNR"),
+        *("horizon", "arm", "seeds", "SSIM", "minus the reference, 95 % interval", "area", "PSNR"),
         *("oracle on its network", "time, sampler's share", "network, training"),
     )
     lines = [_line(name, group) for group in groups_of(records) for name in group]
@@ -207,7 +216,8 @@ def not_run(records: Sequence[JointRecord]) -> list[str]:
 
 def _line(name: str, group: Group) -> tuple[str, ...]:
     arm, first = group[name], group[name][0]
-    found = None if first.arm == REFERENCE else paired(arm, leading(group, REFERENCE))
+    reference = leading(group, REFERENCE)
+    found = paired(arm, reference)
     bounds = [one.bounds for one in arm if one.bounds is not None]
     oracle = "-" if not bounds else number(float(np.mean([x.oracle for x in bounds])))
     ssim = [one.ssim for one in arm]
@@ -218,7 +228,7 @@ def _line(name: str, group: Group) -> tuple[str, ...]:
         f"`{name}`",
         ", ".join(str(one.seed) for one in arm),
         spread(float(np.mean(ssim)), std_over_seeds(ssim)),
-        "-" if found is None else difference(found),
+        "reference" if arm is reference else "-" if found is None else difference(found),
         number(float(np.mean([one.area for one in arm]))),
         f"{np.mean([one.psnr for one in arm]):.2f}",
         oracle,

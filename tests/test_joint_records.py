@@ -102,26 +102,72 @@ def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
     dense = record(records, "dense", 0, [0.71, 0.82, 0.63])
     text = records.table([fixed, dense])
+    assert "| `fixed` | 0 | .6833 | reference | .5917 |" in text
     assert "| `dense` | 0 | .7067 | +.0233 (.0100 to .0300) | .6033 | 30.00 | .9000 |" in text
     missing = text.partition("Not run: ")[2]
     assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
 
 
 @pytest.mark.parametrize(
-    ("difference", "interval", "words"),
+    ("by_seed", "interval", "words"),
     [
-        (0.0031, (0.001, 0.005), "adapting pays"),
-        (0.0011, (0.001, 0.002), "adapting pays, by less than 0.002"),
-        (0.0031, (-0.001, 0.005), "no difference is shown"),
-        (-0.0031, (-0.005, -0.001), "adapting costs"),
-        (0.0031, None, "one volume decides nothing"),
+        ([0.003, 0.0032], (0.001, 0.005), "adapting pays"),
+        ([0.001, 0.0012], (0.001, 0.002), "adapting pays, by less than 0.002"),
+        ([0.003, 0.0032], (-0.001, 0.005), "no difference is shown"),
+        ([-0.003, -0.0032], (-0.005, -0.001), "adapting costs"),
+        ([0.007, -0.001], (0.001, 0.005), "seeds disagree, so that nothing is decided"),
+        ([-0.007, 0.001], (-0.005, -0.001), "seeds disagree, so that nothing is decided"),
+        ([0.003, 0.0032], None, "one volume decides nothing"),
     ],
 )
-def test_a_verdict_follows_from_the_interval(
-    scripts: Any, difference: float, interval: tuple[float, float] | None, words: str
+def test_a_verdict_follows_from_the_interval_and_the_seeds(
+    scripts: Any, by_seed: list[float], interval: tuple[float, float] | None, words: str
 ) -> None:
-    found = scripts("paired").Paired((0,), difference, interval)
-    assert scripts("joint_findings").verdict(found) == words
+    found = scripts("paired").Paired((0, 1), sum(by_seed) / 2, interval)
+    assert scripts("joint_findings").verdict(found, by_seed) == words
+
+
+def test_the_strongest_fixed_arm_is_the_reference_and_the_others_are_told_beside(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    fresh = {"sampler": {"fresh_pool": True}, "label": "fresh"}
+    stale = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    strong = [record(records, "fixed", seed, [0.702, 0.802, 0.602], **fresh) for seed in (0, 1)]
+    dense = [record(records, "dense", seed, [0.703, 0.803, 0.603]) for seed in (0, 1)]
+    text, name = _findings(scripts, tmp_path, [*stale, *strong, *dense]), "fixed, fresh_pool=true"
+    assert f"`dense` minus `{name}` +.0010 (.0010 to .0010) over 2 seeds" in text
+    assert "Over the weaker `fixed` it is +.0030 (.0030 to .0030), 2 seeds: " in text
+    assert f"`{name}` minus `fixed` is +.0020 (.0020 to .0020)." in text
+    told = records.table([*stale, *strong, *dense])
+    assert f"| `{name}` | 0, 1 | .6853 ± .0000 | reference |" in told
+    assert "| `fixed` | 0, 1 | .6833 ± .0000 | -.0020 (-.0020 to -.0020) |" in told
+    # One of fewer seeds does not stand for all, and what it would change is said.
+    text = _findings(scripts, tmp_path, [*stale, strong[0], *dense])
+    assert "`dense` minus `fixed` +.0030" in text
+    assert f"Over the stronger `{name}` it is +.0010 (.0010 to .0010), 1 seed: " in text
+
+
+def _findings(scripts: Any, folder: Path, found: list[Any]) -> str:
+    for file in folder.glob("*.json"):
+        file.unlink()
+    for one in found:
+        write_json(folder / f"{one.stem}.json", to_table(one))
+    text = scripts("joint_findings").findings(folder)
+    assert isinstance(text, str)
+    return text
+
+
+def test_a_difference_is_parted_over_the_seeds_that_both_have(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    bounds = [records.Bounds(2, arm, arm - 0.01, 0.7, 0.9) for arm in (0.8, 0.85)]
+    fixed = record(records, "fixed", 1, [0.7, 0.8, 0.6], bounds=bounds[0])
+    dense = [
+        record(records, "dense", seed, [0.702, 0.802, 0.602], bounds=bounds[seed])
+        for seed in (0, 1)
+    ]
+    text = _findings(scripts, tmp_path, [fixed, *dense])
+    assert "Of +.0500 on 2 slices, +.0100 is what" in text and "and +.0400 is what" in text
 
 
 def test_findings_and_headroom_are_those_of_the_records(
@@ -137,7 +183,8 @@ def test_findings_and_headroom_are_those_of_the_records(
             one = record(records, arm, seed, ssim, **changed)
             write_json(tmp_path / f"{arm}-{seed}.json", to_table(one))
     text = findings.findings(tmp_path)
-    words = "`dense` minus `fixed` +.0010 (.0010 to .0010) over 2 seeds (+.0010, +.0010): "
+    words = "`dense` minus `fixed` +.0010 (.0010 to .0010) over 2 seeds (+.0010, +.0010; "
+    words += "standard error .0000): "
     words += "adapting pays, by less"
     assert text.count("\n") == 1 and words in text
     assert "reaches .8783, above the frozen network's oracle, which sees the truth (.8696;" in text
@@ -196,7 +243,7 @@ def test_a_command_trains_what_was_recorded_whatever_became_the_default(
     assert plain.command == plain.commands[0]
 
 
-def test_costs_on_the_page_are_those_of_the_settings_and_of_records() -> None:
+def test_costs_on_the_page_are_those_of_the_settings_and_of_records(scripts: Any) -> None:
     horizon, n_left = 16, 128 - 16
     dense, fixed = (JointConfig.of(method).training for method in ("dense", "fixed"))
     n_images = dense.sampler_batch * (1 + horizon * (dense.n_best + dense.n_tried_at_random))
@@ -222,6 +269,7 @@ def test_costs_on_the_page_are_those_of_the_settings_and_of_records() -> None:
         f"are {n_batches * (1 + dense.n_repeats):,} steps instead of {2 * n_batches:,}",
         f"measured, {dense.n_batches_kept * dense.sampler_every} updates ago at most",
         f"gains {100 * (three / one - 1):.0f} %",
+        f"`random` is the mean of {scripts('joint').N_TRAJECTORIES} draws",
         f"pool {fixed.n_pool // fixed.n_refill * fixed.refill_every} updates after its acquisition",
     ):
         assert words in " ".join(page.split()), words
