@@ -6,8 +6,8 @@
 How many epochs fit is measured on the first steps and kept for all seeds of the arm, so that the
 same command goes on after a kill. Each arm and seed is a file of its own,
 ARM-STORE-PRESET-seedN.json, with `--label` in place of ARM where given; one that is there is not
-run again. Seeds of one command train in lockstep and share the minutes. `--list` tells which arms
-have which records.
+run again. Seeds of one command train in lockstep and share the minutes. `--start` goes on from a
+trained policy, whose own minutes are not counted. `--list` tells which arms have which records.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.evaluation.summaries.summarize import gap_closed
+from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_json
 from kscout.runs import Progress, RunRecord
 from kscout.training.policy import train_policies
@@ -78,7 +79,7 @@ def n_parameters(config: PolicyConfig, n_rows: int, n_cols: int) -> int:
 
 
 def epochs_that_fit(
-    configs: Sequence[PolicyConfig], store: Store, reconstructor: str, minutes: float, device: str
+    configs: Sequence[PolicyConfig], store: Store, wanted: argparse.Namespace
 ) -> int:
     """Time some optimizer steps, and return how many epochs fit; at least one."""
     marks: list[float] = []
@@ -97,14 +98,16 @@ def epochs_that_fit(
 
     with tempfile.TemporaryDirectory() as folder:
         outs = [Path(folder) / str(number) for number in range(len(configs))]
+        where = (store, wanted.reconstructor, outs)
+        how = {"start": wanted.start, "device": wanted.device}
         try:
-            train_policies(configs, store, reconstructor, outs, device=device, on_step=watch)
+            train_policies(configs, *where, **how, on_step=watch)
         except _TimeIsUpError:
             pass
     if len(marks) < 2:
         return 1
     per_step = (marks[1] - marks[0]) / (_N_TIMED[1] - _N_TIMED[0])
-    return max(1, int(60 * minutes / per_step / n_steps))
+    return max(1, int(60 * wanted.minutes / per_step / n_steps))
 
 
 def record_of(
@@ -122,9 +125,8 @@ def record_of(
         plan, reference="fixed", limit=wanted.limit, device=wanted.device, n_examples=0
     )
     where = (wanted.test or wanted.data, wanted.reconstructor, setting)
-    marks = evaluate(["fixed", "na-oracle", "oracle"], *where, out=wanted.out / marks_name(wanted))
     own = evaluate([("dense", policies.load(run.path)), "fixed"], *where).found
-    ssim = {one.policy: one.ssim for one in marks.found.policies}
+    ssim = marks(wanted, setting)
     (comparison,) = own.comparisons
     mine = next(one.ssim for one in own.policies if one.policy == "dense")
     lines = run.metrics
@@ -133,6 +135,7 @@ def record_of(
         "test": (wanted.test or wanted.data).name,
         **{"reconstructor": wanted.reconstructor, "minutes": wanted.minutes},
         **{"changes": [*ARMS[wanted.arm], *wanted.set], "n_epochs": len(lines)},
+        "start": "" if wanted.start is None else wanted.start.name.removesuffix(".safetensors"),
         "n_lockstep": lines[0].get("n_lockstep", 1),
         "train_s": sum(line["time_s"] for line in lines),
         "n_reconstructions": sum(line["n_reconstructions"] for line in lines),
@@ -145,9 +148,18 @@ def record_of(
     }
 
 
-def marks_name(wanted: argparse.Namespace) -> str:
-    """Return the folder of the evaluation of fixed orders and the oracle, shared by all arms."""
-    return f"marks-{(wanted.test or wanted.data).name}-{wanted.preset}-{wanted.limit or 'all'}"
+def marks(wanted: argparse.Namespace, setting: EvaluationSetting) -> dict[str, float]:
+    """Return SSIM of fixed orders and the oracle, which all arms share: it is found once."""
+    data = wanted.test or wanted.data
+    folder = wanted.out / f"marks-{data.name}-{wanted.preset}-{wanted.limit or 'all'}"
+    if (folder / "summary.json").is_file():
+        kept = read_summary(folder / "summary.json")
+        here = (Store.open(data).fingerprint, str(wanted.reconstructor))
+        if (kept.store_fingerprint, kept.reconstructor) == here:
+            return {one.policy: one.ssim for one in kept.policies}
+    names = ["fixed", "na-oracle", "oracle"]
+    found = evaluate(names, data, wanted.reconstructor, setting, out=folder).found
+    return {one.policy: one.ssim for one in found.policies}
 
 
 def path_of(wanted: argparse.Namespace, seed: int) -> Path:
@@ -174,13 +186,13 @@ def run_arm(wanted: argparse.Namespace) -> None:
     runs = [wanted.out / "runs" / path_of(wanted, seed).stem for seed in missing]
     planned = runs[0].with_name(f"{runs[0].name.rpartition('-seed')[0]}.epochs.json")
     if not planned.exists():
-        where = (store, wanted.reconstructor)
-        n_epochs = epochs_that_fit(configs, *where, wanted.minutes, wanted.device)
+        n_epochs = epochs_that_fit(configs, store, wanted)
         planned.parent.mkdir(parents=True, exist_ok=True)
         write_json(planned, n_epochs)
     n_epochs = json.loads(planned.read_text(encoding="utf-8"))
     configs = [replace(x, training=replace(x.training, n_epochs=n_epochs)) for x in configs]
-    done = train_policies(configs, store, wanted.reconstructor, runs, device=wanted.device)
+    how = {"start": wanted.start, "device": wanted.device}
+    done = train_policies(configs, store, wanted.reconstructor, runs, **how)
     n_weights = n_parameters(config, *store.split("train").shape[1:])
     for seed, run in zip(missing, done, strict=True):
         record = {**record_of(run, wanted, config, seed), "n_parameters": n_weights}
@@ -201,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="test slices; all where not given")
     parser.add_argument("--batch-size", type=int, default=256, help="slices evaluated at once")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--start", type=Path, help="a trained policy to go on from")
     parser.add_argument("--label", help="name of the record where settings are changed")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)

@@ -74,11 +74,13 @@ class DenseRecord:
     n_parameters: int
     test: str = ""
     """Store whose test slices were scored, where it is not `data`."""
+    start: str = ""
+    """Trained policy that it went on from, whose minutes are not counted."""
 
     @property
-    def kind(self) -> tuple[str, str, float, str, tuple[str, ...]]:
+    def kind(self) -> tuple[str, str, float, str, tuple[str, ...], str]:
         """Records of one kind differ in their seed."""
-        return self.data, self.preset, self.minutes, self.arm, self.changes
+        return self.data, self.preset, self.minutes, self.arm, self.changes, self.start
 
 
 @final
@@ -101,10 +103,10 @@ def read_records(folder: Path = RECORDS) -> list[DenseRecord]:
     return sorted(found, key=lambda one: (one.data, one.preset, -one.minutes, *_rank(one)))
 
 
-def _rank(record: DenseRecord) -> tuple[int, str, tuple[str, ...], int]:
+def _rank(record: DenseRecord) -> tuple[int, str, tuple[str, ...], str, int]:
     order = list(dict.fromkeys(arm for _, _, arm, _ in PLAN))
     known = order.index(record.arm) if record.arm in order else len(order)
-    return known, record.arm, record.changes, record.seed
+    return known, record.arm, record.changes, record.start, record.seed
 
 
 def read_plain(folder: Path = HEADS) -> list[PlainRecord]:
@@ -163,8 +165,10 @@ def table(folder: Path = RECORDS) -> str:
 def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     first, ssim = seeds[0], [one.ssim for one in seeds]
     rate = np.mean([one.n_reconstructions / one.train_s for one in seeds])
+    changes = "".join(f" `{x}`" for x in first.changes)
+    changes += f", on from `{first.start}`" if first.start else ""
     return (
-        *(_where(first), f"`{first.arm}`{''.join(f' `{x}`' for x in first.changes)}"),
+        *(_where(first), f"`{first.arm}`{changes}"),
         ", ".join(str(one.seed) for one in seeds),
         *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
         *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),

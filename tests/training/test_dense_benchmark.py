@@ -74,10 +74,20 @@ def test_an_arm_is_trained_once_and_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dense, "_N_TIMED", (1, 2))
+    asked, evaluate = [], dense.evaluate
+
+    def watched(names: list[object], *given: object, **more: object) -> object:
+        asked.append(names)
+        return evaluate(names, *given, **more)
+
+    monkeypatch.setattr(dense, "evaluate", watched)
     out = tmp_path / "records"
     command = ["--data", str(store), "--reconstructor", "zero-filled", "--out", str(out)]
     command += ["--device", "cpu", "--minutes", "0", "--seeds", "0,1"]
-    dense.main([*command, *(word for change in TINY for word in ("--set", change))])
+    tiny = [word for change in TINY for word in ("--set", change)]
+    dense.main([*command, *tiny])
+    # The oracle costs most, and all records share it.
+    assert sum("oracle" in names for names in asked) == 1
     found = [json.loads((out / f"column-blobs-knee-base-seed{n}.json").read_text()) for n in (0, 1)]
     assert [one["seed"] for one in found] == [0, 1]
     assert found[0]["marks"].keys() == {"fixed", "na-oracle", "oracle"}
@@ -90,6 +100,12 @@ def test_an_arm_is_trained_once_and_evaluated(
     assert found[0]["n_epochs"] == 1 and found[0]["n_lockstep"] == 2
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("{")]) == 2
+    start = out / "runs" / "column-blobs-knee-base-seed0"
+    dense.main([*command, *tiny, "--start", str(start), "--label", "on", "--seeds", "2"])
+    on = next(x for x in records.read_records(out) if x.seed == 2)
+    assert (on.start, on.marks) == (start.name, found[0]["marks"])
+    assert f"on from `{start.name}`" in records.table(out)
+    capsys.readouterr()
     # What is there is not run again, though it could not be: the settings are missing.
     dense.main(command)
     dense.main([*command, "--list"])
