@@ -109,6 +109,28 @@ def test_undersampled_kspace_is_refused_or_kept_to_be_reconstructed(tmp_path: Pa
         imported(tmp_path / "a.npy", "cut", axes=AXES, prospective=True, crop=12)
 
 
+@pytest.mark.parametrize("origin", ["corner", "plain"])
+@pytest.mark.parametrize("size", [(18, 20), (17, 21)])
+def test_columns_that_lack_do_so_wherever_the_centers_are(
+    origin: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    kspace = coil_kspace(2, 3, *size, noise=0.001).numpy()
+    kspace[..., 4] = 0
+    images = ifft2c(torch.from_numpy(kspace)).numpy()
+    if origin == "corner":
+        images = np.fft.ifftshift(images, axes=(-2, -1))
+    found = np.fft.fft2(images, norm="ortho")
+    found[np.abs(found) < 1e-5] = 0
+    np.save(tmp_path / "a.npy", found.astype(np.complex64))
+    given = {"axes": AXES, "origin": origin}
+    with pytest.raises(DataError, match=f"undersampled: {size[1] - 1} of {size[1]} columns"):
+        imported(tmp_path / "a.npy", **given)
+    store = imported(tmp_path / "a.npy", **given, prospective=True)
+    np.testing.assert_allclose(stored(store), kspace, atol=3e-5)
+    assert (stored(store)[..., 4] == 0).all()
+    assert np.flatnonzero(~store.measured("test").selectable[0].numpy()).tolist() == [4]
+
+
 def test_slices_of_a_prospective_volume_may_lack_different_columns(tmp_path: Path) -> None:
     lacking = KSPACE.copy()
     for number, missing in enumerate(([2, 8], [], [0, 5, 19])):

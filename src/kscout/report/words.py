@@ -125,7 +125,7 @@ def sentences(summary: Summary) -> tuple[str, ...]:
 _COLUMNS = {
     "measured": "of coils, as a scanner measured it",
     "simulated": "of coils, simulated",
-    "computed": "of coils, computed from images: no scanner measured these columns",
+    "computed": "of coils, cut, turned or computed from images: no scanner measured these columns",
 }
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Bool, Complex64
-from scipy import fft
 
 from kscout.data.formats import LARGEST_SIDE, check_expansion, check_memory
 from kscout.data.transforms import to_kspace
@@ -53,9 +52,11 @@ class RawScan(NamedTuple):
 
         def read(first: int, last: int) -> Slices:
             values = self.read(first, last)
-            if origin == "corner":
-                return np.fft.fftshift(values, axes=(-2, -1))
-            return to_kspace(fft.ifft2(values, norm="ortho") if origin == "plain" else values)
+            if origin == "image":
+                return to_kspace(values)
+            if origin == "plain":
+                values = values * (_ramp(values.shape[-2])[:, None] * _ramp(values.shape[-1]))
+            return np.fft.fftshift(values, axes=(-2, -1))
 
         measured = None if self.measured is None else np.fft.fftshift(self.measured)
         return self._replace(read=read, measured=measured, of_images=origin == "image")
@@ -101,6 +102,16 @@ def named_scan(path: Path, array: Any, axes: Sequence[str], **known: Any) -> Raw
         return found
 
     return RawScan(shape, read, **known)
+
+
+def _ramp(n: int) -> Complex64[np.ndarray, " n"]:
+    """Return what k-space changes by where its image's center moves from the first index on.
+
+    A product leaves zeros as they are, and transforms would not: what was not measured is to be
+    told apart.
+    """
+    turns = np.arange(n) * (n // 2) % n / n
+    return np.exp(2j * np.pi * turns).round(15).astype(np.complex64)
 
 
 def check_axes(path: Path, shape: Sequence[int], dtype: np.dtype[Any], axes: Sequence[str]) -> None:
