@@ -45,12 +45,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
 
 
+def n_parameters(**sizes: int) -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for p in AlphaZeroPolicy(n_cols=128, **sizes).parameters())
+
+
 def test_the_network_has_the_parameters_that_the_docs_tell() -> None:
-    policy = AlphaZeroPolicy(n_cols=128)
-    assert sum(p.numel() for p in policy.parameters()) == 10_088_832
-    assert [x.out_channels for x in policy.blocks if isinstance(x, torch.nn.Conv2d)] == [
+    assert n_parameters() == 10_088_832
+    with torch.device("meta"):
+        blocks = AlphaZeroPolicy(n_cols=128).blocks
+    assert [x.out_channels for x in blocks if isinstance(x, torch.nn.Conv2d)] == [
         *(32, 64, 128, 256, 512)
     ]
+    # No width of the dense layer gives the paper's number, nor with the channels of the first.
+    for n_channels in (32, 64):
+        one, two = (n_parameters(n_channels=n_channels, n_hidden=n) for n in (1, 2))
+        assert (27_558_849 - one) % (two - one)
 
 
 def test_small_and_rectangular_images_are_halved_as_often_as_they_can_be() -> None:
@@ -209,5 +219,4 @@ def test_the_docs_tell_the_settings_as_they_are() -> None:
         assert json.loads(rows[name].split()[0].rstrip(":")) == values[name], name
     sizes = Sizes.of(read(PolicyConfig, {"training": {"method": "alphazero"}}), 10**6, 128)
     assert rows["n_episodes"].startswith(f"{sizes.n_episodes} slices")
-    n_parameters = sum(p.numel() for p in AlphaZeroPolicy(n_cols=128).parameters())
-    assert f"{told.n_epochs} at most" in text and f"{n_parameters:,} parameters" in text
+    assert f"{told.n_epochs} at most" in text and f"{n_parameters():,} parameters" in text
