@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from alphazero_records import (
+    CENTER,
     N_LAST,
     RECORDS,
     ArmRecord,
@@ -47,8 +48,8 @@ def study(folder: Path = RECORDS) -> str:
     """Return for each other arm what its constant is worth, at equal time and at equal cost."""
     records, lines = read_records(folder), []
     for arm in arms_of(records):
-        main = same_time(arm, records, _OWN)
-        if arm[0].arm not in (_OWN, _OTHER) and main:
+        main = same_time(arm, records, CENTER)
+        if arm[0].arm not in (_OWN, _OTHER, CENTER) and main:
             lines.append(_constant(arm, main))
     return "".join(f"- {line}\n" for line in lines) or "No other constant has been tried yet.\n"
 
@@ -72,9 +73,9 @@ def _standings(arm: Sequence[ArmRecord], marks: Marks | None, greedy: Sequence[A
         told.setdefault(standing(found), []).append(f"{name}{by}")
     places = "; ".join(f"{words} {', '.join(names)}" for words, names in told.items())
     first = arm[0]
-    beside = (
-        "" if first.n_beside is None else f" beside {first.n_beside} other trainings on the GPU"
-    )
+    shared = dict.fromkeys(x.n_beside for x in (*arm, *greedy) if x.n_beside is not None)
+    counts = " or ".join(map(str, shared))
+    beside = f" beside {counts} other trainings on the GPU" if counts else ""
     seeds = f"{len(arm)} seed{'s' if len(arm) > 1 else ''}"
     head = f"**{first.preset}, {first.minutes:g} minutes{beside}, {seeds}.**"
     return f"- {head} AlphaZero ends {places or 'beside nothing that was run'}.\n"
@@ -189,12 +190,12 @@ def _constant(arm: Sequence[ArmRecord], main: Sequence[ArmRecord]) -> str:
     by = "" if found is None else f" by {difference(found)}"
     text = (
         f"`{first.arm}` ({first.preset}, {first.minutes:g} minutes) ends {standing(found)} "
-        f"`{_OWN}` of equal time{by}. After {_millions(first.n_reconstructions)} reconstructions "
+        f"`{CENTER}` of equal time{by}. After {_millions(first.n_reconstructions)} reconstructions "
         f"its validation SSIM is {number(max(first.val_ssim))}"
     )
     own = [one for one in main if one.seed == first.seed]
     reached = reached_after(own[0], first.n_reconstructions) if own else None
-    return f"{text}." if reached is None else f"{text}, where `{_OWN}` had {number(reached)}."
+    return f"{text}." if reached is None else f"{text}, where `{CENTER}` had {number(reached)}."
 
 
 def reached_after(record: ArmRecord, n_reconstructions: int) -> float | None:

@@ -21,15 +21,25 @@ from kscout.evaluation.statistics import std_over_seeds
 RECORDS = Path(__file__).with_name("alphazero_results")
 MARKS = ("random", "equispaced-one", "equispaced-two", REFERENCE)
 """What every arm is compared with, beside the zoo's greedy policy for the acquisition."""
+CENTER = "searches-32"
+"""What the study changes one constant of; the defaults are what it found."""
+_CENTRAL = {"n_searches": 32, "exploration": 1}
+_CHANGED: dict[str, dict[str, float]] = {
+    CENTER: {},
+    "searches-8": {"n_searches": 8},
+    "searches-128": {"n_searches": 128},
+    "exploration-0.25": {"exploration": 0.25},
+    "exploration-4": {"exploration": 4},
+    "mean": {"maximum_weight": 0},
+    "maximum": {"maximum_weight": 1},
+}
 ARMS: dict[str, tuple[str, ...]] = {
     "alphazero": (),
     "greedy": (),
-    "searches-8": ("training.n_searches=8",),
-    "searches-128": ("training.n_searches=128",),
-    "exploration-0.25": ("training.exploration=0.25",),
-    "exploration-4": ("training.exploration=4",),
-    "mean": ("training.maximum_weight=0",),
-    "maximum": ("training.maximum_weight=1",),
+    **{
+        arm: tuple(f"training.{x}={y}" for x, y in {**_CENTRAL, **changed}.items())
+        for arm, changed in _CHANGED.items()
+    },
 }
 """Settings that an arm changes; `greedy` is the paper's estimator after the same time."""
 PLAN = [

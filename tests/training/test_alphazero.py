@@ -109,8 +109,8 @@ def test_memory_keeps_the_newest_decisions() -> None:
 
 def test_what_settings_leave_open_shrinks_with_the_store() -> None:
     config = read(PolicyConfig, {"training": {"method": "alphazero"}})
-    assert Sizes.of(config, 6959, 128) == Sizes(64, 32, 128, 5120)
-    assert Sizes.of(config, 6, 64) == Sizes(6, 16, 12, 480)
+    assert Sizes.of(config, 6959, 128) == Sizes(64, 8, 128, 5120)
+    assert Sizes.of(config, 6, 64) == Sizes(6, 4, 12, 480)
 
 
 @pytest.mark.slow

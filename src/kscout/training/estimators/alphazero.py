@@ -63,7 +63,7 @@ class Sizes:
         n_updates = math.ceil(_N_SEEN * n_decisions / training.batch_size)
         return cls(
             n_episodes,
-            training.n_searches or max(1, n_cols // 4),
+            training.n_searches or max(4, n_cols // 16),
             training.n_updates or n_updates,
             training.n_memory or _N_REMEMBERED * n_decisions,
         )
