@@ -87,8 +87,12 @@ def _finding(name: str, group: Group) -> str:
 
 def _spread_over_seeds(values: Sequence[float]) -> str:
     """Return the difference of each seed, and the standard error of their mean."""
-    told, std = ", ".join(number(x, is_signed=True) for x in values), std_over_seeds(values)
+    told, std = _of_seeds(values), std_over_seeds(values)
     return told if std is None else f"{told}; standard error {number(std / len(values) ** 0.5)}"
+
+
+def _of_seeds(values: Sequence[float]) -> str:
+    return ", ".join(number(x, is_signed=True) for x in values)
 
 
 def _other_references(name: str, group: Group) -> str:
@@ -123,18 +127,19 @@ def _parted(name: str, pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
     ]
     if not bounds:
         return ""
-    whole, chosen, rest = (
-        number(_mean(values), is_signed=True)
-        for values in (
-            [own.arm - other.arm for own, other in bounds],
-            [own.arm - own.fixed for own, _ in bounds],
-            [own.fixed - other.arm for own, other in bounds],
-        )
+    parts = (
+        [own.arm - other.arm for own, other in bounds],
+        [own.arm - own.fixed for own, _ in bounds],
+        [own.fixed - other.arm for own, other in bounds],
     )
+    means = [_mean(values) for values in parts]
+    whole, chosen, rest = (number(mean, is_signed=True) for mean in means)
+    short = f" and by itself less than {GOAL:g}" if means[1] < GOAL <= means[0] else ""
     return (
-        f" Of {whole} on {bounds[0][0].n_slices} slices, {chosen} is what choosing anew is worth "
-        f"on the network of `{name}`, over an order fitted for that network, and {rest} is what "
-        "that network leads by with a fixed order."
+        f" Of {whole} on {bounds[0][0].n_slices} slices, {chosen} ({_of_seeds(parts[1])}) is what "
+        f"choosing anew is worth on the network of `{name}`, over an order fitted for that network"
+        f"{short}, and {rest} ({_of_seeds(parts[2])}) is what that network leads by with a fixed "
+        "order."
     )
 
 

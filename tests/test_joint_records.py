@@ -167,7 +167,11 @@ def test_a_difference_is_parted_over_the_seeds_that_both_have(
         for seed in (0, 1)
     ]
     text = _findings(scripts, tmp_path, [fixed, *dense])
-    assert "Of +.0500 on 2 slices, +.0100 is what" in text and "and +.0400 is what" in text
+    assert "Of +.0500 on 2 slices, +.0100 (+.0100) is what choosing anew" in text
+    assert "fitted for that network, and +.0400 (+.0400) is what that network leads by" in text
+    close = replace(dense[1], bounds=records.Bounds(2, 0.85, 0.849, 0.7, 0.9))
+    text = _findings(scripts, tmp_path, [fixed, close])
+    assert "fitted for that network and by itself less than 0.002, and +.0490 (+.0490) is" in text
 
 
 def test_findings_and_headroom_are_those_of_the_records(
@@ -202,9 +206,10 @@ def test_findings_and_headroom_are_those_of_the_records(
     command = "kscout train joint --method dense --out runs/joint --set a.b=true"
     assert f"```bash\n{command}\n```" in sentence and "slices it reaches SSIM .8793" in sentence
     parted = (
-        "Of +.0000 on 2 slices, +.0100 is what choosing anew is worth on the network of `dense`"
+        "Of +.0000 on 2 slices, +.0100 (+.0100, +.0100) is what choosing anew is worth on the "
+        "network of `dense`"
     )
-    assert parted in text and "and -.0100 is what that network leads by" in text
+    assert parted in text and "and -.0100 (-.0100, -.0100) is what that network leads by" in text
     assert "adapting pays, by less than 0.002. In area +.0005, in PSNR +0.00 dB." in text
 
 
