@@ -28,6 +28,7 @@ from tables import difference, markdown, number
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
+from kscout.names import SOURCES
 from kscout.report.commands import as_shell
 
 ADAPTIVE = "dense"
@@ -219,11 +220,20 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
     return (
         f"For the best image at 4x, train reconstruction and columns together:\n\n"
         f"```bash\n{_command(first)}\n```\n\n"
-        f"With {first.n_train:,} slices it reaches SSIM {number(_mean([one.ssim for one in arm]))} "
-        f"({_seeds(len(arm))}), where the best policy for a frozen network,\n`{top.method}`, "
-        f"reaches {number(top.ssim_mean)}. One folder holds network and policy. Whether adapting "
-        "pays then:\n[docs/joint.md](docs/joint.md).\n"
+        f"With {_slices(first)} it reaches SSIM {number(_mean([one.ssim for one in arm]))} "
+        f"({_seeds(len(arm))}), where the\nbest policy for a frozen network, `{top.method}`, "
+        f"reaches {number(top.ssim_mean)}. One folder holds network and policy.\nWhether adapting "
+        "pays then: [docs/joint.md](docs/joint.md).\n"
     )
+
+
+def _slices(record: JointRecord) -> str:
+    """Return how many slices were learned from, and what makes them."""
+    source = HORIZONS[record.horizon].source
+    sizes = SOURCES[source].paper_slices
+    told = f"{record.n_train:,} slices"
+    is_paper = sizes is not None and record.n_train == sizes[0]
+    return f"the {told} of `kscout data make {source} --paper`" if is_paper else told
 
 
 def _command(record: JointRecord) -> str:

@@ -34,13 +34,15 @@ class Horizon:
     """The network that all arms start from."""
     n_initial: int
     steps: int
+    source: str = "knee"
+    """What `kscout data make` calls its images."""
 
 
 HORIZONS = {
     "knee-base": Horizon("knee-paper-size", "knee-unet", 16, 16),
     "knee-8x": Horizon("knee-paper-size", "knee-unet", 8, 8),
     "knee-long": Horizon("knee-paper-size", "knee-unet", 4, 28),
-    "heads-base": Horizon("heads", "heads-unet", 16, 16),
+    "heads-base": Horizon("heads", "heads-unet", 16, 16, "heads"),
 }
 SEEDS = (0, 1, 2)
 LABELS = {
