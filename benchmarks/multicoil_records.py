@@ -139,7 +139,7 @@ def _gains(records: Path) -> Iterator[str]:
         simple = [one for one in found["comparisons"] if one["policy"] in SIMPLE]
         ends = [f"`{one['policy']}` {_difference(one)}" for one in simple]
         learned = [
-            f"`dense` {_difference(one)}: {_verdict(one['interval'])}"
+            f"`dense`{_effort(path)} {_difference(one)}: {_verdict(one['interval'])}"
             for one in _learned(path)["comparisons"]
         ]
         told = f"{', '.join([*ends, *learned])}." + ("" if learned else " `dense` was not run.")
@@ -149,6 +149,16 @@ def _gains(records: Path) -> Iterator[str]:
             f"{_place(path)}, policies on {found['n_slices']} slices of {found['n_volumes']} "
             f"volumes, from the fixed order: {told}"
         )
+
+
+def _effort(policies: Path) -> str:
+    """Say how long the trained policy beside a record of others has learned."""
+    path = policies.with_name(policies.name.replace("-policies-", "-policy-"))
+    if not path.is_file():
+        return ""
+    last = json.loads(path.read_text())["results"]
+    n_epochs, n_decisions = last["epoch"], last["n_decisions"]
+    return f" ({n_epochs} epochs of {n_decisions:,} decisions each)"
 
 
 def room(records: Path = RECORDS) -> str:
