@@ -125,7 +125,8 @@ def record_of(
         plan, reference="fixed", limit=wanted.limit, device=wanted.device, n_examples=0
     )
     where = (wanted.test or wanted.data, wanted.reconstructor, setting)
-    own = evaluate([("dense", policies.load(run.path)), "fixed"], *where).found
+    policy = policies.load(run.path)
+    own = evaluate([("dense", policy), "fixed"], *where).found
     ssim = marks(wanted, setting)
     (comparison,) = own.comparisons
     mine = next(one.ssim for one in own.policies if one.policy == "dense")
@@ -144,6 +145,7 @@ def record_of(
         "gap_closed": gap_closed(mine, ssim["na-oracle"], ssim["oracle"]),
         "difference_to_fixed": comparison.difference,
         "interval": comparison.interval,
+        "n_parameters": sum(weight.numel() for weight in policy.parameters()),
         "device": describe_device(resolve_device(wanted.device)),
     }
 
@@ -193,9 +195,8 @@ def run_arm(wanted: argparse.Namespace) -> None:
     configs = [replace(x, training=replace(x.training, n_epochs=n_epochs)) for x in configs]
     how = {"start": wanted.start, "device": wanted.device}
     done = train_policies(configs, store, wanted.reconstructor, runs, **how)
-    n_weights = n_parameters(config, *store.split("train").shape[1:])
     for seed, run in zip(missing, done, strict=True):
-        record = {**record_of(run, wanted, config, seed), "n_parameters": n_weights}
+        record = record_of(run, wanted, config, seed)
         write_json(path_of(wanted, seed), record)
         print(json.dumps({key: record[key] for key in ("arm", "seed", "ssim", "gap_closed")}))
 

@@ -8,7 +8,7 @@ it is, all of its slices, cut to the size of the store, with and without resampl
 the fixed order of the training heads acquire it. `--plain` names further files, of people and
 contrasts never seen.
 Of heads that are coarser than they were (`benchmarks/small_heads.py`), `--cut` names slices of the
-untouched files in place of an import without resampling.
+untouched files in place of an import without resampling. `--start` goes on from a trained policy.
 What has a record is not run again. The reconstruction is the same for all: where it has learned
 from a head, its images are better than they should be, for both orders alike.
 """
@@ -116,7 +116,7 @@ def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
     """Train on the store that has a head for test, and acquire the head as it is imported."""
     given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
     given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
-    given |= {"seeds": wanted.seeds}
+    given |= {"seeds": wanted.seeds} | ({"start": wanted.start} if wanted.start else {})
     words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
     words += [word for change in wanted.set for word in ("--set", change)]
     dense.main([*words, "--out", str(wanted.out)])
@@ -136,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reconstructor", default="heads-unet")
     parser.add_argument("--preset", default="knee-base")
     parser.add_argument("--arm", default="zoom", choices=list(dense.ARMS))
+    parser.add_argument("--start", help="a trained policy, which has not seen these heads")
     parser.add_argument("--seeds", default="0", help="in lockstep, as in 0,1,2; they share minutes")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--volumes", default="400,16,40")
