@@ -16,7 +16,7 @@ from kscout.data import MakeSettings, make_store
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting
 
 folder = Path(tempfile.mkdtemp())
-settings = MakeSettings(kind="knee", volumes=(3, 1, 3), slices=3, size=64, workers=1)
+settings = MakeSettings(kind="knee", volumes=(3, 1, 3), slices=2, size=64, workers=1)
 store = make_store(folder / "knees", settings)
 print("slices:", store.manifest.splits)
 

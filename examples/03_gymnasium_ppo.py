@@ -16,7 +16,7 @@ from kscout.data import MakeSettings, make_store
 from kscout.gym_env import ENVIRONMENT
 
 folder = Path(tempfile.mkdtemp()) / "knees"
-settings = MakeSettings(kind="knee", volumes=(3, 1, 1), slices=8, size=64, workers=1)
+settings = MakeSettings(kind="knee", volumes=(3, 1, 1), slices=4, size=64, workers=1)
 store = make_store(folder, settings)
 print("slices:", store.manifest.splits)
 
@@ -30,7 +30,7 @@ print({name: value.shape for name, value in observation.items()}, info)
 model = MaskablePPO(
     "MultiInputPolicy", env, n_steps=256, batch_size=64, learning_rate=1e-3, seed=0, device="cpu"
 )
-model.learn(1024)
+model.learn(512)
 
 # %% Compare on the test split, all slices in one batch
 n_slices = store.manifest.splits["test"]

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from shape_checks import install, next_test
-from undrawn import leave_undrawn
+from undrawn import leave_undrawn, paint_once
 
 # The process that only hands out tests need not load torch.
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
+    paint_once()
     gc.freeze()
     gc.enable()
 

@@ -8,7 +8,7 @@ import torch
 
 from kscout.bench import growth
 from kscout.bench.engine import Engine, TrainingBatch, Workload, knee_images
-from kscout.bench.growth import Row, alone, growth_exponent, measure_scaling
+from kscout.bench.growth import Row, alone, growth_exponent, measure_memory, measure_scaling
 from kscout.bench.parts import extrapolate, replayed
 from kscout.bench.yardstick import gradient_cosine
 from kscout.core import Reconstructor
@@ -118,6 +118,15 @@ def test_scaling_runs_each_batch_in_a_process_of_its_own() -> None:
     assert all(record["seconds"] > 0 < record["peak_bytes"] for record in found["scaling"])
     assert math.isfinite(found["scaling_growth"]["n_slices"])
     assert len({os.getpid(), *(alone(torch.device("cpu"), os.getpid) for _ in range(2))}) == 3
+
+
+@pytest.mark.slow
+def test_memory_of_non_greedy_batches_hardly_grows_with_the_horizon() -> None:
+    records = measure_memory(32, Workload(1, 1, 4), torch.device("cpu"), horizons=(4, 16))
+    short, long = (record["peak_bytes"] for record in records)
+    # What the policy's backward pass keeps of one image: 64, 128 and 256 channels, twice and more.
+    per_image = 4 * 2 * (64 * 32**2 + 128 * 32**2 + 256 * 16**2)
+    assert long - short < 12 * 4 * per_image / 2
 
 
 def test_the_engine_freezes_its_network(engine: Engine) -> None:

@@ -84,14 +84,14 @@ def test_a_killed_worker_loses_nothing(
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """Run a dask scheduler and two workers as other processes, by their own commands."""
+    """Run a dask scheduler and a worker as other processes, by their own commands."""
     dask = [sys.executable, "-m", "dask"]
     file = folder / "scheduler.json"
     ports = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
     where = ["--scheduler-file", str(file)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
     scheduler = subprocess.Popen([*dask, "scheduler", *ports, *where], **quiet)
-    command = [*dask, "worker", *where, "--nworkers", "2", "--nthreads", "1", "--no-dashboard"]
+    command = [*dask, "worker", *where, "--nworkers", "1", "--nthreads", "1", "--no-dashboard"]
     worker = subprocess.Popen([*command, "--local-directory", str(folder)], **quiet)
     try:
         wait_for(lambda: file.exists() and file.read_text().rstrip().endswith("}"))

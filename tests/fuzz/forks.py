@@ -20,6 +20,7 @@ import typer
 
 from campaign import fake_kscout
 from kscout.campaign.task import Task
+from undrawn import paint_once
 
 TRACEBACK = 99
 """Exit code of work that ended in an exception."""
@@ -53,6 +54,7 @@ def prepare(folder: Path, commands: Sequence[Sequence[str]]) -> None:
     warnings.simplefilter("ignore")
     typer.main.get_command = cache(typer.main.get_command)
     load_modules()
+    paint_once()
     import torch
 
     torch.set_num_threads(1)

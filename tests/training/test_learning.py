@@ -73,19 +73,26 @@ def uniform_ssim(store: Store) -> float:
     return final_ssim("random", store)
 
 
+@pytest.fixture(scope="module")
+def start_ssim(store: Store, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """What every training starts from: the network's first weights."""
+    start = make_policy(
+        NETWORK, seed=0, n_cols=SIZE, n_rows=N_ROWS, n_initial=8, horizon=BUDGET.horizon
+    )
+    path = tmp_path_factory.mktemp("start") / "start.safetensors"
+    save(path, start, extra={})
+    return final_ssim(path, store)
+
+
 @pytest.mark.parametrize("method", ESTIMATORS.entries)
 def test_training_beats_the_start_and_uniform_draws_on_unseen_slices(
-    method: str, store: Store, uniform_ssim: float, tmp_path: Path
+    method: str, store: Store, start_ssim: float, uniform_ssim: float, tmp_path: Path
 ) -> None:
     names = {item.name for item in fields(settings_class(method))}
     small = {name: value for name, value in SMALL.items() if name in names}
     own = {**small, **OWN.get(method, {})}
     config = PolicyConfig(NETWORK, BUDGET, replace(training_of(method), **own))
-    start = make_policy(
-        NETWORK, seed=0, n_cols=SIZE, n_rows=N_ROWS, n_initial=8, horizon=BUDGET.horizon
-    )
-    save(tmp_path / "start.safetensors", start, extra={})
     train_policy(config, store, "zero-filled", tmp_path / method, device="cpu")
     learned = final_ssim(tmp_path / method, store)
-    assert learned > final_ssim(tmp_path / "start.safetensors", store) + MARGIN
+    assert learned > start_ssim + MARGIN
     assert learned > uniform_ssim + MARGIN
