@@ -102,7 +102,7 @@ def alone(device: torch.device, function: Callable[..., Result], *arguments: obj
     if device.type == "cuda":
         return function(*arguments)
     context = get_context("forkserver")
-    # Forked where torch and what optimizers load are imported, and have not run: seconds saved a call.
+    # Forked where torch and what optimizers load are imported: seconds saved for each call.
     context.set_forkserver_preload(["kscout.bench.growth", "torch._dynamo"])
     n_threads = (torch.get_num_threads(),)
     with ProcessPoolExecutor(1, context, torch.set_num_threads, n_threads) as pool:
