@@ -107,7 +107,7 @@ def _table(what: str, cells: Cells) -> str:
 
 def findings(records: Path = RECORDS) -> str:
     """Return what reconstructions and policies came to, a line for each store and acceleration."""
-    lines = [*_orders(records), *_gains(records)]
+    lines = [*_orders(records), *_gains(records), *_in_all(records)]
     return "".join(f"- {line}\n" for line in lines) or NOTHING
 
 
@@ -149,6 +149,25 @@ def _gains(records: Path) -> Iterator[str]:
             f"{_place(path)}, policies on {found['n_slices']} slices of {found['n_volumes']} "
             f"volumes, from the fixed order: {told}"
         )
+
+
+def _in_all(records: Path) -> Iterator[str]:
+    """Say how often learning paid, and how room for adapting grows with the acceleration."""
+    paths = sorted(records.glob("*-policies-*.json"))
+    found = [one for path in paths for one in _learned(path)["comparisons"]]
+    if found:
+        verdicts = [_verdict(one["interval"]) for one in found]
+        pays, costs = (verdicts.count(word) for word in ("it pays", "it costs"))
+        yield f"**In all**: of {len(found)} trainings of `dense`, {pays} pay and {costs} cost."
+    rooms: dict[str, dict[str, float]] = {}
+    for path in paths:
+        headroom = json.loads(path.read_text())["results"]["headroom"]
+        if one := headroom.get("oracle_minus_na_oracle"):
+            rooms.setdefault(_store(path), {})[_acceleration(path)] = one["difference"]
+    for store, own in rooms.items():
+        if set(ACCELERATIONS) <= set(own):
+            few, many = (own[x] for x in ACCELERATIONS)
+            yield f"**{store}**: adapting by the truth gains {many / few:.1f} times as much at 8x."
 
 
 def _effort(policies: Path) -> str:

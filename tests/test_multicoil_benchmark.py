@@ -297,14 +297,31 @@ def test_it_is_told_whether_a_learned_policy_pays(
     found = {"headroom": room, "comparisons": [random], "n_slices": 9, "n_volumes": 2}
     for stage, own in (("policies", found), ("dense", {"comparisons": learned})):
         (tmp_path / f"knee8-seed0-{stage}-4x.json").write_text(json.dumps({"results": own}))
-        (line,) = records.findings(tmp_path).splitlines()
+        line, *others = records.findings(tmp_path).splitlines()
         assert line.startswith("- **knee8, 4x**") and line.endswith("the truth gains +.0200.")
         assert "9 slices of 2 volumes, from the fixed order: `random` -.0300" in line
         assert ("`dense` was not run." in line) == (stage == "policies")
     assert "`random` -.0300, `dense` +.0020" in line and f": {verdict}." in line
+    counts = [int(verdict == "it pays"), int(verdict == "it costs")]
+    assert others == [
+        "- **In all**: of 1 trainings of `dense`, {} pay and {} cost.".format(*counts)
+    ]
     effort = {"results": {"epoch": 2, "n_decisions": 25600}}
     (tmp_path / "knee8-seed0-policy-4x.json").write_text(json.dumps(effort))
     assert "`dense` (2 epochs of 25,600 decisions each) +.0020" in records.findings(tmp_path)
+
+
+def test_room_for_adapting_is_compared_where_both_accelerations_were_run(
+    records: ModuleType, tmp_path: Path
+) -> None:
+    found = {"comparisons": [], "n_slices": 9, "n_volumes": 2}
+    for x, gain in (("4x", 0.004), ("8x", 0.01)):
+        assert "times as much" not in records.findings(tmp_path)
+        own = {"oracle_minus_na_oracle": {"difference": gain, "interval": None}}
+        path = tmp_path / f"knee8-seed0-policies-{x}.json"
+        path.write_text(json.dumps({"results": {**found, "headroom": own}}))
+    told = records.findings(tmp_path).splitlines()[-1]
+    assert told == "- **knee8**: adapting by the truth gains 2.5 times as much at 8x."
 
 
 def test_words_about_the_brain_rank_the_network_among_the_others(

@@ -163,6 +163,15 @@ class Reconstructor(nn.Module, ABC):
             f"--protocol {protocol}"
         )
 
+    def target_note(self, rule: str, n_coils: int) -> str | None:
+        """Return what to tell a user whose targets combine coils otherwise than its images do.
+
+        Args:
+            rule: of the targets, a name in `kscout.names.TARGETS`.
+            n_coils: that are combined.
+        """
+        return None
+
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         """Return the peak memory in bytes that one more image takes, without gradients."""
         return DEFAULT_BYTES_PER_PIXEL * n_coils * n_rows * n_cols

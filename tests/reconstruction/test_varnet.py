@@ -1,6 +1,7 @@
 """The unrolled network, against its definition in k-space written out for a state dict."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from fastmri_definition import expected_output
 from kscout.acquisition.episode import Simulator
 from kscout.config import ReconstructorTraining
 from kscout.core import Measurement
+from kscout.data.kinds import TARGETS
+from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
+from kscout.evaluation.running.prepare import prepare
+from kscout.evaluation.running.setting import EvaluationSetting
+from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics import center_mask, coils, fft2c, ifft2c
 from kscout.physics.normalization import denormalize, magnitude
 from kscout.reconstruction import load, save, varnet
@@ -134,6 +140,22 @@ def test_weighted_output_is_the_combination_by_its_own_sensitivities() -> None:
         offset = model.cascades[0].model(plain)
     image = denormalize(found.image, found.mean, found.std)
     torch.testing.assert_close(image, (plain - offset).abs(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("n_coils", [1, 2])
+def test_targets_of_another_rule_than_its_output_are_told(n_coils: int) -> None:
+    kspace = fft2c(torch.rand(2, n_coils, 16, 18, dtype=torch.complex64))
+    plain = SliceSet.from_kspace(kspace, ["a", "a"])
+    weighted = replace(plain, contents=replace(plain.contents, kind=TARGETS["weighted"]))
+    plan = AcquisitionPlan(n_initial=8, horizon=1, n_trajectories=1, protocol="blind")
+    setting = EvaluationSetting(plan=plan, device="cpu")
+    told = [
+        any("--set reconstructor.output=weighted" in note for note in found.notes)
+        for output in ("rss", "weighted")
+        for found in [prepare(["random"], weighted, made(output=output), setting)]
+    ]
+    assert told == [n_coils > 1, False]
+    assert not any("targets" in note for note in prepare(["random"], plain, made(), setting).notes)
 
 
 @pytest.mark.parametrize("n_initial", [3, 9])

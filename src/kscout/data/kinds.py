@@ -49,6 +49,11 @@ class Kind:
         return n_coils, stored[-2], stored[-1]
 
     @property
+    def target_rule(self) -> str:
+        """The name of the rule of its targets."""
+        return self.rule or "rss"
+
+    @property
     def protocol(self) -> Protocol:
         """The protocol that slices of this kind are scored by where none is asked for."""
         return protocol_of(self.name)

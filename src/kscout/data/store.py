@@ -120,7 +120,7 @@ class Store:
         if self.manifest.is_prospective:
             raise DataError(
                 f"{self.path} holds undersampled k-space (imported with --prospective), of which "
-                "there is no truth to train on or to score; reconstruct it from Store.measured"
+                "there is no truth to train on or to score; reconstruct it with `data export`"
             )
         return self.measured(name, size=size, lazy=lazy)
 

@@ -246,6 +246,14 @@ class VarNet(Reconstructor):
         told.precision = "fp16" if is_half else "fp32"
         return told
 
+    def target_note(self, rule: str, n_coils: int) -> str | None:
+        if n_coils == 1 or rule == self.output:
+            return None
+        return (
+            f"this VarNet combines coils as targets of rule {self.output} do, and these are of "
+            f"rule {rule}: expect poor scores, or train one with --set reconstructor.output={rule}"
+        )
+
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         # A few complex images per coil besides the features of one cascade.
         coils = 64 * n_coils * n_rows * n_cols

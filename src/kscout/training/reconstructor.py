@@ -1,5 +1,6 @@
 """Supervised training of a reconstructor under random masks (arXiv 2010.16262, appendix A.1)."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -81,6 +82,9 @@ def train_reconstructor(
         check_sizes(training.sizes, store.kind.name, store.array("train").shape[-1])
         _check_centers(training, store)
         shape = [store.kind.shape(store.array(split).shape) for split in ("val", "train")][-1]
+        note = model.target_note(store.kind.target_rule, shape[0])
+        if note is not None and is_main():
+            logging.getLogger(__name__).warning(note)
         n_images = min(training.batch_size, _VALIDATION_BATCH)
         check_memory(
             n_images * model.n_bytes(*shape),

@@ -188,6 +188,7 @@ def prepare(
     if isinstance(source, Store):
         here["store"] = source.fingerprint
     notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
+    notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
     notes += [*_conditions(contenders, sizes, plan), *training_notes(contenders, here)]
     said = list(dict.fromkeys(note for note in notes if note is not None))
     if not fits_later:
