@@ -4,8 +4,10 @@ Every sentence follows from the records; where they do not decide, it says so.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp
 from pathlib import Path
+from typing import final
 
 import numpy as np
 from alphazero_records import (
@@ -20,11 +22,13 @@ from alphazero_records import (
     read_marks,
     read_records,
     same_time,
+    told,
 )
 from paired import Paired, mean_ssim, paired
 from tables import difference, number
 
 from kscout.config import AlphaZeroTraining
+from kscout.evaluation.summaries.paper_numbers import SSIM
 
 _OWN, _OTHER = "alphazero", "greedy"
 N_PAPER = AlphaZeroTraining().n_epochs
@@ -40,8 +44,77 @@ def findings(folder: Path = RECORDS) -> str:
         if arm[0].arm == _OWN:
             greedy = same_time(arm, records, _OTHER)
             lines.append(_standings(arm, marks.get(arm[0].place), greedy))
-            lines += _reasons(arm, greedy) if greedy else []
+            lines += _reasons(arm, greedy)
+            lines += _zoo(arm, marks.get(arm[0].place))
     return "".join(lines) or "AlphaZero has not been run yet.\n"
+
+
+def answer(folder: Path = RECORDS) -> str:
+    """Return whether AlphaZero ends below greedy of equal time, and what that comes from."""
+    records = read_records(folder)
+    lines = [
+        _below(arm, greedy)
+        for arm in arms_of(records)
+        if arm[0].arm == _OWN and (greedy := same_time(arm, records, _OTHER))
+    ]
+    return "\n".join(lines) or "No greedy arm has had the time of AlphaZero yet.\n"
+
+
+def _below(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    found, preset = paired(arm, greedy), arm[0].preset
+    text = f"**{preset}: AlphaZero ends {standing(found)} greedy of equal time"
+    text += "" if found is None else f", by {told(found, arm)}"
+    if preset in SSIM:
+        theirs, greedys = (SSIM[preset][name][0] for name in (_OWN, _OTHER))
+        text += f"; the paper's by {number(theirs - greedys, is_signed=True)}"
+    return f"{text}.** {_in_validation(arm, greedy)}{_by_pace(arm, greedy)}\n"
+
+
+def _in_validation(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    """Say how far validation scores of equal seeds lie apart, at equal time and at equal cost."""
+    pairs = [(own, other) for own in arm for other in greedy if own.seed == other.seed]
+    if not pairs:
+        return ""
+    own = _mean([max(x.val_ssim) for x, _ in pairs])
+    at_end = own - _mean([max(y.val_ssim) for _, y in pairs])
+    text = f"In validation SSIM that is {number(at_end, is_signed=True)}"
+    reached = [reached_after(y, x.n_reconstructions) for x, y in pairs]
+    known = [value for value in reached if value is not None]
+    if len(known) < len(reached):
+        return f"{text}."
+    after = number(own - _mean(known), is_signed=True)
+    return f"{text}, and {after} from where greedy was after as many reconstructions."
+
+
+def _by_pace(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    if not all(one.n_decisions for one in (*arm, *greedy)):
+        return ""
+    own, other = _Cost.of(arm), _Cost.of(greedy)
+    return (
+        f" Greedy makes {other.per_second / own.per_second:.0f} times as many reconstructions a "
+        f"second, and takes {other.per_decision:.0f} for a decision instead of "
+        f"{own.per_decision:.0f}: it learned from {other.n_decisions / own.n_decisions:.0f} times "
+        "as many decisions."
+    )
+
+
+@final
+@dataclass(frozen=True)
+class _Cost:
+    """What an arm did in its time, means over seeds."""
+
+    n_decisions: float
+    per_decision: float
+    """Reconstructions."""
+    per_second: float
+    """Likewise."""
+
+    @classmethod
+    def of(cls, arm: Sequence[ArmRecord]) -> "_Cost":
+        """Return the cost of an arm whose records tell of decisions."""
+        n_decisions = _mean([one.n_decisions or 0 for one in arm])
+        n_all = _mean([one.n_reconstructions for one in arm])
+        return cls(n_decisions, n_all / n_decisions, n_all / _mean([x.train_s for x in arm]))
 
 
 def study(folder: Path = RECORDS) -> str:
@@ -66,26 +139,37 @@ def _standings(arm: Sequence[ArmRecord], marks: Marks | None, greedy: Sequence[A
     volumes = {} if marks is None else marks.volumes
     others = {f"`{name}`": as_often(arm, own) for name, own in volumes.items()}
     others |= {"the greedy arm of equal time": greedy} if greedy else {}
-    told: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for name, other in others.items():
         found = paired(arm, other)
-        by = "" if found is None else f" by {difference(found)}"
-        told.setdefault(standing(found), []).append(f"{name}{by}")
-    places = "; ".join(f"{words} {', '.join(names)}" for words, names in told.items())
+        by = "" if found is None else f" by {told(found, arm)}"
+        places.setdefault(standing(found), []).append(f"{name}{by}")
+    ends = "; ".join(f"{words} {', '.join(names)}" for words, names in places.items())
     first = arm[0]
     shared = dict.fromkeys(x.n_beside for x in (*arm, *greedy) if x.n_beside is not None)
     counts = " or ".join(map(str, shared))
     beside = f" beside {counts} other trainings on the GPU" if counts else ""
     seeds = f"{len(arm)} seed{'s' if len(arm) > 1 else ''}"
     head = f"**{first.preset}, {first.minutes:g} minutes{beside}, {seeds}.**"
-    return f"- {head} AlphaZero ends {places or 'beside nothing that was run'}.\n"
+    return f"- {head} AlphaZero ends {ends or 'beside nothing that was run'}.\n"
 
 
 def _reasons(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> list[str]:
     """Say what may be behind it: rounds, cost of a label, what searches see, how decided it is."""
-    told = [_curve(arm), _cost(arm, greedy), _foresight(arm, greedy), _labels(arm)]
-    told += [_decided(arm, greedy), _adapts(arm, greedy)]
-    return [f"    - {line}\n" for line in told if line]
+    reasons = [_curve(arm), _cost(arm, greedy), _foresight(arm, greedy), _labels(arm)]
+    reasons += [_decided(arm, greedy), _adapts(arm, greedy)]
+    return [f"    - {line}\n" for line in reasons if line]
+
+
+def _zoo(arm: Sequence[ArmRecord], marks: Marks | None) -> list[str]:
+    """Say whether it earns a place in the zoo beside the greedy policy that is there."""
+    name = f"{arm[0].preset}-{_OTHER}"
+    if marks is None or name not in marks.volumes:
+        return []
+    found = paired(arm, as_often(arm, marks.volumes[name]))
+    is_above = standing(found) == "above"
+    verdict = "It earns a place in the zoo" if is_above else "It earns no place in the zoo"
+    return [f"    - {verdict}: it ends {standing(found)} `{name}`, which is there.\n"]
 
 
 def _curve(arm: Sequence[ArmRecord]) -> str:
@@ -110,17 +194,16 @@ def _late_rise(values: Sequence[float]) -> float | None:
 
 
 def _cost(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
-    told = []
+    costs = []
     for name, part in (("it", arm), ("greedy", greedy)):
-        known = [(one.n_decisions, one.n_reconstructions) for one in part if one.n_decisions]
-        if not known:
-            return ""
-        n_decisions, n_reconstructions = (_mean(x) for x in zip(*known, strict=True))
-        told.append(
-            f"{name} learned from {n_decisions:,.0f} decisions, at "
-            f"{n_reconstructions / n_decisions:,.0f} reconstructions each"
-        )
-    return f"In this time {'; '.join(told)}."
+        if all(one.n_decisions for one in part) and part:
+            cost = _Cost.of(part)
+            costs.append(
+                f"{name} learned from {cost.n_decisions:,.0f} decisions at "
+                f"{cost.per_decision:,.0f} reconstructions each, {cost.per_second:,.0f} "
+                "reconstructions a second"
+            )
+    return f"In this time {'; '.join(costs)}." if costs else ""
 
 
 def _foresight(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
@@ -131,11 +214,13 @@ def _foresight(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
         number(_mean([_mean(getattr(one, name)[-N_LAST:]) for one in searched]))
         for name in ("search_ssim", "tree_ssim")
     )
-    own, other = (number(_mean([max(one.val_ssim) for one in part])) for part in (arm, greedy))
+    own, *other = (
+        number(_mean([max(one.val_ssim) for one in part])) for part in (arm, greedy) if part
+    )
     return (
         f"Searches, which see the truth, end at {decided} on training slices, and the best masks "
-        f"that they met at {met}; on held-out slices the network alone ends at {own}, greedy at "
-        f"{other}."
+        f"that they met at {met}; on held-out slices the network alone ends at {own}"
+        f"{''.join(f', greedy at {one}' for one in other)}."
     )
 
 
@@ -155,7 +240,7 @@ def _labels(arm: Sequence[ArmRecord]) -> str:
 
 
 def _adapts(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
-    told = []
+    parts = []
     for name, part in (("Its", arm), ("greedy's", greedy)):
         known = [one for one in part if one.mutual_information is not None]
         if known:
@@ -163,17 +248,19 @@ def _adapts(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
                 _mean([getattr(one, x) for one in known])
                 for x in ("conditional_entropy", "mutual_information")
             )
-            told.append(
+            parts.append(
                 f"{name} distribution has {own:.2f} nats of entropy given the slice, as of "
                 f"{exp(own):.0f} equal columns, and {shared:.2f} of mutual information with it"
             )
-    return f"{'; '.join(told)}." if told and told[0].startswith("Its") else ""
+    return f"{'; '.join(parts)}." if parts and parts[0].startswith("Its") else ""
 
 
 def _decided(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str:
+    if not greedy:
+        return ""
     own, other = (number(_by_argmax(part), is_signed=True) for part in (arm, greedy))
     found = paired(by_best(arm), by_best(greedy))
-    by = "" if found is None else f" by {difference(found)}"
+    by = "" if found is None else f" by {told(found, arm)}"
     return (
         f"With the best column instead of draws it changes by {own}, greedy by {other}; it then "
         f"ends {standing(found)} greedy{by}."

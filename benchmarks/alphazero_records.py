@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 from leaderboard import REFERENCE, LeaderboardRow
-from paired import Volume, mean_ssim, paired
+from paired import Paired, Volume, mean_ssim, paired
 from tables import difference, markdown, number, spread
 
 from kscout.config import read
@@ -144,13 +144,14 @@ def table(folder: Path = RECORDS) -> str:
         *("acquisition", "arm", "seeds", "SSIM, drawn", "SSIM, best column", "validation"),
         *("searches on training slices", "minutes", "rounds", "reconstructions"),
     )
-    lines = [
-        (preset, f"`{name}`", "-", number(ssim), *("-",) * 6)
-        for (_, preset), marks in read_marks(folder).items()
-        for name, ssim in marks.ssim.items()
-    ]
-    records = read_records(folder)
-    lines += [_scores(arm) for arm in arms_of(records)]
+    marks, records = read_marks(folder), read_records(folder)
+    lines = []
+    for place in dict.fromkeys([*marks, *(one.place for one in records)]):
+        known = marks[place].ssim if place in marks else {}
+        lines += [
+            (place[1], f"`{name}`", "-", number(ssim), *("-",) * 6) for name, ssim in known.items()
+        ]
+        lines += [_scores(arm) for arm in arms_of([x for x in records if x.place == place])]
     missing = ", ".join(not_run(records)) or "nothing of the plan"
     return f"{markdown(head, lines)}\nNot run: {missing}.\n"
 
@@ -180,17 +181,22 @@ def by_best(arm: Sequence[ArmRecord]) -> list[ArmRecord]:
 def paired_table(folder: Path = RECORDS) -> str:
     """Return the differences of arms, drawn, to the marks and to the greedy arm of equal time."""
     marks, records = read_marks(folder), read_records(folder)
-    names = list(dict.fromkeys(name for one in marks.values() for name in one.volumes))
-    head = ("acquisition", "arm", *(f"minus `{x}`" for x in names), "minus greedy of equal time")
+    names = list(dict.fromkeys(_role(one, name) for one in marks.values() for name in one.volumes))
+    head = ("acquisition", "arm", "minutes", *(f"minus {name}" for name in names))
     lines = []
     for arm in arms_of(records):
         found = marks.get(arm[0].place)
-        own = {} if found is None else found.volumes
+        own = {} if found is None else {_role(found, x): y for x, y in found.volumes.items()}
         others = [as_often(arm, own[name]) if name in own else [] for name in names]
         others.append([] if arm[0].arm == "greedy" else same_time(arm, records, "greedy"))
         cells = [_cell(arm, other) for other in others]
-        lines.append((arm[0].preset, f"`{arm[0].arm}`", *cells))
-    return markdown(head, lines)
+        lines.append((arm[0].preset, f"`{arm[0].arm}`", f"{arm[0].minutes:g}", *cells))
+    return markdown((*head, "minus greedy of equal time"), lines)
+
+
+def _role(marks: Marks, name: str) -> str:
+    """Return what a mark is called where acquisitions stand in one table."""
+    return "the zoo's greedy" if name == f"{marks.preset}-greedy" else f"`{name}`"
 
 
 def same_time(arm: Sequence[ArmRecord], records: Sequence[ArmRecord], name: str) -> list[ArmRecord]:
@@ -206,7 +212,13 @@ def as_often(arm: Sequence[ArmRecord], volumes: dict[str, Volume]) -> list[ArmRe
 
 def _cell(arm: Sequence[ArmRecord], other: Sequence[ArmRecord]) -> str:
     found = paired(arm, other)
-    return "-" if found is None else difference(found)
+    return "-" if found is None else told(found, arm)
+
+
+def told(found: Paired, arm: Sequence[ArmRecord]) -> str:
+    """Return a difference of an arm, and its seeds where it is not of all."""
+    seeds = ", ".join(map(str, found.seeds))
+    return difference(found) + (f", seed {seeds}" if len(found.seeds) < len(arm) else "")
 
 
 def not_run(records: Sequence[ArmRecord]) -> list[str]:
@@ -220,14 +232,14 @@ def not_run(records: Sequence[ArmRecord]) -> list[str]:
 
 
 def leaderboard_row(records: Sequence[ArmRecord], marks: Marks, *, store: str) -> LeaderboardRow:
-    """Return the row of the arm `alphazero`, of its longest training.
+    """Return the row of the arm `alphazero`, of the training with most seeds, then the longest.
 
     Args:
         records: of one place.
         marks: of the same place.
         store: its name on the leaderboard.
     """
-    arm = next(x for x in arms_of(records) if x[0].arm == "alphazero")
+    arm = max((x for x in arms_of(records) if x[0].arm == "alphazero"), key=len)
     found = paired(arm, as_often(arm, marks.volumes[REFERENCE]))
     assert found is not None
     ssim = [mean_ssim(one.volumes) for one in arm]

@@ -15,6 +15,7 @@ from training_stores import blob_store
 from kscout.config import PolicyConfig
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+from kscout.training.estimators.alphazero import Sizes
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = {
@@ -153,7 +154,7 @@ def mark(scripts: Any, folder: Path, **ssim: float) -> None:
 
 def test_where_it_stands_follows_from_intervals(scripts: Any, tmp_path: Path) -> None:
     script = scripts("alphazero_findings")
-    mark(scripts, tmp_path, random=0.7, fixed=0.85)
+    mark(scripts, tmp_path, **{"random": 0.7, "fixed": 0.85, "knee-base-greedy": 0.83})
     told = {"n_decisions": 20_000, "n_beside": 5, "loss": (4.0, 3.0), "label_entropy": (2.5, 2.0)}
     told |= {"conditional_entropy": 1.5, "mutual_information": 0.25}
     long = {"n_rounds": 8, "best_round": 8, "val_ssim": (*[0.7] * 4, 0.75, 0.77, 0.77, 0.8)}
@@ -169,7 +170,9 @@ def test_where_it_stands_follows_from_intervals(scripts: Any, tmp_path: Path) ->
         ", the greedy arm of equal time by -.0001 (",
         "from .7000 after the first round to .8000 at the best (round 8 of 8, 8 of 8); the ",
         "rounds differs from the one before by +.0250. At this pace the paper's 540 rounds take 6",
-        "it learned from 20,000 decisions, at 200 reconstructions each; greedy learned from 20,000",
+        "it learned from 20,000 decisions at 200 reconstructions each, 11,111 reconstructions a",
+        "; greedy learned from 20,000 decisions",
+        "It earns no place in the zoo: it ends below `knee-base-greedy`",
         "end at .9000 on training slices, and the best masks that they met at .9100; on held-out",
         "slices the network alone ends at .8000, greedy at .8000.",
         "entropy of 2.50 nats in the first round and 2.00 in the last, as of 7 columns",
@@ -181,18 +184,34 @@ def test_where_it_stands_follows_from_intervals(scripts: Any, tmp_path: Path) ->
     assert script.findings(tmp_path / "nowhere") == "AlphaZero has not been run yet.\n"
 
 
+def test_whether_it_is_below_greedy_is_told_with_what_it_comes_from(
+    scripts: Any, tmp_path: Path
+) -> None:
+    script = scripts("alphazero_findings")
+    assert script.answer(tmp_path).startswith("No greedy arm")
+    fabricated(scripts, tmp_path, n_decisions=1000, n_reconstructions=2_000_000)
+    fabricated(scripts, tmp_path, seed=1, n_decisions=1000, n_reconstructions=2_000_000)
+    fabricated(scripts, tmp_path, arm="greedy", ssim=0.81, n_decisions=40_000)
+    text = script.answer(tmp_path)
+    assert "AlphaZero ends below greedy of equal time, by -.0100 (-.0100 to -.0100), seed 0" in text
+    assert "; the paper's by -.0027.** In validation SSIM that is +.0000, and +.0500 from" in text
+    assert "2 times as many reconstructions a second, and takes 100 for a decision instead" in text
+    assert "of 2000: it learned from 40 times as many decisions." in text
+
+
 def test_records_of_before_and_without_marks_are_told_of_as_far_as_they_go(
     scripts: Any, tmp_path: Path
 ) -> None:
     fabricated(scripts, tmp_path, best_round=2)
     fabricated(scripts, tmp_path, arm="mean", val_ssim=(0.6,))
     text = scripts("alphazero_findings").findings(tmp_path)
-    assert text.endswith("AlphaZero ends beside nothing that was run.\n")
+    assert "AlphaZero ends beside nothing that was run.\n" in text
+    assert "greedy" not in text and "zoo" not in text
     fabricated(scripts, tmp_path, arm="greedy")
     text = scripts("alphazero_findings").findings(tmp_path)
     assert "quarter" not in text
     assert "decisions" not in text and "beside 5" not in text and "nats" not in text
-    assert "| `greedy` | - |" in scripts("alphazero_records").paired_table(tmp_path)
+    assert "| `greedy` | 6 | - |" in scripts("alphazero_records").paired_table(tmp_path)
 
 
 def test_constants_are_compared_at_equal_time_and_at_equal_cost(
@@ -209,6 +228,42 @@ def test_constants_are_compared_at_equal_time_and_at_equal_cost(
     assert "`searches-8` (knee-base, 6 minutes) ends above `searches-32` of equal time by +" in less
     assert "After 3.1 million" in less and less.endswith("where `searches-32` had .7500.")
     assert "ends below" in more and more.endswith("its validation SSIM is .8000.")
+
+
+def test_the_defaults_are_what_the_study_found(scripts: Any) -> None:
+    script, settings = scripts("alphazero_records"), scripts("kscout.config.layers")
+    records = script.read_records()
+    arms = [x for x in script.arms_of(records) if "maximum_weight" not in str(x[0].changes)]
+    found = {x[0].arm: script.paired(x, script.same_time(x, records, script.CENTER)) for x in arms}
+    better = {name for name, one in found.items() if one is not None and one.interval[0] > 0}
+    worse = {name for name, one in found.items() if one is not None and one.interval[1] < 0}
+    assert (better, worse) == (
+        {"searches-8", "exploration-0.25"},
+        {"searches-128", "exploration-4"},
+    )
+    told = settings.assigned([script.ARMS["searches-8"][0], script.ARMS["exploration-0.25"][1]])
+    default = PolicyConfig.of("alphazero")
+    assert told["training"]["exploration"] == default.training.exploration
+    assert told["training"]["n_searches"] == Sizes.of(default, 6959, 128).n_searches
+
+
+def test_what_docs_say_of_all_records_holds(scripts: Any) -> None:
+    """Above random and equispaced columns, below the fixed order; wider than greedy."""
+    script = scripts("alphazero_records")
+    records, marks = script.read_records(), script.read_marks()
+    own = [arm for arm in script.arms_of(records) if arm[0].arm == "alphazero"]
+    for arm in own:
+        volumes = marks[arm[0].place].volumes
+        for name in script.MARKS:
+            low, high = script.paired(arm, script.as_often(arm, volumes[name])).interval
+            assert high < 0 if name == "fixed" else low > 0, name
+        greedy = script.same_time(arm, records, "greedy")
+        if greedy:
+            drawn = script.paired(arm, greedy).difference
+            best = script.paired(script.by_best(arm), script.by_best(greedy)).difference
+            assert drawn < best < 0
+            widths = [min(x.conditional_entropy for x in part) for part in (arm, greedy)]
+            assert widths[0] > widths[1]
 
 
 def test_marks_are_evaluated_once_by_arms_that_end_together(
@@ -239,7 +294,8 @@ def test_seeds_are_one_row_of_the_leaderboard(scripts: Any, records: Path) -> No
     other = replace(
         own, seed=1, evaluates=own.evaluates.replace("seed-0", "seed-1"), volumes=greedy.volumes
     )
-    row = script.leaderboard_row([own, other, greedy], marks, store="knee-paper-size")
+    longer = replace(own, minutes=9.0)
+    row = script.leaderboard_row([longer, own, other, greedy], marks, store="knee-paper-size")
     assert (row.method, row.n_seeds, row.horizon) == ("alphazero", 2, "knee-base")
     assert row.difference_to_fixed == pytest.approx(row.ssim_mean - marks.ssim["fixed"], abs=1e-12)
     assert row.command.count("--policy alphazero=") == 2 and "seed-1/best" in row.command
