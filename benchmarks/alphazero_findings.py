@@ -40,12 +40,14 @@ N_QUARTER = 2
 def findings(folder: Path = RECORDS) -> str:
     """Return for each acquisition and time where AlphaZero stands, and why."""
     marks, records, lines = read_marks(folder), read_records(folder), []
-    for arm in arms_of(records):
-        if arm[0].arm == _OWN:
-            greedy = same_time(arm, records, _OTHER)
-            lines.append(_standings(arm, marks.get(arm[0].place), greedy))
-            lines += _reasons(arm, greedy)
-            lines += _zoo(arm, marks.get(arm[0].place))
+    places = set()
+    for arm in (x for x in arms_of(records) if x[0].arm == _OWN):
+        place, greedy = arm[0].place, same_time(arm, records, _OTHER)
+        lines.append(_standings(arm, marks.get(place), greedy))
+        lines += _reasons(arm, greedy)
+        # The longest training comes first, and decides.
+        lines += [] if place in places else _zoo(arm, marks.get(place))
+        places.add(place)
     return "".join(lines) or "AlphaZero has not been run yet.\n"
 
 

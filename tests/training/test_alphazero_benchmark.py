@@ -3,6 +3,7 @@
 import importlib
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -230,40 +231,40 @@ def test_constants_are_compared_at_equal_time_and_at_equal_cost(
     assert "ends below" in more and more.endswith("its validation SSIM is .8000.")
 
 
-def test_the_defaults_are_what_the_study_found(scripts: Any) -> None:
-    script, settings = scripts("alphazero_records"), scripts("kscout.config.layers")
-    records = script.read_records()
-    arms = [x for x in script.arms_of(records) if "maximum_weight" not in str(x[0].changes)]
-    found = {x[0].arm: script.paired(x, script.same_time(x, records, script.CENTER)) for x in arms}
-    better = {name for name, one in found.items() if one is not None and one.interval[0] > 0}
-    worse = {name for name, one in found.items() if one is not None and one.interval[1] < 0}
-    assert (better, worse) == (
-        {"searches-8", "exploration-0.25"},
-        {"searches-128", "exploration-4"},
-    )
-    told = settings.assigned([script.ARMS["searches-8"][0], script.ARMS["exploration-0.25"][1]])
-    default = PolicyConfig.of("alphazero")
-    assert told["training"]["exploration"] == default.training.exploration
-    assert told["training"]["n_searches"] == Sizes.of(default, 6959, 128).n_searches
+@pytest.fixture(scope="module")
+def page() -> str:
+    """Return the page, whose tables other tests hold to the records."""
+    return (BENCHMARKS.parent / "docs" / "alphazero.md").read_text(encoding="utf-8")
 
 
-def test_what_docs_say_of_all_records_holds(scripts: Any) -> None:
-    """Above random and equispaced columns, below the fixed order; wider than greedy."""
-    script = scripts("alphazero_records")
-    records, marks = script.read_records(), script.read_marks()
-    own = [arm for arm in script.arms_of(records) if arm[0].arm == "alphazero"]
-    for arm in own:
-        volumes = marks[arm[0].place].volumes
-        for name in script.MARKS:
-            low, high = script.paired(arm, script.as_often(arm, volumes[name])).interval
-            assert high < 0 if name == "fixed" else low > 0, name
-        greedy = script.same_time(arm, records, "greedy")
-        if greedy:
-            drawn = script.paired(arm, greedy).difference
-            best = script.paired(script.by_best(arm), script.by_best(greedy)).difference
-            assert drawn < best < 0
-            widths = [min(x.conditional_entropy for x in part) for part in (arm, greedy)]
-            assert widths[0] > widths[1]
+def test_the_defaults_are_what_the_study_found(scripts: Any, page: str) -> None:
+    ends = re.findall(r"^- `(\S+)` .* ends (\w+) `searches-32` of equal time", page, re.MULTILINE)
+    assert {name for name, word in ends if word == "above"} == {"searches-8", "exploration-0.25"}
+    assert {name for name, word in ends if word == "below"} == {"searches-128", "exploration-4"}
+    arms, default = scripts("alphazero_records").ARMS, PolicyConfig.of("alphazero")
+    n_searches = Sizes.of(default, 6959, 128).n_searches
+    assert f"training.n_searches={n_searches}" in arms["searches-8"]
+    exploration = default.training.exploration
+    assert f"training.exploration={exploration}" in arms["exploration-0.25"]
+
+
+def test_what_is_said_of_all_trainings_holds(scripts: Any, page: str) -> None:
+    heads = [line for line in page.splitlines() if line.startswith("- **knee-")]
+    assert len(heads) == 3
+    for line in heads:
+        above, below = line.split("; below ")
+        assert all(f"`{name}` by +" in above for name in ("random", "equispaced-one"))
+        assert "`equispaced-two` by +" in above and below.startswith("`fixed` by -")
+    assert "it then ends below greedy by" in page
+    by_arm = {(x.arm, x.minutes, x.seed): x for x in scripts("alphazero_records").read_records()}
+    greedy, own = by_arm["greedy", 6, 0], by_arm["alphazero", 6, 0]
+    assert own.conditional_entropy > greedy.conditional_entropy
+    # The longest training is three minutes more of that seed, and greedy left a plateau at last.
+    longest = by_arm["alphazero", 9, 0]
+    assert longest.val_ssim[: own.n_rounds] == own.val_ssim
+    *plateau, last = greedy.val_ssim
+    assert max(plateau) - min(plateau) < 5e-4 < last - max(plateau)
+    assert abs(max(longest.val_ssim) - max(plateau)) < 5e-4
 
 
 def test_marks_are_evaluated_once_by_arms_that_end_together(
