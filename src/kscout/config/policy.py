@@ -267,7 +267,7 @@ class AlphaZeroTraining(PolicyTraining):
     Untold; of 8, 32 and 128 at 128 columns, 8 teach most in the same time (docs/alphazero.md)."""
     n_updates: Annotated[int, AtLeast(1)] | None = None
     """Optimizer steps after the episodes; not given: each decision is seen eight times before it is
-    forgotten. Untold; beside the searches before a decision, seeing it costs next to nothing."""
+    forgotten. Untold; beside the searches before a decision, seeing it costs little."""
     n_memory: Annotated[int, AtLeast(1)] | None = None
     """Newest decisions that are learned from; not given: those of five rounds. Untold; their
     searches were guided by networks like the present one."""
