@@ -54,8 +54,9 @@ def policy_table(records: Path = RECORDS) -> str:
         beside = {x["policy"]: x for x in (*found["comparisons"], *learned["comparisons"])}
         for row in sorted(rows, key=lambda row: row["final"]["ssim"]["mean"]):
             name = re.sub(r"^dense-.*", "dense", row["policy"]) + " *" * row["is_oracle"]
-            ssim, cell = row["final"]["ssim"], cells.setdefault((_store(path), name), {})
-            cell[x, "SSIM"] = _cell(ssim["mean"], ssim["interval"])
+            cell = cells.setdefault((_store(path), name), {})
+            # The interval of a mean is that of volumes; differences say how policies compare.
+            cell[x, "SSIM"] = number(row["final"]["ssim"]["mean"])
             if row["policy"] in beside:
                 cell[x, "minus fixed"] = _difference(beside[row["policy"]])
         if not own:

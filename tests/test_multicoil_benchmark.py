@@ -218,7 +218,7 @@ def test_tables_have_a_column_per_acceleration(records: ModuleType, tmp_path: Pa
     headroom = {"oracle_minus_na_oracle": paired, "na_oracle_minus_fixed": None}
 
     def row(name: str, mean: float) -> dict[str, object]:
-        final = {"ssim": {"mean": mean, "interval": None}}
+        final = {"ssim": {"mean": mean, "interval": [0.1, 0.9]}}
         return {"policy": name, "is_oracle": name == "oracle", "final": final}
 
     def write(stage: str, results: object) -> None:
