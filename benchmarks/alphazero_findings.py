@@ -80,7 +80,7 @@ def _in_validation(arm: Sequence[ArmRecord], greedy: Sequence[ArmRecord]) -> str
     own = _mean([max(x.val_ssim) for x, _ in pairs])
     at_end = own - _mean([max(y.val_ssim) for _, y in pairs])
     text = f"In validation SSIM that is {number(at_end, is_signed=True)}"
-    reached = [reached_after(y, x.n_reconstructions) for x, y in pairs]
+    reached = [reached_after(y, x.n_made) for x, y in pairs]
     known = [value for value in reached if value is not None]
     if len(known) < len(reached):
         return f"{text}."
@@ -115,7 +115,7 @@ class _Cost:
     def of(cls, arm: Sequence[ArmRecord]) -> "_Cost":
         """Return the cost of an arm whose records tell of decisions."""
         n_decisions = _mean([one.n_decisions or 0 for one in arm])
-        n_all = _mean([one.n_reconstructions for one in arm])
+        n_all = _mean([one.n_made for one in arm])
         return cls(n_decisions, n_all / n_decisions, n_all / _mean([x.train_s for x in arm]))
 
 
@@ -279,11 +279,11 @@ def _constant(arm: Sequence[ArmRecord], main: Sequence[ArmRecord]) -> str:
     by = "" if found is None else f" by {difference(found)}"
     text = (
         f"`{first.arm}` ({first.preset}, {first.minutes:g} minutes) ends {standing(found)} "
-        f"`{CENTER}` of equal time{by}. After {_millions(first.n_reconstructions)} reconstructions "
+        f"`{CENTER}` of equal time{by}. After {_millions(first.n_made)} reconstructions "
         f"its validation SSIM is {number(max(first.val_ssim))}"
     )
     own = [one for one in main if one.seed == first.seed]
-    reached = reached_after(own[0], first.n_reconstructions) if own else None
+    reached = reached_after(own[0], first.n_made) if own else None
     return f"{text}." if reached is None else f"{text}, where `{CENTER}` had {number(reached)}."
 
 
@@ -292,8 +292,8 @@ def reached_after(record: ArmRecord, n_reconstructions: int) -> float | None:
 
     None where that is less than its first round, or more than it did in all.
     """
-    n_rounds = int(n_reconstructions * record.n_rounds / record.n_reconstructions + 1e-9)
-    if not 1 <= n_rounds or n_reconstructions > record.n_reconstructions:
+    n_rounds = int(n_reconstructions * record.n_rounds / record.n_made + 1e-9)
+    if not 1 <= n_rounds or n_reconstructions > record.n_made:
         return None
     return max(record.val_ssim[:n_rounds])
 

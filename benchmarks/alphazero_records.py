@@ -1,6 +1,7 @@
 """Records of AlphaZero's arms, what they say of each other, and their rows on the leaderboard.
 
 `alphazero.py` makes them, one per arm and seed, and one of the marks that all arms stand beside.
+Records write out the constants that were studied, as those were other defaults when they were made.
 """
 
 import json
@@ -84,7 +85,7 @@ class ArmRecord:
     """By validation; its weights were evaluated."""
     train_s: float
     n_reconstructions: int
-    """Of the training."""
+    """That the training counted; `n_made` is all."""
     n_parameters: int
     val_ssim: tuple[float, ...]
     search_ssim: tuple[float, ...]
@@ -112,6 +113,13 @@ class ArmRecord:
     """Of the policy's distribution on test slices, mean over steps, in nats."""
     mutual_information: float | None = None
     """How much of the choice depends on the slice; likewise."""
+    n_uncounted: int = 0
+    """Reconstructions of optimizer steps, of records whose training did not count them yet."""
+
+    @property
+    def n_made(self) -> int:
+        """Reconstructions of the training."""
+        return self.n_reconstructions + self.n_uncounted
 
     @property
     def place(self) -> tuple[str, str]:
@@ -169,7 +177,7 @@ def _scores(arm: Sequence[ArmRecord]) -> tuple[str, ...]:
         number(float(np.mean(searched))) if searched else "-",
         f"{np.mean([one.train_s for one in arm]) / 60:.1f}",
         ", ".join(str(one.n_rounds) for one in arm),
-        f"{np.mean([one.n_reconstructions for one in arm]) / 1e6:.1f} million",
+        f"{np.mean([one.n_made for one in arm]) / 1e6:.1f} million",
     )
 
 
