@@ -260,6 +260,8 @@ def test_what_is_said_of_all_trainings_holds(scripts: Any, page: str) -> None:
     by_arm = {(x.arm, x.minutes, x.seed): x for x in scripts("alphazero_records").read_records()}
     greedy, own = by_arm["greedy", 6, 0], by_arm["alphazero", 6, 0]
     assert own.conditional_entropy > greedy.conditional_entropy
+    # As if each of 32 searches passed a column of its own.
+    assert by_arm["exploration-4", 4, 0].label_entropy[-1] > math.log(31)
     # The longest training is three minutes more of that seed, and greedy left a plateau at last.
     longest = by_arm["alphazero", 9, 0]
     assert longest.val_ssim[: own.n_rounds] == own.val_ssim
