@@ -119,18 +119,23 @@ def from_pairs(values: Float[Tensor, "*axes 2"]) -> Tensor:
     return cast(Tensor, Pairs(*values.unbind(dim=-1)))
 
 
-@lru_cache(maxsize=32)
-def _waves(n: int) -> tuple[Tensor, Tensor]:
+# Kept, so that an exporter meets constants in place of how they are computed.
+@lru_cache(maxsize=64)
+def _waves(n: int, scale: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of 2 pi j k / n, of which a transform of length n is made."""
     # Of whole turns nothing is left, so that large products lose no digits.
     turns = torch.outer(torch.arange(n), torch.arange(n)) % n
     angle = turns.double() * (2 * math.pi / n)
-    return angle.cos().float(), angle.sin().float()
+    return (angle.cos().float() * scale).to(device), (angle.sin().float() * scale).to(device)
+
+
+@lru_cache(maxsize=64)
+def _shifted_places(n: int, shift: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
+    return shift(torch.arange(n)).to(device)
 
 
 def _transformed(values: Pairs, axis: int, *, sign: float, scale: float) -> Pairs:
-    n = values.shape[axis]
-    cosine, sine = (x.to(values.device) * scale for x in _waves(n))
+    cosine, sine = _waves(values.shape[axis], scale, values.device)
     real, imag = (x.transpose(axis, -1) for x in (values.real, values.imag))
     found = (real @ cosine - sign * (imag @ sine), imag @ cosine + sign * (real @ sine))
     return Pairs(*(x.transpose(axis, -1) for x in found))
@@ -153,7 +158,7 @@ def _fourier(*, is_inverse: bool, n_axes: int) -> Handler:
 def _shifted(values: Pairs, axes: tuple[int, ...], shift: Callable[[Tensor], Tensor]) -> Pairs:
     """Look values up, which exporters write in fewer words than a roll."""
     for axis in axes:
-        place = shift(torch.arange(values.shape[axis], device=values.device))
+        place = _shifted_places(values.shape[axis], shift, values.device)
         values = values.each(partial(torch.index_select, dim=axis, index=place))
     return values
 
