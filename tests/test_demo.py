@@ -4,8 +4,10 @@ import html
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,15 @@ from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
 from kscout.demo.seeds import SEEDS, tell_seeds
 from kscout.demo.settings import BASELINES, JOINT_SAMPLERS, LEARNED, REFERENCE, PaperSize
-from kscout.demo.stages import INPUTS, claim_all, evaluated, lead_over, silent, typical_slice
+from kscout.demo.stages import (
+    INPUTS,
+    claim_all,
+    evaluated,
+    lead_over,
+    silent,
+    trained_beside,
+    typical_slice,
+)
 from kscout.demo.worlds import worlds_of
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.records.results import read_scores
@@ -44,7 +54,7 @@ TINY = replace(
     n_best=2,
     n_random=2,
     batch_size=3,
-    n_updates=4,
+    n_updates=6,
     n_prior_slices=1,
     n_fixed_slices=1,
     n_oracle_slices=2,
@@ -196,6 +206,37 @@ def test_a_second_run_does_no_work_again(demo: Demo, monkeypatch: pytest.MonkeyP
         title for title in stages.told if title.startswith("drawing")
     }
     assert again.zoo[0].summary == first.zoo[0].summary
+
+
+def begun_demo(demo: Demo, out: Path, monkeypatch: pytest.MonkeyPatch) -> DemoFolder:
+    """Return a demo that has come as far as its U-Net; other processes need not import torch."""
+    monkeypatch.setattr("kscout.demo.stages.get_context", lambda _: get_context("fork"))
+    folder = DemoFolder(out)
+    for name in (demo[0].store.name, demo[0].unet.name):
+        shutil.copytree(demo[0].path / name, folder.path / name)
+    return folder
+
+
+def test_what_is_trained_beside_is_what_would_be_trained_in_its_turn(
+    demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = begun_demo(demo, tmp_path / "out", monkeypatch)
+    with trained_beside(replace(TINY, is_quick=False), folder) as wait:
+        wait()
+        files = [
+            run / "weights.safetensors" for run in (folder.pairs[LEARNED], demo[0].pairs[LEARNED])
+        ]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_what_is_trained_beside_ends_with_what_asked_for_it(
+    demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = begun_demo(demo, tmp_path / "out", monkeypatch)
+    with pytest.raises(KeyboardInterrupt), trained_beside(replace(TINY, is_quick=False), folder):
+        assert len(active_children()) == 1
+        raise KeyboardInterrupt
+    assert not active_children()
 
 
 def test_notes_of_evaluations_are_kept_and_not_printed(

@@ -20,6 +20,8 @@ from kscout.demo.stages import (
     pair_all,
     run_zoo,
     silent,
+    train_unet,
+    trained_beside,
 )
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.analyses.reconstructions import ReconstructionRow
@@ -64,10 +66,12 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
     with stage(f"drawing {n_slices} knee slices of {size}x{size}") as tell:
         store = make_store(folder.store, settings.making, on_volume=tell)
     lead_all(settings, folder, stage)
-    summary = claim_all(settings, folder, store, stage)
-    with stage(f"running the oracle on {settings.n_oracle_slices} slices of them") as tell:
-        bound(settings, folder, store, tell)
-    pair_all(settings, folder, store, stage)
+    train_unet(settings, folder, store, stage)
+    with trained_beside(settings, folder) as wait:
+        summary = claim_all(settings, folder, store, stage)
+        with stage(f"running the oracle on {settings.n_oracle_slices} slices of them") as tell:
+            bound(settings, folder, store, tell)
+        pair_all(settings, folder, store, stage, wait)
     with stage("comparing reconstructions on test slices"):
         compared = run_analysis(
             folder.comparison, folder.compared, out=folder.reconstructions, overwrite=True

@@ -2,11 +2,14 @@
 
 import json
 import logging
+import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import final
 
@@ -15,10 +18,12 @@ import torch
 
 from kscout import reconstruction
 from kscout.data.generate import make_store
+from kscout.data.makers.parallel import interrupts_held
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.demo.oracles import read_stored
 from kscout.demo.settings import (
+    LEARNED,
     ORACLES,
     SHOWN_BASELINE,
     ZOO_SIZE,
@@ -28,6 +33,7 @@ from kscout.demo.settings import (
     PaperSize,
     ZooAcquisition,
 )
+from kscout.errors import KScoutError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.acquisitions import Acquisition
@@ -39,7 +45,7 @@ from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.evaluation.summaries.summary import SUMMARY, Difference, Summary, read_summary
 from kscout.files import checksum, read_record, write_json
-from kscout.runs import Progress
+from kscout.runs import DONE, Progress
 from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
 from kscout.training.reconstructor import train_reconstructor
@@ -79,12 +85,16 @@ def _shipped(one: ZooAcquisition) -> dict[str, Path]:
     return {name: path for name, path in files.items() if path is not None}
 
 
-def claim_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> Summary:
-    """Train the U-Net and a policy on it, run it beside others: all that the claim needs."""
+def train_unet(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> None:
+    """Train what all policies of the demo's own choose columns for."""
     with stage("training a small U-Net on random columns") as tell, _one_thread():
         train_reconstructor(settings.reconstructor, store, folder.unet, on_step=_epochs(tell))
+
+
+def claim_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> Summary:
+    """Train a policy on the U-Net, run it beside others: all that the claim needs."""
     where = (store, folder.unet, folder.policy)
-    with stage("training a policy to choose columns for it") as tell:
+    with stage("training a policy to choose columns for it") as tell, _one_thread():
         train_policy(settings.policy, *where, on_step=_epochs(tell))
     with stage("running policies on unseen knees") as tell:
         wanted, setting = folder.policies, settings.evaluation
@@ -100,11 +110,54 @@ def bound(settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProg
     evaluated(wanted, store, folder.unet, settings.headroom, folder.headroom, used, tell)
 
 
-def pair_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> None:
+@contextmanager
+def trained_beside(settings: DemoSettings, folder: DemoFolder) -> Iterator[Callable[[], None]]:
+    """Train the U-Net together with a policy in another process, as the steps of both are short.
+
+    Whatever becomes of that process, `pair_all` goes on from what it left.
+
+    Yields:
+        A function that waits for it.
+    """
+    beside = get_context("spawn").Process(target=_train_pair, args=(settings, folder.path))
+    # Where the parts take seconds, a process would begin when they are done.
+    if settings.is_quick or (folder.pairs[LEARNED] / DONE).exists():
+        yield lambda: None
+        return
+    with interrupts_held():
+        beside.start()
+    try:
+        yield beside.join
+    finally:
+        beside.terminate()
+        beside.join()
+
+
+def _train_pair(settings: DemoSettings, out: Path) -> None:
+    """Do what `pair_all` would do first; ends with the process that asked for it."""
+    asker = parent_process()
+    assert asker is not None
+    threading.Thread(target=lambda: (asker.join(), os._exit(1)), daemon=True).start()
+    folder = DemoFolder(out)
+    run, store = folder.pairs[LEARNED], Store.open(folder.store)
+    # What goes wrong is told where `pair_all` meets it.
+    with _one_thread(), suppress(KScoutError):
+        train_joint(settings.joint(LEARNED), store, run, start=folder.unet)
+
+
+def pair_all(
+    settings: DemoSettings,
+    folder: DemoFolder,
+    store: Store,
+    stage: Stage,
+    wait_for_learned: Callable[[], None],
+) -> None:
     """Train the U-Net together with each of the samplers, and run them."""
     for sampler, run in folder.pairs.items():
         with stage(f"training the U-Net together with {CHOOSERS[sampler]}") as tell:
             joint = settings.joint(sampler)
+            if sampler == LEARNED:
+                wait_for_learned()
             train_joint(joint, store, run, start=folder.unet, on_step=_epochs(tell))
         with stage(f"running what learned together with {CHOOSERS[sampler]}") as tell:
             wanted, setting, out = (

@@ -104,7 +104,7 @@ def _single_threaded_children() -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
+def interrupts_held() -> Iterator[None]:
     """Hold Ctrl-C back: a process started meanwhile never gets it, this one gets it afterwards."""
     if sys.platform == "win32":
         yield
@@ -147,7 +147,7 @@ def _draw_in_parallel(
         try:
             while True:
                 while len(waiting) < 2 * workers and (task := next(left, None)) is not None:
-                    with _interrupts_held():
+                    with interrupts_held():
                         future = pool.submit(_draw_in_worker, task, str(folder))
                     waiting.append((task, future))
                 if not waiting:
