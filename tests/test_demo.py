@@ -19,9 +19,7 @@ from kscout.data.store import Store
 from kscout.demo import DemoFolder, DemoResult, DemoSettings, run_demo
 from kscout.demo.commands import commands_of, next_commands
 from kscout.demo.oracles import StoredOracles, read_stored
-from kscout.demo.page import tell_claim
 from kscout.demo.paper_size import paper_size_section
-from kscout.demo.seeds import SEEDS, tell_seeds
 from kscout.demo.settings import BASELINES, JOINT_SAMPLERS, LEARNED, REFERENCE, PaperSize
 from kscout.demo.stages import (
     INPUTS,
@@ -35,7 +33,7 @@ from kscout.demo.stages import (
 from kscout.demo.worlds import worlds_of
 from kscout.evaluation.compare import evaluate
 from kscout.evaluation.records.results import read_scores
-from kscout.evaluation.summaries.summary import Difference, read_summary
+from kscout.evaluation.summaries.summary import read_summary
 from kscout.figures.tables import Measured
 from kscout.report.commands import as_shell
 from kscout.report.page import tables_of
@@ -61,7 +59,6 @@ TINY = replace(
     seed=3,
     paper_size=replace(DemoSettings.quick().paper_size, n_unseen_slices=1),
 )
-RECORD = Path(__file__).parents[1] / "benchmarks" / "demo_seeds.json"
 
 
 class Stages:
@@ -287,26 +284,6 @@ def test_what_to_try_next_works_on_what_the_demo_left(demo: Demo) -> None:
         assert found.exit_code == 0, found.output
 
 
-@pytest.mark.parametrize(
-    ("difference", "interval", "told"),
-    [
-        (0.002, (0.001, 0.003), "0.0020 above"),
-        (0.002, (0.001, 0.003), "the interval lies above zero"),
-        (0.002, (-0.001, 0.005), "the interval includes zero, so that this run does not show"),
-        (-0.002, (-0.003, -0.001), "0.0020 below"),
-        (-0.002, (-0.003, -0.001), "worse than the fixed order"),
-        (0.002, None, "does not show a lead"),
-    ],
-)
-def test_the_sentence_says_what_the_interval_allows(
-    difference: float, interval: tuple[float, float] | None, told: str
-) -> None:
-    lead, counts = Difference(difference, interval), {"n_slices": 10, "n_volumes": 5}
-    common = {"n_columns": 12, "size": 64, **counts}
-    assert told in tell_claim("claim_here", lead, learned=LEARNED, **common)
-    assert told in tell_claim("claim", lead, policy="one", unet="other", **common)
-
-
 def test_the_first_sentence_is_of_the_zoos_policy_on_knees_of_the_seed(demo: Demo) -> None:
     folder, found = demo[0], read_summary(demo[0].lead)
     assert {one.policy for one in found.policies} == {"fixed", "column"}
@@ -316,27 +293,6 @@ def test_the_first_sentence_is_of_the_zoos_policy_on_knees_of_the_seed(demo: Dem
     assert f"{abs(lead.difference):.4f}" in text[text.index('class="summary"') : text.index("<nav")]
     others = [PaperSize().unseen(seed).seed for seed in range(5)]
     assert len({*others, PaperSize().making.seed}) == 6
-
-
-def test_the_page_cites_the_record_of_seeds(tmp_path: Path) -> None:
-    rows = [
-        {"seed": 0, "lead": 0.0021, "interval": [0.001, 0.003]},
-        {"seed": 1, "lead": -0.0004, "interval": [-0.001, 0.002]},
-    ]
-    path = tmp_path / "seeds.json"
-    path.write_text(json.dumps({"seeds": rows}))
-    assert "above zero in 1 of 2 recorded runs (leads: +0.0021, −0.0004" in tell_seeds(path)
-    path.write_text(json.dumps({"seeds": []}))
-    assert "No run with other seeds is recorded" in tell_seeds(path)
-
-
-def test_the_cited_seeds_are_those_of_the_benchmark() -> None:
-    cited, whole = (json.loads(path.read_text()) for path in (SEEDS, RECORD))
-    assert cited["seeds"] == [
-        {name: row[name] for name in ("seed", "lead", "interval")} for row in whole["seeds"]
-    ]
-    above = [row for row in whole["seeds"] if row["interval"][0] > 0]
-    assert (whole["n_seeds"], whole["n_above_zero"]) == (len(whole["seeds"]), len(above))
 
 
 def test_pairs_are_compared_with_orders_of_their_own_networks(demo: Demo) -> None:

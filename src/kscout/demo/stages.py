@@ -135,14 +135,19 @@ def trained_beside(settings: DemoSettings, folder: DemoFolder) -> Iterator[Calla
 
 def _train_pair(settings: DemoSettings, out: Path) -> None:
     """Do what `pair_all` would do first; ends with the process that asked for it."""
-    asker = parent_process()
-    assert asker is not None
-    threading.Thread(target=lambda: (asker.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = DemoFolder(out)
     run, store = folder.pairs[LEARNED], Store.open(folder.store)
     # What goes wrong is told where `pair_all` meets it.
     with _one_thread(), suppress(KScoutError):
         train_joint(settings.joint(LEARNED), store, run, start=folder.unet)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def pair_all(
