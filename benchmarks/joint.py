@@ -135,6 +135,7 @@ def record_of(
         bounds=_bounds(wanted.data, run.path, few) if wanted.oracle_slices else None,
         sampler=sampler,
         label=label_of(wanted),
+        validation=tuple(one["val_ssim"] for one in run.metrics),
     )
 
 

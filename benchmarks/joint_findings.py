@@ -82,8 +82,9 @@ def _finding(name: str, group: Group) -> str:
         f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed)}. In area {area}, in PSNR "
         f"{psnr:+.2f} dB."
     )
-    others = _other_references(name, group)
-    return f"**{place}.** {told}{others}{_parted(name, pairs)}{_beside_frozen(reference)}"
+    others = [x for x in (_parted(name, pairs), _beside_frozen(reference)) if x]
+    more = [*_other_references(name, group), *others]
+    return "\n    - ".join([f"**{place}.** {told}{_beyond_its_best(other, reference)}", *more])
 
 
 def _spread_over_seeds(values: Sequence[float]) -> str:
@@ -96,20 +97,34 @@ def _of_seeds(values: Sequence[float]) -> str:
     return ", ".join(number(x, is_signed=True) for x in values)
 
 
-def _other_references(name: str, group: Group) -> str:
+def _other_references(name: str, group: Group) -> list[str]:
     """Compare with the fixed arms that are not the reference, and say what that is worth."""
-    reference, told = leading(group, REFERENCE), ""
+    reference, told = leading(group, REFERENCE), []
     for other, own in group.items():
         found = paired(group[name], own)
         beside = paired(reference, own)
         if own[0].arm != REFERENCE or own is reference or found is None or beside is None:
             continue
         kind = "weaker" if beside.difference > 0 else "stronger"
-        told += (
-            f" Over the {kind} `{other}` it is {difference(found)}, {_seeds(len(found.seeds))}: "
-            f"`{name_of(group, reference)}` minus `{other}` is {difference(beside)}."
+        leads = [
+            one.ssim - two.ssim
+            for one, two in (_of_seed(reference, own, seed) for seed in beside.seeds)
+        ]
+        told.append(
+            f"Over the {kind} `{other}` it is {difference(found)}, {_seeds(len(found.seeds))}: "
+            f"`{name_of(group, reference)}` minus `{other}` is {difference(beside)}, by seed "
+            f"{_spread_over_seeds(leads)}.{_beyond_its_best(other, own)}"
         )
     return told
+
+
+def _beyond_its_best(name: str, arm: Sequence[JointRecord]) -> str:
+    """Say how far the last epoch, which is compared, is below the best by validation."""
+    falls = [max(one.validation) - one.validation[-1] for one in arm if one.validation]
+    if not falls or not max(falls):
+        return ""
+    told = ", ".join(number(x) for x in falls)
+    return f" On validation slices `{name}` ends {told} below its best epoch."
 
 
 def _of_seed(
@@ -137,7 +152,7 @@ def _parted(name: str, pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
     whole, chosen, rest = (number(mean, is_signed=True) for mean in means)
     short = f" and by itself less than {GOAL:g}" if means[1] < GOAL <= means[0] else ""
     return (
-        f" Of {whole} on {bounds[0][0].n_slices} slices, {chosen} ({_of_seeds(parts[1])}) is what "
+        f"Of {whole} on {bounds[0][0].n_slices} slices, {chosen} ({_of_seeds(parts[1])}) is what "
         f"choosing anew is worth on the network of `{name}`, over an order fitted for that network"
         f"{short}, and {rest} ({_of_seeds(parts[2])}) is what that network leads by with a fixed "
         "order."
@@ -154,7 +169,7 @@ def _beside_frozen(reference: Sequence[JointRecord]) -> str:
     own = _mean([one.ssim for one in reference])
     beyond = "above" if own > frozen["oracle"] else "below"
     return (
-        f" A fixed order with its own network reaches {number(own)}, {beyond} the frozen network's "
+        f"A fixed order with its own network reaches {number(own)}, {beyond} the frozen network's "
         f"oracle, which sees the truth ({number(frozen['oracle'])}; a fixed order there "
         f"{number(frozen[REFERENCE])})."
     )

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from leaderboard import LeaderboardRow
 from paired import Paired, Volume, paired
 from tables import difference, markdown, number, spread
 
-from kscout.config import JointConfig, read
+from kscout.config import JointConfig, JointTraining, read
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
 
@@ -47,11 +47,12 @@ HORIZONS = {
 SEEDS = (0, 1, 2)
 LABELS = {
     **{None: "", "fresh": " with the masks of its newest order alone"},
+    **{"keep": " whose order stays until a better one is fitted"},
     **{"flips": ", mirrored", "64": " with 64 channels"},
 }
 PLAN = [
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
-    *((h, "fixed", "fresh") for h in ("knee-base", "knee-8x")),
+    *(("knee-base", "fixed", label) for label in ("fresh", "keep")),
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
     *(("knee-base", arm, label) for label in ("flips", "64") for arm in ARMS[:2]),
     *((h, arm, None) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
@@ -107,6 +108,8 @@ class JointRecord:
     """Settings of the sampler's own."""
     label: str | None = None
     """What tells its file and folder from those of the same arm and seed."""
+    validation: tuple[float, ...] = ()
+    """SSIM of the validation slices after each epoch; the oldest records do not tell."""
 
     @property
     def stem(self) -> str:
@@ -115,15 +118,27 @@ class JointRecord:
         return f"{self.horizon}-{arm}-{self.seed}"
 
     @property
+    def defaults(self) -> dict[str, Any]:
+        """Settings that its sampler has where nothing is said."""
+        training = JointConfig.of(self.arm).training
+        common = {one.name for one in fields(JointTraining)}
+        return {
+            k: getattr(training, k) for k in (x.name for x in fields(training)) if k not in common
+        }
+
+    @property
     def tuned(self) -> dict[str, Any]:
-        """Settings of the sampler's own, with one that the oldest records do not know."""
-        return {**({"n_repeats": 0} if self.arm == "dense" else {}), **self.sampler}
+        """Settings of the sampler's own; what a record does not know was as it is by default.
+
+        But labels were not repeated before they could be.
+        """
+        once = {"n_repeats": 0} if self.arm == "dense" else {}
+        return {**self.defaults, **once, **self.sampler}
 
     @property
     def command(self) -> str:
         """What trains it, whichever settings have become the default since."""
-        training = JointConfig.of(self.arm).training
-        changed = {k: v for k, v in self.tuned.items() if v != getattr(training, k)}
+        changed = {k: v for k, v in self.tuned.items() if v != self.defaults.get(k, v)}
         words = [f"--set training.{key}={json.dumps(value)}" for key, value in changed.items()]
         return " ".join([self.commands[0], *(x for x in words if x not in self.commands[0])])
 
@@ -163,7 +178,7 @@ def read_records(folder: Path = RECORDS) -> list[JointRecord]:
 def groups_of(records: Sequence[JointRecord]) -> list[Group]:
     """Return the records of each comparison by arm; what is not compared stands apart.
 
-    Where an arm was run with several settings of its sampler, its names tell them.
+    Where an arm was run with several settings of its sampler, its names tell what is not default.
     """
     found: dict[tuple[str, str], list[JointRecord]] = {}
     for one in records:
@@ -174,10 +189,14 @@ def groups_of(records: Sequence[JointRecord]) -> list[Group]:
 def _by_arm(records: Sequence[JointRecord]) -> Group:
     found: Group = {}
     for one in records:
-        own = one.tuned
+        own, plain = one.tuned, one.defaults
         others = [x.tuned for x in records if x.arm == one.arm]
-        is_alike = {key: all(x.get(key) == value for x in others) for key, value in own.items()}
-        words = [f"{key}={json.dumps(own[key])}" for key in sorted(own) if not is_alike[key]]
+        telling = [
+            k
+            for k in own
+            if any(x.get(k, own[k]) != own[k] for x in others) and own[k] != plain.get(k)
+        ]
+        words = [f"{key}={json.dumps(own[key])}" for key in sorted(telling)]
         found.setdefault(", ".join([one.arm, *words]), []).append(one)
     return found
 

@@ -108,6 +108,9 @@ class FixedSampling(JointTraining):
     fresh_pool: bool = False
     """Whether the whole pool is acquired anew when an order was fitted; else masks of orders before
     are learned from until newer ones have driven them out."""
+    keep_better: bool = False
+    """Whether an order stays until a newly fitted one ends higher on `n_fit_slices` training
+    slices: the network has learned for the order that it had, and a greedy fit may lose to it."""
 
 
 @dataclass(frozen=True)
