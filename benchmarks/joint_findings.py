@@ -16,6 +16,7 @@ from joint_records import (
     REFERENCE,
     Group,
     JointRecord,
+    by_comparison,
     groups_of,
     leading,
     name_of,
@@ -23,7 +24,7 @@ from joint_records import (
 )
 from leaderboard import frozen_rows
 from paired import Paired, paired
-from tables import difference, markdown, number
+from tables import difference, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.statistics import std_over_seeds
@@ -69,10 +70,9 @@ def findings(folder: Path = RECORDS) -> str:
 
 def _finding(name: str, group: Group) -> str:
     arm, reference = group[name], leading(group, REFERENCE)
-    first, horizon, other = arm[0], HORIZONS[arm[0].horizon], name_of(group, reference)
+    other = name_of(group, reference)
     found = paired(arm, reference)
     assert found is not None
-    place = f"{first.horizon}, {horizon.n_initial} + {horizon.steps} columns, {first.conditions}"
     pairs = [_of_seed(arm, reference, seed) for seed in found.seeds]
     by_seed = [one.ssim - two.ssim for one, two in pairs]
     area = number(_mean([one.area - two.area for one, two in pairs]), is_signed=True)
@@ -84,7 +84,9 @@ def _finding(name: str, group: Group) -> str:
     )
     others = [x for x in (_parted(name, pairs), _beside_frozen(reference)) if x]
     more = [*_other_references(name, group), *others]
-    return "\n    - ".join([f"**{place}.** {told}{_beyond_its_best(other, reference)}", *more])
+    return "\n    - ".join(
+        [f"**{arm[0].conditions}.** {told}{_beyond_its_best(other, reference)}", *more]
+    )
 
 
 def _spread_over_seeds(values: Sequence[float]) -> str:
@@ -150,11 +152,11 @@ def _parted(name: str, pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
     )
     means = [_mean(values) for values in parts]
     whole, chosen, rest = (number(mean, is_signed=True) for mean in means)
-    short = f" and by itself less than {GOAL:g}" if means[1] < GOAL <= means[0] else ""
+    short = f"; less than {GOAL:g}" if means[1] < GOAL <= means[0] else ""
     return (
-        f"Of {whole} on {bounds[0][0].n_slices} slices, {chosen} ({_of_seeds(parts[1])}) is what "
-        f"choosing anew is worth on the network of `{name}`, over an order fitted for that network"
-        f"{short}, and {rest} ({_of_seeds(parts[2])}) is what that network leads by with a fixed "
+        f"Of {whole} on {bounds[0][0].n_slices} slices, {chosen} ({_of_seeds(parts[1])}{short}) is "
+        f"what choosing anew is worth on the network of `{name}`, over an order fitted for that "
+        f"network, and {rest} ({_of_seeds(parts[2])}) is what that network leads by with a fixed "
         "order."
     )
 
@@ -178,12 +180,14 @@ def _beside_frozen(reference: Sequence[JointRecord]) -> str:
 def headroom(folder: Path = RECORDS) -> str:
     """Return what oracles and estimates of the ceiling reach on the network of each arm."""
     head = (
-        *("horizon", "arm", "seeds", "arm's SSIM", "a fixed order there", "NA oracle", "oracle"),
+        *("arm", "seeds", "arm's SSIM", "a fixed order there", "NA oracle", "oracle"),
         *("gap closed", "ceiling's estimate", "oracle minus NA oracle", "slices"),
-        "network, training",
     )
-    arms = [arm for group in groups_of(read_records(folder)) for arm in group.items()]
-    return markdown(head, [line for arm in arms if (line := _headroom(*arm, folder))])
+    return by_comparison(
+        groups_of(read_records(folder)),
+        head,
+        lambda group: [x for arm in group.items() if (x := _headroom(*arm, folder))],
+    )
 
 
 def _headroom(name: str, arm: Sequence[JointRecord], folder: Path) -> tuple[str, ...] | None:
@@ -195,11 +199,11 @@ def _headroom(name: str, arm: Sequence[JointRecord], folder: Path) -> tuple[str,
     own, fixed, low, high = (_mean([getattr(x, kind) for x in bounds]) for kind in kinds)
     closed = gap_closed(own, low, high)
     return (
-        *(first.horizon, f"`{name}`", ", ".join(str(one.seed) for one in measured)),
+        *(f"`{name}`", ", ".join(str(one.seed) for one in measured)),
         *map(number, (own, fixed, low, high)),
         "-" if closed is None else f"{100 * closed:.0f} %",
         ceiling(folder / "ceiling" / first.stem),
-        *(number(high - low, is_signed=True), str(bounds[0].n_slices), first.conditions),
+        *(number(high - low, is_signed=True), str(bounds[0].n_slices)),
     )
 
 

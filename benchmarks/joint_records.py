@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
@@ -162,9 +162,11 @@ class JointRecord:
     @property
     def conditions(self) -> str:
         """What all arms of a comparison have in common, in words."""
+        horizon = HORIZONS[self.horizon]
+        columns = f"{self.horizon}, {horizon.n_initial} + {horizon.steps} columns"
         slices = f"{self.n_train:,} slices{', mirrored' if self.flips else ''}"
         network = f"{self.n_parameters / 1e6:.1f} million parameters"
-        return f"{network}, {slices}, {self.n_updates:,} updates"
+        return f"{columns}, {network}, {slices}, {self.n_updates:,} updates"
 
 
 def read_records(folder: Path = RECORDS) -> list[JointRecord]:
@@ -216,12 +218,24 @@ def table(records: Sequence[JointRecord] | None = None) -> str:
     """Return the table of all comparisons, and what was not run; of all records by default."""
     records = read_records() if records is None else records
     head = (
-        *("horizon", "arm", "seeds", "SSIM", "minus the reference, 95 % interval", "area", "PSNR"),
-        *("oracle on its network", "time, sampler's share", "network, training"),
+        *("arm", "seeds", "SSIM", "minus the reference, 95 % interval", "area", "PSNR"),
+        *("oracle on its network", "time, sampler's share"),
     )
-    lines = [_line(name, group) for group in groups_of(records) for name in group]
+    told = by_comparison(
+        groups_of(records), head, lambda group: [_line(name, group) for name in group]
+    )
     missing = ", ".join(not_run(records)) or "nothing of the plan"
-    return f"{markdown(head, lines)}\nNot run: {missing}.\n"
+    return f"{told}\nNot run: {missing}.\n"
+
+
+def by_comparison(
+    groups: Sequence[Group],
+    head: Sequence[str],
+    lines: Callable[[Group], Sequence[Sequence[str]]],
+) -> str:
+    """Return a table for each comparison, under what its arms have in common."""
+    parts = [(next(iter(group.values()))[0].conditions, lines(group)) for group in groups]
+    return "\n".join(f"{place}:\n\n{markdown(head, own)}" for place, own in parts if own)
 
 
 def not_run(records: Sequence[JointRecord]) -> list[str]:
@@ -236,7 +250,7 @@ def not_run(records: Sequence[JointRecord]) -> list[str]:
 
 
 def _line(name: str, group: Group) -> tuple[str, ...]:
-    arm, first = group[name], group[name][0]
+    arm = group[name]
     reference = leading(group, REFERENCE)
     found = paired(arm, reference)
     bounds = [one.bounds for one in arm if one.bounds is not None]
@@ -245,7 +259,6 @@ def _line(name: str, group: Group) -> tuple[str, ...]:
     minutes = np.mean([one.train_s for one in arm]) / 60
     share = np.mean([one.sampler_share for one in arm])
     return (
-        first.horizon,
         f"`{name}`",
         ", ".join(str(one.seed) for one in arm),
         spread(float(np.mean(ssim)), std_over_seeds(ssim)),
@@ -254,7 +267,6 @@ def _line(name: str, group: Group) -> tuple[str, ...]:
         f"{np.mean([one.psnr for one in arm]):.2f}",
         oracle,
         f"{minutes:.1f} min, {100 * share:.0f} %",
-        first.conditions,
     )
 
 

@@ -105,6 +105,7 @@ def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     assert "| `fixed` | 0 | .6833 | reference | .5917 |" in text
     assert "| `dense` | 0 | .7067 | +.0233 (.0100 to .0300) | .6033 | 30.00 | .9000 |" in text
     missing = text.partition("Not run: ")[2]
+    assert text.startswith("knee-base, 16 + 16 columns, 0.8 million parameters, 6,959 slices, ")
     assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
 
 
@@ -175,7 +176,7 @@ def test_a_difference_is_parted_over_the_seeds_that_both_have(
     assert "fitted for that network, and +.0400 (+.0400) is what that network leads by" in text
     close = replace(dense[1], bounds=records.Bounds(2, 0.85, 0.849, 0.7, 0.9))
     text = _findings(scripts, tmp_path, [fixed, close])
-    assert "fitted for that network and by itself less than 0.002, and +.0490 (+.0490) is" in text
+    assert "+.0010 (+.0010; less than 0.002) is what choosing anew is worth" in text
 
 
 def test_findings_and_headroom_are_those_of_the_records(
