@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from coil_data import coil_store, imported
+from coil_data import coil_kspace, coil_store, imported
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.cli import app
 from kscout.data.importing import ImportSettings, import_folder
@@ -139,6 +139,17 @@ def test_the_same_export_makes_the_same_bytes(tmp_path: Path) -> None:
             )
         ]
         assert ways[0] == ways[1] and ways[0]
+
+
+def test_a_volume_without_calibration_leaves_no_file_of_those_before(tmp_path: Path) -> None:
+    kspace, source = coil_kspace(2, 3, 16, 18, noise=0.01).numpy(), tmp_path / "source" / "test"
+    source.mkdir(parents=True)
+    for name, gap in (("a", 3), ("b", 9)):
+        np.save(source / f"{name}.npy", kspace * (np.arange(18) != gap))
+    store = imported(tmp_path / "source", axes=("slice", "coil", "row", "col"), prospective=True)
+    with pytest.raises(ConfigError, match="need 8 to 18 central columns, found 0"):
+        run(store.path, tmp_path / "out", "--reconstructor", "sense", "--format", "nifti")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_undersampled_store_is_reconstructed_from_what_was_measured(tmp_path: Path) -> None:

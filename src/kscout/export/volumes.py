@@ -21,7 +21,7 @@ from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.running.setting import told_by_runs
-from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
+from kscout.evaluation.running.trajectories import AcquisitionPlan, check_start, trajectories
 from kscout.export.image_files import SUFFIXES, WRITERS, Volume
 from kscout.export.order import policy_of
 from kscout.names import ImageFormat
@@ -93,6 +93,10 @@ def export_store(
     choose = None if policy is None else cache(partial(policy_of, policy, **sizes))
     written: list[Path] = []
     n_volumes = sum(record.split == setting.split for record in opened.manifest.volumes)
+    # Before the first file: a later volume may lack columns that the first has.
+    for slices in _sizes(opened, setting, is_scored=policy is not None):
+        start = slices.selectable if policy is None else setting.plan.n_initial
+        check_start(slices, network.to(slices.device), start)
     for record, slices in _volumes(opened, setting, is_scored=policy is not None):
         images, masks = _reconstructed(slices, network, choose, setting)
         volume = Volume(images, masks, record, about)
@@ -125,12 +129,17 @@ def _volumes(
     store: Store, setting: ExportSetting, *, is_scored: bool
 ) -> Iterator[tuple[VolumeRecord, SliceSet]]:
     """Yield the volumes of a split, whatever their matrix sizes."""
+    for slices in _sizes(store, setting, is_scored=is_scored):
+        for record in store.records(setting.split, slices.shape[1:]):
+            yield record, slices.of_volumes(record.volume)
+
+
+def _sizes(store: Store, setting: ExportSetting, *, is_scored: bool) -> Iterator[SliceSet]:
+    """Yield the slices of a split, those of one matrix size at a time."""
     open_split = store.split if is_scored else store.measured
     arrays = [array for array in store.manifest.arrays if array.split == setting.split]
     for size in [array.size for array in arrays or [store.array(setting.split)]]:
-        slices = open_split(setting.split, size=size).to(resolve_device(setting.device))
-        for record in store.records(setting.split, slices.shape[1:]):
-            yield record, slices.of_volumes(record.volume)
+        yield open_split(setting.split, size=size).to(resolve_device(setting.device))
 
 
 @torch.no_grad()

@@ -168,7 +168,7 @@ def prepare(
     # All that can be refused is refused before the first order is fitted.
     contenders, reference = _drafts(wanted, slices, sizes, setting)
     _check_memory(contenders, slices, plan)
-    check_start(slices, frozen, plan)
+    check_start(slices, frozen, plan.start(slices))
 
     def fit(one: Contender) -> Contender:
         if not one.is_draft:

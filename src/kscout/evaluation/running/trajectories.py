@@ -181,11 +181,11 @@ def trajectories(
 
 
 @torch.no_grad()
-def check_start(slices: SliceSet, reconstructor: Reconstructor, plan: AcquisitionPlan) -> None:
+def check_start(slices: SliceSet, reconstructor: Reconstructor, initial: Initial) -> None:
     """Let a reconstructor refuse a start that has too few central columns for it."""
     if not len(slices):
         return
-    start = start_mask(plan.start(slices), slices.selectable.shape, slices.device)
+    start = start_mask(initial, slices.selectable.shape, slices.device)
     poorest = n_central(start).argmin()[None]
     batch = slices.batch(poorest.to(slices.index_device))
     reconstructor.calibrate(Measurement.of(batch.kspace, start[poorest]))

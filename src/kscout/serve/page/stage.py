@@ -186,7 +186,7 @@ class Stage:
         before_step()
         _, n_rows, n_cols = slices.shape
         reconstructor = self.models.reconstructor(asked.reconstruction, n_rows, n_cols)
-        check_start(slices, reconstructor, _plan(asked))
+        check_start(slices, reconstructor, asked.n_initial)
         (batch,) = slices.batches(1)
         own: Protocol = reconstructor.protocol or slices.contents.kind.protocol
         protocol: Protocol = "blind" if slices.kind == "kspace" else own
