@@ -165,16 +165,20 @@ def table(folder: Path = RECORDS) -> str:
 def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     first, ssim = seeds[0], [one.ssim for one in seeds]
     rate = np.mean([one.n_reconstructions / one.train_s for one in seeds])
-    changes = "".join(f" `{x}`" for x in first.changes)
-    changes += f", on from `{first.start}`" if first.start else ""
     return (
-        *(_where(first), f"`{first.arm}`{changes}"),
+        *(_where(first), _arm(first, first.changes)),
         ", ".join(str(one.seed) for one in seeds),
         *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
         *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
         f"{np.mean([one.train_s for one in seeds]) / 60:.1f}",
         *(str(first.n_epochs), f"{first.n_parameters:,}", f"{rate:,.0f}"),
     )
+
+
+def _arm(record: DenseRecord, changes: Sequence[str] = ()) -> str:
+    """Return what was trained, and what it went on from."""
+    on = f", on from `{record.start}`" if record.start else ""
+    return f"`{record.arm}`{''.join(f' `{x}`' for x in changes)}{on}"
 
 
 def ceiling(folder: Path = RECORDS / "ceiling") -> str:
@@ -261,7 +265,7 @@ def heads(folder: Path = HEADS) -> str:
         own = [one for one in plain if one.run in runs and _name(one.file) == name]
         lines.append(
             (
-                *(name, f"`{first.arm}`, {', '.join(str(one.seed) for one in seeds)}"),
+                *(name, f"{_arm(first)}, {', '.join(str(one.seed) for one in seeds)}"),
                 spread(float(np.mean(ssim)), std_over_seeds(ssim)),
                 *(share(seeds), minus(seeds)),
                 *(_plainly([one for one in own if one.how == how]) for how in ("cut", "resampled")),

@@ -137,7 +137,7 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
         **{"device": "a GPU", "n_parameters": 1000},
     }
     for seed, gain, interval in ((0, 0.02, [0.01, 0.03]), (1, 0.03, [-0.01, 0.05])):
-        told = {"seed": seed, "ssim": 0.8 + gain, "difference_to_fixed": gain}
+        told = {"seed": seed, "ssim": 0.8 + gain, "difference_to_fixed": gain, "start": "knees"}
         told |= {"gap_closed": (gain - 0.01) / 0.02, "interval": interval}
         write_json(tmp_path / f"zoom-heads-without-a-knee-base-seed{seed}.json", {**own, **told})
     for file, how, gain in (
@@ -156,6 +156,7 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
         "Not run: knee-4x knee-base `column` (0, 1, 2), knee-4x knee-base `large` (0, 1, 2)" in text
     )
     assert "| +.0250 (-.0100 to .0500) | +.0100 | - |" in records.heads(tmp_path)
+    assert "| a | `zoom`, on from `knees`, 0, 1 |" in records.heads(tmp_path)
     assert records.unseen(tmp_path).count("b.nii") == 2 and "a.nii" not in records.unseen(tmp_path)
     assert "| b.nii | cut | 5 | .7000 | -.0200 |" in records.unseen(tmp_path)
 
