@@ -9,10 +9,18 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from training_stores import blob_store
 
+from kscout import policies
+from kscout.acquisition.episode import Simulator
+from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.files import write_json
+from kscout.physics.fourier import opposite
+from kscout.policies.column import ColumnPolicy
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.augmentation import mirrored
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TINY = [
@@ -176,14 +184,50 @@ def test_a_look_ahead_is_told_where_it_was_tried(dense: ModuleType, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_speed_counts_every_column_tried(dense: ModuleType, tmp_path: Path) -> None:
+def test_speed_counts_every_column_tried(
+    dense: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     speed = importlib.import_module("dense_speed")
-    blob_store(tmp_path / "store", n_rows=16, n_cols=16, n_train=11)
+    monkeypatch.setattr(speed, "N_TIMED", (1, 4))
+    blob_store(tmp_path / "store", n_rows=16, n_cols=16, n_train=5)
     words = ["--data", str(tmp_path / "store"), "--reconstructor", "zero-filled", "--device", "cpu"]
     words += [word for change in TINY for word in ("--set", change)]
-    words += ["--set", "training.batch_size=1", "--set", "training.n_epochs=5"]
+    words += ["--set", "training.batch_size=1", "--set", "training.n_epochs=1"]
     speed.main([*words, "--record", str(tmp_path / "record.json")])
     (found,) = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))["trainings"]
     # One slice, two steps, four columns at each.
     assert found["columns_per_s"] * found["step_ms"] == pytest.approx(1e3 * 8)
     assert "| 1 |" in speed.table(tmp_path / "record.json")
+
+
+def test_means_over_mirrored_views_are_those_of_a_mirrored_slice(
+    dense: ModuleType, store: Path, tmp_path: Path
+) -> None:
+    averaged = importlib.import_module("averaged")
+    torch.manual_seed(0)
+    sizes = {"n_cols": 16, "horizon": 2, "n_initial": 2}
+    policy = ColumnPolicy(
+        width=12, n_heads=2, n_layers=1, channels=[8], image_channels=[8], **sizes
+    )
+    torch.nn.init.normal_(policy.head.weight)
+    policy.is_stochastic, policy.gain_units = False, (2.0, 3.0)
+    batch = Store.open(store).split("test").batch(torch.tensor([0, 1]))
+    found = []
+    for slices in (batch, mirrored(batch, torch.tensor([True, True]))):
+        state = (simulator := Simulator(slices, ZeroFilled())).start(3)
+        seen = simulator.observe(policy, state, n_left=2)
+        found.append(
+            [averaged.Averaged([policy], views)(seen) for views in averaged.VIEWS.values()]
+        )
+    # The start, three central columns, is its own mirror image.
+    order = opposite(16, torch.device("cpu"))
+    same = [torch.allclose(a, b[:, order], atol=1e-4) for a, b in zip(*found, strict=True)]
+    assert same == [True, False, True]
+    policies.save(tmp_path / "some.safetensors", policy)
+    words = ["--data", str(store), "--reconstructor", "zero-filled", "--limit", "2"]
+    words += ["--n-initial", "2", "--steps", "2", "--record", str(tmp_path / "record.json")]
+    for name in ("one", "two"):
+        words += ["--policy", f"{name}={tmp_path / 'some.safetensors'}"]
+    averaged.main([*words, "--device", "cpu"])
+    text = averaged.table(tmp_path / "record.json")
+    assert text.count("| `one` |") == 3 and "| `two` | all policies |" in text
