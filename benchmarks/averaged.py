@@ -1,11 +1,13 @@
 """Does a policy decide better by the mean of scores: over mirrored observations, or two networks?
 
+    python benchmarks/averaged.py --data stores/knee-test --policy knee-base-column
     python benchmarks/averaged.py --data stores/knee-test --policy knee-base-column \
-        --policy dense-large=runs/dense-large --limit 96
+        --policy dense-large=runs/dense-large --over left-right "both policies"
 
 Observations are mirrored, left to right with opposite columns or upside down, and reconstructed
-once. Every policy acquires slices of different volumes as it is, by means over mirrored views, and
-all of them by the mean of the gains that they expect. The record is averaged.json.
+once. The last policy acquires slices of different volumes as it is, by means over mirrored views,
+and by the mean of the gains that all of them expect. The record is averaged.json; a line that is
+there is replaced.
 """
 
 import argparse
@@ -30,11 +32,11 @@ from kscout.files import write_json
 from kscout.physics.fourier import opposite
 
 RECORD = ROOT / "benchmarks" / "averaged.json"
-PLAIN = "as it is"
+PLAIN, ALL = "as it is", "both policies"
 VIEWS = {
     "left-right": [(False, False), (False, True)],
     "upside down": [(False, False), (True, False)],
-    "both": [(False, False), (False, True), (True, False), (True, True)],
+    "all four": [(False, False), (False, True), (True, False), (True, True)],
 }
 """By name, whether rows and columns of an observation are mirrored."""
 
@@ -117,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--reconstructor", default="knee-unet")
     parser.add_argument("--policy", action="append", required=True, metavar="[NAME=]POLICY")
+    parser.add_argument("--over", nargs="+", choices=[*VIEWS, ALL], help="all where not given")
     parser.add_argument("--n-initial", type=int, default=16)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--limit", type=int, default=96, help="slices")
@@ -126,14 +129,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = AcquisitionPlan(n_initial=wanted.n_initial, horizon=wanted.steps, n_trajectories=1)
     setting = EvaluationSetting(plan, reference=PLAIN, device=wanted.device, n_examples=0)
     slices = apart(Store.open(wanted.data).split("test"), wanted.limit)
-    given, lines = (slices, wanted.reconstructor, setting), []
     named = {x.partition("=")[0]: policies.load(x.rpartition("=")[2]) for x in wanted.policy}
-    for name, own in named.items():
-        others: dict[str, Policy] = {how: Averaged([own], views) for how, views in VIEWS.items()}
-        if len(named) > 1 and name == list(named)[-1]:
-            others["all policies"] = Averaged([*named.values()], [(False, False)])
-        lines += lines_of(name, own, others, given)
-    write_json(wanted.record, lines)
+    name, own = list(named.items())[-1]
+    others: dict[str, Policy] = {how: Averaged([own], views) for how, views in VIEWS.items()}
+    others |= {ALL: Averaged([*named.values()], [(False, False)])} if len(named) > 1 else {}
+    others = {how: others[how] for how in wanted.over or others}
+    found = lines_of(name, own, others, (slices, wanted.reconstructor, setting))
+    kept = json.loads(wanted.record.read_text("utf-8")) if wanted.record.exists() else []
+    kept = [x for x in kept if x["policy"] != name or x["over"] not in others]
+    write_json(wanted.record, [*kept, *found])
 
 
 if __name__ == "__main__":

@@ -226,8 +226,8 @@ def test_means_over_mirrored_views_are_those_of_a_mirrored_slice(
     policies.save(tmp_path / "some.safetensors", policy)
     words = ["--data", str(store), "--reconstructor", "zero-filled", "--limit", "2"]
     words += ["--n-initial", "2", "--steps", "2", "--record", str(tmp_path / "record.json")]
-    for name in ("one", "two"):
-        words += ["--policy", f"{name}={tmp_path / 'some.safetensors'}"]
-    averaged.main([*words, "--device", "cpu"])
+    for names in (["one"], ["one", "two"]):
+        given = [w for x in names for w in ("--policy", f"{x}={tmp_path / 'some.safetensors'}")]
+        averaged.main([*words, *given, "--device", "cpu"])
     text = averaged.table(tmp_path / "record.json")
-    assert text.count("| `one` |") == 3 and "| `two` | all policies |" in text
+    assert text.count("| `one` |") == 3 and "| `two` | both policies |" in text
