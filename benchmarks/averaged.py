@@ -107,7 +107,8 @@ def table(path: Path = RECORD) -> str:
     n_clear = sum((one["interval"] or [0])[0] > 0 for one in lines)
     return (
         f"{markdown(head, rows)}\n{lines[0]['n_slices']} slices of different volumes. "
-        f"An interval above zero has {n_clear} of {len(lines)}.\n"
+        f"An interval above zero has {n_clear} of {len(lines)}"
+        f"{'' if n_clear else ': policies decide by one look'}.\n"
     )
 
 
