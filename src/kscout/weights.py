@@ -132,9 +132,11 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
         kind: what it should hold.
     """
     if weights.kind != kind:
+        beside = policy_beside(path)
+        is_pair = kind == "policy" and beside.is_file()
         raise WeightsError(
             f"{path} holds a {weights.kind} ({weights.component}), not a {kind}; "
-            f"load it with {_LOADERS[weights.kind]}"
+            + (f"give {beside}" if is_pair else f"load it with {_LOADERS[weights.kind]}")
         )
     constructor = _TABLES[kind].recall(weights.component, path)
     try:

@@ -18,7 +18,7 @@ from kscout.cli import app
 from kscout.config import JointConfig, LearnedSampling
 from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, WeightsError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder
@@ -110,6 +110,8 @@ def test_one_folder_holds_both_and_evaluates(
     assert not caplog.records
     assert found.policies[0].training is not None
     assert found.policies[0].training.method == method
+    with pytest.raises(WeightsError, match=r"not a policy; give .*best-policy.safetensors"):
+        policies.load(path / "best.safetensors")
 
 
 @pytest.mark.slow
