@@ -41,7 +41,8 @@ def trained(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
                 return calibrate(model, measured)
 
             patch.setattr(VarNet, "calibrate", noting)
-            config = joint_config(method, model=VARNET, protocol="blind")
+            short = {"n_updates": 4, "n_epochs": 1, "keep_epochs": ()}
+            config = joint_config(method, model=VARNET, protocol="blind", **short)
             train_joint(config, store, root / method, device="cpu")
             found[method] = root / method, counts
     return found
