@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from kscout import policies
 from kscout.assemble import make_policy
+from kscout.cli.progress import tell_runs
 from kscout.cli.train import app
 from kscout.config import Component, PolicyConfig
 from kscout.data.store import Store
@@ -66,6 +67,21 @@ def test_weights_gains_and_units_are_those_of_the_start(
         assert run.config["policy"]["width"] == 8
 
 
+def test_what_a_training_began_from_is_validated_and_told(
+    first: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        train_policy(dense_config(COLUMN, **STILL), store, "zero-filled", out, start=start)
+        for out, start in ((tmp_path / "order", None), (tmp_path / "trained", first))
+    ]
+    for run in runs:
+        assert run.provenance.notes["val_ssim_at_start"] == run.metrics[-1]["val_ssim"]
+    # The order of mean gains, which the first training began from as well, is not what it learned.
+    assert read_run(first).provenance.notes == runs[0].provenance.notes
+    tell_runs(runs, as_json=False)
+    assert capsys.readouterr().out.count("has not improved it: take the start") == 2
+
+
 def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Path) -> None:
     training = {"method": "greedy", "n_epochs": 1, "batch_size": 4, "n_trajectories": 2, "seed": 3}
     config, file = small_config(CONV, training), tmp_path / "initial.safetensors"
@@ -80,6 +96,8 @@ def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Pa
     plain, begun = weights(tmp_path / "plain"), weights(tmp_path / "begun")
     assert all(torch.equal(plain[key], begun[key]) for key in plain)
     assert "start" in read_run(tmp_path / "begun").provenance.inputs
+    assert "it began at" in done.output
+    assert "val_ssim_at_start" not in read_run(tmp_path / "plain").provenance.notes
 
 
 def test_units_are_found_where_the_start_has_none(

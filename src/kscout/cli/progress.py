@@ -143,15 +143,25 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
     for run in runs if speaks_for_all() else []:
         protocol = run.config["training"]["protocol"]
         answer = {"run": str(run.path), "protocol": protocol, **run.metrics[-1], **(run.done or {})}
+        begun = run.provenance.notes.get("val_ssim_at_start")
+        answer |= {} if begun is None else {"val_ssim_at_start": begun}
         if as_json:
             typer.echo(json.dumps(answer))
             continue
         console().print(
             f"{run.path}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
             f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
-            f"(protocol {protocol})",
+            f"(protocol {protocol}){_told_start(begun, answer['best_val_ssim'])}",
             soft_wrap=True,
         )
+
+
+def _told_start(begun: float | None, best: float) -> str:
+    """Return what there is to say of the validation before the first epoch."""
+    if begun is None:
+        return ""
+    warning = "" if best > begun else ", so that training has not improved it: take the start"
+    return f"; it began at {begun:.4f}{warning}"
 
 
 @contextmanager

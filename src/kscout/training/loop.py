@@ -66,6 +66,10 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
         """Return a trainee's module with the weights to validate and to write."""
         return self.trainees[number].module
 
+    def begins_able(self, number: int) -> bool:
+        """Return whether a trainee chooses well before its first epoch, which is then validated."""
+        return self.trainees[number].start is not None
+
     def rate(self, number: int, epoch: int) -> float:
         """Return a trainee's step size in an epoch, for its record."""
         return self.trainees[number].rate(epoch)
@@ -110,6 +114,8 @@ def train_epochs(
             course = make_course(active)
             for number, trainee in enumerate(active):
                 course.restore(number, trainee.carried)
+                if not trainee.n_done and course.begins_able(number):
+                    trainee.note(val_ssim_at_start=validate(course, number)["val_ssim"])
         begun = time.perf_counter()
         results = course.train_epoch(epoch, on_step)
         _check_finite(epoch, active, results)

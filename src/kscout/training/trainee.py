@@ -103,6 +103,11 @@ class Trainee(Generic[ModuleT, ConfigT]):
         assert not isinstance(training, JointTraining)
         return learning_rate_at(training, epoch)
 
+    def note(self, **facts: float) -> None:
+        """Add facts to the provenance of the run, where this process has it."""
+        if self.run is not None:
+            self.run.note(**facts)
+
     def begin(self, epoch: int) -> None:
         """Set the epoch's step size, and the module to training."""
         for group in self.optimizer.param_groups:

@@ -147,6 +147,11 @@ class Dense(GradientEstimator):
         average = self.averages[number].state_dict()
         return {"units": self.units.cpu(), "average": average, **order, **memory}
 
+    def begins_able(self, number: int) -> bool:
+        policy, training = self.trainees[number].module, _training(self.trainees[number].config)
+        takes_gains = training.from_order and isinstance(policy, StartsFromGains)
+        return takes_gains or super().begins_able(number)
+
     def evaluated(self, number: int) -> Policy:
         return cast(Policy, self.averages[number].module)
 
