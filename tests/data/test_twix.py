@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coil_data import imported, stored
+from kscout.data.formats.twix import read_twix
 from kscout.errors import DataError
 from twix_files import (
     CALIBRATION,
@@ -91,6 +92,23 @@ def test_noise_of_a_measurement_before_makes_coils_white(tmp_path: Path) -> None
     expected = KSPACE * factors[:, None, None]
     np.testing.assert_allclose(stored(store), expected, atol=0.05 * abs(expected).max())
     assert "coils made white by 1 lines of noise" in " ".join(store.manifest.warnings)
+
+
+@pytest.mark.parametrize("save", [write, write_older])
+def test_a_file_that_ends_anywhere_among_its_lines_is_refused(
+    save: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = list(blocks())
+    whole = save(tmp_path / "a.dat", rows).read_bytes()
+    assert read_twix(tmp_path / "a.dat").shape == (2, N_COILS, N_ROWS, N_COLS)
+    # To where each of the last lines ends, and to within the head or samples of the next.
+    ends = [len(save(tmp_path / "b.dat", rows[:n]).read_bytes()) for n in (-9, -2, -1)]
+    n_end = len(whole) - whole.rindex(rows[-1][-64:]) - 64
+    for end in (*(x - n_end for x in ends), len(whole) - n_end):
+        for more in (0, 7, 100, 300):
+            (tmp_path / "b.dat").write_bytes(whole[: min(end + more, len(whole) - n_end)])
+            with pytest.raises(DataError, match="ends within a measurement, or is damaged"):
+                read_twix(tmp_path / "b.dat")
 
 
 def truncated(path: Path) -> None:

@@ -154,6 +154,9 @@ def _measurement(path: Path, content: np.ndarray, begin: int, layout: _Layout) -
         if not flags & _SYNCHRONOUS and head["n_samples"]:
             places.append(place)
         place += n_bytes
+    else:
+        # Nothing but this block tells where the lines of a measurement end.
+        raise damaged
     heads = [np.frombuffer(content, layout.head, 1, one)[0] for one in places]
     found = np.array(heads, dtype=layout.head)
     return _Measurement(text, found, np.array(places, dtype=np.int64), layout)
