@@ -154,6 +154,13 @@ def test_the_header_may_lie_in_a_second_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored(take(source, "named", header=other)), KSPACE)
 
 
+def test_a_measurement_that_ended_early_is_kept_to_be_reconstructed_alone(tmp_path: Path) -> None:
+    rows = [row for row in lines() if row.head["idx"]["kspace_encode_step_1"] < 8]
+    store = take(write(tmp_path / "a.mrd", rows), prospective=True)
+    assert store.manifest.is_prospective
+    assert store.measured("test").selectable[0].tolist() == [True] * 8 + [False] * 3
+
+
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "epi": (
         lambda path: write(path, lines(), header(encoding("epi"))),
@@ -210,6 +217,12 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
             path, [row for row in lines() if row.head["idx"]["kspace_encode_step_1"] != 4]
         ),
         "undersampled: 10 of 11 columns",
+    ),
+    "ended": (
+        lambda path: write(
+            path, [row for row in lines() if row.head["idx"]["kspace_encode_step_1"] < 8]
+        ),
+        "undersampled: 8 of 11 columns",
     ),
 }
 

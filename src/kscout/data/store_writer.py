@@ -288,7 +288,8 @@ def _sampling(columns: Columns, selectable: tuple[int, int]) -> dict[str, Any]:
     if not columns:
         return {"selectable": selectable}
     every = sorted(set().union(*columns))
-    alike, first, end = len(set(columns)) == 1, every[0], every[-1] + 1
+    alike = len(set(columns)) == 1
+    first, end = min(every[0], selectable[0]), max(every[-1] + 1, selectable[1])
     if alike and len(every) == end - first:
         return {"selectable": (first, end)}
     own = {} if alike else {"masks": columns}

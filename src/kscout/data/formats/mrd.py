@@ -93,6 +93,16 @@ class Recording(NamedTuple):
         assert self.encoding.encoded is not None
         return int(self.heads["active_channels"][self.numbers[0]]), *self.encoding.encoded.matrix
 
+    @property
+    def columns(self) -> tuple[int, int] | None:
+        """First and one past the last column, where the header has limits."""
+        if self.encoding.lines is None:
+            return None
+        n_cols = self.size[2]
+        shift = n_cols // 2 - _middle(self.encoding, n_cols)
+        first, last = self.encoding.lines
+        return max(first + shift, 0), min(last + 1 + shift, n_cols)
+
     def readouts(self) -> Readouts:
         """Return where the lines that make images belong."""
         return readouts_of(self.heads, self.numbers, self.encoding, self.size[2])
@@ -137,6 +147,7 @@ def read_mrd(path: Path, group: str, header: Path | None = None) -> RawScan:
         acquisition=found.header.protocol,
         spacing_mm=found.encoding.encoded.spacing_mm,
         n_readout=found.encoding.n_readout,
+        encoded=found.columns,
         notes=notes,
     )
 
@@ -225,16 +236,22 @@ def readouts_of(
     center = np.where(center == 0, samples // 2, center)
     reverses = _flagged(mine, _REVERSED)
     n_samples = samples - before - after
-    middle = n_cols // 2 if encoding.center is None else encoding.center
     return Readouts(
         number=numbers,
         place=np.stack([mine["idx"][name] for name in COUNTERS], axis=1).astype(np.int64),
-        column=mine["idx"]["kspace_encode_step_1"].astype(np.int64) - middle + n_cols // 2,
+        column=mine["idx"]["kspace_encode_step_1"].astype(np.int64)
+        - _middle(encoding, n_cols)
+        + n_cols // 2,
         n_samples=n_samples,
         # Of a line that is turned around, so that those of whole lines stay where they are.
         center=np.where(reverses, n_samples - center + before, center - before),
         is_reversed=reverses,
     )
+
+
+def _middle(encoding: Encoding, n_cols: int) -> int:
+    """Return the line that is the center of k-space."""
+    return n_cols // 2 if encoding.center is None else encoding.center
 
 
 def _flagged(heads: np.ndarray, bit: int) -> Bool[np.ndarray, " line"]:

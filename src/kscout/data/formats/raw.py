@@ -32,6 +32,8 @@ class RawScan(NamedTuple):
     """Distance of rows, and of columns, of the images that the whole k-space shows."""
     n_readout: int | None = None
     """Rows without the readout's oversampling, where the file tells it."""
+    encoded: tuple[int, int] | None = None
+    """First and one past the last column that the file says to hold; None: those that it does."""
     measured: Bool[np.ndarray, " col"] | None = None
     """Columns that the file says were measured."""
     notes: tuple[str, ...] = ()
@@ -59,7 +61,9 @@ class RawScan(NamedTuple):
             return np.fft.fftshift(values, axes=(-2, -1))
 
         measured = None if self.measured is None else np.fft.fftshift(self.measured)
-        return self._replace(read=read, measured=measured, of_images=origin == "image")
+        return self._replace(
+            read=read, encoded=None, measured=measured, of_images=origin == "image"
+        )
 
 
 @final

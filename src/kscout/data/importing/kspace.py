@@ -59,8 +59,10 @@ def store_kspace(
     numbers = kept_slices(scan.shape[0], path, settings)
     filled = _filled_columns(scan, numbers, path)
     cutting = Cutting.plan(scan, path, settings)
-    _check_sampling(filled, cutting, path, settings)
-    columns = np.flatnonzero(cutting.columns(filled))
+    _check_sampling(filled, scan, cutting, path, settings)
+    matrix = filled.copy()
+    matrix[slice(*scan.encoded or (0, 0))] = True
+    columns = np.flatnonzero(cutting.columns(matrix))
     if not len(columns):
         raise DataError(f"{path} has no column left that was measured; raise --resize")
     divide = settings.divide or 1.0
@@ -128,7 +130,7 @@ def _turned(scan: RawScan, path: Path, settings: ImportSettings) -> RawScan:
         # Turned, every column would hold something of those that were measured.
         for found in _filled(values, first, path):
             if found.any():
-                _check_sampling(found, readout, path, settings)
+                _check_sampling(found, scan, readout, path, settings)
         return np.ascontiguousarray(readout.apply(values).swapaxes(-2, -1))
 
     return scan._replace(
@@ -136,6 +138,7 @@ def _turned(scan: RawScan, path: Path, settings: ImportSettings) -> RawScan:
         read=read,
         spacing_mm=scan.spacing_mm and (scan.spacing_mm[1], scan.spacing_mm[0]),
         n_readout=None,
+        encoded=None,
         measured=None,
         is_turned=True,
     )
@@ -167,10 +170,13 @@ def _filled_columns(scan: RawScan, numbers: Sequence[int], path: Path) -> Filled
     )
 
 
-def _check_sampling(filled: Filled, cutting: Cutting, path: Path, settings: ImportSettings) -> None:
+def _check_sampling(
+    filled: Filled, scan: RawScan, cutting: Cutting, path: Path, settings: ImportSettings
+) -> None:
     """Refuse a slice that lacks columns between the first and the last, unless that is asked."""
     places = np.flatnonzero(filled)
-    n_matrix = int(places[-1] - places[0]) + 1
+    first, end = scan.encoded or (places[0], 0)
+    n_matrix = int(max(end, places[-1] + 1) - min(first, places[0]))
     if len(places) == n_matrix:
         return
     if not settings.prospective:
@@ -207,7 +213,7 @@ def _parts(
                     f"and others, or {int(filled.sum())} columns, of another slice; split it up, "
                     "or import it to be reconstructed alone with --prospective"
                 )
-            _check_sampling(found[place], cutting, path, settings)
+            _check_sampling(found[place], scan, cutting, path, settings)
         slices = tuple(first + int(place) for place in shown)
         kept = cutting.apply(values if len(shown) == len(values) else values[shown])
         masks = [cutting.columns(found[place]) for place in shown]
