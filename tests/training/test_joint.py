@@ -18,8 +18,9 @@ from kscout.cli import app
 from kscout.config import JointConfig, LearnedSampling
 from kscout.core import Policy, SliceBatch
 from kscout.data.store import Store
-from kscout.errors import ConfigError, WeightsError
+from kscout.errors import ConfigError, RunError, WeightsError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation.policy_noise import measure_run
 from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
@@ -112,6 +113,16 @@ def test_one_folder_holds_both_and_evaluates(
     assert found.policies[0].training.method == method
     with pytest.raises(WeightsError, match=r"not a policy; give .*best-policy.safetensors"):
         policies.load(path / "best.safetensors")
+
+
+def test_gradient_noise_is_not_that_of_a_pair(
+    runs: dict[str, Path], store: Store, tmp_path: Path
+) -> None:
+    path = runs["dense"]
+    with pytest.raises(RunError, match="is a run of kind 'joint', and gradients are measured of"):
+        measure_run(
+            path, store.split("train"), reconstruction.load(path), record=tmp_path / "passes.jsonl"
+        )
 
 
 @pytest.mark.slow

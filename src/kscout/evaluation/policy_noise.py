@@ -83,6 +83,11 @@ def measure_run(
     setting = setting or NoiseSetting()
     slices.check_protocol(setting.protocol)
     config = read_run(run).config
+    if config["kind"] != "policy":
+        raise RunError(
+            f"{run} is a run of kind {config['kind']!r}, and gradients are measured of a policy "
+            "whose reconstruction stays as it is; name runs of kscout train policy"
+        )
     reconstructor = reconstructor.to(slices.device).eval()
     base = {
         "slices": slices.fingerprint,
