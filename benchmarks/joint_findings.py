@@ -21,6 +21,7 @@ from joint_records import (
     leading,
     name_of,
     read_records,
+    shown,
 )
 from leaderboard import frozen_rows
 from paired import Paired, paired
@@ -78,11 +79,11 @@ def _finding(name: str, group: Group) -> str:
     area = number(_mean([one.area - two.area for one, two in pairs]), is_signed=True)
     psnr = _mean([one.psnr - two.psnr for one, two in pairs])
     told = (
-        f"`{name}` minus `{other}` {difference(found)} over {_seeds(len(pairs))} "
+        f"{shown(name)} minus {other} {difference(found)} over {_seeds(len(pairs))} "
         f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed)}. In area {area}, in PSNR "
         f"{psnr:+.2f} dB."
     )
-    others = [x for x in (_parted(name, pairs), _beside_frozen(reference)) if x]
+    others = [x for x in (_parted(pairs), _beside_frozen(reference)) if x]
     more = [*_other_references(name, group), *others]
     return "\n    - ".join(
         [f"**{arm[0].conditions}.** {told}{_beyond_its_best(other, reference)}", *more]
@@ -113,9 +114,10 @@ def _other_references(name: str, group: Group) -> list[str]:
             for one, two in (_of_seed(reference, own, seed) for seed in beside.seeds)
         ]
         told.append(
-            f"Over the {kind} `{other}` it is {difference(found)}, {_seeds(len(found.seeds))}: "
-            f"`{name_of(group, reference)}` minus `{other}` is {difference(beside)}, by seed "
-            f"{_spread_over_seeds(leads)}.{_beyond_its_best(other, own)}"
+            f"Over the {kind} {shown(other)} it is {difference(found)}, "
+            f"{_seeds(len(found.seeds))}: {name_of(group, reference)} minus {shown(other)} is "
+            f"{difference(beside)}, by seed "
+            f"{_spread_over_seeds(leads)}.{_beyond_its_best(shown(other), own)}"
         )
     return told
 
@@ -126,7 +128,7 @@ def _beyond_its_best(name: str, arm: Sequence[JointRecord]) -> str:
     if not falls or not max(falls):
         return ""
     told = ", ".join(number(x) for x in falls)
-    return f" On validation slices `{name}` ends {told} below its best epoch."
+    return f" On validation slices {name} ends {told} below its best epoch."
 
 
 def _of_seed(
@@ -136,7 +138,7 @@ def _of_seed(
     return one, two
 
 
-def _parted(name: str, pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
+def _parted(pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
     """Part the difference: what choosing anew is worth on one network, and what the network is."""
     bounds = [
         (one.bounds, two.bounds)
@@ -155,9 +157,9 @@ def _parted(name: str, pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
     short = f"; less than {GOAL:g}" if means[1] < GOAL <= means[0] else ""
     return (
         f"Of {whole} on {bounds[0][0].n_slices} slices, {chosen} ({_of_seeds(parts[1])}{short}) is "
-        f"what choosing anew is worth on the network of `{name}`, over an order fitted for that "
-        f"network, and {rest} ({_of_seeds(parts[2])}) is what that network leads by with a fixed "
-        "order."
+        f"what choosing anew is worth on the network of `{ADAPTIVE}`, over an order fitted for "
+        f"that network, and {rest} ({_of_seeds(parts[2])}) is what that network leads by with a "
+        "fixed order."
     )
 
 
@@ -199,7 +201,7 @@ def _headroom(name: str, arm: Sequence[JointRecord], folder: Path) -> tuple[str,
     own, fixed, low, high = (_mean([getattr(x, kind) for x in bounds]) for kind in kinds)
     closed = gap_closed(own, low, high)
     return (
-        *(f"`{name}`", ", ".join(str(one.seed) for one in measured)),
+        *(shown(name), ", ".join(str(one.seed) for one in measured)),
         *map(number, (own, fixed, low, high)),
         "-" if closed is None else f"{100 * closed:.0f} %",
         ceiling(folder / "ceiling" / first.stem),

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from leaderboard import LeaderboardRow
 from paired import Paired, Volume, paired
 from tables import difference, markdown, number, spread
 
-from kscout.config import JointConfig, JointTraining, read
+from kscout.config import JointConfig, read
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
 
@@ -118,28 +118,20 @@ class JointRecord:
         return f"{self.horizon}-{arm}-{self.seed}"
 
     @property
-    def defaults(self) -> dict[str, Any]:
-        """Settings that its sampler has where nothing is said."""
-        training = JointConfig.of(self.arm).training
-        common = {one.name for one in fields(JointTraining)}
-        return {
-            k: getattr(training, k) for k in (x.name for x in fields(training)) if k not in common
-        }
+    def changed(self) -> dict[str, Any]:
+        """Settings of the sampler's own that are not what they are by default today.
 
-    @property
-    def tuned(self) -> dict[str, Any]:
-        """Settings of the sampler's own; what a record does not know was as it is by default.
-
-        But labels were not repeated before they could be.
+        What a record does not know was as it is by default, but labels were not repeated before
+        they could be.
         """
+        training = JointConfig.of(self.arm).training
         once = {"n_repeats": 0} if self.arm == "dense" else {}
-        return {**self.defaults, **once, **self.sampler}
+        return {k: v for k, v in {**once, **self.sampler}.items() if v != getattr(training, k)}
 
     @property
     def command(self) -> str:
         """What trains it, whichever settings have become the default since."""
-        changed = {k: v for k, v in self.tuned.items() if v != self.defaults.get(k, v)}
-        words = [f"--set training.{key}={json.dumps(value)}" for key, value in changed.items()]
+        words = [f"--set training.{key}={json.dumps(value)}" for key, value in self.changed.items()]
         return " ".join([self.commands[0], *(x for x in words if x not in self.commands[0])])
 
     @property
@@ -180,7 +172,7 @@ def read_records(folder: Path = RECORDS) -> list[JointRecord]:
 def groups_of(records: Sequence[JointRecord]) -> list[Group]:
     """Return the records of each comparison by arm; what is not compared stands apart.
 
-    Where an arm was run with several settings of its sampler, its names tell what is not default.
+    The name of an arm tells the settings of its sampler that are not default.
     """
     found: dict[tuple[str, str], list[JointRecord]] = {}
     for one in records:
@@ -191,14 +183,7 @@ def groups_of(records: Sequence[JointRecord]) -> list[Group]:
 def _by_arm(records: Sequence[JointRecord]) -> Group:
     found: Group = {}
     for one in records:
-        own, plain = one.tuned, one.defaults
-        others = [x.tuned for x in records if x.arm == one.arm]
-        telling = [
-            k
-            for k in own
-            if any(x.get(k, own[k]) != own[k] for x in others) and own[k] != plain.get(k)
-        ]
-        words = [f"{key}={json.dumps(own[key])}" for key in sorted(telling)]
+        words = [f"{key}={json.dumps(value)}" for key, value in sorted(one.changed.items())]
         found.setdefault(", ".join([one.arm, *words]), []).append(one)
     return found
 
@@ -210,8 +195,14 @@ def leading(group: Group, arm: str) -> list[JointRecord]:
 
 
 def name_of(group: Group, arm: Sequence[JointRecord]) -> str:
-    """Return what an arm of a comparison is called."""
-    return next(name for name, own in group.items() if own is arm)
+    """Return what an arm of a comparison is called, as it is shown."""
+    return shown(next(name for name, own in group.items() if own is arm))
+
+
+def shown(name: str) -> str:
+    """Return the name of an arm for a page, where long lists of settings can be broken."""
+    arm, _, settings = name.partition(", ")
+    return f"`{arm}` ({settings})" if settings else f"`{arm}`"
 
 
 def table(records: Sequence[JointRecord] | None = None) -> str:
@@ -259,7 +250,7 @@ def _line(name: str, group: Group) -> tuple[str, ...]:
     minutes = np.mean([one.train_s for one in arm]) / 60
     share = np.mean([one.sampler_share for one in arm])
     return (
-        f"`{name}`",
+        shown(name),
         ", ".join(str(one.seed) for one in arm),
         spread(float(np.mean(ssim)), std_over_seeds(ssim)),
         "reference" if arm is reference else "-" if found is None else difference(found),

@@ -135,21 +135,24 @@ def test_the_strongest_fixed_arm_is_the_reference_and_the_others_are_told_beside
     stale = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
     strong = [record(records, "fixed", seed, [0.702, 0.802, 0.602], **fresh) for seed in (0, 1)]
     dense = [record(records, "dense", seed, [0.703, 0.803, 0.603]) for seed in (0, 1)]
-    text, name = _findings(scripts, tmp_path, [*stale, *strong, *dense]), "fixed, fresh_pool=true"
-    assert f"`dense` minus `{name}` +.0010 (.0010 to .0010) over 2 seeds" in text
+    text, name = (
+        _findings(scripts, tmp_path, [*stale, *strong, *dense]),
+        "`fixed` (fresh_pool=true)",
+    )
+    assert f"`dense` minus {name} +.0010 (.0010 to .0010) over 2 seeds" in text
     assert "Over the weaker `fixed` it is +.0030 (.0030 to .0030), 2 seeds: " in text
-    lead = f"`{name}` minus `fixed` is +.0020 (.0020 to .0020), by seed +.0020, +.0020; standard"
+    lead = f"{name} minus `fixed` is +.0020 (.0020 to .0020), by seed +.0020, +.0020; standard"
     assert lead in text and "below its best epoch" not in text
     fallen = [replace(one, validation=(0.7, 0.73, 0.72)) for one in strong]
-    words = f"On validation slices `{name}` ends .0100, .0100 below its best epoch."
+    words = f"On validation slices {name} ends .0100, .0100 below its best epoch."
     assert words in _findings(scripts, tmp_path, [*stale, *fallen, *dense])
     told = records.table([*stale, *strong, *dense])
-    assert f"| `{name}` | 0, 1 | .6853 ± .0000 | reference |" in told
+    assert f"| {name} | 0, 1 | .6853 ± .0000 | reference |" in told
     assert "| `fixed` | 0, 1 | .6833 ± .0000 | -.0020 (-.0020 to -.0020) |" in told
     # One of fewer seeds does not stand for all, and what it would change is said.
     text = _findings(scripts, tmp_path, [*stale, strong[0], *dense])
     assert "`dense` minus `fixed` +.0030" in text
-    assert f"Over the stronger `{name}` it is +.0010 (.0010 to .0010), 1 seed: " in text
+    assert f"Over the stronger {name} it is +.0010 (.0010 to .0010), 1 seed: " in text
 
 
 def _findings(scripts: Any, folder: Path, found: list[Any]) -> str:
@@ -242,7 +245,9 @@ def test_an_arm_with_other_settings_of_its_sampler_stands_apart(
         write_json(tmp_path / f"{one.stem}.json", to_table(one))
     assert (tmp_path / "knee-base-dense-once-0.json").is_file()
     text = scripts("joint_findings").findings(tmp_path)
-    assert [f"`{name}` minus `fixed`" in text for name in names] == [False, True, True]
+    told = [f"{records.shown(name)} minus `fixed`" in text for name in names]
+    assert told == [False, True, True]
+    assert records.shown(names[2]) == "`dense` (n_repeats=0, sampler_every=5)"
     assert "knee-base `dense` (2)" in records.table(labeled)
 
 
