@@ -18,7 +18,7 @@ from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.kernels import kernels_are_on, registry
-from kscout.kernels.registry import why_not
+from kscout.kernels.registry import serving
 from kscout.metrics import SsimScorer
 from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
@@ -230,7 +230,7 @@ def test_same_input_gives_the_same_bits(golden: Golden) -> None:
 def test_fused_policy_scores_as_the_network_does(n_cols: int) -> None:
     torch.manual_seed(0)
     policy = POLICIES["conv"](n_cols=n_cols).cuda()
-    assert why_not("policy", "cuda", policy_request(policy)) is None
+    assert serving("policy", policy_request(policy)) == "cuda"
     fused = HalfPrecisionConvPolicy(policy)
     mask = torch.zeros(5, n_cols, dtype=torch.bool, device="cuda")
     seen = Observation(image=2 * torch.randn(5, n_cols, n_cols, device="cuda"), mask=mask)
@@ -247,7 +247,7 @@ def test_fused_policy_scores_as_the_network_does(n_cols: int) -> None:
 def test_fused_policy_has_the_gradients_of_the_network(n_cols: int, n_images: int) -> None:
     torch.manual_seed(0)
     policy = POLICIES["conv"](n_cols=n_cols).cuda()
-    assert why_not("policy", "cuda", policy_request(policy)) is None
+    assert serving("policy", policy_request(policy)) == "cuda"
     mask = torch.zeros(n_images, n_cols, dtype=torch.bool, device="cuda")
     image = 2 * torch.randn(n_images, n_cols, n_cols, device="cuda")
     seen = Observation(image=image, mask=mask)

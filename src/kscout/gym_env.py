@@ -278,17 +278,7 @@ class AcquisitionVectorEnv(gymnasium.vector.VectorEnv):  # type: ignore[misc]
     `reset(options={"rows": [3, 0]})` takes these slices, one per environment.
 
     Args:
-        num_envs: slices at once.
-        data: slices, or the path of a store.
-        split: of the store; slices come as they are.
-        reconstructor: turns measured columns into images; one, or what
-            `kscout.reconstruction.load` takes.
-        n_initial: central columns measured at the start, columns, or a mask per slice.
-        horizon: columns to acquire.
-        protocol: how images are scored; not given: by `paper`, slices of k-space by `blind`.
-        columns_per_step: columns of one action, all different; with more than one, actions are
-            lists of them and `action_masks` repeats its answer for each.
-        metric: what rewards are gains of: ssim, psnr, nmse (minus it), or `module:function`.
+        num_envs: slices at once; all that follows is as `AcquisitionEnv` takes it.
     """
 
     metadata: ClassVar[dict[str, Any]] = {

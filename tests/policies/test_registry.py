@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kscout.acquisition.choose import choose_columns, column_distribution
+from kscout.acquisition.choose import choose_columns, column_log_probabilities, draw_columns
 from kscout.acquisition.episode import Simulator
 from kscout.contracts.policies import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstructor, Truth
@@ -79,8 +79,9 @@ def test_policy_never_reacquires_a_column(name: str, generator: torch.Generator)
     with torch.no_grad():
         scores = policy(seen)
     best = choose_columns(policy, scores, seen.mask, None)
-    drawn = column_distribution(scores, seen.mask).sample((50,))
-    for columns in (best, *drawn):
+    uniforms = torch.rand(N_BATCH, 50, generator=generator)
+    drawn = draw_columns(column_log_probabilities(scores, seen.mask), uniforms)
+    for columns in (best, *drawn.T):
         assert not seen.mask.gather(-1, columns[:, None]).any()
 
 
@@ -128,7 +129,7 @@ def test_exactly_these_policies_are_stochastic() -> None:
 
 def test_random_is_uniform_over_unmeasured_columns(generator: torch.Generator) -> None:
     seen = observation("random", generator)
-    probabilities = column_distribution(tiny_policy("random")(seen), seen.mask).probs
+    probabilities = column_log_probabilities(tiny_policy("random")(seen), seen.mask).exp()
     expected = (~seen.mask) / (~seen.mask).sum(dim=1, keepdim=True)
     torch.testing.assert_close(probabilities, expected)
 
@@ -137,7 +138,7 @@ def test_variable_density_is_the_documented_polynomial() -> None:
     policy = POLICIES["variable-density"](n_cols=11, power=3.0)
     mask = torch.zeros(1, 11, dtype=torch.bool)
     scores = policy(Observation(image=torch.zeros(1, 2, 11), mask=mask))
-    found = column_distribution(scores, mask).probs[0].tolist()
+    found = column_log_probabilities(scores, mask).exp()[0].tolist()
     density = [(1 - abs(column - 5) / 6) ** 3 for column in range(11)]
     assert found == pytest.approx([value / math.fsum(density) for value in density], rel=1e-5)
 

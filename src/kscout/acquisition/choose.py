@@ -25,15 +25,6 @@ def column_log_probabilities(
     return scores.masked_fill(blocked, MEASURED_LOGIT).log_softmax(dim=-1)
 
 
-def column_distribution(
-    scores: Float[Tensor, "*lead col"], blocked: Bool[Tensor, "*lead col"]
-) -> torch.distributions.Categorical:
-    """Return the categorical distribution over columns that a policy's scores define."""
-    return torch.distributions.Categorical(
-        logits=column_log_probabilities(scores, blocked), validate_args=False
-    )
-
-
 def draw_columns(
     log_probabilities: Float[Tensor, "batch col"], uniforms: Float[Tensor, "batch draw"]
 ) -> Int[Tensor, "batch draw"]:

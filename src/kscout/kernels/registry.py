@@ -293,14 +293,6 @@ def build(operation: str, request: Request, makers: Mapping[str, Callable[[], Ma
     raise AssertionError("plain torch is always there")
 
 
-def why_not(operation: str, name: Name, request: Request) -> str | None:
-    """Return why an implementation does not serve, in words; None where it does."""
-    (found,) = (x for x in OPERATIONS[operation].implementations if x.name == name)
-    if found.device not in (None, request.device.type):
-        return f"it is for {found.device}"
-    return _fault(found, request)[0]
-
-
 def _fault(implementation: Implementation, request: Request) -> tuple[str | None, bool]:
     """Return the first thing that is missing, and whether it is the device's."""
     if implementation.device is not None and not kernels_are_on():

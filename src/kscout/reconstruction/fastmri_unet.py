@@ -4,6 +4,7 @@ It differs from the paper's in average pooling, leaky ReLU, transposed convoluti
 twice the features on the coarsest level. Parameter names are those of fastMRI's checkpoints.
 """
 
+from functools import partial
 from typing import final
 
 import torch
@@ -14,33 +15,13 @@ from torch.nn import functional as F
 from kscout.core import Measurement, Reconstruction, Reconstructor, SliceBatch
 from kscout.errors import ConfigError
 from kscout.physics.normalization import denormalize, normalize_with
-from kscout.reconstruction.unet_network import check_size, peak_bytes
+from kscout.reconstruction.unet_network import ConvolutionBlock, check_size, peak_bytes
 
 SLOPE = 0.2
 """Of the leaky ReLU below zero."""
 
 
-@final
-class ConvolutionBlock(nn.Module):
-    """Twice: 3x3 convolution without bias, instance norm, leaky ReLU, dropout."""
-
-    def __init__(self, n_in: int, n_out: int, dropout: float) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*_layers(n_in, n_out, dropout), *_layers(n_out, n_out, dropout))
-
-    def forward(
-        self, features: Float[Tensor, "batch channel row col"]
-    ) -> Float[Tensor, "batch out_channel row col"]:
-        return self.layers(features)
-
-
-def _layers(n_in: int, n_out: int, dropout: float) -> list[nn.Module]:
-    return [
-        nn.Conv2d(n_in, n_out, kernel_size=3, padding=1, bias=False),
-        nn.InstanceNorm2d(n_out),
-        nn.LeakyReLU(SLOPE),
-        nn.Dropout2d(dropout),
-    ]
+_Block = partial(ConvolutionBlock, slope=SLOPE, bias=False)
 
 
 @final
@@ -81,13 +62,13 @@ class FastMRINetwork(nn.Module):
         super().__init__()
         widths = [n_channels * 2**level for level in range(n_pools + 1)]
         pairs = list(zip([n_images, *widths], widths[:-1], strict=False))
-        self.down_sample_layers = nn.ModuleList(ConvolutionBlock(i, o, dropout) for i, o in pairs)
-        self.conv = ConvolutionBlock(widths[-2], widths[-1], dropout)
+        self.down_sample_layers = nn.ModuleList(_Block(i, o, dropout) for i, o in pairs)
+        self.conv = _Block(widths[-2], widths[-1], dropout)
         self.up_conv = nn.ModuleList()
         self.up_transpose_conv = nn.ModuleList()
         for width in reversed(widths[:-1]):
             self.up_transpose_conv.append(UpsamplingBlock(2 * width, width))
-            block: nn.Module = ConvolutionBlock(2 * width, width, dropout)
+            block: nn.Module = _Block(2 * width, width, dropout)
             if width == n_channels:
                 block = nn.Sequential(block, nn.Conv2d(n_channels, n_images, kernel_size=1))
             self.up_conv.append(block)

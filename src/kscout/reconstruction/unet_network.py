@@ -16,25 +16,34 @@ from kscout.errors import ConfigError
 
 @final
 class ConvolutionBlock(nn.Module):
-    """Twice: 3x3 convolution, instance norm without parameters, ReLU, dropout."""
+    """Twice: 3x3 convolution, instance norm without parameters, ReLU, dropout.
 
-    def __init__(self, n_in: int, n_out: int, dropout: float) -> None:
+    Args:
+        n_in: features that come in.
+        n_out: features that go out.
+        dropout: probability of dropping a feature map in training.
+        slope: of the ReLU below zero.
+        bias: whether convolutions have one.
+    """
+
+    def __init__(
+        self, n_in: int, n_out: int, dropout: float, *, slope: float = 0.0, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*_layers(n_in, n_out, dropout), *_layers(n_out, n_out, dropout))
+        layers: list[nn.Module] = []
+        for width in (n_in, n_out):
+            layers += [
+                nn.Conv2d(width, n_out, kernel_size=3, padding=1, bias=bias),
+                nn.InstanceNorm2d(n_out),
+                nn.LeakyReLU(slope) if slope else nn.ReLU(),
+                nn.Dropout2d(dropout),
+            ]
+        self.layers = nn.Sequential(*layers)
 
     def forward(
         self, features: Float[Tensor, "batch channel row col"]
     ) -> Float[Tensor, "batch out_channel row col"]:
         return self.layers(features)
-
-
-def _layers(n_in: int, n_out: int, dropout: float) -> list[nn.Module]:
-    return [
-        nn.Conv2d(n_in, n_out, kernel_size=3, padding=1),
-        nn.InstanceNorm2d(n_out),
-        nn.ReLU(),
-        nn.Dropout2d(dropout),
-    ]
 
 
 @final
