@@ -67,11 +67,11 @@ def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult
         store = make_store(folder.store, settings.making, on_volume=tell)
     lead_all(settings, folder, stage)
     train_unet(settings, folder, store, stage)
-    with trained_beside(settings, folder) as wait:
+    with trained_beside(settings, folder):
         summary = claim_all(settings, folder, store, stage)
         with stage(f"running the oracle on {settings.n_oracle_slices} slices of them") as tell:
             bound(settings, folder, store, tell)
-        pair_all(settings, folder, store, stage, wait)
+    pair_all(settings, folder, store, stage)
     with stage("comparing reconstructions on test slices"):
         compared = run_analysis(
             folder.comparison, folder.compared, out=folder.reconstructions, overwrite=True

@@ -111,23 +111,21 @@ def bound(settings: DemoSettings, folder: DemoFolder, store: Store, tell: OnProg
 
 
 @contextmanager
-def trained_beside(settings: DemoSettings, folder: DemoFolder) -> Iterator[Callable[[], None]]:
-    """Train the U-Net together with a policy in another process, as the steps of both are short.
+def trained_beside(settings: DemoSettings, folder: DemoFolder) -> Iterator[None]:
+    """Train the U-Net together with a policy in another process: steps are short for two threads.
 
     Whatever becomes of that process, `pair_all` goes on from what it left.
-
-    Yields:
-        A function that waits for it.
     """
     beside = get_context("spawn").Process(target=_train_pair, args=(settings, folder.path))
     # Where the parts take seconds, a process would begin when they are done.
     if settings.is_quick or (folder.pairs[LEARNED] / DONE).exists():
-        yield lambda: None
+        yield
         return
     with interrupts_held():
         beside.start()
     try:
-        yield beside.join
+        yield
+        beside.join()
     finally:
         beside.terminate()
         beside.join()
@@ -150,27 +148,15 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def pair_all(
-    settings: DemoSettings,
-    folder: DemoFolder,
-    store: Store,
-    stage: Stage,
-    wait_for_learned: Callable[[], None],
-) -> None:
+def pair_all(settings: DemoSettings, folder: DemoFolder, store: Store, stage: Stage) -> None:
     """Train the U-Net together with each of the samplers, and run them."""
     for sampler, run in folder.pairs.items():
         with stage(f"training the U-Net together with {CHOOSERS[sampler]}") as tell:
             joint = settings.joint(sampler)
-            if sampler == LEARNED:
-                wait_for_learned()
             train_joint(joint, store, run, start=folder.unet, on_step=_epochs(tell))
         with stage(f"running what learned together with {CHOOSERS[sampler]}") as tell:
-            wanted, setting, out = (
-                folder.paired(sampler),
-                settings.evaluation,
-                folder.joint[sampler],
-            )
-            evaluated(wanted, store, run, setting, out, _weights(run), tell)
+            where = (settings.evaluation, folder.joint[sampler], _weights(run))
+            evaluated(folder.paired(sampler), store, run, *where, tell)
 
 
 def _weights(*runs: Path) -> dict[str, Path]:
