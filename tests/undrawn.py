@@ -30,10 +30,11 @@ def _save_coarse(figure: Any, folder: Path, name: str) -> list[Path]:
 
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Let analyses save empty pictures; pages of reports paint them all the same."""
+    """Let analyses save empty pictures, and pages show none."""
 
     def touch(figure: object, folder: Path, name: str) -> list[Path]:
         (folder / f"{name}.png").touch()
         return [folder / f"{name}.png"]
 
     patch.setattr("kscout.figures.style.save_figure", touch)
+    patch.setattr("kscout.report.page.to_inline_svg", lambda figure, *, name, label: "<svg></svg>")

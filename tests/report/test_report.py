@@ -112,7 +112,7 @@ def test_the_page_reaches_for_nothing_outside_itself(results: Path, page: str) -
     assert str(results) not in page, "no path of this machine in the page"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_policies_that_are_shown_at_first_have_colors_of_their_own(tmp_path: Path) -> None:
     summary = make_summary()
     extra = [replace(summary.policies[0], policy=f"own-{number}") for number in range(12)]
@@ -127,7 +127,7 @@ def test_policies_that_are_shown_at_first_have_colors_of_their_own(tmp_path: Pat
     assert len(found) == len(set(found)) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_recorded_slices_of_many_evaluations_share_the_bytes_of_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +153,7 @@ def test_the_page_names_protocol_paper_and_provenance(page: str) -> None:
     assert page.index('class="summary"') < page.index('id="scores"')
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_papers_numbers_stand_beside_an_evaluation_of_its_size(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "base", n_cols=128, n_initial=16, steps=16)
     (page,) = write_report(build_report([folder]), tmp_path / "report.html")
