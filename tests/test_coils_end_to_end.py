@@ -40,7 +40,7 @@ def kscout(*words: object) -> str:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store of four coils, networks trained on it, and an evaluation."""
     where = tmp_path_factory.mktemp("coils")
-    coil_store(where / "store", size=(32, 34), noise=0.01)
+    coil_store(where / "store", size=(20, 34), noise=0.01)
     data, network = ("--data", where / "store"), []
     for key, value in NETWORK.items():
         network += ["--set", f"reconstructor.{key}={value}"]
@@ -144,7 +144,7 @@ def test_every_analysis_takes_coils(
 def test_an_environment_acquires_columns_of_coils(place: Path) -> None:
     env = AcquisitionEnv(place / "store", reconstructor="sense", n_initial=9, **GYM)
     seen, _ = env.reset(seed=0)
-    assert seen["image"].shape == (32, 34)
+    assert seen["image"].shape == (20, 34)
     _, _, is_over, _, told = env.step(env.action_space.sample())
     assert not is_over and "ssim" in told
 

@@ -95,13 +95,13 @@ class Recording(NamedTuple):
 
     @property
     def columns(self) -> tuple[int, int] | None:
-        """First and one past the last column, where the header has limits."""
+        """First and one past the last column, where the header has limits that can be."""
         if self.encoding.lines is None:
             return None
         n_cols = self.size[2]
         shift = n_cols // 2 - _middle(self.encoding, n_cols)
-        first, last = self.encoding.lines
-        return max(first + shift, 0), min(last + 1 + shift, n_cols)
+        first, last = (line + shift for line in self.encoding.lines)
+        return (first, last + 1) if 0 <= first <= last < n_cols else None
 
     def readouts(self) -> Readouts:
         """Return where the lines that make images belong."""
