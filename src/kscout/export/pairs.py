@@ -121,12 +121,13 @@ def from_pairs(values: Float[Tensor, "*axes 2"]) -> Tensor:
 
 # Kept, so that an exporter meets constants in place of how they are computed.
 @lru_cache(maxsize=64)
-def _waves(n: int, scale: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def _waves(n: int, sign: float, scale: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of 2 pi j k / n, of which a transform of length n is made."""
     # Of whole turns nothing is left, so that large products lose no digits.
     turns = torch.outer(torch.arange(n), torch.arange(n)) % n
     angle = turns.double() * (2 * math.pi / n)
-    return (angle.cos().float() * scale).to(device), (angle.sin().float() * scale).to(device)
+    waves = (angle.cos().float() * scale, angle.sin().float() * (sign * scale))
+    return waves[0].to(device), waves[1].to(device)
 
 
 @lru_cache(maxsize=64)
@@ -135,10 +136,15 @@ def _shifted_places(n: int, shift: Callable[[Tensor], Tensor], device: torch.dev
 
 
 def _transformed(values: Pairs, axis: int, *, sign: float, scale: float) -> Pairs:
-    cosine, sine = _waves(values.shape[axis], scale, values.device)
-    real, imag = (x.transpose(axis, -1) for x in (values.real, values.imag))
-    found = (real @ cosine - sign * (imag @ sine), imag @ cosine + sign * (real @ sine))
-    return Pairs(*(x.transpose(axis, -1) for x in found))
+    cosine, sine = _waves(values.shape[axis], sign, scale, values.device)
+
+    def product(part: Tensor, waves: Tensor) -> Tensor:
+        return part @ waves if axis == -1 else waves @ part
+
+    real, imag = values.real, values.imag
+    return Pairs(
+        product(real, cosine) - product(imag, sine), product(imag, cosine) + product(real, sine)
+    )
 
 
 def _fourier(*, is_inverse: bool, n_axes: int) -> Handler:
