@@ -113,7 +113,8 @@ class Graph(nn.Module):
         assert mask is not None
         made: tuple[Tensor, ...] = ()
         with real_arithmetic():
-            zero_filled = None if kspace is None else ifft2c(keep(from_pairs(kspace), mask))
+            measured = None if kspace is None else keep(from_pairs(kspace), mask)
+            zero_filled = None if measured is None else ifft2c(measured)
             if self.reconstructor is not None:
                 assert zero_filled is not None
                 found = self.reconstructor.reconstruct(_measurement(zero_filled, mask, maps))
@@ -123,8 +124,8 @@ class Graph(nn.Module):
                 return made
             assert image is not None
             seen = Observation(image=image, mask=mask)
-            if step is not None and zero_filled is not None:
-                shown = _one_image(zero_filled, mask)
+            if step is not None and measured is not None and zero_filled is not None:
+                shown = _one_image(zero_filled, measured, mask)
                 seen = replace(seen, zero_filled=shown, mean=mean, std=std)
                 seen = replace(seen, step=step, n_left=n_left)
             return *made, self.policy(seen)
@@ -138,9 +139,9 @@ def _measurement(zero_filled: Tensor, mask: Tensor, maps: Tensor | None) -> Meas
     return Measurement(zero_filled, mask, summary=summary, maps=own)
 
 
-def _one_image(zero_filled: Tensor, mask: Tensor) -> Tensor:
+def _one_image(zero_filled: Tensor, kspace: Tensor, mask: Tensor) -> Tensor:
     """Return coils combined, or the only one as it is, whatever number a file is given."""
-    several = combine(zero_filled, rough_sensitivities(fft2c(zero_filled), mask))[:, None]
+    several = combine(zero_filled, rough_sensitivities(kspace, mask))[:, None]
     n_coils = torch.ones_like(zero_filled.real[:1, :, :1, :1]).sum()
     return torch.where(n_coils == 1, zero_filled[:, :1], several)
 
