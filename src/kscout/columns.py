@@ -24,6 +24,19 @@ def center_columns(n_cols: int, n_center: int) -> range:
     return range(start, start + n_center)
 
 
+def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
+    """Refuse columns that images of this width do not have, or that are named twice."""
+    outside = [column for column in columns if not 0 <= column < n_cols]
+    if outside:
+        raise ConfigError(
+            f"column {outside[0]} of the {what} is not one of the {n_cols} columns of the images; "
+            f"give columns 0..{n_cols - 1}"
+        )
+    if len(set(columns)) < len(columns):
+        twice = next(column for i, column in enumerate(columns) if column in columns[:i])
+        raise ConfigError(f"column {twice} is twice in the {what}; name each column once")
+
+
 def whole_order(n_cols: int, order: Sequence[int]) -> list[int]:
     """Return all columns: those of an order first, then the others from the center outwards.
 
@@ -31,15 +44,7 @@ def whole_order(n_cols: int, order: Sequence[int]) -> list[int]:
         n_cols: number of columns of the image.
         order: columns, the first to acquire first.
     """
-    outside = [column for column in order if not 0 <= column < n_cols]
-    if outside:
-        raise ConfigError(
-            f"column {outside[0]} of the order is not one of the {n_cols} columns of the image; "
-            f"give columns 0..{n_cols - 1}"
-        )
-    if len(set(order)) < len(order):
-        twice = next(column for i, column in enumerate(order) if column in order[:i])
-        raise ConfigError(f"column {twice} is twice in the order; name each column once")
+    check_named(order, n_cols, "order")
     rest = set(range(n_cols)) - set(order)
     return [*order, *sorted(rest, key=lambda column: (abs(column - n_cols // 2), column))]
 

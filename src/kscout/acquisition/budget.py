@@ -3,6 +3,7 @@
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from kscout.columns import check_named
 from kscout.errors import ConfigError
 from kscout.physics.sampling import Initial, start_mask
 
@@ -74,12 +75,4 @@ def check_columns(columns: Initial, n_cols: int) -> None:
     assert not isinstance(columns, int | Tensor)
     if not columns:
         raise ConfigError("the start names no column; measure 1 or more at the start")
-    wrong = [column for column in columns if not 0 <= column < n_cols]
-    if wrong:
-        raise ConfigError(
-            f"column {wrong[0]} of the start is not one of the {n_cols} columns of the images; "
-            f"give columns 0..{n_cols - 1}"
-        )
-    if len(set(columns)) < len(columns):
-        twice = next(column for i, column in enumerate(columns) if column in columns[:i])
-        raise ConfigError(f"column {twice} is twice in the start; name each column once")
+    check_named(columns, n_cols, "start")

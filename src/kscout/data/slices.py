@@ -126,14 +126,9 @@ class SliceSet:
         name: str = "",
         split: str = "",
     ) -> "SliceSet":
-        """Build a set from the full k-space of coils, as `fft2c` makes it.
+        """Build a set from the full k-space of coils, as `fft2c` makes it, like `from_images`.
 
-        Args:
-            kspace: of every coil; the target is the root of the sum of squares.
-            volumes: as `from_images` takes them, like all that follows.
-            slices: the number of each slice in its volume.
-            name: what tables call this data set.
-            split: train, val or test.
+        Targets are roots of the sums of squares.
         """
         return cls._of(KSPACE, kspace.to(torch.complex64), volumes, slices, name, split)
 

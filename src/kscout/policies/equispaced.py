@@ -57,13 +57,7 @@ class EquispacedOne(Ranking):
 
 @final
 class EquispacedTwo(Ranking):
-    """Spreads its columns over both sides of k-space (paper: Equi (two)).
-
-    Args:
-        n_cols: number of columns of the image.
-        n_initial: central columns measured at the start.
-        horizon: columns to acquire.
-    """
+    """Spreads its columns over both sides of k-space (paper: Equi (two)); takes the same."""
 
     def __init__(self, *, n_cols: int, n_initial: int, horizon: int) -> None:
         order = two_sided_columns(n_cols=n_cols, n_initial=n_initial, horizon=horizon)
