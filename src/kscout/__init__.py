@@ -36,19 +36,6 @@ if TYPE_CHECKING:
     from kscout.training.policy import train_policy
     from kscout.training.reconstructor import train_reconstructor
 
-_NAMES = {
-    "Store": "kscout.data.store",
-    "check_policy": "kscout.contracts",
-    "check_reconstructor": "kscout.contracts",
-    "evaluate": "kscout.evaluation.compare",
-    "make_store": "kscout.data.generate",
-    "read_run": "kscout.runs",
-    "rollout": "kscout.acquisition.rollout",
-    "train_joint": "kscout.training.joint.train",
-    "train_policy": "kscout.training.policy",
-    "train_reconstructor": "kscout.training.reconstructor",
-    "use": "kscout.names",
-}
 _ROOMS = (
     "acquisition",
     "core",
@@ -61,9 +48,21 @@ _ROOMS = (
     "reconstruction",
     "training",
 )
-_PLACES = {**_NAMES, **{room: f"kscout.{room}" for room in _ROOMS}}
+_MODULES = {f"kscout.{room}": room for room in _ROOMS}
+_MODULES |= {
+    "kscout.data.store": "Store",
+    "kscout.contracts": "check_policy check_reconstructor",
+    "kscout.evaluation.compare": "evaluate",
+    "kscout.data.generate": "make_store",
+    "kscout.runs": "read_run",
+    "kscout.acquisition.rollout": "rollout",
+    "kscout.training.joint.train": "train_joint",
+    "kscout.training.policy": "train_policy",
+    "kscout.training.reconstructor": "train_reconstructor",
+    "kscout.names": "use names",
+}
 
-__getattr__, _names = on_first_use(__name__, _PLACES)
+__getattr__, _names = on_first_use(__name__, _MODULES)
 
 __all__ = [
     "Store",

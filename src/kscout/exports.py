@@ -6,14 +6,15 @@ from typing import Any
 
 
 def on_first_use(
-    package: str, places: Mapping[str, str]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's `__getattr__` and `__dir__`.
 
     Args:
         package: its name.
-        places: the module of each public name; the name itself where it is a module.
+        modules: the public names of each, between blanks; its own name where it is public itself.
     """
+    places = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:  # noqa: ANN401 - whatever the public name stands for
         if name not in places:

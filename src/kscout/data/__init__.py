@@ -17,22 +17,18 @@ if TYPE_CHECKING:
     from kscout.data.store import Store
     from kscout.data.store_writer import StoreWriter
 
-_PLACES = {
-    "KINDS": "kscout.data.kinds",
-    "ImportSettings": "kscout.data.importing",
-    "Kind": "kscout.data.kinds",
-    "MakeSettings": "kscout.data.generate",
-    "SliceSet": "kscout.data.slices",
-    "Store": "kscout.data.store",
-    "StoreWriter": "kscout.data.store_writer",
-    "describe": "kscout.data.info",
-    "import_folder": "kscout.data.importing",
-    "make_store": "kscout.data.generate",
-    "paper_settings": "kscout.data.generate",
-    "save_montage": "kscout.data.montage",
+_MODULES = {
+    "kscout.data.kinds": "KINDS Kind",
+    "kscout.data.importing": "ImportSettings import_folder",
+    "kscout.data.generate": "MakeSettings make_store paper_settings",
+    "kscout.data.slices": "SliceSet",
+    "kscout.data.store": "Store",
+    "kscout.data.store_writer": "StoreWriter",
+    "kscout.data.info": "describe",
+    "kscout.data.montage": "save_montage",
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _MODULES)
 
 __all__ = [
     "KINDS",

@@ -33,29 +33,22 @@ if TYPE_CHECKING:
     from kscout.evaluation.statistics import bootstrap_interval
     from kscout.evaluation.summaries.summary import Summary, read_summary
 
-_PLACES = {
-    "AcquisitionPlan": "kscout.evaluation.running.trajectories",
-    "Analysis": "kscout.evaluation.analyses",
-    "Evaluation": "kscout.evaluation.compare",
-    "EvaluationSetting": "kscout.evaluation.running.setting",
-    "PolicyAnalysis": "kscout.evaluation.analyses",
-    "Prepared": "kscout.evaluation.running.prepare",
-    "Scores": "kscout.evaluation.records.results",
-    "SliceSetting": "kscout.evaluation.analyses",
-    "Step": "kscout.evaluation.progress",
-    "Summary": "kscout.evaluation.summaries.summary",
-    "bootstrap_interval": "kscout.evaluation.statistics",
-    "compare_reconstructions": "kscout.evaluation.reconstructions",
-    "entropies": "kscout.evaluation.adaptivity",
-    "evaluate": "kscout.evaluation.compare",
-    "open_policies": "kscout.evaluation.running.prepare",
-    "read_scores": "kscout.evaluation.records.results",
-    "read_summary": "kscout.evaluation.summaries.summary",
-    "run_analysis": "kscout.evaluation.analyses",
-    "signal_to_noise": "kscout.evaluation.gradient_noise",
+_MODULES = {
+    "kscout.evaluation.running.trajectories": "AcquisitionPlan",
+    "kscout.evaluation.analyses": "Analysis PolicyAnalysis SliceSetting run_analysis",
+    "kscout.evaluation.compare": "Evaluation evaluate",
+    "kscout.evaluation.running.setting": "EvaluationSetting",
+    "kscout.evaluation.running.prepare": "Prepared open_policies",
+    "kscout.evaluation.records.results": "Scores read_scores",
+    "kscout.evaluation.progress": "Step",
+    "kscout.evaluation.summaries.summary": "Summary read_summary",
+    "kscout.evaluation.statistics": "bootstrap_interval",
+    "kscout.evaluation.reconstructions": "compare_reconstructions",
+    "kscout.evaluation.adaptivity": "entropies",
+    "kscout.evaluation.gradient_noise": "signal_to_noise",
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _MODULES)
 
 __all__ = [
     "AcquisitionPlan",

@@ -48,44 +48,24 @@ if TYPE_CHECKING:
     )
     from kscout.training.reconstructor import train_reconstructor
 
-_PLACES = {
-    "ACQUISITIONS": "kscout.config",
-    "AcquisitionSetting": "kscout.config",
-    "Batch": "kscout.training.estimators.gradient",
-    "Component": "kscout.config",
-    "DenseTraining": "kscout.config",
-    "Draws": "kscout.training.estimators.gradient",
-    "EpochResult": "kscout.training.estimators",
-    "Estimate": "kscout.training.estimators.recording",
-    "Estimator": "kscout.training.estimators",
-    "FixedOrderResult": "kscout.training.fixed_order",
-    "GradientEstimator": "kscout.training.estimators.gradient",
-    "GradientTraining": "kscout.config",
-    "GreedyTraining": "kscout.config",
-    "JointConfig": "kscout.config",
-    "JointTraining": "kscout.config",
-    "NonGreedyTraining": "kscout.config",
-    "PolicyConfig": "kscout.config",
-    "PolicyTrainee": "kscout.training.estimators",
-    "PolicyTraining": "kscout.config",
-    "ReconstructorConfig": "kscout.config",
-    "ReconstructorTraining": "kscout.config",
-    "Recording": "kscout.training.estimators.recording",
-    "Sampler": "kscout.training.joint.sampler",
-    "advantages": "kscout.training.policy_gradient",
-    "fit_fixed_order": "kscout.training.fixed_order",
-    "greedy_loss": "kscout.training.policy_gradient",
-    "action_draws": "kscout.training.estimators.gradient",
-    "n_draws": "kscout.training.estimators.gradient",
-    "non_greedy_loss": "kscout.training.policy_gradient",
-    "returns_to_go": "kscout.training.policy_gradient",
-    "train_joint": "kscout.training.joint.train",
-    "train_policies": "kscout.training.policy",
-    "train_policy": "kscout.training.policy",
-    "train_reconstructor": "kscout.training.reconstructor",
+_MODULES = {
+    "kscout.config": (
+        "ACQUISITIONS AcquisitionSetting Component DenseTraining GradientTraining "
+        "GreedyTraining JointConfig JointTraining NonGreedyTraining PolicyConfig "
+        "PolicyTraining ReconstructorConfig ReconstructorTraining"
+    ),
+    "kscout.training.estimators.gradient": "Batch Draws GradientEstimator action_draws n_draws",
+    "kscout.training.estimators": "EpochResult Estimator PolicyTrainee",
+    "kscout.training.estimators.recording": "Estimate Recording",
+    "kscout.training.fixed_order": "FixedOrderResult fit_fixed_order",
+    "kscout.training.joint.sampler": "Sampler",
+    "kscout.training.policy_gradient": "advantages greedy_loss non_greedy_loss returns_to_go",
+    "kscout.training.joint.train": "train_joint",
+    "kscout.training.policy": "train_policies train_policy",
+    "kscout.training.reconstructor": "train_reconstructor",
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _MODULES)
 
 __all__ = [
     "ACQUISITIONS",

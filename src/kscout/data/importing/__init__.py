@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from kscout.data.importing.folder import import_folder
     from kscout.data.importing.settings import ImportSettings
 
-_PLACES = {
-    "ImportSettings": "kscout.data.importing.settings",
-    "import_folder": "kscout.data.importing.folder",
+_MODULES = {
+    "kscout.data.importing.settings": "ImportSettings",
+    "kscout.data.importing.folder": "import_folder",
 }
 
-__getattr__, __dir__ = on_first_use(__name__, _PLACES)
+__getattr__, __dir__ = on_first_use(__name__, _MODULES)
 
 __all__ = ["ImportSettings", "import_folder"]
