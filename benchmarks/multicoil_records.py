@@ -155,11 +155,8 @@ def _gains(records: Path) -> Iterator[str]:
 def _in_all(records: Path) -> Iterator[str]:
     """Say how often learning paid, and how room for adapting grows with the acceleration."""
     paths = sorted(records.glob("*-policies-*.json"))
-    found = [one for path in paths for one in _learned(path)["comparisons"]]
-    if found:
-        verdicts = [_verdict(one["interval"]) for one in found]
-        pays, costs = (verdicts.count(word) for word in ("it pays", "it costs"))
-        yield f"**In all**: of {len(found)} trainings of `dense`, {pays} pay and {costs} cost."
+    if counted := _counted(records):
+        yield "**In all**: of {} trainings of `dense`, {} pay and {} cost.".format(*counted)
     rooms: dict[str, dict[str, float]] = {}
     for path in paths:
         headroom = json.loads(path.read_text())["results"]["headroom"]
@@ -191,11 +188,25 @@ def room(records: Path = RECORDS) -> str:
             found.append(f"{_difference(one)} on {kind}{'' if kind.endswith('s') else 's'}")
     if not found:
         return NOTHING
+    learned = ""
+    if counted := _counted(records):
+        learned = (
+            "Of {} policies trained there {} ended above a fixed order, {} below it.\n".format(
+                *counted
+            )
+        )
     return (
         "With eight simulated coils and an unrolled network, adapting by a look one column ahead\n"
         f"at the truth gains {' and '.join(found)}\n"
-        "over one order fitted to the test slices ([docs/coils.md](docs/coils.md)).\n"
+        f"over one order fitted to the test slices ([docs/coils.md](docs/coils.md)).\n{learned}"
     )
+
+
+def _counted(records: Path) -> tuple[int, int, int] | None:
+    """Return how many policies were trained, how many paid and how many cost; None for none."""
+    paths = sorted(records.glob("*-policies-*.json"))
+    found = [_verdict(one["interval"]) for path in paths for one in _learned(path)["comparisons"]]
+    return (len(found), found.count("it pays"), found.count("it costs")) if found else None
 
 
 def _learned(policies: Path) -> dict[str, Any]:
