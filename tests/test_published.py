@@ -27,9 +27,17 @@ def scripts() -> Any:
     sys.path.remove(str(BENCHMARKS))
 
 
-def test_tables_of_documents_are_written_from_records(scripts: Any) -> None:
+@pytest.fixture(scope="module")
+def computed(scripts: Any) -> dict[str, dict[str, str]]:
+    """Return the tables of each document, from the records."""
+    return scripts("tables").tables()
+
+
+def test_tables_of_documents_are_written_from_records(
+    scripts: Any, computed: dict[str, dict[str, str]]
+) -> None:
     tables: ModuleType = scripts("tables")
-    for file, own in tables.tables().items():
+    for file, own in computed.items():
         text = (tables.ROOT / file).read_text(encoding="utf-8")
         assert tables.written(text, own) == text, f"run `python benchmarks/tables.py`: {file}"
 
@@ -59,8 +67,8 @@ def test_times_of_the_readme_are_those_that_were_measured() -> None:
     assert (met[1], f"{float(met[2]):.0f}") == fast.groups()
 
 
-def test_the_zoo_is_listed_whole(scripts: Any) -> None:
-    listed = scripts("tables").tables()["docs/zoo.md"]["zoo"]
+def test_the_zoo_is_listed_whole(computed: dict[str, dict[str, str]]) -> None:
+    listed = computed["docs/zoo.md"]["zoo"]
     assert [line.split("`")[1] for line in listed.splitlines()[2:]] == list(ZOO)
 
 

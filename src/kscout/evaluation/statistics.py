@@ -6,8 +6,9 @@ test flips the sign of whole volumes' differences, which the hypothesis of no di
 p = (number of sign patterns whose |sum| reaches the observed one) / (number of patterns).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -60,16 +61,33 @@ def bootstrap_intervals(
     n_volumes = len(n_slices)
     if n_volumes < 2:
         return None
-    generator = np.random.default_rng(seed)
-    n_at_once = max(1, _CHUNK // n_volumes)
-    means = []
-    for at in range(0, n_resamples, n_at_once):
-        # How often each volume is drawn is all that matters: resampling is a matrix product.
-        n_draws = min(n_at_once, n_resamples - at)
-        counts = generator.multinomial(n_volumes, np.full(n_volumes, 1 / n_volumes), n_draws)
-        means.append(counts @ total / (counts @ n_slices)[:, None])
+    # How often each volume is drawn is all that matters: resampling is a matrix product.
+    means = [
+        counts @ total / (counts @ n_slices)[:, None]
+        for counts in _resampled(n_volumes, n_resamples, seed)
+    ]
     tail = (1 - CONFIDENCE) / 2
     return np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0).T
+
+
+def _resampled(n_volumes: int, n_resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield how often each volume is drawn, part after part of the resamples."""
+    if n_volumes * n_resamples <= _CHUNK:
+        yield _kept(n_volumes, n_resamples, seed)
+        return
+    generator, n_at_once = np.random.default_rng(seed), max(1, _CHUNK // n_volumes)
+    for at in range(0, n_resamples, n_at_once):
+        yield _drawn(generator, n_volumes, min(n_at_once, n_resamples - at))
+
+
+@lru_cache(maxsize=2)
+def _kept(n_volumes: int, n_resamples: int, seed: int) -> np.ndarray:
+    """Return draws that the next interval over as many volumes takes again."""
+    return _drawn(np.random.default_rng(seed), n_volumes, n_resamples)
+
+
+def _drawn(generator: np.random.Generator, n_volumes: int, n_draws: int) -> np.ndarray:
+    return generator.multinomial(n_volumes, np.full(n_volumes, 1 / n_volumes), n_draws)
 
 
 def bootstrap_interval(
