@@ -51,6 +51,7 @@ def test_the_compared_gradients_are_the_timed_ones(engine: Engine) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 def test_a_seed_in_lockstep_does_what_it_does_alone(engine: Engine) -> None:
     together = TrainingBatch(engine, Workload(2, 1, 3, n_seeds=2))
     alone = TrainingBatch(engine, Workload(2, 1, 3))

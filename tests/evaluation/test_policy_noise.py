@@ -69,6 +69,7 @@ def test_a_run_of_an_outside_estimator_imports_no_module_unasked(
     assert "antigravity" not in sys.modules
 
 
+@pytest.mark.slow
 def test_measured_ratio_is_that_of_the_gradients(test_slices: SliceSet, tmp_path: Path) -> None:
     run = _run(tmp_path / "run", "greedy")
     config = {"acquisition": {"n_initial": 3, "horizon": 2}, "training": {"method": "greedy"}}

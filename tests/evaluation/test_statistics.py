@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from kscout.evaluation import statistics
 from kscout.evaluation.statistics import (
     bootstrap_interval,
     holm,
@@ -27,6 +28,15 @@ def test_bootstrap_of_single_slices_agrees_with_scipy() -> None:
     ).confidence_interval
     assert found is not None
     assert found == pytest.approx(tuple(expected), abs=0.03)
+
+
+def test_draws_that_are_made_in_parts_are_those_that_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values, volumes = np.random.default_rng(2).normal(size=12), _volumes([4, 1, 2, 5])
+    kept = bootstrap_interval(values, volumes, n_resamples=50, seed=7)
+    monkeypatch.setattr(statistics, "_CHUNK", 30)
+    assert bootstrap_interval(values, volumes, n_resamples=50, seed=7) == kept
 
 
 def test_bootstrap_resamples_volumes_and_weighs_slices() -> None:

@@ -62,6 +62,7 @@ def test_a_sampler_and_an_unrolled_network_learn_from_coils(
     assert {one.policy for one in found.policies} == {"joint", "random"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_sensitivities_are_those_of_the_start_as_in_an_acquisition(
     method: str, trained: dict[str, tuple[Path, set]]
