@@ -277,12 +277,15 @@ def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
     keep = ["--keep", "kept"] if is_kept else []
     given = ["--reconstructor", "zero-filled", "--policy", "random", *keep]
     monkeypatch.setattr("sys.argv", ["kscout", "serve", *given])
-    before = signal.getsignal(signal.SIGTERM)
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    # A shell that starts the tests in the background has them ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(SystemExit) as stopped:
             main()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert stopped.value.code == 128 + number
     told = capsys.readouterr().err
     assert ("sessions are in kept; type the same command again" in told) == is_kept
