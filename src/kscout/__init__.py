@@ -42,7 +42,6 @@ _ROOMS = (
     "data",
     "evaluation",
     "metrics",
-    "names",
     "physics",
     "policies",
     "reconstruction",

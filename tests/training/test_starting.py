@@ -1,5 +1,6 @@
 """Policies that learn on from the weights of another training."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,11 @@ def test_what_a_training_began_from_is_validated_and_told(
     assert read_run(first).provenance.notes == runs[0].provenance.notes
     tell_runs(runs, as_json=False)
     assert capsys.readouterr().out.count("has not improved it: take the start") == 2
+    # Another metric may have become better at the cost of SSIM.
+    training = {**runs[0].config["training"], "metric": "psnr"}
+    tell_runs([replace(runs[0], config={**runs[0].config, "training": training})], as_json=False)
+    told = capsys.readouterr().out
+    assert "it began at" in told and "has not improved" not in told
 
 
 def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Path) -> None:

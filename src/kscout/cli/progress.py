@@ -151,16 +151,19 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         console().print(
             f"{run.path}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
             f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
-            f"(protocol {protocol}){_told_start(begun, answer['best_val_ssim'])}",
+            f"(protocol {protocol}){_told_start(run, answer['best_val_ssim'])}",
             soft_wrap=True,
         )
 
 
-def _told_start(begun: float | None, best: float) -> str:
+def _told_start(run: RunRecord, best: float) -> str:
     """Return what there is to say of the validation before the first epoch."""
+    begun = run.provenance.notes.get("val_ssim_at_start")
     if begun is None:
         return ""
-    warning = "" if best > begun else ", so that training has not improved it: take the start"
+    # Another metric may have become better at the cost of SSIM.
+    is_worse = best <= begun and run.config["training"].get("metric", "ssim") == "ssim"
+    warning = ", so that training has not improved it: take the start" if is_worse else ""
     return f"; it began at {begun:.4f}{warning}"
 
 

@@ -116,11 +116,11 @@ def trained_beside(settings: DemoSettings, folder: DemoFolder) -> Iterator[None]
 
     Whatever becomes of that process, `pair_all` goes on from what it left.
     """
-    beside = get_context("spawn").Process(target=_train_pair, args=(settings, folder.path))
     # Where the parts take seconds, a process would begin when they are done.
     if settings.is_quick or (folder.pairs[LEARNED] / DONE).exists():
         yield
         return
+    beside = get_context("spawn").Process(target=_train_pair, args=(settings, folder.path))
     with interrupts_held():
         beside.start()
     try:
