@@ -42,6 +42,7 @@ _ROOMS = (
     "data",
     "evaluation",
     "metrics",
+    "names",
     "physics",
     "policies",
     "reconstruction",
@@ -58,7 +59,8 @@ _MODULES |= {
     "kscout.training.joint.train": "train_joint",
     "kscout.training.policy": "train_policy",
     "kscout.training.reconstructor": "train_reconstructor",
-    "kscout.names": "use names",
+    # Public itself, and has a public name.
+    "kscout.names": "names use",
 }
 
 __getattr__, _names = on_first_use(__name__, _MODULES)
