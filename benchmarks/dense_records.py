@@ -36,7 +36,8 @@ PLAN = [
     *(("knee-4x", "knee-base", "column", seed) for seed in (0, 1, 2)),
     *(("knee-4x", "knee-base", "large", seed) for seed in (0, 1, 2)),
     *(("knee-4x", "knee-long", "completion", seed) for seed in (0, 1, 2)),
-    *(("knee", "knee-base", arm, 0) for arm in ("column", "no-repeats", "conv", "unmirrored")),
+    *(("knee", "knee-base", arm, 0) for arm in ("column", "slopes", "no-repeats", "conv")),
+    ("knee", "knee-base", "unmirrored", 0),
     *(("knee", "knee-base", arm, 0) for arm in ("random-labels", "no-prior", "half-labels")),
     *(("knee", "knee-base", arm, 0) for arm in ("best-labels", "paired")),
 ]

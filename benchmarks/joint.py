@@ -3,6 +3,7 @@
     python benchmarks/joint.py --arm dense --seed 0 --data stores/knee        # train, evaluate
     python benchmarks/joint.py --arm dense --seed 0 --horizon knee-8x --minutes 8
     python benchmarks/joint.py --table                # pair the records; what was not run is listed
+    python benchmarks/joint.py --left 6               # commands of the next six
     python benchmarks/tables.py                       # the same into docs/joint.md
     python benchmarks/joint.py --enter                # enter them into leaderboard.json
 
@@ -28,6 +29,7 @@ from joint_records import (
     RECORDS,
     Bounds,
     JointRecord,
+    commands_left,
     leaderboard_rows,
     read_records,
     table,
@@ -210,6 +212,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs/joint"))
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--left", type=int, default=0, metavar="N", help="the next N commands")
     parser.add_argument("--enter", action="store_true")
     return parser.parse_args(words)
 
@@ -231,6 +234,8 @@ def main(words: Sequence[str] | None = None) -> int:
         write_leaderboard(entered(read_leaderboard(), leaderboard_rows(records)))
     if wanted.table:
         print(table(records))
+    if wanted.left:
+        print(*commands_left(records)[: wanted.left], sep="\n")
     return 0
 
 

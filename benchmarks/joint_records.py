@@ -50,6 +50,12 @@ LABELS = {
     **{"keep": " whose order stays until a better one is fitted"},
     **{"flips": ", mirrored", "64": " with 64 channels"},
 }
+WORDS = {
+    **{None: "", "fresh": " --set training.fresh_pool=true --label fresh"},
+    **{"keep": " --set training.keep_better=true --label keep"},
+    **{"flips": " --set training.flips=true --label flips", "64": " --channels 64 --start nothing"},
+}
+"""What `joint.py` is told for a label."""
 PLAN = [
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
     *(("knee-base", "fixed", label) for label in ("fresh", "keep")),
@@ -231,13 +237,26 @@ def by_comparison(
 
 def not_run(records: Sequence[JointRecord]) -> list[str]:
     """Return what of the plan has no record, in words."""
+    return [
+        f"{horizon} `{arm}`{LABELS[label]} ({', '.join(map(str, seeds))})"
+        for horizon, arm, label, seeds in _left(records)
+    ]
+
+
+def commands_left(records: Sequence[JointRecord]) -> list[str]:
+    """Return what runs the rest of the plan, a command for each record, the most telling first."""
+    return [
+        f"python benchmarks/joint.py --horizon {horizon} --arm {arm} --seed {seed} "
+        f"--data stores/{HORIZONS[horizon].source}{WORDS[label]}"
+        for horizon, arm, label, seeds in _left(records)
+        for seed in seeds
+    ]
+
+
+def _left(records: Sequence[JointRecord]) -> list[tuple[str, str, str | None, list[int]]]:
     done = {(one.horizon, one.arm, one.label, one.seed) for one in records}
-    found = []
-    for horizon, arm, label in PLAN:
-        seeds = [str(seed) for seed in SEEDS if (horizon, arm, label, seed) not in done]
-        if seeds:
-            found.append(f"{horizon} `{arm}`{LABELS[label]} ({', '.join(seeds)})")
-    return found
+    found = [(*which, [seed for seed in SEEDS if (*which, seed) not in done]) for which in PLAN]
+    return [one for one in found if one[-1]]
 
 
 def _line(name: str, group: Group) -> tuple[str, ...]:
@@ -264,12 +283,13 @@ def _line(name: str, group: Group) -> tuple[str, ...]:
 def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
     """Return a row for each arm of a comparison of each horizon, best first.
 
-    It is the comparison whose fixed order scores highest: of several, the hardest to beat.
+    It is the comparison whose fixed order scores highest: of several, the hardest to beat. A fixed
+    order that nothing stands beside yet is none.
     """
     rows: dict[str, list[LeaderboardRow]] = {}
     for group in sorted(groups_of(records), key=lambda arms: -_reference_ssim(arms)):
         horizon, reference = next(iter(group.values()))[0].horizon, leading(group, REFERENCE)
-        if horizon in rows or not reference:
+        if horizon in rows or not reference or len({x[0].arm for x in group.values()}) == 1:
             continue
         rows[horizon] = []
         for arm in (leading(group, name) for name in ARMS):

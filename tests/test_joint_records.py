@@ -44,8 +44,10 @@ def record(records: ModuleType, arm: str, seed: int, ssim: list[float], **change
         name: records.Volume(n, value, 30.0)
         for name, n, value in zip("abc", (1, 2, 3), ssim, strict=True)
     }
-    mean = float(np.average(ssim, weights=[1, 2, 3]))
-    bounds = records.Bounds(2, 0.8, 0.79, 0.7, 0.9)
+    mean, bounds = (
+        float(np.average(ssim, weights=[1, 2, 3])),
+        records.Bounds(2, 0.8, 0.79, 0.7, 0.9),
+    )
     own: dict[str, Any] = {
         **{"arm": arm, "seed": seed, "horizon": "knee-base", "n_updates": 6000},
         **{"n_sampler_updates": 3, "n_slices_seen": 5, "n_parameters": 837635},
@@ -89,6 +91,7 @@ def test_rows_of_the_leaderboard_are_of_the_seeds_that_both_have(records: Module
     assert rows[0].difference_to_fixed == pytest.approx(rows[0].ssim_mean - rows[1].ssim_mean)
     assert rows[0].gap_closed == pytest.approx((0.8 - 0.7) / (0.9 - 0.7))
     assert (rows[1].difference_to_fixed, rows[1].interval) == (0.0, None)
+    assert records.leaderboard_rows(fixed) == []
 
 
 def test_the_leaderboard_has_the_rows_of_the_records(scripts: Any, records: ModuleType) -> None:
@@ -303,9 +306,10 @@ def test_other_slices_are_another_comparison(records: ModuleType) -> None:
     for settings in ({"a": 1, "n_train": 5}, {"a": 1, "training": {"flips": True}}):
         assert replace(fixed, settings=settings).key != fixed.key
     # The leaderboard has the comparison whose fixed order is the hardest to beat.
-    best = replace(fixed, ssim=0.9, settings={"a": 1, "n_train": 5})
-    (row,) = records.leaderboard_rows([fixed, best])
-    assert row.ssim_mean == 0.9
+    dense = record(records, "dense", 0, [0.7, 0.8, 0.6])
+    few = [replace(x, ssim=0.9, settings={"a": 1, "n_train": 5}) for x in (fixed, dense)]
+    rows = records.leaderboard_rows([fixed, dense, *few])
+    assert [row.ssim_mean for row in rows] == [0.9, 0.9]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.files import write_json
 from kscout.physics.fourier import opposite
 from kscout.policies.column import ColumnPolicy
+from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import mirrored
 
@@ -231,3 +232,26 @@ def test_means_over_mirrored_views_are_those_of_a_mirrored_slice(
         averaged.main([*words, *given, "--device", "cpu"])
     text = averaged.table(tmp_path / "record.json")
     assert text.count("| `one` |") == 3 and "| `two` | both policies |" in text
+
+
+def test_the_benchmark_tells_what_slopes_are_worth(
+    dense: ModuleType, store: Path, tmp_path: Path
+) -> None:
+    slopes = importlib.import_module("slopes")
+    policies.save(tmp_path / "fixed.safetensors", FixedOrder(order=[5, 9, 4], n_cols=16))
+    words = ["--data", str(store), "--reconstructor", "zero-filled", "--limit", "2"]
+    words += ["--fixed", str(tmp_path / "fixed.safetensors"), "--n-initial", "2", "--device", "cpu"]
+    words += ["--out", str(tmp_path / "record.json")]
+    for steps in (["0", "2"], ["2"]):
+        slopes.main([*words, "--steps", *steps])
+    lines = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
+    assert [one["step"] for one in lines] == [1, 3]
+    (batch,) = slopes.apart(Store.open(store).split("test"), 2).batches(2)
+    simulator = Simulator(batch, ZeroFilled())
+    gains = simulator.score_every_column(state := simulator.start(2)) - state.score[:, None]
+    best = float(gains[:, ~state.mask[0]].amax(dim=1).mean())
+    assert lines[0]["best"] == pytest.approx(best, abs=1e-6)
+    for one in lines:
+        assert one["best"] >= max(one["steepest"], one["fixed"])
+        assert abs(one["correlation"]) <= 1 and one["cost"] > 0
+    assert "| 3 |" in slopes.table(tmp_path / "record.json")

@@ -208,6 +208,9 @@ class DenseTraining(PolicyTraining):
     label_every: Annotated[int, AtLeast(1)] = 1
     """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
     slice are much alike, so that more slices teach more than all steps of fewer."""
+    slopes: bool = False
+    """Whether columns that are not tried are labelled, too, by how steeply the score rises when
+    they are weighed in: one backward pass tells that of all of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,6 +53,9 @@ class UNet(Reconstructor):
         image = self.network(measured.normalized[:, None])[:, 0]
         return Reconstruction(image, measured.mean, measured.std)
 
+    def differentiable(self) -> "UNet":
+        return self
+
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         return peak_bytes(self.n_channels, n_coils, n_rows, n_cols)
 
@@ -68,13 +71,13 @@ class UNet(Reconstructor):
         plain = partial(super().frozen, n_rows=n_rows, n_cols=n_cols, device=device)
         if place.type == "cpu":
             plain(precision=precision)
-            return InferenceReconstructor(self.network, self.protocol)
+            return InferenceReconstructor(self)
         if precision == "fp32":
             return plain(precision=precision)
 
         def half() -> Reconstructor:
             plain(precision="fp32")
-            return HalfPrecisionUNet(self.network, self.protocol, n_rows=n_rows, n_cols=n_cols)
+            return HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols)
 
         request = Request(
             place,

@@ -1,26 +1,32 @@
 """Views of a trained U-Net for inference: the same images up to rounding, in less time."""
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor
+from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_inference import InferenceUNet
-from kscout.reconstruction.unet_network import UNetNetwork, peak_bytes
+from kscout.reconstruction.unet_network import peak_bytes
+
+if TYPE_CHECKING:
+    from kscout.reconstruction.unet import UNet
 
 
 @final
 class InferenceReconstructor(Reconstructor):
     """A frozen U-Net of the paper on a CPU, through `InferenceUNet`."""
 
-    def __init__(self, network: UNetNetwork, protocol: Protocol | None) -> None:
+    def __init__(self, unet: "UNet") -> None:
         super().__init__()
-        self.protocol = protocol
-        self.network = InferenceUNet(network)
+        self.protocol = unet.protocol
+        self.network = InferenceUNet(unet.network)
         # In a list: its weights are not this module's own.
-        self._viewed = [network]
+        self._viewed = [unet]
 
     def refresh(self) -> None:
-        self.network.load_state_dict(InferenceUNet(self._viewed[0]).state_dict())
+        self.network.load_state_dict(InferenceUNet(self._viewed[0].network).state_dict())
+
+    def differentiable(self) -> "UNet":
+        return self._viewed[0]
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image = self.network(measured.normalized[:, None])[:, 0]
@@ -35,25 +41,26 @@ class HalfPrecisionUNet(Reconstructor):
     """A frozen U-Net on CUDA through fused 16-bit kernels; statistics and sums are in 32 bit.
 
     Args:
-        network: the network.
-        protocol: what it was trained for.
+        unet: what it is a view of.
         n_rows: rows of the images to expect; kernels for others are built at first use.
         n_cols: columns of these.
     """
 
     precision = "fp16"
 
-    def __init__(
-        self, network: UNetNetwork, protocol: Protocol | None, *, n_rows: int, n_cols: int
-    ) -> None:
+    def __init__(self, unet: "UNet", *, n_rows: int, n_cols: int) -> None:
         super().__init__()
-        self.protocol = protocol
-        self.network = network
-        self.fused = {(n_rows, n_cols): FusedUNet(network, n_rows, n_cols)}
+        self.protocol = unet.protocol
+        self.network = unet.network
+        self._viewed = [unet]
+        self.fused = {(n_rows, n_cols): FusedUNet(unet.network, n_rows, n_cols)}
 
     def refresh(self) -> None:
         for fused in self.fused.values():
             fused.set_weights(self.network)
+
+    def differentiable(self) -> "UNet":
+        return self._viewed[0]
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image, mean, std = measured.magnitude, measured.mean, measured.std

@@ -15,7 +15,8 @@ Each batch is followed by `training.n_repeats` steps on labelled states of befor
 image each: a state is remembered as its slice, its mask and its labels (`remembered`).
 
 Where `training.completion` says so, labels are not gains of the next column, but what it is worth
-at the end of the budget (`labels`).
+at the end of the budget (`labels`). With `training.slopes` the columns that were not tried are
+labelled, too, by what one backward pass tells of all of them (`slopes`).
 """
 
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ from kscout.training.estimators.gradient import (
 )
 from kscout.training.estimators.labels import Completion, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
+from kscout.training.estimators.slopes import Slopes, filled_in
 from kscout.training.estimators.tried import (
     add_gradients,
     by_slice,
@@ -89,6 +91,7 @@ class Dense(GradientEstimator):
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
+        self.slopes: Slopes | None = None
         training = _training(trainees[0].config)
         self.sizes = training.sizes or (slices.n_cols,)
         self.layouts = {
@@ -109,6 +112,9 @@ class Dense(GradientEstimator):
             average.load_state_dict(state["average"])
             if "order" in state:
                 self._complete_by(state["order"])
+            if "slopes" in state:
+                line = state["slopes"].to(self.device)
+                self.slopes = Slopes.restored(self.reconstructor, line)
             self.memories[number].restore(state.get("memory", {}), self.device)
         elif number == 0:
             self._begin()
@@ -131,21 +137,27 @@ class Dense(GradientEstimator):
         """Find the units of labels: those of a trained policy, else along a fixed order."""
         config, start = self.trainees[0].config, self.trainees[0].start
         known = () if start is None or not self._learns_gains else start.gain_units
-        if len(known) == len(self.units):
+        is_known, has_slopes = len(known) == len(self.units), _training(config).slopes
+        if is_known:
             self.units = torch.tensor(known, device=self.device)
+        if is_known and not has_slopes:
             return
-        self.gains, self.units, order = mean_labels(
-            config, self.slices, self.reconstructor, self.device
-        )
+        self.gains, units, order = mean_labels(config, self.slices, self.reconstructor, self.device)
+        self.units = self.units if is_known else units
         if self._completes:
             self._complete_by(order)
+        if has_slopes:
+            some = self.slices.sample(_training(config).n_prior_slices)
+            known_by = (config, order, self.gains, self.completion)
+            self.slopes = Slopes.fitted(self.reconstructor, some, *known_by)
 
     def state(self, number: int) -> dict[str, Any]:
         order = {} if self.completion is None else {"order": self.completion.ranked.tolist()}
+        slopes = {} if self.slopes is None else {"slopes": self.slopes.line}
         known = self.memories[number].state()
         memory = {"memory": known} if known else {}
         average = self.averages[number].state_dict()
-        return {"units": self.units.cpu(), "average": average, **order, **memory}
+        return {"units": self.units.cpu(), "average": average, **order, **slopes, **memory}
 
     def begins_able(self, number: int) -> bool:
         policy, training = self.trainees[number].module, _training(self.trainees[number].config)
@@ -167,10 +179,11 @@ class Dense(GradientEstimator):
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
     def n_tried(self, config: PolicyConfig) -> float:
-        """Return those tried, the ends without them, and columns that are taken untried."""
+        """Return those tried, the ends without them, slopes, and columns that are taken untried."""
         training, completes = _training(config), self._completes
         is_taken = completes or training.label_every > 1
-        return (training.n_tried + completes) / training.label_every + is_taken
+        n_tried = training.n_tried + completes + training.slopes * (1 + completes)
+        return n_tried / training.label_every + is_taken
 
     @property
     def _completes(self) -> bool:
@@ -299,7 +312,7 @@ class Dense(GradientEstimator):
             packed = [self.layouts[n_cols].pack(rows) for rows in parts]
             visits = by_slice(packed, places, training.label_every)
             self.visited[batch.first, n_slices, n_cols] = visits
-        add_gradients(batch.policies, labelled, training.gain_weight)
+        add_gradients(batch.policies, [filled_in(x) for x in labelled], training.gain_weight)
         return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
     def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
@@ -335,6 +348,10 @@ class Dense(GradientEstimator):
             branches = simulator.branch(part, rows["columns"])
             worth = branches.score - part.score[:, None]
             after = branches.follow(choice) if at is None else simulator.acquire(state, chosen)
+        if self.slopes is not None:
+            where = (self._row(rows["mask"]), self.completion, rows["n_left"])
+            slopes = self.slopes.of(simulator, part, *where)
+            rows |= _at(at, {"is_open": ~blocked}) | {"slopes": slopes / units[:, None]}
         return {**rows, "gains": worth / units[:, None]}, after
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:

@@ -1,0 +1,205 @@
+"""Slopes: how steeply the score rises when a column is weighed in, of all columns at once.
+
+Measured with weight w, column v adds w times itself to the zero-filled image x. Its gain is what
+the score s rises by from w = 0 to 1, and costs a reconstruction. Its slope at w = 0 is
+
+    ds/dw_v = Re sum_r conj(G[r, v]) k[r, v],    G = F ds/dx,
+
+with k-space k and the unitary transform F: one backward pass tells that of every column. On the way
+to 1 the score rises ever less steeply, so that a gain is a share of the slope. Level and share are
+found for each step along a fixed order, where the mean gains of all columns are known.
+
+Where labels are what a column is worth at the end (`labels`), slopes are those of the completed
+mask; a column that the fixed order takes anyway is worth nothing more.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator, how_many_at_once
+from kscout.acquisition.state import State
+from kscout.config import DenseTraining, PolicyConfig
+from kscout.core import Measurement, Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.names import METRICS
+from kscout.physics.fourier import fft2c
+from kscout.physics.sampling import start_mask
+from kscout.training.convolution import choose_convolution, convolution
+from kscout.training.estimators.labels import Completion
+from kscout.training.replay import Rows
+
+_N_KEPT = 4
+"""Times as much memory as an image takes without gradients, since features are kept for them."""
+
+
+@final
+@dataclass(frozen=True)
+class Slopes:
+    """What columns are worth by their slopes."""
+
+    reconstructor: Reconstructor
+    """One that gradients flow through."""
+    level: Float[Tensor, " row"]
+    """What a column without slope gains, by the number of columns measured."""
+    share: Float[Tensor, " row"]
+    """Which part of its slope a column gains, likewise."""
+
+    def of(
+        self,
+        simulator: Simulator,
+        state: State,
+        row: Int[Tensor, " state"],
+        completion: Completion | None,
+        n_left: Int[Tensor, " state"],
+    ) -> Float[Tensor, "state col"]:
+        """Return what slopes let expect of all columns of each state: gains, or worth at the end.
+
+        Args:
+            simulator: whose states.
+            state: where columns are weighed in.
+            row: of level and share, for each state.
+            completion: what takes the columns that are left; None for gains.
+            n_left: how many those are.
+        """
+        end = state
+        if completion is not None:
+            mask = completion.masks(state.mask, n_left, simulator.batch.selectable[state.owner])
+            end = simulator.start_from(mask, owner=state.owner, maps=state.maps)
+        found = column_slopes(self.reconstructor, simulator, end)
+        found = self.level[row][:, None] + self.share[row][:, None] * found
+        return found.masked_fill(end.mask & ~state.mask, 0.0)
+
+    @classmethod
+    def fitted(
+        cls,
+        frozen: Reconstructor,
+        slices: SliceSet,
+        config: PolicyConfig,
+        order: list[int],
+        gains: Float[Tensor, "row col"],
+        completion: Completion | None = None,
+    ) -> "Slopes":
+        """Find what slopes are worth along a fixed order.
+
+        Args:
+            frozen: what columns are tried on.
+            slices: whose mean slopes are taken.
+            config: says where the order begins, and what is scored.
+            order: the columns.
+            gains: mean gains before each of them; those of measured columns do not count.
+            completion: what takes the columns that are left, where gains are worth at the end.
+        """
+        plain, device, training = differentiable(frozen), gains.device, config.training
+        assert isinstance(training, DenseTraining)
+        start = config.spanned[0] if training.starts else config.acquisition.start
+        mask = start_mask(start, (1, slices.n_cols), device).clone()
+        selectable = slices.selectable.any(dim=0).to(device)[None]
+        fits = []
+        for row, column in enumerate(order):
+            end = mask
+            if completion is not None:
+                n_left = torch.tensor([len(order) - row], device=device)
+                end = completion.masks(mask, n_left, selectable)
+            slopes, is_open = (
+                _mean_slopes(plain, frozen, slices, end, config),
+                (selectable & ~end)[0],
+            )
+            fits.append(_line(slopes[is_open], gains[row][is_open]))
+            mask[:, column] = True
+        return cls(plain, *torch.stack(fits, dim=1).unbind())
+
+    @classmethod
+    def restored(cls, frozen: Reconstructor, line: Float[Tensor, "2 row"]) -> "Slopes":
+        """Take what `line` gave."""
+        return cls(differentiable(frozen), *line.unbind())
+
+    @property
+    def line(self) -> Float[Tensor, "2 row"]:
+        """Levels and shares, for a checkpoint."""
+        return torch.stack([self.level, self.share]).cpu()
+
+
+def differentiable(frozen: Reconstructor) -> Reconstructor:
+    """Return what gives the images of a frozen reconstructor with gradients."""
+    plain = frozen.differentiable()
+    if plain is None:
+        raise ConfigError(
+            f"training.slopes asks how a score changes with columns that are not measured, and a "
+            f"{type(frozen).__name__} looks at measured columns alone; leave it out"
+        )
+    return plain
+
+
+def column_slopes(
+    reconstructor: Reconstructor, simulator: Simulator, state: State
+) -> Float[Tensor, "state col"]:
+    """Return ds/dw of every column of every state, some states at a time."""
+    shape, device = simulator.batch.kspace.shape[1:], state.mask.device
+    at_once = max(1, how_many_at_once(reconstructor, shape, device) // _N_KEPT)
+    parts = torch.arange(len(state), device=device).split(at_once)
+    # Convolutions that are fast forwards may be slow backwards.
+    with convolution(choose_convolution("auto", device, trains=True)):
+        return torch.cat([_slopes(reconstructor, simulator, state.rows(part)) for part in parts])
+
+
+def _slopes(
+    reconstructor: Reconstructor, simulator: Simulator, state: State
+) -> Float[Tensor, "state col"]:
+    truth, metric = simulator.batch.rows(state.owner), METRICS.resolve(simulator.metric)
+    with torch.enable_grad():
+        zero_filled = state.zero_filled.detach().requires_grad_(True)
+        measured = Measurement(zero_filled, state.mask, maps=state.maps)
+        # Kept casts of weights would outlive a graph that they were made in.
+        with torch.autocast(
+            "cuda", torch.bfloat16, enabled=state.mask.is_cuda, cache_enabled=False
+        ):
+            found = reconstructor.reconstruct(measured)
+        image = truth.unnormalized(found, simulator.protocol)
+        score = metric(image, truth.target, data_range=truth.data_range)
+        if not score.requires_grad:
+            raise ConfigError(
+                f"training.slopes asks how the metric {simulator.metric} changes with an image, "
+                "and no gradients flow through it; leave it out"
+            )
+        (gradient,) = torch.autograd.grad(score.sum(), zero_filled)
+    return (fft2c(gradient).conj() * truth.kspace).real.sum(dim=(1, 2))
+
+
+def _mean_slopes(
+    plain: Reconstructor,
+    frozen: Reconstructor,
+    slices: SliceSet,
+    mask: Bool[Tensor, "1 col"],
+    config: PolicyConfig,
+) -> Float[Tensor, " col"]:
+    training, total = config.training, torch.zeros(slices.n_cols, device=mask.device)
+    how = {"protocol": training.protocol, "metric": training.metric}
+    for batch in slices.batches(16):
+        simulator = Simulator(batch.to(mask.device), frozen, **how)  # type: ignore[arg-type]
+        state = simulator.start_from(mask.expand(len(batch), -1))
+        total += column_slopes(plain, simulator, state).sum(dim=0)
+    return total / len(slices)
+
+
+def _line(slopes: Float[Tensor, " col"], gains: Float[Tensor, " col"]) -> Float[Tensor, " 2"]:
+    """Return level and share of the line through mean slopes and gains, by least squares."""
+    apart = slopes - slopes.mean()
+    share = (apart * (gains - gains.mean())).sum() / apart.square().sum().clamp(min=1e-20)
+    return torch.stack([gains.mean() - share * slopes.mean(), share])
+
+
+def filled_in(rows: Rows) -> Rows:
+    """Return labelled states with a label for every column: its gain where it was tried."""
+    if "slopes" not in rows:
+        return rows
+    rest = {**rows}
+    slopes, is_open = rest.pop("slopes"), rest.pop("is_open")
+    columns = torch.arange(slopes.shape[1], device=slopes.device).expand(slopes.shape)
+    # Columns that stand in where too few are left are not open.
+    gains = slopes.scatter(-1, rows["columns"], rows["gains"])
+    return {**rest, "columns": columns, "gains": gains, "is_valid": is_open}
