@@ -154,10 +154,10 @@ def _slopes(
     with torch.enable_grad():
         zero_filled = state.zero_filled.detach().requires_grad_(True)
         measured = Measurement(zero_filled, state.mask, maps=state.maps)
-        # Kept casts of weights would outlive a graph that they were made in.
-        with torch.autocast(
-            "cuda", torch.bfloat16, enabled=state.mask.is_cuda, cache_enabled=False
-        ):
+        # As coarse as what columns are tried in. Kept casts of weights would outlive a graph that
+        # they were made in.
+        is_half = simulator.reconstructor.precision == "fp16"
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_half, cache_enabled=False):
             found = reconstructor.reconstruct(measured)
         image = truth.unnormalized(found, simulator.protocol)
         score = metric(image, truth.target, data_range=truth.data_range)
