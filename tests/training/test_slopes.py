@@ -102,19 +102,26 @@ def test_a_slope_is_the_difference_that_a_little_of_the_column_makes(
 def test_levels_and_shares_are_those_of_a_line_through_mean_gains(store: Store) -> None:
     slices, config = store.split("train"), config_of(n_prior_slices=11)
     frozen = ZeroFilled().frozen(precision="fp32", n_rows=N, n_cols=N, device="cpu")
-    gains, _, order = mean_labels(config, slices, frozen, CPU)
+    gains, order = mean_labels(config, slices, frozen, CPU)[0], [5, 9, 20]
     found = Slopes.fitted(frozen, slices, config, order, gains)
-    assert found.level.shape == found.share.shape == (3,)
-    batch = slices.batch(torch.arange(11))
+    assert found.level.shape == found.share.shape == (3, 2)
+    batch, both = slices.batch(torch.arange(11)), []
     simulator = Simulator(batch, frozen)
     for row in range(3):
         mask = start_mask(2, (11, N), CPU).clone()
         mask[:, order[:row]] = True
-        is_open = ~mask[0]
         slopes = column_slopes(ZeroFilled(), simulator, simulator.start_from(mask)).mean(dim=0)
-        share, level = np.polyfit(slopes[is_open].double(), gains[row][is_open].double(), 1)
-        assert found.share[row] == pytest.approx(share, rel=1e-3)
-        assert found.level[row] == pytest.approx(level, abs=1e-5)
+        free = [column for column in range(N) if not mask[0, column]]
+        told = [column for column in free if mask[0, (N - column) % N]]
+        rest = sorted(set(free) - set(told))
+        share, level = np.polyfit(slopes[rest].double(), gains[row][rest].double(), 1)
+        assert found.share[row, 0] == pytest.approx(share, rel=1e-3)
+        assert found.level[row, 0] == pytest.approx(level, abs=1e-5)
+        both += [(float(slopes[column]), float(gains[row, column])) for column in told]
+    share, level = np.polyfit(*np.array(both).T, 1)
+    assert len(both) == 1 + 2 + 3
+    assert found.share[:, 1].tolist() == pytest.approx([share] * 3, rel=1e-3)
+    assert found.level[:, 1].tolist() == pytest.approx([level] * 3, abs=1e-5)
     again = Slopes.restored(frozen, found.line)
     assert torch.equal(again.level, found.level) and torch.equal(again.share, found.share)
 
@@ -167,15 +174,17 @@ def test_at_the_end_columns_are_worth_what_changes_the_completed_mask(store: Sto
     batch = store.split("train").batch(torch.arange(3))
     simulator, completion = Simulator(batch, ZeroFilled()), Completion.of([14, 18, 12, 20], N, CPU)
     state = simulator.acquire(simulator.start(2), torch.tensor([14, 14, 5]))
-    slopes = Slopes(ZeroFilled(), torch.tensor([0.5]), torch.tensor([2.0]))
+    slopes = Slopes(ZeroFilled(), torch.tensor([[0.5, -1.0]]), torch.tensor([[2.0, 3.0]]))
     row, n_left = torch.zeros(3, dtype=torch.long), torch.full((3,), 2)
     found = slopes.of(simulator, state, row, completion, n_left)
     for number, taken in enumerate(([18, 12], [18, 12], [14, 18])):
         mask = state.mask[number : number + 1].clone()
         mask[:, taken] = True
         own = Simulator(batch.rows(torch.tensor([number])), ZeroFilled())
-        wanted = 0.5 + 2 * column_slopes(ZeroFilled(), own, own.start_from(mask))[0]
-        is_free = ~mask[0]
+        wanted = column_slopes(ZeroFilled(), own, own.start_from(mask))[0]
+        told, is_free = mask[0, (N - torch.arange(N)) % N], ~mask[0]
+        assert 0 < (told & is_free).sum() < is_free.sum()
+        wanted = torch.where(told, -1 + 3 * wanted, 0.5 + 2 * wanted)
         torch.testing.assert_close(found[number][is_free], wanted[is_free], rtol=1e-3, atol=1e-5)
         assert not found[number, taken].any()
 

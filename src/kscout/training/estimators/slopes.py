@@ -7,7 +7,9 @@ the score s rises by from w = 0 to 1, and costs a reconstruction. Its slope at w
 
 with k-space k and the unitary transform F: one backward pass tells that of every column. On the way
 to 1 the score rises ever less steeply, so that a gain is a share of the slope. Level and share are
-found for each step along a fixed order, where the mean gains of all columns are known.
+found for each step along a fixed order, where the mean gains of all columns are known. Those of
+columns whose opposite is measured are others: for a real image both tell the same, so that the
+score soon stops to rise. They are few, so that all steps find them together.
 
 Where labels are what a column is worth at the end (`labels`), slopes are those of the completed
 mask; a column that the fixed order takes anyway is worth nothing more.
@@ -27,7 +29,7 @@ from kscout.core import Measurement, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.names import METRICS
-from kscout.physics.fourier import fft2c
+from kscout.physics.fourier import fft2c, opposite
 from kscout.physics.sampling import start_mask
 from kscout.training.convolution import choose_convolution, convolution
 from kscout.training.estimators.labels import Completion
@@ -44,9 +46,10 @@ class Slopes:
 
     reconstructor: Reconstructor
     """One that gradients flow through."""
-    level: Float[Tensor, " row"]
-    """What a column without slope gains, by the number of columns measured."""
-    share: Float[Tensor, " row"]
+    level: Float[Tensor, "row 2"]
+    """What a column without slope gains, by the number of columns measured: one whose opposite is
+    not measured, and one whose opposite is."""
+    share: Float[Tensor, "row 2"]
     """Which part of its slope a column gains, likewise."""
 
     def of(
@@ -70,8 +73,8 @@ class Slopes:
         if completion is not None:
             mask = completion.masks(state.mask, n_left, simulator.batch.selectable[state.owner])
             end = simulator.start_from(mask, owner=state.owner, maps=state.maps)
-        found = column_slopes(self.reconstructor, simulator, end)
-        found = self.level[row][:, None] + self.share[row][:, None] * found
+        found, told = column_slopes(self.reconstructor, simulator, end), _told(end.mask).long()
+        found = self.level[row].gather(-1, told) + self.share[row].gather(-1, told) * found
         return found.masked_fill(end.mask & ~state.mask, 0.0)
 
     @classmethod
@@ -99,27 +102,30 @@ class Slopes:
         start = config.spanned[0] if training.starts else config.acquisition.start
         mask = start_mask(start, (1, slices.n_cols), device).clone()
         selectable = slices.selectable.any(dim=0).to(device)[None]
-        fits = []
+        alone, opposed, points = [], torch.zeros(2, device=device), []
         for row, column in enumerate(order):
             end = mask
             if completion is not None:
                 n_left = torch.tensor([len(order) - row], device=device)
                 end = completion.masks(mask, n_left, selectable)
-            slopes, is_open = (
-                _mean_slopes(plain, frozen, slices, end, config),
-                (selectable & ~end)[0],
-            )
-            fits.append(_line(slopes[is_open], gains[row][is_open]))
+            slopes = _mean_slopes(plain, frozen, slices, end, config)
+            is_open, told = (selectable & ~end)[0], _told(end)[0]
+            known = torch.stack([slopes, gains[row]], dim=-1)
+            alone.append(_line(known[is_open & ~told]))
+            points.append(known[is_open & told])
             mask[:, column] = True
-        return cls(plain, *torch.stack(fits, dim=1).unbind())
+        if len(together := torch.cat(points)):
+            opposed = _line(together)
+        lines = torch.stack([torch.stack(alone), opposed.expand(len(alone), 2)], dim=1)
+        return cls(plain, *lines.unbind(dim=-1))
 
     @classmethod
-    def restored(cls, frozen: Reconstructor, line: Float[Tensor, "2 row"]) -> "Slopes":
+    def restored(cls, frozen: Reconstructor, line: Float[Tensor, "2 row 2"]) -> "Slopes":
         """Take what `line` gave."""
         return cls(differentiable(frozen), *line.unbind())
 
     @property
-    def line(self) -> Float[Tensor, "2 row"]:
+    def line(self) -> Float[Tensor, "2 row 2"]:
         """Levels and shares, for a checkpoint."""
         return torch.stack([self.level, self.share]).cpu()
 
@@ -186,11 +192,16 @@ def _mean_slopes(
     return total / len(slices)
 
 
-def _line(slopes: Float[Tensor, " col"], gains: Float[Tensor, " col"]) -> Float[Tensor, " 2"]:
+def _told(mask: Bool[Tensor, "state col"]) -> Bool[Tensor, "state col"]:
+    """Say which columns' opposites are measured."""
+    return mask[:, opposite(mask.shape[1], mask.device)]
+
+
+def _line(points: Float[Tensor, "point 2"]) -> Float[Tensor, " 2"]:
     """Return level and share of the line through mean slopes and gains, by least squares."""
-    apart = slopes - slopes.mean()
-    share = (apart * (gains - gains.mean())).sum() / apart.square().sum().clamp(min=1e-20)
-    return torch.stack([gains.mean() - share * slopes.mean(), share])
+    (slope, gain), apart = points.mean(dim=0), points - points.mean(dim=0)
+    share = apart.prod(dim=-1).sum() / apart[:, 0].square().sum().clamp(min=1e-20)
+    return torch.stack([gain - share * slope, share])
 
 
 def filled_in(rows: Rows) -> Rows:
