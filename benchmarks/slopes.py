@@ -9,20 +9,21 @@ reconstruction, step and device is replaced.
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from averaged import apart
-from tables import ROOT, markdown
+from tables import ROOT, markdown, number
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
-from kscout.core import SliceBatch
+from kscout.bench.limits import best_time
+from kscout.core import Reconstructor, SliceBatch
 from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
 from kscout.files import write_json
@@ -36,38 +37,28 @@ N_TRIED = 24
 """Columns that are tried at a state by default."""
 
 
-def line_of(batches: Sequence[SliceBatch], step: int, wanted: argparse.Namespace) -> dict[str, Any]:
-    """Return how slopes and gains agree before a column of the order."""
-    place = resolve_device(wanted.device)
-    fixed = policies.load(wanted.fixed)
-    assert isinstance(fixed, FixedOrder)
-    _, n_rows, n_cols = batches[0].kspace.shape[1:]
-    frozen = reconstruction.load(wanted.reconstructor).frozen(
-        precision="auto", n_rows=n_rows, n_cols=n_cols, device=place
-    )
-    plain = differentiable(frozen)
-    mask = start_mask(wanted.n_initial, (1, n_cols), place).clone()
-    mask[:, fixed.order[:step]] = True
+def line_of(
+    batches: Sequence[SliceBatch], frozen: Reconstructor, taken: Sequence[int], n_initial: int
+) -> dict[str, Any]:
+    """Return how slopes and gains agree where some columns of an order are taken."""
+    plain, device = differentiable(frozen), batches[0].kspace.device
+    mask = start_mask(n_initial, (1, batches[0].n_cols), device).clone()
+    mask[:, taken] = True
     is_open = ~mask[0].cpu().numpy()
     gains, slopes, costs = [], [], []
     for batch in batches:
-        simulator = Simulator(batch.to(place), frozen)
+        simulator = Simulator(batch, frozen)
         state = simulator.start_from(mask.expand(len(batch), -1))
+        pass_back = partial(column_slopes, plain, simulator, state)
         gains.append((simulator.score_every_column(state) - state.score[:, None]).cpu())
-        slopes.append(column_slopes(plain, simulator, state).cpu())
-        costs.append(
-            _cost(simulator, state, lambda s=simulator, x=state: column_slopes(plain, s, x))
-        )
+        slopes.append(pass_back().cpu())
+        costs.append(_cost(simulator, state, pass_back))
     gain, slope = (torch.cat(x).double().numpy()[:, is_open] for x in (gains, slopes))
-    chosen = [np.arange(len(gain)), slope.argmax(axis=1)]
+    each = [np.corrcoef(*pair)[0, 1] for pair in zip(gain, slope, strict=True)]
     return {
-        **{"reconstructor": wanted.reconstructor, "device": describe_device(place)},
-        **{"data": wanted.data.name, "step": step + 1, "n_slices": len(gain)},
-        "correlation": float(
-            np.mean([np.corrcoef(*x)[0, 1] for x in zip(gain, slope, strict=True)])
-        ),
+        **{"step": len(taken) + 1, "n_slices": len(gain), "correlation": float(np.mean(each))},
         "best": float(gain.max(axis=1).mean()),
-        "steepest": float(gain[*chosen].mean()),
+        "steepest": float(gain[np.arange(len(gain)), slope.argmax(axis=1)].mean()),
         "fixed": float(gain.mean(axis=0).max()),
         "cost": float(np.median(costs)),
     }
@@ -75,24 +66,10 @@ def line_of(batches: Sequence[SliceBatch], step: int, wanted: argparse.Namespace
 
 def _cost(simulator: Simulator, state: State, pass_back: Callable[[], object]) -> float:
     """Return how many columns are tried in the time of a pass for slopes."""
-    n_tried = min(N_TRIED, state.mask.shape[1])
-    columns = torch.arange(n_tried, device=state.mask.device).expand(len(state), -1)
-    return n_tried * _seconds(pass_back) / _seconds(lambda: simulator.score_columns(state, columns))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """Return how long a second call takes, and wait for a GPU."""
-    work()
-    _wait()
-    begun = time.perf_counter()
-    work()
-    _wait()
-    return time.perf_counter() - begun
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    device, n_tried = state.mask.device, min(N_TRIED, state.mask.shape[1])
+    columns = torch.arange(n_tried, device=device).expand(len(state), -1)
+    timed = partial(best_time, device=device, at_least_s=0.0, n_least=2)
+    return n_tried * timed(pass_back) / timed(lambda: simulator.score_columns(state, columns))
 
 
 def table(path: Path = RECORD) -> str:
@@ -108,7 +85,7 @@ def table(path: Path = RECORD) -> str:
         rows = [
             (
                 *(str(x["step"]), f"{x['correlation']:.2f}"),
-                *(f"{x[key]:.4f}".replace("0.", ".") for key in ("best", "steepest", "fixed")),
+                *(number(x[key]) for key in ("best", "steepest", "fixed")),
             )
             for x in own
         ]
@@ -133,16 +110,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=96)
     parser.add_argument("--batch-size", type=int, default=48)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--record", type=Path, default=RECORD)
     wanted = parser.parse_args(arguments)
-    slices = apart(Store.open(wanted.data).split("test"), wanted.limit)
-    batches = list(slices.batches(wanted.batch_size))
+    device, fixed = resolve_device(wanted.device), policies.load(wanted.fixed)
+    assert isinstance(fixed, FixedOrder)
+    slices = apart(Store.open(wanted.data).split("test"), wanted.limit).to(device)
+    batches, (_, n_rows, n_cols) = list(slices.batches(wanted.batch_size)), slices.shape
+    frozen = reconstruction.load(wanted.reconstructor).frozen(
+        precision="auto", n_rows=n_rows, n_cols=n_cols, device=device
+    )
+    about = {"reconstructor": wanted.reconstructor, "device": describe_device(device)}
+    about |= {"data": wanted.data.name}
+    path = wanted.record
     for step in wanted.steps:
-        line = line_of(batches, step, wanted)
-        lines = json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.exists() else []
+        line = about | line_of(batches, frozen, fixed.order[:step], wanted.n_initial)
+        lines = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         kept = [x for x in lines if [x[k] for k in KEY] != [line[k] for k in KEY]]
-        write_json(wanted.out, [*kept, line])
-        print(line)
+        write_json(path, [*kept, line])
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

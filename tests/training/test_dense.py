@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from training_stores import COLUMN, blob_store, small_config, train_whole_and_cut, weights
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
@@ -29,10 +29,6 @@ from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policies, train_policy
 
 ROOT = Path(__file__).parents[2]
-COLUMN = {
-    **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
-    **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
-}
 VARNET = {
     **{"n_cascades": 1, "n_channels": 2, "n_pools": 1},
     **{"sensitivity_channels": 2, "sensitivity_pools": 1},

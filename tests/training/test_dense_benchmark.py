@@ -241,7 +241,7 @@ def test_the_benchmark_tells_what_slopes_are_worth(
     policies.save(tmp_path / "fixed.safetensors", FixedOrder(order=[5, 9, 4], n_cols=16))
     words = ["--data", str(store), "--reconstructor", "zero-filled", "--limit", "2"]
     words += ["--fixed", str(tmp_path / "fixed.safetensors"), "--n-initial", "2", "--device", "cpu"]
-    words += ["--out", str(tmp_path / "record.json")]
+    words += ["--record", str(tmp_path / "record.json")]
     for steps in (["0", "2"], ["2"]):
         slopes.main([*words, "--steps", *steps])
     lines = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_stores import blob_store, small_config, train_whole_and_cut
+from training_stores import COLUMN, blob_store, small_config, train_whole_and_cut
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
@@ -30,10 +30,6 @@ from kscout.training.estimators.slopes import Slopes, column_slopes, filled_in
 from kscout.training.estimators.visited import joined
 from kscout.training.policy import train_policy
 
-COLUMN = {
-    **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
-    **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
-}
 N, CPU = 32, torch.device("cpu")
 
 

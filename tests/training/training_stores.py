@@ -15,6 +15,12 @@ from kscout.runs import Progress
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
+COLUMN = {
+    **{"name": "column", "width": 12, "n_heads": 2, "n_layers": 1},
+    **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
+}
+"""A network that sees k-space, small enough for a test."""
+
 
 def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int = 11) -> Store:
     """Write a store with `n_train` training slices in two volumes, five to validate on."""

@@ -48,7 +48,7 @@ from kscout.training.estimators.gradient import (
 )
 from kscout.training.estimators.labels import Completion, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
-from kscout.training.estimators.slopes import Slopes, filled_in
+from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
     add_gradients,
     by_slice,
@@ -93,6 +93,9 @@ class Dense(GradientEstimator):
         self.completion: Completion | None = None
         self.slopes: Slopes | None = None
         training = _training(trainees[0].config)
+        if training.slopes:
+            # Before columns are tried for hours: not every reconstruction has slopes.
+            differentiable(reconstructor)
         self.sizes = training.sizes or (slices.n_cols,)
         self.layouts = {
             n: Layout(n, min(training.n_best, n) + training.n_random, self.variation.n_numbers)

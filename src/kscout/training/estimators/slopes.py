@@ -102,18 +102,22 @@ class Slopes:
         start = config.spanned[0] if training.starts else config.acquisition.start
         mask = start_mask(start, (1, slices.n_cols), device).clone()
         selectable = slices.selectable.any(dim=0).to(device)[None]
-        alone, opposed, points = [], torch.zeros(2, device=device), []
+        end = mask
+        if completion is not None:
+            # Completed, all masks along the order are the same.
+            n_left = torch.tensor([len(order)], device=device)
+            end = completion.masks(mask, n_left, selectable)
+        alone, points = [], []
         for row, column in enumerate(order):
-            end = mask
-            if completion is not None:
-                n_left = torch.tensor([len(order) - row], device=device)
-                end = completion.masks(mask, n_left, selectable)
-            slopes = _mean_slopes(plain, frozen, slices, end, config)
+            if completion is None or row == 0:
+                slopes = _mean_slopes(plain, frozen, slices, end, config)
             is_open, told = (selectable & ~end)[0], _told(end)[0]
             known = torch.stack([slopes, gains[row]], dim=-1)
             alone.append(_line(known[is_open & ~told]))
             points.append(known[is_open & told])
             mask[:, column] = True
+        # Worth nothing where none was met.
+        opposed = torch.zeros(2, device=device)
         if len(together := torch.cat(points)):
             opposed = _line(together)
         lines = torch.stack([torch.stack(alone), opposed.expand(len(alone), 2)], dim=1)
