@@ -148,7 +148,8 @@ def _settings(
     told = to_table(config)
     common = {one.name for one in fields(JointTraining)} - {"sampler_precision"}
     sampler = {key: value for key, value in told["training"].items() if key not in common}
-    apart = {"method", "seed", *sampler}
+    # Compiled or not, the same is computed, but for the order of sums.
+    apart = {"method", "seed", "compile", *sampler}
     settings = {
         "reconstructor": told["reconstructor"],
         "training": {k: v for k, v in told["training"].items() if k not in apart},

@@ -21,7 +21,7 @@ LAYERS = [
     {"core", "metrics", "figures", "weights", "provenance"},
     {"physics", "config"},
     {"names", "zoo"},
-    {"kernels", "files", "columns", "randomness", "device"},
+    {"kernels", "files", "columns", "layers", "randomness", "device"},
     {"errors", "exports"},
 ]
 REFUSALS = ("ConfigError", "DataError", "RunError", "WeightsError")

@@ -251,7 +251,8 @@ def test_what_is_compiled_serves_all_cascades_and_any_number_of_images(
         for network in networks:
             network.is_compiled = False
         expected = [network(image[:n]) for network in networks for n in (2, 5, 3)]
-    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    # Compiled, features are normalized by other operations: sums are rounded in another order.
+    torch.testing.assert_close(found, expected)
     # The first is of the example, in 16 bit.
     assert len(n_graphs) == 2
 

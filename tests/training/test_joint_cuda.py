@@ -67,3 +67,17 @@ def test_every_sampler_trains_and_goes_on(method: str, store: Store, tmp_path: P
     assert all(0 < record["sampler_share"] < 1 for record in run.metrics)
     network, policy = reconstruction.load(run.path), policies.load(run.path)
     assert all(p.isfinite().all() for one in (network, policy) for p in one.parameters())
+
+
+# Torch's own compiler uses what torch says not to use any more.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_gradients_lead_where_plain_ones_do(store: Store, tmp_path: Path) -> None:
+    losses = []
+    for is_compiled in (False, True):
+        config = joint_config(
+            "random", model=UNET, n_updates=12, convolution="auto", compile=is_compiled
+        )
+        run = train_joint(config, store, tmp_path / str(is_compiled), device="cuda")
+        losses.append([record["train_loss"] for record in run.metrics])
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+    assert losses[1] != losses[0]

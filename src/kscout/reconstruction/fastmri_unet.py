@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from kscout.core import Measurement, Reconstruction, Reconstructor, SliceBatch
 from kscout.errors import ConfigError
+from kscout.layers import InstanceNorm
 from kscout.physics.normalization import denormalize, normalize_with
 from kscout.reconstruction.unet_network import ConvolutionBlock, check_size, peak_bytes
 
@@ -32,7 +33,7 @@ class UpsamplingBlock(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             nn.ConvTranspose2d(n_in, n_out, kernel_size=2, stride=2, bias=False),
-            nn.InstanceNorm2d(n_out),
+            InstanceNorm(),
             nn.LeakyReLU(SLOPE),
         )
 

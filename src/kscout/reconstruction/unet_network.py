@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kscout.errors import ConfigError
+from kscout.layers import InstanceNorm
 
 
 @final
@@ -34,7 +35,7 @@ class ConvolutionBlock(nn.Module):
         for width in (n_in, n_out):
             layers += [
                 nn.Conv2d(width, n_out, kernel_size=3, padding=1, bias=bias),
-                nn.InstanceNorm2d(n_out),
+                InstanceNorm(),
                 nn.LeakyReLU(slope) if slope else nn.ReLU(),
                 nn.Dropout2d(dropout),
             ]

@@ -69,6 +69,9 @@ class Joint(Course[Pair, JointConfig]):
         first = torch.zeros(self.training.batch_size, dtype=torch.int64)
         example = self.slices.batch(first)
         self.model.train()
+        if self.training.compile:
+            for part in self.model.children():
+                part.compile(dynamic=False)
         return GraphedGradients(
             self._backward, parameters, [example.selectable, *example.tensors()]
         )
