@@ -43,8 +43,15 @@ _ESTIMATES = ("posterior", "look-ahead")
 """How names of what stands for the best greedy policy begin."""
 
 
-def verdict(found: Paired, by_seed: Sequence[float]) -> str:
-    """Say whether adapting pays, by the interval of the difference, its size, and its seeds."""
+def verdict(found: Paired, by_seed: Sequence[float], chosen: Sequence[float] = ()) -> str:
+    """Say whether adapting pays, by the interval of the difference, its size, and its seeds.
+
+    Args:
+        found: the adaptive arm minus the fixed one.
+        by_seed: the same for each seed.
+        chosen: what choosing anew was worth on the arm's own network, for each seed where that was
+            measured: a network may lead with a fixed order, too.
+    """
     if found.interval is None:
         return "one volume decides nothing"
     low, high = found.interval
@@ -54,6 +61,8 @@ def verdict(found: Paired, by_seed: Sequence[float]) -> str:
         return "seeds disagree, so that nothing is decided"
     if high < 0:
         return "adapting costs"
+    if any(one <= 0 for one in chosen):
+        return "the arm leads by its network; that choosing anew adds to it is not shown"
     return "adapting pays" if found.difference >= GOAL else f"adapting pays, by less than {GOAL:g}"
 
 
@@ -78,10 +87,11 @@ def _finding(name: str, group: Group) -> str:
     by_seed = [one.ssim - two.ssim for one, two in pairs]
     area = number(_mean([one.area - two.area for one, two in pairs]), is_signed=True)
     psnr = _mean([one.psnr - two.psnr for one, two in pairs])
+    chosen = [one.bounds.arm - one.bounds.fixed for one, _ in pairs if one.bounds is not None]
     told = (
         f"{shown(name)} minus {other} {difference(found)} over {_seeds(len(pairs))} "
-        f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed)}. In area {area}, in PSNR "
-        f"{psnr:+.2f} dB."
+        f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed, chosen)}. In area {area}, in "
+        f"PSNR {psnr:+.2f} dB."
     )
     others = [x for x in (_parted(pairs), _beside_frozen(reference)) if x]
     more = [*_other_references(name, group), *others]

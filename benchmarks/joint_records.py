@@ -58,7 +58,8 @@ WORDS = {
 """What `joint.py` is told for a label."""
 PLAN = [
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
-    *(("knee-base", "fixed", label) for label in ("fresh", "keep")),
+    *((h, "fixed", "keep") for h in ("knee-8x", "knee-base")),
+    ("knee-base", "fixed", "fresh"),
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
     *(("knee-base", arm, label) for label in ("flips", "64") for arm in ARMS[:2]),
     *((h, arm, None) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
