@@ -9,9 +9,12 @@ from training_stores import blob_store
 
 from kscout import policies, reconstruction
 from kscout.data.store import Store
+from kscout.names import SAMPLERS
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
+from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.joint.course import Current
+from kscout.training.joint.sampler import Material, Sampler
 from kscout.training.joint.train import train_joint
 
 pytestmark = pytest.mark.cuda
@@ -67,6 +70,27 @@ def test_every_sampler_trains_and_goes_on(method: str, store: Store, tmp_path: P
     assert all(0 < record["sampler_share"] < 1 for record in run.metrics)
     network, policy = reconstruction.load(run.path), policies.load(run.path)
     assert all(p.isfinite().all() for one in (network, policy) for p in one.parameters())
+
+
+@pytest.mark.parametrize("method", ["loupe", "straight-through"])
+def test_draws_inside_of_a_graph_are_learned_from_as_outside(method: str, store: Store) -> None:
+    slices, found = store.split("train").to("cuda"), []
+    config = joint_config(method, model=UNET, n_updates=12, convolution="auto", precision="fp32")
+    kind: type[Sampler] = SAMPLERS.resolve(method)
+    for is_plain in (True, False):
+        torch.manual_seed(0)
+        current = Current(UNet(n_channels=16, n_pools=2).cuda(), "fp32", slices)
+        policy = kind.make_policy(config, slices).cuda()
+        optimizer = torch.optim.Adam(policy.parameters())
+        material = Material(config, slices, current.view, current.snapshot, optimizer)
+        sampler = kind(policy, material)
+        if is_plain:
+            plain = EagerGradients(sampler._backward, policy.parameters())  # type: ignore[attr-defined]
+            sampler.gradients = plain  # type: ignore[attr-defined]
+        found.append([float(sampler.update(number)) for number in range(4)])
+        assert isinstance(sampler.gradients, GraphedGradients) != is_plain  # type: ignore[attr-defined]
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert len(set(found[0])) == 4
 
 
 # Torch's own compiler uses what torch says not to use any more.

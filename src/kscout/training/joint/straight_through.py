@@ -12,11 +12,13 @@ k-space itself passes gradients to the columns that were drawn alone.
 looks (after arXiv 2105.06460 and 2203.16392).
 """
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.choose import MEASURED_LOGIT
@@ -31,11 +33,12 @@ from kscout.config import (
 )
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.names import METRICS
+from kscout.names import METRICS, is_outside
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
 from kscout.randomness import keyed_generator
-from kscout.training.joint.sampler import Sampler, without_image
+from kscout.training.gradients import EagerGradients, GraphedGradients
+from kscout.training.joint.sampler import Material, Sampler, without_image
 from kscout.training.rounds import slices_of_round
 
 
@@ -149,7 +152,15 @@ def masks_drawn_blindly(
 
 
 class _Differentiated(Sampler):
-    """What both samplers share: a batch of their own, noise, and an optimizer step."""
+    """What both samplers share: a batch of their own, noise, and an optimizer step.
+
+    On CUDA the passes of a batch, from its first draw to its gradients, are one graph.
+    """
+
+    def __init__(self, policy: Policy, material: Material) -> None:
+        super().__init__(policy, material)
+        self.gradients: EagerGradients | GraphedGradients | None = None
+        """Made at the first update, when there is a network to learn for."""
 
     @classmethod
     def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:
@@ -159,20 +170,53 @@ class _Differentiated(Sampler):
         n_moments = config.acquisition.horizon + 1 if cls.looks else 1
         return min(training.sampler_batch, len(slices)) * n_moments * n_image
 
-    def renew(self, epoch: int, *, is_first: bool) -> None:
-        """Do nothing: gradients are all there is."""
-
     @property
     def training(self) -> LearnedSampling:
         training = self.material.config.training
         assert isinstance(training, LearnedSampling)
         return training
 
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        """Do nothing: gradients are all there is."""
+
     def is_due(self, number: int) -> bool:
         return self.training.is_due(number)
 
-    def _batch(self, number: int) -> tuple[SliceBatch, Tensor, Tensor, torch.Generator]:
-        """Return slices of an update, their start, Gumbel noise, and what else is drawn from."""
+    @abstractmethod
+    def scores(
+        self,
+        batch: SliceBatch,
+        start: Bool[Tensor, "slice col"],
+        noise: Float[Tensor, "slice step col"],
+        moment: Int[Tensor, " slice"],
+    ) -> Float[Tensor, "*_"]:
+        """Acquire a batch; return its scores, to which gradients flow.
+
+        Args:
+            batch: the slices.
+            start: columns measured before the first choice.
+            noise: decides the draws.
+            moment: one for each slice, drawn from those after the start.
+        """
+
+    def update(self, number: int) -> Float[Tensor, ""]:
+        training, optimizer = self.training, self.material.optimizer
+        inputs = self._inputs(number)
+        self.learner.train()
+        optimizer.zero_grad()
+        if self.gradients is None:
+            self.gradients = self._gradients(inputs)
+        # A graph writes over what it returned.
+        score = self.gradients(inputs).clone()
+        torch.nn.utils.clip_grad_norm_(self.learner.parameters(), training.sampler_clip)
+        rate = warmed_rate(
+            training.sampler_rate, number, training.n_sampler_updates, training.n_warm
+        )
+        take_step(optimizer, rate)
+        return score
+
+    def _inputs(self, number: int) -> list[Tensor]:
+        """Return the slices of an update, their start, Gumbel noise and a moment of each."""
         training, slices = self.training, self.material.slices
         setting = self.material.config.acquisition
         n = min(training.sampler_batch, len(slices))
@@ -183,20 +227,26 @@ class _Differentiated(Sampler):
         shape = (n, setting.horizon, slices.n_cols)
         uniforms = torch.rand(shape, generator=generator).clamp(min=1e-30)
         noise = -(-uniforms.log()).clamp(min=1e-30).log()
+        moment = torch.randint(1, setting.horizon + 1, (n,), generator=generator)
+        # Read outside of any graph: slices may lie in a file.
         batch = slices.batch(index.to(slices.index_device))
         start = start_mask(setting.start, batch.selectable.shape, slices.device)
-        return batch, start, noise.to(slices.device), generator
+        return [*batch.tensors(), start, noise.to(slices.device), moment.to(slices.device)]
 
-    def _step(self, scores: Float[Tensor, "*_"], number: int) -> Float[Tensor, ""]:
-        training, optimizer = self.training, self.material.optimizer
-        optimizer.zero_grad()
-        torch.autograd.backward(-scores.mean())
-        torch.nn.utils.clip_grad_norm_(self.learner.parameters(), training.sampler_clip)
-        rate = warmed_rate(
-            training.sampler_rate, number, training.n_sampler_updates, training.n_warm
-        )
-        take_step(optimizer, rate)
-        return scores.detach().mean()
+    def _gradients(self, inputs: Sequence[Tensor]) -> EagerGradients | GraphedGradients:
+        config, parameters = self.material.config, list(self.learner.parameters())
+        # What comes from outside may wait for the device, which no graph can.
+        is_plain = any(map(is_outside, (config.training.metric, config.policy.name)))
+        is_plain |= self.material.snapshot.waits_for_device
+        if is_plain or self.material.slices.device.type != "cuda":
+            return EagerGradients(self._backward, parameters)
+        return GraphedGradients(self._backward, parameters, inputs)
+
+    def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
+        *tensors, start, noise, moment = inputs
+        score = self.scores(SliceBatch(*tensors), start, noise, moment).mean()
+        torch.autograd.backward(-score)
+        return score.detach()
 
 
 @final
@@ -205,14 +255,17 @@ class StraightThrough(_Differentiated):
 
     settings = StraightThroughSampling
 
-    def update(self, number: int) -> Float[Tensor, ""]:
+    def scores(
+        self,
+        batch: SliceBatch,
+        start: Bool[Tensor, "slice col"],
+        noise: Float[Tensor, "slice step col"],
+        moment: Int[Tensor, " slice"],
+    ) -> Float[Tensor, "slice step"]:
         training = self.training
         assert isinstance(training, StraightThroughSampling)
-        batch, start, noise, _ = self._batch(number)
-        self.learner.train()
         judge = Judge(batch, self.material.snapshot, start, training)
-        scores, _ = scores_on_the_way(self.learner, judge, start, noise, training)
-        return self._step(scores, number)
+        return scores_on_the_way(self.learner, judge, start, noise, training)[0]
 
 
 @final
@@ -221,18 +274,20 @@ class Loupe(_Differentiated):
 
     settings, looks = LoupeSampling, False
 
-    def update(self, number: int) -> Float[Tensor, ""]:
+    def scores(
+        self,
+        batch: SliceBatch,
+        start: Bool[Tensor, "slice col"],
+        noise: Float[Tensor, "slice step col"],
+        moment: Int[Tensor, " slice"],
+    ) -> Float[Tensor, " slice"]:
         training = self.training
         assert isinstance(training, LoupeSampling)
-        batch, start, noise, generator = self._batch(number)
-        moment = torch.randint(1, noise.shape[1] + 1, (len(batch),), generator=generator)
         masks = masks_drawn_blindly(
             self.learner, start, batch.selectable, noise, training.temperature
         )
         rows = torch.arange(len(batch), device=masks.device)
-        judge = Judge(batch, self.material.snapshot, start, training)
-        _, _, scores = judge.look(masks[rows, moment.to(masks.device)])
-        return self._step(scores, number)
+        return Judge(batch, self.material.snapshot, start, training).look(masks[rows, moment])[2]
 
 
 def take_step(optimizer: torch.optim.Optimizer, rate: float) -> None:
