@@ -102,7 +102,8 @@ def record_of(
         batch_size=wanted.batch_size,
     )
     common = {"split": "test", "device": wanted.device, "n_examples": 0}
-    (own,) = _scores([], wanted.data, run.path, EvaluationSetting(plan, **common))
+    setting_of_all = EvaluationSetting(plan, **common)
+    own, after = _scores(["fixed"], wanted.data, run.path, setting_of_all)
     few = EvaluationSetting(plan, limit=wanted.oracle_slices, **common)
     curves = [own.metric(name).mean(axis=0) for name in ("ssim", "psnr")]
     last, (settings, sampler) = run.metrics[-1], _settings(config, run, wanted.data)
@@ -130,6 +131,7 @@ def record_of(
         psnr_curve=tuple(curves[1].tolist()),
         area=float(curves[0].mean()),
         volumes=volumes_of(own),
+        fitted_after=volumes_of(after),
         commands=(command, evaluates),
         settings=settings,
         device=run.provenance.device,

@@ -7,7 +7,9 @@ import itertools
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import final
 
 import numpy as np
 from joint_records import (
@@ -24,7 +26,7 @@ from joint_records import (
     shown,
 )
 from leaderboard import frozen_rows
-from paired import Paired, paired
+from paired import Paired, mean_ssim, paired
 from tables import difference, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
@@ -43,14 +45,14 @@ _ESTIMATES = ("posterior", "look-ahead")
 """How names of what stands for the best greedy policy begin."""
 
 
-def verdict(found: Paired, by_seed: Sequence[float], chosen: Sequence[float] = ()) -> str:
+def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool = True) -> str:
     """Say whether adapting pays, by the interval of the difference, its size, and its seeds.
 
     Args:
         found: the adaptive arm minus the fixed one.
         by_seed: the same for each seed.
-        chosen: what choosing anew was worth on the arm's own network, for each seed where that was
-            measured: a network may lead with a fixed order, too.
+        adds: whether choosing anew is better than a fixed order on the arm's own network: a network
+            may lead whatever chooses its columns.
     """
     if found.interval is None:
         return "one volume decides nothing"
@@ -61,7 +63,7 @@ def verdict(found: Paired, by_seed: Sequence[float], chosen: Sequence[float] = (
         return "seeds disagree, so that nothing is decided"
     if high < 0:
         return "adapting costs"
-    if any(one <= 0 for one in chosen):
+    if not adds:
         return "the arm leads by its network; that choosing anew adds to it is not shown"
     return "adapting pays" if found.difference >= GOAL else f"adapting pays, by less than {GOAL:g}"
 
@@ -87,13 +89,13 @@ def _finding(name: str, group: Group) -> str:
     by_seed = [one.ssim - two.ssim for one, two in pairs]
     area = number(_mean([one.area - two.area for one, two in pairs]), is_signed=True)
     psnr = _mean([one.psnr - two.psnr for one, two in pairs])
-    chosen = [one.bounds.arm - one.bounds.fixed for one, _ in pairs if one.bounds is not None]
+    parts = _parts(pairs)
     told = (
         f"{shown(name)} minus {other} {difference(found)} over {_seeds(len(pairs))} "
-        f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed, chosen)}. In area {area}, in "
-        f"PSNR {psnr:+.2f} dB."
+        f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed, adds=_adds(parts))}. In "
+        f"area {area}, in PSNR {psnr:+.2f} dB."
     )
-    others = [x for x in (_parted(pairs), _beside_frozen(reference)) if x]
+    others = [x for x in (_parted(parts), _beside_frozen(reference)) if x]
     more = [*_other_references(name, group), *others]
     return "\n    - ".join(
         [f"**{arm[0].conditions}.** {told}{_beyond_its_best(other, reference)}", *more]
@@ -148,28 +150,72 @@ def _of_seed(
     return one, two
 
 
-def _parted(pairs: Sequence[tuple[JointRecord, JointRecord]]) -> str:
-    """Part the difference: what choosing anew is worth on one network, and what the network is."""
+@final
+@dataclass(frozen=True)
+class _Parts:
+    """A difference of two arms, on some of the slices, and what it consists of, by seed."""
+
+    n_slices: int
+    whole: list[float]
+    chosen: list[float]
+    """What choosing anew is worth on the arm's network, over an order fitted for it."""
+    network: list[float]
+    """What that network leads by with such an order."""
+    intervals: tuple[Paired, Paired] | None = None
+    """Of both parts, where scores are known by volume."""
+
+
+def _parts(pairs: Sequence[tuple[JointRecord, JointRecord]]) -> _Parts | None:
+    """Part a difference, by all test slices where every record tells of them; None without any."""
+    if all(one.fitted_after for one, _ in pairs):
+        own, others = ([pair[i] for pair in pairs] for i in (0, 1))
+        after = [replace(one, volumes=one.fitted_after) for one in own]
+        chosen, network = paired(own, after), paired(after, others)
+        assert chosen is not None and network is not None
+        means = [[mean_ssim(x.volumes) for x in part] for part in (own, after, others)]
+        steps = [
+            [x - y for x, y in zip(means[i], means[j], strict=True)]
+            for i, j in ((0, 2), (0, 1), (1, 2))
+        ]
+        n_slices = sum(one.n_slices for one in own[0].volumes.values())
+        return _Parts(n_slices, *steps, (chosen, network))
     bounds = [
         (one.bounds, two.bounds)
         for one, two in pairs
         if one.bounds is not None and two.bounds is not None
     ]
     if not bounds:
-        return ""
-    parts = (
+        return None
+    return _Parts(
+        bounds[0][0].n_slices,
         [own.arm - other.arm for own, other in bounds],
         [own.arm - own.fixed for own, _ in bounds],
         [own.fixed - other.arm for own, other in bounds],
     )
-    means = [_mean(values) for values in parts]
+
+
+def _adds(parts: _Parts | None) -> bool:
+    """Say whether choosing anew is shown to add to a network's lead; so it is taken, unmeasured."""
+    if parts is None:
+        return True
+    interval = None if parts.intervals is None else parts.intervals[0].interval
+    return all(x > 0 for x in parts.chosen) and (interval is None or interval[0] > 0)
+
+
+def _parted(parts: _Parts | None) -> str:
+    """Tell the difference in parts: what choosing anew is worth, and what the network is."""
+    if parts is None:
+        return ""
+    means = [_mean(values) for values in (parts.whole, parts.chosen, parts.network)]
     whole, chosen, rest = (number(mean, is_signed=True) for mean in means)
+    if parts.intervals is not None:
+        chosen, rest = (difference(one) for one in parts.intervals)
     short = f"; less than {GOAL:g}" if means[1] < GOAL <= means[0] else ""
     return (
-        f"Of {whole} on {bounds[0][0].n_slices} slices, {chosen} ({_of_seeds(parts[1])}{short}) is "
+        f"Of {whole} on {parts.n_slices} slices, {chosen} ({_of_seeds(parts.chosen)}{short}) is "
         f"what choosing anew is worth on the network of `{ADAPTIVE}`, over an order fitted for "
-        f"that network, and {rest} ({_of_seeds(parts[2])}) is what that network leads by with a "
-        "fixed order."
+        f"that network, and {rest} ({_of_seeds(parts.network)}) is what that network leads by with "
+        "a fixed order."
     )
 
 

@@ -117,6 +117,9 @@ class JointRecord:
     """What tells its file and folder from those of the same arm and seed."""
     validation: tuple[float, ...] = ()
     """SSIM of the validation slices after each epoch; the oldest records do not tell."""
+    fitted_after: dict[str, Volume] = field(default_factory=dict)
+    """Scores, by volume, of a fixed order fitted for its network as it ended; older records tell
+    them in `bounds` alone."""
 
     @property
     def stem(self) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from joint_arms import record
 from kscout import policies, reconstruction
 from kscout.config import JointConfig, to_table
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.files import write_json
 from kscout.training.joint.train import train_joint
@@ -36,28 +38,6 @@ def scripts() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def records(scripts: Any) -> ModuleType:
     return scripts("joint_records")
-
-
-def record(records: ModuleType, arm: str, seed: int, ssim: list[float], **changes: Any) -> Any:
-    """Return a record with these scores of three volumes of one, two and three slices."""
-    volumes = {
-        name: records.Volume(n, value, 30.0)
-        for name, n, value in zip("abc", (1, 2, 3), ssim, strict=True)
-    }
-    mean, bounds = (
-        float(np.average(ssim, weights=[1, 2, 3])),
-        records.Bounds(2, 0.8, 0.79, 0.7, 0.9),
-    )
-    own: dict[str, Any] = {
-        **{"arm": arm, "seed": seed, "horizon": "knee-base", "n_updates": 6000},
-        **{"n_sampler_updates": 3, "n_slices_seen": 5, "n_parameters": 837635},
-        **{"sampler_share": 0.25, "train_s": 90.0, "ssim": mean, "psnr": 30.0},
-        **{"curve": (0.5, mean), "psnr_curve": (20.0, 30.0), "area": (0.5 + mean) / 2},
-        **{"volumes": volumes, "commands": ("train", "evaluate"), "settings": {"a": 1}},
-        **{"device": "cpu", "bounds": bounds},
-        **{"sampler": {"n_repeats": 8} if arm == "dense" else {}},
-    }
-    return records.JointRecord(**{**own, **changes})
 
 
 def test_arms_are_paired_by_seed_and_volume(records: ModuleType) -> None:
@@ -110,123 +90,6 @@ def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     missing = text.partition("Not run: ")[2]
     assert text.startswith("knee-base, 16 + 16 columns, 0.8 million parameters, 6,959 slices, ")
     assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
-
-
-@pytest.mark.parametrize(
-    ("by_seed", "interval", "words"),
-    [
-        ([0.003, 0.0032], (0.001, 0.005), "adapting pays"),
-        ([0.001, 0.0012], (0.001, 0.002), "adapting pays, by less than 0.002"),
-        ([0.003, 0.0032], (-0.001, 0.005), "no difference is shown"),
-        ([-0.003, -0.0032], (-0.005, -0.001), "adapting costs"),
-        ([0.007, -0.001], (0.001, 0.005), "seeds disagree, so that nothing is decided"),
-        ([-0.007, 0.001], (-0.005, -0.001), "seeds disagree, so that nothing is decided"),
-        ([0.003, 0.0032], None, "one volume decides nothing"),
-    ],
-)
-def test_a_verdict_follows_from_the_interval_and_the_seeds(
-    scripts: Any, by_seed: list[float], interval: tuple[float, float] | None, words: str
-) -> None:
-    found = scripts("paired").Paired((0, 1), sum(by_seed) / 2, interval)
-    verdict = scripts("joint_findings").verdict
-    assert verdict(found, by_seed) == verdict(found, by_seed, [0.001, 0.002]) == words
-    by_network = "the arm leads by its network; that choosing anew adds to it is not shown"
-    leads = words.startswith("adapting pays")
-    assert verdict(found, by_seed, [0.001, -0.0002]) == (by_network if leads else words)
-
-
-def test_the_strongest_fixed_arm_is_the_reference_and_the_others_are_told_beside(
-    scripts: Any, records: ModuleType, tmp_path: Path
-) -> None:
-    fresh = {"sampler": {"fresh_pool": True}, "label": "fresh"}
-    stale = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
-    strong = [record(records, "fixed", seed, [0.702, 0.802, 0.602], **fresh) for seed in (0, 1)]
-    dense = [record(records, "dense", seed, [0.703, 0.803, 0.603]) for seed in (0, 1)]
-    text, name = (
-        _findings(scripts, tmp_path, [*stale, *strong, *dense]),
-        "`fixed` (fresh_pool=true)",
-    )
-    assert f"`dense` minus {name} +.0010 (.0010 to .0010) over 2 seeds" in text
-    assert "Over the weaker `fixed` it is +.0030 (.0030 to .0030), 2 seeds: " in text
-    lead = f"{name} minus `fixed` is +.0020 (.0020 to .0020), by seed +.0020, +.0020; standard"
-    assert lead in text and "below its best epoch" not in text
-    fallen = [replace(one, validation=(0.7, 0.73, 0.72)) for one in strong]
-    words = f"On validation slices {name} ends .0100, .0100 below its best epoch."
-    assert words in _findings(scripts, tmp_path, [*stale, *fallen, *dense])
-    told = records.table([*stale, *strong, *dense])
-    assert f"| {name} | 0, 1 | .6853 ± .0000 | reference |" in told
-    assert "| `fixed` | 0, 1 | .6833 ± .0000 | -.0020 (-.0020 to -.0020) |" in told
-    # One of fewer seeds does not stand for all, and what it would change is said.
-    text = _findings(scripts, tmp_path, [*stale, strong[0], *dense])
-    assert "`dense` minus `fixed` +.0030" in text
-    assert f"Over the stronger {name} it is +.0010 (.0010 to .0010), 1 seed: " in text
-
-
-def _findings(scripts: Any, folder: Path, found: list[Any]) -> str:
-    for file in folder.glob("*.json"):
-        file.unlink()
-    for one in found:
-        write_json(folder / f"{one.stem}.json", to_table(one))
-    text = scripts("joint_findings").findings(folder)
-    assert isinstance(text, str)
-    return text
-
-
-def test_a_difference_is_parted_over_the_seeds_that_both_have(
-    scripts: Any, records: ModuleType, tmp_path: Path
-) -> None:
-    bounds = [records.Bounds(2, arm, arm - 0.01, 0.7, 0.9) for arm in (0.8, 0.85)]
-    fixed = record(records, "fixed", 1, [0.7, 0.8, 0.6], bounds=bounds[0])
-    dense = [
-        record(records, "dense", seed, [0.702, 0.802, 0.602], bounds=bounds[seed])
-        for seed in (0, 1)
-    ]
-    text = _findings(scripts, tmp_path, [fixed, *dense])
-    assert "Of +.0500 on 2 slices, +.0100 (+.0100) is what choosing anew" in text
-    assert "fitted for that network, and +.0400 (+.0400) is what that network leads by" in text
-    close = replace(dense[1], bounds=records.Bounds(2, 0.85, 0.849, 0.7, 0.9))
-    text = _findings(scripts, tmp_path, [fixed, close])
-    assert "+.0010 (+.0010; less than 0.002) is what choosing anew is worth" in text
-
-
-def test_findings_and_headroom_are_those_of_the_records(
-    scripts: Any, records: ModuleType, tmp_path: Path
-) -> None:
-    findings = scripts("joint_findings")
-    settings = {"start": "b211ad", "reconstructor": {"name": "unet", "n_channels": 16}}
-    assert "has been run yet" in findings.findings(tmp_path)
-    for arm, ssim in (("fixed", [0.88, 0.89, 0.87]), ("dense", [0.881, 0.891, 0.871])):
-        for seed in (0, 1):
-            command = f"kscout train joint --method {arm} --out runs/{arm} --seed {seed} --steps 16"
-            changed = {"settings": settings, "commands": (f"{command} --set a.b=true", "")}
-            one = record(records, arm, seed, ssim, **changed)
-            write_json(tmp_path / f"{arm}-{seed}.json", to_table(one))
-    text = findings.findings(tmp_path)
-    words = "`dense` minus `fixed` +.0010 (.0010 to .0010) over 2 seeds (+.0010, +.0010; "
-    words += "standard error .0000): "
-    words += "adapting pays, by less"
-    assert text.count("\n- ") == 0 and words in text
-    assert "reaches .8783, above the frozen network's oracle, which sees the truth (.8696;" in text
-    row = {"policy": "posterior", "step": 1, "ssim": 0.8, "gap_closed": 0.31, "difference": 0.1}
-    other = {**row, "policy": "look-ahead dense", "gap_closed": 0.25}
-    (tmp_path / "ceiling" / "knee-base-dense-0").mkdir(parents=True)
-    rows = [{**one, "low": None, "high": None} for one in (row, other)]
-    write_json(tmp_path / "ceiling" / "knee-base-dense-0" / "ceiling.json", rows)
-    told = findings.headroom(tmp_path)
-    measured = "| .8000 | .7900 | .7000 | .9000 | 50 % |"
-    assert (
-        f"| `dense` | 0, 1 {measured} 31 % |" in told and f"| `fixed` | 0, 1 {measured} - |" in told
-    )
-    sentence = findings.best(tmp_path)
-    command = "kscout train joint --method dense --out runs/joint --set a.b=true"
-    assert f"```bash\n{command}\n```" in sentence
-    assert "the 6,959 slices of `kscout data make knee --paper` it reaches SSIM .8793" in sentence
-    parted = (
-        "Of +.0000 on 2 slices, +.0100 (+.0100, +.0100) is what choosing anew is worth on the "
-        "network of `dense`"
-    )
-    assert parted in text and "and -.0100 (-.0100, -.0100) is what that network leads by" in text
-    assert "adapting pays, by less than 0.002. In area +.0005, in PSNR +0.00 dB." in text
 
 
 def test_an_arm_with_other_settings_of_its_sampler_stands_apart(
@@ -375,6 +238,12 @@ def test_a_command_makes_a_record(
     by_slice = [one.ssim for one in fixed.volumes.values()]
     assert fixed.ssim == pytest.approx(np.mean(by_slice))
     assert fixed.bounds.n_slices == 1
+    # An order fitted afterwards, for the same network, on all test slices.
+    run = tmp_path / "runs" / "knee-8x" / "random-2" / "seed-3"
+    plan = AcquisitionPlan(2, 2, n_trajectories=1, is_argmax=True)
+    setting = EvaluationSetting(plan, split="test", device="cpu")
+    (after,) = evaluate(["fixed"], tmp_path / "store", run, setting).scores
+    assert drawn.fitted_after == scripts("paired").volumes_of(after) != drawn.volumes
     assert (fixed.label, fixed.sampler["n_fit_slices"]) == ("2", 256)
     assert "--argmax" in fixed.commands[1] and "--trajectories 4" in drawn.commands[1]
     assert records.paired([drawn], [fixed]).seeds == (3,)
