@@ -3,8 +3,9 @@
     python benchmarks/zoo_pair.py benchmarks/joint_results/knee-base-dense-0.json \
         --run runs/joint/knee-base/dense/seed-0
 
-writes joint-knee-base-unet and joint-knee-base-column, weights in 16 bit and a card each, into
-`src/kscout/zoo`. Then `ZOO` there, and the table `zoo` of `benchmarks/tables.toml`, need two lines.
+writes joint-knee-base-unet and joint-knee-base-column, weights in 16 bit (compressed) and a card
+each, into `src/kscout/zoo`. Then `ZOO` there, and the table `zoo` of `benchmarks/tables.toml`, need
+two lines.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from joint_records import (
 from paired import paired
 
 from kscout import reconstruction
+from kscout.compressed import SUFFIX
 from kscout.config import read
 from kscout.files import write_text
 from kscout.report.commands import as_shell
@@ -145,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     file = wanted.run / WEIGHTS_NAME
     halves = [rounded(read_weights(path)) for path in (file, policy_beside(file))]
     names = tuple(f"joint-{record.horizon}-{one.component}" for one in halves)
-    paths = [wanted.out / f"{name}.safetensors" for name in names]
+    paths = [wanted.out / f"{name}.safetensors{SUFFIX}" for name in names]
     save_weights(paths[0], halves[0])
     # The policy knows the network by what its file holds.
     known = {**halves[1].extra, "reconstructor": fingerprint(reconstruction.load(paths[0]))}

@@ -326,10 +326,10 @@ def test_a_pair_enters_the_zoo_rounded_and_with_cards(
     words += ["--records", str(tmp_path / "records"), "--out", str(tmp_path)]
     scripts("zoo_pair").main(words)
     names = ("joint-knee-base-unet", "joint-knee-base-column")
-    network = reconstruction.load(tmp_path / f"{names[0]}.safetensors")
-    weights = read_weights(tmp_path / f"{names[1]}.safetensors")
+    network = reconstruction.load(tmp_path / f"{names[0]}.safetensors.xz")
+    weights = read_weights(tmp_path / f"{names[1]}.safetensors.xz")
     assert weights.extra["reconstructor"] == fingerprint(network)
-    policies.load(tmp_path / f"{names[1]}.safetensors")
+    policies.load(tmp_path / f"{names[1]}.safetensors.xz")
     for name in names:
         card = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
         assert card.startswith(f"# {name}\n") and weights.extra["store"][:12] in card
