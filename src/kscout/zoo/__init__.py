@@ -22,6 +22,8 @@ ZOO: dict[str, str] = {
     "heads-base-greedy": "policy",
     "heads-base-fixed": "policy",
     "heads8-varnet": "reconstructor",
+    "joint-knee-8x-unet": "reconstructor",
+    "joint-knee-8x-column": "policy",
 }
 """What each entry is. Weights lie in NAME.safetensors, large ones compressed in
 NAME.safetensors.xz, the card in NAME.md."""
