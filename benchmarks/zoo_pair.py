@@ -3,8 +3,9 @@
     python benchmarks/zoo_pair.py benchmarks/joint_results/knee-base-dense-0.json \
         --run runs/joint/knee-base/dense/seed-0
 
-writes joint-knee-base-unet and joint-knee-base-column, weights in 16 bit and a card each, into
-`src/kscout/zoo`. Then `ZOO` there, and the table `zoo` of `benchmarks/tables.toml`, need two lines.
+writes joint-knee-base-unet and joint-knee-base-column, weights in 16 bit (compressed) and a card
+each, into `src/kscout/zoo`. Then `ZOO` there, and the table `zoo` of `benchmarks/tables.toml`, need
+two lines.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import indent
+from textwrap import fill, indent
 
 from joint_records import (
     HORIZONS,
@@ -27,6 +28,7 @@ from joint_records import (
 from paired import paired
 
 from kscout import reconstruction
+from kscout.compressed import SUFFIX
 from kscout.config import read
 from kscout.files import write_text
 from kscout.report.commands import as_shell
@@ -65,13 +67,13 @@ measures; protocol `{protocol}`. **Neither is meant for another partner.** Param
 {commands}
 
 Seed {seed}: {n_updates:,} updates of the network in {seconds:.0f} s on {device}, torch
-{torch}, {date}. The weights are those of the last epoch; nothing was chosen on test slices.
+{torch}, {date}. The weights are those of the last epoch; nothing was chosen on test slices.{chosen}
 
 ## Scores
 
 Test SSIM after {n_initial} + {steps} columns {ssim}, mean over all moments {area}, PSNR
 {psnr:.2f} dB; {n_slices:,} slices of {n_volumes} volumes, before weights were rounded.{lead}
-docs/joint.md has all arms.
+docs/joint.md has all arms.{parted}
 
 ## Intended use
 
@@ -84,6 +86,23 @@ LEAD = """
 The mean over {0} seed(s) is {1:.4f}, {2:+.4f} ({3}) from a fixed order that
 learned together with a network of its own, at equal updates; in brackets the 95 % interval over
 volumes."""
+CHOSEN = (
+    "Of {n} seeds this is the one of the highest validation SSIM at the last epoch, {best:.4f}; "
+    "the others have {others}."
+)
+ALIKE = (
+    "**A fixed order does as well with this network**: fitted for it afterwards, it scores "
+    "{fixed:.4f} on {n} test slices, and the pair's own policy {arm:.4f}. To choose anew for every "
+    "slice is worth {choosing:+.4f} here, no gain: what is gained, the network gains."
+)
+APART = (
+    "To choose anew for every slice is worth {choosing:+.4f} with this network: {arm:.4f} on {n} "
+    "test slices, where a fixed order that was fitted for it afterwards scores {fixed:.4f}."
+)
+PARTED = (
+    "Of {lead:+.4f} by which it leads there over the fixed order of the same seed with its own "
+    "network, {choosing:+.4f} comes from choosing and {rest:+.4f} from the network, each rounded."
+)
 
 
 def rounded(weights: Weights) -> Weights:
@@ -92,31 +111,73 @@ def rounded(weights: Weights) -> Weights:
     return replace(weights, state=state)
 
 
-def lead_of(record: JointRecord, records: Path) -> str:
-    """Return by how much the arm of a record leads over the refitted fixed order."""
+Arm = Sequence[JointRecord]
+
+
+def compared(record: JointRecord, records: Path) -> tuple[Arm, Arm]:
+    """Return all seeds of a record's arm, and those of the fixed order that it is compared with."""
     for group in groups_of(read_records(records)):
         for arm in group.values():
-            found = None
-            if record in arm and record.arm != REFERENCE:
-                found = paired(arm, leading(group, REFERENCE))
-            if found is not None:
-                own = [one.ssim for one in arm if one.seed in found.seeds]
-                ends = " to ".join(f"{end:+.4f}" for end in found.interval or ())
-                return LEAD.format(
-                    *(len(own), sum(own) / len(own), found.difference, ends or "one volume")
-                )
-    return ""
+            if record in arm:
+                return arm, leading(group, REFERENCE) if record.arm != REFERENCE else []
+    return [record], []
 
 
-def card(name: str, pair: tuple[str, str], record: JointRecord, run: RunRecord, lead: str) -> str:
-    """Return the card of one half of a pair."""
+def lead_of(arm: Arm, reference: Arm) -> str:
+    """Return by how much an arm leads over the refitted fixed order."""
+    found = paired(arm, reference)
+    if found is None:
+        return ""
+    own = [one.ssim for one in arm if one.seed in found.seeds]
+    ends = " to ".join(f"{end:+.4f}" for end in found.interval or ())
+    return LEAD.format(*(len(own), sum(own) / len(own), found.difference, ends or "one volume"))
+
+
+def chosen_of(record: JointRecord, arm: Arm) -> str:
+    """Say that a seed is the best of several by validation, where records tell that it is."""
+    if len(arm) < 2 or not all(one.validation for one in arm):
+        return ""
+    best, others = record.validation[-1], [x.validation[-1] for x in arm if x.seed != record.seed]
+    if best <= max(others):
+        return ""
+    told = " and ".join(f"{one:.4f}" for one in others)
+    return "\n" + fill(CHOSEN.format(n=len(arm), best=best, others=told), 100)
+
+
+def parted_of(record: JointRecord, reference: Arm) -> str:
+    """Say what choosing anew is worth on a record's network, and what of the lead is not that."""
+    own = record.bounds
+    if own is None or record.arm == REFERENCE:
+        return ""
+    choosing = own.arm - own.fixed
+    words = (APART if choosing > 0 else ALIKE).format(
+        choosing=choosing, arm=own.arm, fixed=own.fixed, n=own.n_slices
+    )
+    beside = next((one.bounds for one in reference if one.seed == record.seed), None)
+    if beside is not None and beside.n_slices == own.n_slices:
+        lead, rest = own.arm - beside.arm, own.fixed - beside.arm
+        words += " " + PARTED.format(lead=lead, choosing=choosing, rest=rest)
+    return "\n\n" + fill(words, 100)
+
+
+def card(name: str, pair: tuple[str, str], record: JointRecord, run: RunRecord, seeds: Path) -> str:
+    """Return the card of one half of a pair.
+
+    Args:
+        name: of the half.
+        pair: names of both.
+        record: what it reached.
+        run: what it was trained by.
+        seeds: folder of all records.
+    """
+    arm, reference = compared(record, seeds)
     horizon, told = HORIZONS[record.horizon], run.provenance
     commands = [MAKES[horizon.store], record.command, record.commands[1]]
     shown = "\n".join(as_shell(shlex.split(one)) for one in commands)
     return CARD.format(
         **dict(zip(("network", "policy"), pair, strict=True)),
         **{key: getattr(record, key) for key in ("seed", "n_train", "n_updates", "psnr")},
-        **{"name": name, "sampler": record.arm, "lead": lead, "commands": indent(shown, "    ")},
+        **{"name": name, "sampler": record.arm, "commands": indent(shown, "    ")},
         **{"n_initial": horizon.n_initial, "steps": horizon.steps},
         protocol=run.config["training"].get("protocol", "paper"),
         store=told.inputs["store"][:12],
@@ -128,6 +189,9 @@ def card(name: str, pair: tuple[str, str], record: JointRecord, run: RunRecord, 
         area=f"{record.area:.4f}",
         n_slices=sum(one.n_slices for one in record.volumes.values()),
         n_volumes=len(record.volumes),
+        lead=lead_of(arm, reference),
+        chosen=chosen_of(record, arm),
+        parted=parted_of(record, reference),
     )
 
 
@@ -145,14 +209,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     file = wanted.run / WEIGHTS_NAME
     halves = [rounded(read_weights(path)) for path in (file, policy_beside(file))]
     names = tuple(f"joint-{record.horizon}-{one.component}" for one in halves)
-    paths = [wanted.out / f"{name}.safetensors" for name in names]
+    paths = [wanted.out / f"{name}.safetensors{SUFFIX}" for name in names]
     save_weights(paths[0], halves[0])
     # The policy knows the network by what its file holds.
     known = {**halves[1].extra, "reconstructor": fingerprint(reconstruction.load(paths[0]))}
     save_weights(paths[1], replace(halves[1], extra=known))
-    lead = lead_of(record, wanted.records)
     for name in names:
-        text = card(name, (names[0], names[1]), record, read_run(wanted.run), lead)
+        text = card(name, (names[0], names[1]), record, read_run(wanted.run), wanted.records)
         write_text(wanted.out / f"{name}.md", text)
 
 

@@ -4,9 +4,9 @@
     python benchmarks/zoo_varnet.py runs/coils/heads8/varnet-seed0 --data runs/coils/heads8/store
 
 reads what `benchmarks/multicoil.py` and `benchmarks/brain13.py` recorded and writes
-heads8-varnet.safetensors and .md into `src/kscout/zoo`. Given a store, it also scores both weights
-on its test slices, by a stage that leaves a record, too. `ZOO` there, and the table `zoo` of
-`benchmarks/tables.toml`, need a line.
+heads8-varnet.safetensors.xz and .md into `src/kscout/zoo`. Given a store, it also scores both
+weights on its test slices, by a stage that leaves a record, too. `ZOO` there, and the table `zoo`
+of `benchmarks/tables.toml`, need a line.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import multicoil
 from multicoil_records import RECORDS, image_table
 from tables import markdown, number
 
+from kscout.compressed import SUFFIX
 from kscout.files import write_text
 from kscout.runs import read_run
 from kscout.weights import WEIGHTS_NAME, Weights, read_weights, save_weights
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = parser.parse_args(arguments)
     weights = read_weights(wanted.run / WEIGHTS_NAME)
     state = {name: value.half() for name, value in weights.state.items()}
-    file = wanted.out / f"{wanted.name}.safetensors"
+    file = wanted.out / f"{wanted.name}.safetensors{SUFFIX}"
     save_weights(file, replace(weights, state=state))
     if wanted.data is not None:
         out = wanted.run.with_name("images-rounded")
@@ -146,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         record = wanted.records / f"{place}-rounded.json"
         multicoil.run("rounded", multicoil.Stage(judge, lambda: multicoil.rows(out)), record)
     text = card(wanted.name, wanted.run, weights, wanted.records)
-    write_text(file.with_suffix(".md"), text)
+    write_text(wanted.out / f"{wanted.name}.md", text)
 
 
 if __name__ == "__main__":

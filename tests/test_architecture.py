@@ -21,7 +21,7 @@ LAYERS = [
     {"core", "metrics", "figures", "weights", "provenance"},
     {"physics", "config"},
     {"names", "zoo"},
-    {"kernels", "files", "columns", "layers", "randomness", "device"},
+    {"kernels", "files", "compressed", "pickles", "columns", "layers", "randomness", "device"},
     {"errors", "exports"},
 ]
 REFUSALS = ("ConfigError", "DataError", "RunError", "WeightsError")

@@ -187,20 +187,21 @@ def test_a_pair_enters_the_zoo_rounded_and_with_cards(
     config = joint_config("dense", n_updates=4, n_epochs=1, keep_epochs=())
     run = train_joint(config, store, tmp_path / "run", device="cpu")
     for arm, ssim in (("fixed", [0.88, 0.89, 0.87]), ("dense", [0.884, 0.892, 0.871])):
-        one = record(records, arm, 0, ssim)
+        one = record(records, arm, 0, ssim, validation=(0.7, 0.8))
         write_json(tmp_path / "records" / f"{one.stem}.json", to_table(one))
     words = [str(tmp_path / "records" / "knee-base-dense-0.json"), "--run", str(run.path)]
     words += ["--records", str(tmp_path / "records"), "--out", str(tmp_path)]
     scripts("zoo_pair").main(words)
     names = ("joint-knee-base-unet", "joint-knee-base-column")
-    network = reconstruction.load(tmp_path / f"{names[0]}.safetensors")
-    weights = read_weights(tmp_path / f"{names[1]}.safetensors")
+    network = reconstruction.load(tmp_path / f"{names[0]}.safetensors.xz")
+    weights = read_weights(tmp_path / f"{names[1]}.safetensors.xz")
     assert weights.extra["reconstructor"] == fingerprint(network)
-    policies.load(tmp_path / f"{names[1]}.safetensors")
+    policies.load(tmp_path / f"{names[1]}.safetensors.xz")
     for name in names:
         card = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
         assert card.startswith(f"# {name}\n") and weights.extra["store"][:12] in card
         assert "seed(s) is 0.8802, +0.0018 (+0.0010 to +0.0040) from a fixed order" in card
+        assert "worth +0.0100 with this network" in card and "validation SSIM" not in card
         for word in ("## Data", "## Commands", "## Scores", "protocol", "MIT", "not clinical"):
             assert word in card, word
         assert all(len(line) <= 130 for line in card.splitlines() if not line.startswith("    "))

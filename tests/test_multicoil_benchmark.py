@@ -142,7 +142,7 @@ def test_a_card_of_the_zoo_tells_what_was_recorded(
     ):
         assert words in card
     assert "| heads8 | sense | .9000 | .0400 |" in card
-    rounded = load(tmp_path / "heads8-varnet.safetensors")
+    rounded = load(tmp_path / "heads8-varnet.safetensors.xz")
     for one, two in zip(rounded.parameters(), model.parameters(), strict=True):
         assert torch.equal(one, two.half().float())
 

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 import kscout
 from golden_numbers import GOLDEN
 from kscout.errors import KScoutError, WeightsError
+from kscout.pickles import read_pickle, without_prefix
 from kscout.weights import (
     Weights,
     constructor_arguments,
     is_safetensors,
-    read_pickle,
     read_weights,
     save_weights,
-    without_prefix,
 )
 
 

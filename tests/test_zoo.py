@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kscout import policies, reconstruction
+from kscout.compressed import plain_stem
 from kscout.core import Observation
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
@@ -28,6 +29,9 @@ from kscout.weights import Weights, fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_card, zoo_names, zoo_path
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
+JOINT = {"joint-knee-8x": "knee-8x-dense-2"}
+"""Records of `benchmarks/joint_results` that pairs of the zoo are from."""
+ALONE = [name for name in zoo_names("policy") if not name.startswith("joint-")]
 SIZES = Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16)
 NETWORKS = {"knee": "knee-unet", "heads": "heads-unet"}
 ROWS = {
@@ -81,8 +85,8 @@ def test_the_zoo_stays_under_forty_megabytes() -> None:
 def test_every_weights_file_of_the_zoo_is_in_its_table() -> None:
     path = zoo_path("knee-unet")
     assert path is not None
-    for suffix in ("safetensors", "md"):
-        assert {file.stem for file in path.parent.glob(f"*.{suffix}")} == set(ZOO)
+    for pattern in ("*.safetensors*", "*.md"):
+        assert sorted(map(plain_stem, path.parent.glob(pattern))) == sorted(ZOO)
 
 
 @pytest.mark.parametrize("name", [name for name in ZOO if name.endswith("-greedy")])
@@ -194,7 +198,7 @@ def _field(name: str, leaderboard: Records) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("name", zoo_names("policy"))
+@pytest.mark.parametrize("name", ALONE)
 def test_cards_tell_the_scores_of_the_leaderboard(name: str, leaderboard: Records) -> None:
     field = _field(name, leaderboard)
     record = field["fixed" if name.endswith("-fixed") else name]
@@ -206,7 +210,7 @@ def test_cards_tell_the_scores_of_the_leaderboard(name: str, leaderboard: Record
         assert f"test slices themselves: {field['na-oracle']['ssim_mean']:.4f}." in card
 
 
-@pytest.mark.parametrize("name", [name for name in ZOO if name.endswith(("-greedy", "-column"))])
+@pytest.mark.parametrize("name", [name for name in ALONE if not name.endswith("-fixed")])
 def test_tables_of_cards_are_those_of_the_leaderboard(name: str, leaderboard: Records) -> None:
     lines = zoo_card(name).partition("| policy |")[2].splitlines()[2:]
     told = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
@@ -221,6 +225,40 @@ def test_tables_of_cards_are_those_of_the_leaderboard(name: str, leaderboard: Re
         low, high = record["interval"]
         assert difference == f"{record['difference_to_fixed']:+.4f}"
         assert interval == f"{low:+.4f} to {high:+.4f}"
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name.startswith("joint-")])
+def test_cards_of_a_pair_tell_its_record_and_whose_the_gain_is(name: str) -> None:
+    results = LEADERBOARD.with_name("joint_results")
+    record, *others = (
+        json.loads((results / f"{stem}.json").read_text(encoding="utf-8"))
+        for stem in (JOINT[name.rpartition("-")[0]], "knee-8x-dense-0", "knee-8x-dense-1")
+    )
+    card, bounds = " ".join(zoo_card(name).replace("\\\n", " ").split()), record["bounds"]
+    for command in record["commands"]:
+        assert command in card
+    assert f"Test SSIM after 8 + 8 columns {record['ssim']:.4f}," in card
+    ends = [one["validation"][-1] for one in (record, *others)]
+    assert ends[0] == max(ends)
+    assert f"highest validation SSIM at the last epoch, {ends[0]:.4f}; the others have" in card
+    assert bounds["arm"] < bounds["fixed"]
+    assert "**A fixed order does as well with this network**" in card
+    assert f"scores {bounds['fixed']:.4f} on 256 test slices, and the pair's own policy" in card
+    assert "/work" not in card and " /" not in card
+
+
+def test_a_pair_runs_together_and_knows_each_other() -> None:
+    knee = draw_knee_volume(seed=2, volume=4, n_slices=1, size=128)
+    slices = SliceSet.from_images(torch.from_numpy(knee.stored), ["v"], name="one", split="test")
+    plan = AcquisitionPlan(n_initial=8, horizon=2, is_argmax=True)
+    setting = EvaluationSetting(plan=plan, device="cpu")
+    names = ["joint-knee-8x-column"]
+    notes = {
+        network: evaluate(names, slices, network, setting).summary["note"] or ""
+        for network in ("joint-knee-8x-unet", "knee-unet")
+    }
+    other = "trained with another reconstruction than this one: joint-knee-8x-column"
+    assert other in notes["knee-unet"] and other not in notes["joint-knee-8x-unet"]
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -1,27 +1,25 @@
-"""Weights on disk: our own safetensors files, and other people's pickles without running them.
+"""Weights on disk: safetensors files of our own, plain or compressed.
 
-A file of ours names the component and the arguments that rebuild it, so that loading needs nothing
-but the file. Pickles (checkpoints of the paper's reference and of fastMRI) are read by torch's
-restricted unpickler; the few plain types that they hold besides tensors are replaced by stand-ins.
+A file names the component and the arguments that rebuild it, so that loading needs nothing but the
+file. Other people's checkpoints are read by `kscout.pickles`.
 """
 
-import argparse
 import hashlib
 import inspect
 import json
-import pickle
-import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal, final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unpacked
 from kscout.config import read
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import written_whole
@@ -172,7 +170,10 @@ def _check_shapes(constructor: Callable[..., nn.Module], weights: Weights) -> No
 
 
 def save_weights(path: Path, weights: Weights) -> None:
-    """Write weights whole, or not at all; equal inputs give equal bytes."""
+    """Write weights whole, or not at all, compressed where the name ends so (`.xz`).
+
+    Equal inputs give equal bytes.
+    """
     told = {name: value for name, value in vars(weights).items() if name != "state"}
     header = {"schema_version": SCHEMA_VERSION, **told}
     # Cloned, because safetensors refuses tensors that share memory. All metadata goes under one
@@ -183,24 +184,21 @@ def save_weights(path: Path, weights: Weights) -> None:
     # Not by its `save_file`, which lets nobody but the owner read the file, whatever the umask.
     content = save(state, metadata={"kscout": json.dumps(header)})
     with written_whole(path) as aside:
-        aside.write_bytes(content)
+        aside.write_bytes(compressed(content) if path.suffix == SUFFIX else content)
 
 
 def read_weights(path: Path, *, only_described: bool = False) -> Weights:
     """Read a file written by `save_weights`; half precision becomes single precision.
 
     Args:
-        path: the file.
+        path: the file, compressed or not.
         only_described: leave the tensors in the file.
     """
     if not path.is_file():
         raise WeightsError(f"{path} is not a file; give the path of a .safetensors file")
     try:
-        _check_length(path)
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get("kscout")
-            names = [] if only_described else file.keys()
-            state = {name: _upcast(file.get_tensor(name)) for name in names}
+        read_file = _read_compressed if is_compressed(path) else _read_plain
+        header, state = read_file(path, only_described)
     except SafetensorError as error:
         raise WeightsError(
             f"{path} is not a whole safetensors file ({error}); copy or train it again"
@@ -214,19 +212,49 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
     return Weights(described.kind, described.component, described.arguments, state, described.extra)
 
 
-def _check_length(path: Path) -> None:
-    """Refuse a file that is longer than its header says: all of it would be mapped into memory."""
+def _read_plain(path: Path, only_described: bool) -> tuple[str | None, dict[str, Tensor]]:
     length = path.stat().st_size
-    with path.open("rb") as file:
-        (n_header,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
-        header = file.read(n_header) if n_header <= min(length, _LONGEST_HEADER) else b""
+
+    def first(n_bytes: int) -> bytes:
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+
+    # All of it would be mapped into memory.
+    told = _header(first, length, is_whole=True)
+    with safe_open(path, framework="pt") as file:
+        names = [] if only_described else file.keys()
+        return told, {name: _upcast(file.get_tensor(name)) for name in names}
+
+
+def _read_compressed(path: Path, only_described: bool) -> tuple[str | None, dict[str, Tensor]]:
+    if only_described:
+        return _header(partial(unpacked, path), MOST_BYTES, is_whole=False), {}
+    content = unpacked(path)
+    told = _header(lambda n_bytes: content[:n_bytes], len(content), is_whole=True)
+    return told, {name: _upcast(tensor) for name, tensor in load(content).items()}
+
+
+def _header(first: Callable[[int], bytes], length: int, *, is_whole: bool) -> str | None:
+    """Return what a file tells of its component, None where it tells nothing.
+
+    Args:
+        first: gives as many of its first bytes.
+        length: of the file, or the most that it may have.
+        is_whole: refuse a file of another length than its header declares.
+    """
+    (n_header,) = struct.unpack("<Q", first(8).ljust(8, b"\0"))
+    header = first(8 + n_header)[8:] if n_header <= min(length, _LONGEST_HEADER) else b""
     try:
-        tensors = {key: one for key, one in json.loads(header).items() if key != "__metadata__"}
+        tensors = json.loads(header)
+        told = tensors.pop("__metadata__", {}).get("kscout")
         declared = 8 + n_header + max((x["data_offsets"][1] for x in tensors.values()), default=0)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise SafetensorError("its header cannot be read") from error
-    if length != declared:
+    if is_whole and length != declared:
         raise SafetensorError(f"it has {length} bytes and declares {declared}")
+    if not isinstance(told, str | None):
+        raise SafetensorError("its header cannot be read")
+    return told
 
 
 @final
@@ -263,7 +291,9 @@ def _upcast(tensor: Tensor) -> Tensor:
 
 
 def is_safetensors(path: Path) -> bool:
-    """Say whether a file's first bytes are those of a safetensors file."""
+    """Say whether a file's first bytes are those of a safetensors file, or of a compressed one."""
+    if is_compressed(path):
+        return True
     with path.open("rb") as file:
         start = file.read(9)
     # Eight bytes of header length, then a JSON object that fits in the file.
@@ -271,119 +301,4 @@ def is_safetensors(path: Path) -> bool:
         len(start) == 9
         and start[8:] == b"{"
         and struct.unpack("<Q", start[:8])[0] <= path.stat().st_size
-    )
-
-
-@final
-class _PlainDtype:
-    """Stands in for `numpy.dtype` in pickles: keeps type code and byte order."""
-
-    def __init__(self, code: str, *_: object) -> None:
-        self.code = code
-        self.byte_order = "="
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.byte_order = str(state[1]).replace("|", "=")
-
-
-def _plain_scalar(dtype: _PlainDtype, content: bytes) -> float | int | bool:
-    """Stands in for NumPy's scalar constructor, which would accept any object."""
-    codes = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q", "b1": "?"}
-    if dtype.code not in codes:
-        raise pickle.UnpicklingError(f"a NumPy scalar of type {dtype.code!r}")
-    return struct.unpack(dtype.byte_order + codes[dtype.code], content)[0]
-
-
-@final
-class _Inert:
-    """Stands in for a class of Lightning's that a checkpoint only mentions."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-_STAND_INS: list[Any] = [
-    argparse.Namespace,
-    (_PlainDtype, "numpy.dtype"),
-    *((_plain_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
-    # Pure paths, because a PosixPath cannot be made on Windows, nor a WindowsPath elsewhere.
-    *((PurePosixPath, f"pathlib.{local}PosixPath") for local in ("", "_local.")),
-    *((PureWindowsPath, f"pathlib.{local}WindowsPath") for local in ("", "_local.")),
-]
-
-
-def read_pickle(path: Path) -> dict[str, Any]:
-    """Read a torch pickle that holds tensors and plain values, never running code from it.
-
-    The prefix `module.` of data-parallel training is removed from parameter names, at the top
-    level and in the dicts `model` and `state_dict`.
-    """
-    if not path.is_file():
-        raise WeightsError(f"{path} is not a file; give the path of a checkpoint")
-    try:
-        # Opened here, because torch goes by the name of a file that it opens itself.
-        with (
-            torch.serialization.safe_globals([*_STAND_INS, *_lightning_names(path)]),
-            path.open("rb") as file,
-        ):
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle may raise anything
-        raise _unreadable(path, error) from error
-    if not isinstance(content, dict):
-        raise WeightsError(
-            f"{path} holds a {type(content).__name__}, not a dict of parameters; "
-            "save the module's state_dict() instead"
-        )
-    for key in ("model", "state_dict"):
-        if isinstance(content.get(key), dict):
-            content[key] = without_prefix(content[key], "module.")
-    return without_prefix(content, "module.")
-
-
-def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """Return the parameters in a torch pickle: its `model`, its `state_dict`, or all of it."""
-    content = read_pickle(path)
-    found = next((content[key] for key in ("model", "state_dict") if key in content), content)
-    return {
-        name: value
-        for name, value in (found.items() if isinstance(found, dict) else ())
-        if isinstance(name, str) and isinstance(value, Tensor)
-    }
-
-
-def without_prefix(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Remove a prefix that all names have; names are left alone where one lacks it."""
-    if not state or not all(isinstance(name, str) and name.startswith(prefix) for name in state):
-        return dict(state)
-    return {name.removeprefix(prefix): value for name, value in state.items()}
-
-
-def _lightning_names(path: Path) -> list[Any]:
-    # Lightning's older checkpoints use its classes as keys. Nothing of them is needed.
-    try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # not a zip archive; loading will say what is wrong, if anything is
-        return []
-    ours = [name for name in names if name.split(".")[0] in ("pytorch_lightning", "lightning")]
-    return [(_Inert, name) for name in ours]
-
-
-def _unreadable(path: Path, error: Exception) -> WeightsError:
-    # Torch wraps the unpickler's own words in the advice to switch its safety off.
-    inner = error.__context__ if isinstance(error, pickle.UnpicklingError) else None
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(inner or error)
-    found = re.search(r"GLOBAL ([\w.]+)", text)
-    if found is not None:
-        return WeightsError(
-            f"{path} asks to run {found.group(1)}, and kscout never runs code from a checkpoint; "
-            "save its state_dict() alone, with tensors and plain values, and load that"
-        )
-    if path.suffix == ".safetensors":
-        return WeightsError(f"{path} is truncated or damaged; copy it again, or train anew")
-    reason = text.splitlines()[0][:200] if text else type(error).__name__
-    return WeightsError(
-        f"{path} is not a readable torch checkpoint ({reason}); copy or save it again"
     )

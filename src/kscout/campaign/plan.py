@@ -20,12 +20,12 @@ from kscout.campaign.nodes import (
     path_of,
 )
 from kscout.campaign.sources import (
-    file_fingerprint,
     given_reconstruction,
     given_store,
     kind_of,
     weights_file,
 )
+from kscout.compressed import plain_checksum
 from kscout.config import (
     AcquisitionSetting,
     PolicyConfig,
@@ -261,7 +261,7 @@ def _content(policy: str) -> str | None:
     """Return a hash of the weights that a given policy stands for, None for a plain name."""
     given = policy.rpartition("=")[2]
     file = zoo_path(given) or weights_file(Path(given))
-    return file_fingerprint(file) if file.is_file() else None
+    return plain_checksum(file) if file.is_file() else None
 
 
 def _check_size(store: Node | Source, name: str, horizon: AcquisitionSetting) -> None:

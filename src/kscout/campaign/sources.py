@@ -1,12 +1,12 @@
 """What a campaign is given: stores and weights of others, known by their content."""
 
-import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from kscout.campaign.file import GivenStore, MadeStore, Store
 from kscout.campaign.grid import Network
 from kscout.campaign.nodes import Source, address, file_name
+from kscout.compressed import plain_checksum
 from kscout.data.manifest import MANIFEST, read_manifest
 from kscout.names import FORMATS, RAW_FORMATS, RECONSTRUCTORS
 from kscout.zoo import zoo_path
@@ -58,7 +58,7 @@ def given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
     if given in RECONSTRUCTORS:
         return Source(address("reconstructor", {}, {"name": given}), given, file_name(given))
     file = zoo_path(given) or weights_file(Path(given))
-    content = file_fingerprint(file) if file.is_file() else known.get(given, f"missing {given}")
+    content = plain_checksum(file) if file.is_file() else known.get(given, f"missing {given}")
     key = address("reconstructor", {}, {"content": content})
     hint = "train it with `kscout train reconstructor`, or name another path"
     return Source(key, given, network.name, file, content, hint)
@@ -67,9 +67,3 @@ def given_reconstruction(network: Network, known: Mapping[str, str]) -> Source:
 def weights_file(path: Path) -> Path:
     """Return the file that a run folder or a path of weights stands for."""
     return path / _WEIGHTS if path.is_dir() else path
-
-
-def file_fingerprint(path: Path) -> str:
-    """Return a hash of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from kscout import reconstruction
+from kscout.compressed import plain_checksum
 from kscout.data.generate import make_store
 from kscout.data.makers.parallel import interrupts_held
 from kscout.data.slices import SliceSet
@@ -44,7 +45,7 @@ from kscout.evaluation.running.recording import Columns, columns_of, replayed
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.statistics import bootstrap_interval
 from kscout.evaluation.summaries.summary import SUMMARY, Difference, Summary, read_summary
-from kscout.files import checksum, read_record, write_json
+from kscout.files import read_record, write_json
 from kscout.runs import DONE, Progress
 from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
@@ -188,7 +189,7 @@ def evaluated(
         "store": store.fingerprint,
         "setting": asdict(setting),
         "policies": [Path(policy).name for policy in wanted],
-        "weights": {name: checksum(file) for name, file in files.items()},
+        "weights": {name: plain_checksum(file) for name, file in files.items()},
     }
     inputs = json.loads(json.dumps(inputs))
     kept = out / INPUTS

@@ -8,14 +8,8 @@ from torch import Tensor
 
 from kscout.core import Policy
 from kscout.errors import WeightsError
-from kscout.weights import (
-    Weights,
-    build_component,
-    is_safetensors,
-    policy_file,
-    read_checkpoint,
-    read_weights,
-)
+from kscout.pickles import read_checkpoint
+from kscout.weights import Weights, build_component, is_safetensors, policy_file, read_weights
 from kscout.zoo import zoo_names
 
 

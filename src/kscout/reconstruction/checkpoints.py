@@ -13,15 +13,8 @@ from torch import Tensor
 from kscout.core import Reconstructor
 from kscout.errors import WeightsError
 from kscout.names import RECONSTRUCTORS, untrained_reconstructions
-from kscout.weights import (
-    WEIGHTS_NAME,
-    Weights,
-    build_component,
-    is_safetensors,
-    read_checkpoint,
-    read_weights,
-    without_prefix,
-)
+from kscout.pickles import read_checkpoint, without_prefix
+from kscout.weights import WEIGHTS_NAME, Weights, build_component, is_safetensors, read_weights
 from kscout.zoo import zoo_names, zoo_path
 
 FIRST_WEIGHT = "down_sample_layers.0.layers.0.weight"

@@ -6,6 +6,7 @@ where they lie, so that both may use it.
 
 from pathlib import Path
 
+from kscout.compressed import SUFFIX
 from kscout.errors import unknown_name
 
 _FOLDER = Path(__file__).parent
@@ -21,8 +22,11 @@ ZOO: dict[str, str] = {
     "heads-base-greedy": "policy",
     "heads-base-fixed": "policy",
     "heads8-varnet": "reconstructor",
+    "joint-knee-8x-unet": "reconstructor",
+    "joint-knee-8x-column": "policy",
 }
-"""What each entry is. Weights lie in NAME.safetensors, the card in NAME.md."""
+"""What each entry is. Weights lie in NAME.safetensors, large ones compressed in
+NAME.safetensors.xz, the card in NAME.md."""
 
 
 _ROUNDED = {
@@ -49,8 +53,10 @@ def zoo_path(source: str | Path) -> Path | None:
 
 
 def zoo_file(name: str) -> Path:
-    """Return the weights of an entry."""
-    return _FOLDER / f"{name}.safetensors"
+    """Return the weights of an entry, compressed or plain."""
+    plain = _FOLDER / f"{name}.safetensors"
+    packed = plain.with_name(f"{plain.name}{SUFFIX}")
+    return packed if packed.is_file() else plain
 
 
 def zoo_names(kind: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kscout.compressed import plain_stem
 from kscout.errors import RunError
 from kscout.runs import CONFIG, RunRecord, read_run
 
@@ -24,17 +25,17 @@ def run_label(path: Path) -> str:
     weights of a run adds its own, as in `greedy/best`.
     """
     path = path.resolve()
-    folder = path if path.is_dir() else path.parent
+    folder, stem = path if path.is_dir() else path.parent, plain_stem(path)
     if not path.is_dir() and not (folder / CONFIG).is_file():
-        return _SEED_AT_END.sub("", path.stem) or path.stem
+        return _SEED_AT_END.sub("", stem) or stem
     label = _SEED_AT_END.sub("", folder.name) or folder.parent.name
-    is_last = path.is_dir() or path.stem == "weights"
-    return label if is_last else f"{label}/{path.stem}"
+    is_last = path.is_dir() or stem == "weights"
+    return label if is_last else f"{label}/{stem}"
 
 
 def seed_in(path: Path) -> int:
     """Return the seed that a file or folder is named after, 0 where it names none."""
-    found = _SEED_AT_END.search(path.stem)
+    found = _SEED_AT_END.search(plain_stem(path))
     return int(found.group(1)) if found else 0
 
 
