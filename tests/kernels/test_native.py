@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import platformdirs
 import pytest
@@ -278,6 +279,26 @@ def test_every_part_is_done_once_and_failures_are_raised(
         assert -1 not in done
         with pytest.raises(ZeroDivisionError):
             threads.over_parts(5, lambda begin, _: done.append(1 // begin))
+        # A signal is no failure of a part, and no part is done twice or left out for it.
+        with pytest.raises(SystemExit, match="143"):
+            threads.over_parts(5, lambda begin, _: sys.exit(143) if begin else None)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_parts_that_a_lost_signal_left_out_are_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_work(*_: object) -> None:
+        """Return as a callback does in which a signal came before its first line."""
+
+    openmp = SimpleNamespace(GOMP_parallel=without_work)
+    monkeypatch.setattr(threads, "_torch_openmp", lambda: openmp)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyboardInterrupt):
+            threads.over_parts(4, lambda *_: None)
     finally:
         torch.set_num_threads(before)
 

@@ -69,20 +69,28 @@ def over_parts(n: int, function: Callable[[int, int], None]) -> None:
 def _on_openmp(
     openmp: ctypes.CDLL, parts: list[tuple[int, int]], function: Callable[[int, int], None]
 ) -> None:
-    """Call the function from OpenMP's threads; what one raises is raised here."""
-    left, failures = iter(parts), []
+    """Call the function from OpenMP's threads; what one raises, a signal included, is raised here.
+
+    What leaves `work` would be printed and forgotten, and its part with it.
+    """
+    left, done = iter(parts), []
+    failures: list[BaseException] = []
 
     def work(_: int | None) -> None:
         try:
             # The interpreter's lock makes this safe. A team may be smaller than was asked for.
             for part in left:
                 function(*part)
-        except Exception as error:
+                done.append(part)
+        except BaseException as error:
             failures.append(error)
 
     openmp.GOMP_parallel(_WORK(work), None, ctypes.c_uint(len(parts)), ctypes.c_uint(0))
     if failures:
         raise failures[0]
+    if len(done) < len(parts):
+        # A signal that came before the first line of `work` is lost, and its part with it.
+        raise KeyboardInterrupt
 
 
 _WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
