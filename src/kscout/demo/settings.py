@@ -176,9 +176,11 @@ class DemoSettings:
     policy_learning_rate: float = 2e-3
     n_repeats: int = 1
     """Optimizer steps on remembered labels after each batch: trying columns is what costs."""
-    n_best: int = 4
-    n_random: int = 4
-    """Columns tried at each state: the best by score, and others."""
+    n_best: int = 2
+    n_random: int = 2
+    """Columns tried at each state: the best by score, and others. Slopes label all that are not."""
+    n_joint_tried: int = 4
+    """As many of both where the U-Net learns, too, and only tried columns are labels."""
     n_prior_slices: int = 16
     """Training slices on which the policy's first guess, mean gains, is measured."""
     batch_size: int = 8
@@ -254,6 +256,7 @@ class DemoSettings:
             "n_repeated": 4 * self.batch_size,
             "n_best": self.n_best,
             "n_random": self.n_random,
+            "slopes": True,
             **self._common,
         }
         network = Component("column", dict(self.network))
@@ -283,8 +286,8 @@ class DemoSettings:
                 "sampler_rate": self.policy_learning_rate,
                 "sampler_average": 0.9,
                 "n_repeats": 0,
-                "n_best": self.n_best,
-                "n_tried_at_random": self.n_random,
+                "n_best": self.n_joint_tried,
+                "n_tried_at_random": self.n_joint_tried,
             }
         preset = JointConfig.of(sampler)
         return replace(
