@@ -102,8 +102,8 @@ def record_of(
         batch_size=wanted.batch_size,
     )
     common = {"split": "test", "device": wanted.device, "n_examples": 0}
-    setting_of_all = EvaluationSetting(plan, **common)
-    own, after = _scores(["fixed"], wanted.data, run.path, setting_of_all)
+    whole = EvaluationSetting(plan, **common)
+    own, after = _scores(["fixed"], wanted.data, run.path, whole)
     few = EvaluationSetting(plan, limit=wanted.oracle_slices, **common)
     curves = [own.metric(name).mean(axis=0) for name in ("ssim", "psnr")]
     last, (settings, sampler) = run.metrics[-1], _settings(config, run, wanted.data)

@@ -1,8 +1,5 @@
 """What is said of joint trainings follows from their records, and no more is said."""
 
-import importlib
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,15 +10,6 @@ import pytest
 from joint_arms import record
 from kscout.config import to_table
 from kscout.files import write_json
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.fixture(scope="module")

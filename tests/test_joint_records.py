@@ -1,9 +1,6 @@
 """Records of joint trainings are made by one command each, and paired by seed and volume."""
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,13 +23,6 @@ from training.joint_runs import joint_config
 from training.training_stores import blob_store
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.fixture(scope="module")

@@ -207,6 +207,9 @@ class Reconstructor(nn.Module, ABC):
         """
         return None
 
+    def compile_passes(self) -> None:
+        """Let torch.compile build the passes of its network where that serves; weights stay."""
+
     def refresh(self) -> None:
         """Take the present weights of what this is a frozen view of, in place.
 

@@ -1,11 +1,8 @@
 """`benchmarks/alphazero.py`: an arm stops when its time is over, goes on, and is compared."""
 
-import importlib
 import math
 import os
 import re
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +21,6 @@ TINY = {
     "greedy": ("policy.n_blocks=1",),
 }
 ACQUISITION = ("acquisition.n_initial=2", "acquisition.horizon=2", "acquisition.size=16")
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
 
 
 def test_every_arm_is_a_training_of_its_own(scripts: Any) -> None:

@@ -54,8 +54,8 @@ class JointTraining:
     sampler_precision: FrozenPrecision = "auto"
     """Arithmetic of reconstructions that a sampler looks at and tries columns on."""
     compile: bool = False
-    """Whether torch.compile builds the gradients of a reconstruction on CUDA that never waits, such
-    as a U-Net; sums are rounded in another order. Without effect on others, or on a CPU."""
+    """Whether torch.compile builds the gradients of a U-Net on CUDA; sums are rounded in another
+    order. Without effect on other reconstructions, or on a CPU."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     patience: ClassVar[None] = None

@@ -56,6 +56,9 @@ class UNet(Reconstructor):
     def differentiable(self) -> "UNet":
         return self
 
+    def compile_passes(self) -> None:
+        self.network.compile(dynamic=False)
+
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         return peak_bytes(self.n_channels, n_coils, n_rows, n_cols)
 

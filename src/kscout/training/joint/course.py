@@ -70,8 +70,7 @@ class Joint(Course[Pair, JointConfig]):
         example = self.slices.batch(first)
         self.model.train()
         if self.training.compile:
-            for part in self.model.children():
-                part.compile(dynamic=False)
+            self.model.compile_passes()
         return GraphedGradients(
             self._backward, parameters, [example.selectable, *example.tensors()]
         )

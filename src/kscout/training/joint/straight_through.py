@@ -14,7 +14,7 @@ looks (after arXiv 2105.06460 and 2203.16392).
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -151,6 +151,20 @@ def masks_drawn_blindly(
     return torch.stack(masks, dim=1)
 
 
+@final
+@dataclass(frozen=True)
+class Drawn:
+    """What an update learns from."""
+
+    batch: SliceBatch
+    start: Bool[Tensor, "slice col"]
+    """Columns measured before the first choice."""
+    noise: Float[Tensor, "slice step col"]
+    """Of a Gumbel distribution; decides the draws."""
+    moment: Int[Tensor, " slice"]
+    """One of those after the start."""
+
+
 class _Differentiated(Sampler):
     """What both samplers share: a batch of their own, noise, and an optimizer step.
 
@@ -183,21 +197,8 @@ class _Differentiated(Sampler):
         return self.training.is_due(number)
 
     @abstractmethod
-    def scores(
-        self,
-        batch: SliceBatch,
-        start: Bool[Tensor, "slice col"],
-        noise: Float[Tensor, "slice step col"],
-        moment: Int[Tensor, " slice"],
-    ) -> Float[Tensor, "*_"]:
-        """Acquire a batch; return its scores, to which gradients flow.
-
-        Args:
-            batch: the slices.
-            start: columns measured before the first choice.
-            noise: decides the draws.
-            moment: one for each slice, drawn from those after the start.
-        """
+    def scores(self, drawn: Drawn) -> Float[Tensor, "*_"]:
+        """Acquire a batch; return its scores, to which gradients flow."""
 
     def update(self, number: int) -> Float[Tensor, ""]:
         training, optimizer = self.training, self.material.optimizer
@@ -244,7 +245,7 @@ class _Differentiated(Sampler):
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         *tensors, start, noise, moment = inputs
-        score = self.scores(SliceBatch(*tensors), start, noise, moment).mean()
+        score = self.scores(Drawn(SliceBatch(*tensors), start, noise, moment)).mean()
         torch.autograd.backward(-score)
         return score.detach()
 
@@ -255,17 +256,11 @@ class StraightThrough(_Differentiated):
 
     settings = StraightThroughSampling
 
-    def scores(
-        self,
-        batch: SliceBatch,
-        start: Bool[Tensor, "slice col"],
-        noise: Float[Tensor, "slice step col"],
-        moment: Int[Tensor, " slice"],
-    ) -> Float[Tensor, "slice step"]:
+    def scores(self, drawn: Drawn) -> Float[Tensor, "slice step"]:
         training = self.training
         assert isinstance(training, StraightThroughSampling)
-        judge = Judge(batch, self.material.snapshot, start, training)
-        return scores_on_the_way(self.learner, judge, start, noise, training)[0]
+        judge = Judge(drawn.batch, self.material.snapshot, drawn.start, training)
+        return scores_on_the_way(self.learner, judge, drawn.start, drawn.noise, training)[0]
 
 
 @final
@@ -274,20 +269,15 @@ class Loupe(_Differentiated):
 
     settings, looks = LoupeSampling, False
 
-    def scores(
-        self,
-        batch: SliceBatch,
-        start: Bool[Tensor, "slice col"],
-        noise: Float[Tensor, "slice step col"],
-        moment: Int[Tensor, " slice"],
-    ) -> Float[Tensor, " slice"]:
-        training = self.training
+    def scores(self, drawn: Drawn) -> Float[Tensor, " slice"]:
+        training, batch = self.training, drawn.batch
         assert isinstance(training, LoupeSampling)
         masks = masks_drawn_blindly(
-            self.learner, start, batch.selectable, noise, training.temperature
+            self.learner, drawn.start, batch.selectable, drawn.noise, training.temperature
         )
         rows = torch.arange(len(batch), device=masks.device)
-        return Judge(batch, self.material.snapshot, start, training).look(masks[rows, moment])[2]
+        judge = Judge(batch, self.material.snapshot, drawn.start, training)
+        return judge.look(masks[rows, drawn.moment])[2]
 
 
 def take_step(optimizer: torch.optim.Optimizer, rate: float) -> None:
