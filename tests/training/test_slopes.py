@@ -95,6 +95,20 @@ def test_a_slope_is_the_difference_that_a_little_of_the_column_makes(
     assert found.std() > 1e-3
 
 
+def test_states_that_fill_up_a_pass_change_nothing(store: Store) -> None:
+    torch.manual_seed(0)
+    model, batch = UNet(n_channels=4, n_pools=2), store.split("train").batch(torch.arange(5))
+    frozen = model.frozen(precision="fp32", n_rows=N, n_cols=N, device="cpu")
+    simulator, plain = Simulator(batch, frozen), frozen.differentiable()
+    assert plain is not None
+    state, sizes = simulator.start(4), []
+    network = plain.network  # type: ignore[attr-defined]
+    network.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    found = [column_slopes(plain, simulator, state, fills=fills) for fills in (False, True)]
+    assert sizes[0] == 5 < sizes[1]
+    torch.testing.assert_close(*found)
+
+
 def test_levels_and_shares_are_those_of_a_line_through_mean_gains(store: Store) -> None:
     slices, config = store.split("train"), config_of(n_prior_slices=11)
     frozen = ZeroFilled().frozen(precision="fp32", n_rows=N, n_cols=N, device="cpu")
@@ -157,7 +171,10 @@ def test_every_column_that_can_be_measured_is_a_label(
     monkeypatch.setattr(dense, "add_gradients", adding)
     config = config_of(n_epochs=1, **more)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
-    assert sum(len(rows["mask"]) for rows in seen) == (11 if "label_every" in more else 3 * 11)
+    # Every third step of 11 slices, or all three; and five states again after each of 3 batches.
+    n_wanted = 11 if "label_every" in more else 3 * 11
+    n_wanted += 3 * 5 if "n_repeats" in more else 0
+    assert sum(len(rows["mask"]) for rows in seen) == n_wanted
     for rows in seen:
         assert torch.equal(rows["is_valid"], ~rows["mask"])
         # Two of the best and up to three others are exact; slopes are close to gains.
@@ -235,5 +252,20 @@ def test_on_cuda_16_bit_slopes_are_those_of_a_cpu(knees: SliceSet) -> None:
         slopes = column_slopes(plain, simulator, simulator.start(16))
         assert slopes.dtype == torch.float32
         found.append(slopes.cpu())
+    for one, other in zip(*found, strict=True):
+        assert np.corrcoef(one, other)[0, 1] > 0.99
+
+
+@pytest.mark.cuda
+# Torch's own compiler uses what torch says not to use any more.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_slopes_are_those_of_plain_passes(knees: SliceSet) -> None:
+    unet = load("knee-unet").frozen(precision="auto", n_rows=128, n_cols=128, device="cuda")
+    simulator = Simulator(knees.to("cuda").batch(torch.arange(8, device="cuda")), unet)
+    state, row = simulator.start(16), torch.zeros(8, dtype=torch.long, device="cuda")
+    line = torch.tensor([[[0.0, 0.0]], [[1.0, 1.0]]], device="cuda")
+    plain = Slopes.restored(unet, line)
+    found = [x.of(simulator, state, row, None, row).cpu() for x in (plain, plain.compiled())]
+    assert not torch.equal(*found)
     for one, other in zip(*found, strict=True):
         assert np.corrcoef(one, other)[0, 1] > 0.99

@@ -50,7 +50,8 @@ class PolicyTraining:
     reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""
     compile: bool = False
     """Whether torch.compile builds the gradients of a policy on CUDA that the fused kernels do not
-    serve, such as the brain network; without effect on others, on a CPU or with fp32."""
+    serve, such as the brain network, and those of slopes; without effect on others, on a CPU or,
+    but for slopes, with fp32."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     seed: int = 0
@@ -226,7 +227,8 @@ class DenseTraining(PolicyTraining):
         if not self.n_repeats:
             return n_bytes
         n_sizes, n_labelled = max(1, len(self.sizes)), self.n_epochs * n_slices * horizon
-        n_bytes += 6 * self.n_tried * min(n_sizes * self.n_memory, n_labelled)
+        n_label_bytes = 6 * self.n_tried + self.slopes * 2 * math.isqrt(n_pixels)
+        n_bytes += n_label_bytes * min(n_sizes * self.n_memory, n_labelled)
         n_batches = math.ceil(n_slices / self.batch_size)
         n_again = self.n_seen_again(n_slices, horizon)
         draws = 4 * n_batches * self.n_repeats * n_again

@@ -98,7 +98,12 @@ class Dense(GradientEstimator):
             differentiable(reconstructor)
         self.sizes = training.sizes or (slices.n_cols,)
         self.layouts = {
-            n: Layout(n, min(training.n_best, n) + training.n_random, self.variation.n_numbers)
+            n: Layout(
+                n,
+                min(training.n_best, n) + training.n_random,
+                self.variation.n_numbers,
+                has_slopes=training.slopes,
+            )
             for n in self.sizes
         }
         """How labelled states are kept, by the columns of their slices."""
@@ -117,7 +122,7 @@ class Dense(GradientEstimator):
                 self._complete_by(state["order"])
             if "slopes" in state:
                 line = state["slopes"].to(self.device)
-                self.slopes = Slopes.restored(self.reconstructor, line)
+                self._take_slopes(Slopes.restored(self.reconstructor, line))
             self.memories[number].restore(state.get("memory", {}), self.device)
         elif number == 0:
             self._begin()
@@ -152,7 +157,12 @@ class Dense(GradientEstimator):
         if has_slopes:
             some = self.slices.sample(_training(config).n_prior_slices)
             known_by = (config, order, self.gains, self.completion)
-            self.slopes = Slopes.fitted(self.reconstructor, some, *known_by)
+            self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
+
+    def _take_slopes(self, slopes: Slopes) -> None:
+        """Label by these, where it was asked for by passes that torch.compile builds."""
+        is_built = self.trainees[0].config.training.compile and self.device.type == "cuda"
+        self.slopes = slopes.compiled() if is_built else slopes
 
     def state(self, number: int) -> dict[str, Any]:
         order = {} if self.completion is None else {"order": self.completion.ranked.tolist()}
@@ -297,22 +307,28 @@ class Dense(GradientEstimator):
         seen = replace(observe(views, simulator, state, n_left), step=rows["step"])
         is_valid = ~simulator.blocked(state).gather(-1, rows["columns"])
         labels = {"columns": rows["columns"], "gains": rows["gains"], "is_valid": is_valid}
-        return rows_of(seen, **labels, score=state.score)
+        if "slopes" in rows:
+            labels |= {"slopes": rows["slopes"], "is_open": ~simulator.blocked(state)}
+        return rows_of(seen, **filled_in(labels), score=state.score)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         training, simulator = _training(batch.configs[0]), batch.simulator
         n_slices, n_cols = simulator.batch.selectable.shape
         initial = self.variation.initial(batch.per_slice[2], n_cols)
-        state, labelled, places = simulator.start(initial), [], []
+        state, labelled, places, parts = simulator.start(initial), [], [], []
         with torch.no_grad():
             for step in range(batch.configs[0].acquisition.horizon):
                 places.append(self._places(batch, step))
-                rows, state = self._labelled(batch, state, step, places[-1])
+                rows, part, state = self._labelled(batch, state, step, places[-1])
                 labelled.append(rows)
+                parts.append(part)
+            if self.slopes is not None:
+                where = (self.units, self.completion, State.joined(parts))
+                labelled = self.slopes.added(labelled, self._row, simulator, *where)
         if training.n_repeats:
             about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
-            parts = [{**x, **_at(at, about)} for at, x in zip(places, labelled, strict=True)]
-            packed = [self.layouts[n_cols].pack(rows) for rows in parts]
+            known = [{**x, **_at(at, about)} for at, x in zip(places, labelled, strict=True)]
+            packed = [self.layouts[n_cols].pack(rows) for rows in known]
             visits = by_slice(packed, places, training.label_every)
             self.visited[batch.first, n_slices, n_cols] = visits
         add_gradients(batch.policies, [filled_in(x) for x in labelled], training.gain_weight)
@@ -327,8 +343,8 @@ class Dense(GradientEstimator):
 
     def _labelled(
         self, batch: Batch, state: State, step: int, at: Int[Tensor, " labelled"] | None
-    ) -> tuple[Rows, State]:
-        """Return the labelled states of a step, and all states after it."""
+    ) -> tuple[Rows, State, State]:
+        """Return the labels of a step, the states that have them, and all states after it."""
         draws, follow = (x[:, step] for x in batch.per_slice[:2])
         training, simulator = _training(batch.configs[0]), batch.simulator
         n_left = (self.variation.horizons(batch.per_slice[2]) - step).clamp(min=1)
@@ -351,11 +367,7 @@ class Dense(GradientEstimator):
             branches = simulator.branch(part, rows["columns"])
             worth = branches.score - part.score[:, None]
             after = branches.follow(choice) if at is None else simulator.acquire(state, chosen)
-        if self.slopes is not None:
-            where = (self._row(rows["mask"]), self.completion, rows["n_left"])
-            slopes = self.slopes.of(simulator, part, *where)
-            rows |= _at(at, {"is_open": ~blocked}) | {"slopes": slopes / units[:, None]}
-        return {**rows, "gains": worth / units[:, None]}, after
+        return {**rows, "gains": worth / units[:, None]}, part, after
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
         """Return which of the units belongs to each state."""

@@ -15,7 +15,9 @@ Where labels are what a column is worth at the end (`labels`), slopes are those 
 mask; a column that the fixed order takes anyway is worth nothing more.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -37,6 +39,8 @@ from kscout.training.replay import Rows
 
 _N_KEPT = 4
 """Times as much memory as an image takes without gradients, since features are kept for them."""
+_N_COMPILED = 256
+"""States that compiled passes are built for; fewer are filled up."""
 
 
 @final
@@ -51,6 +55,14 @@ class Slopes:
     not measured, and one whose opposite is."""
     share: Float[Tensor, "row 2"]
     """Which part of its slope a column gains, likewise."""
+    is_compiled: bool = False
+    """Whether passes are built for a number of states, to which they are filled up."""
+
+    def compiled(self) -> "Slopes":
+        """Return the same whose passes torch.compile builds."""
+        built = deepcopy(self.reconstructor)
+        built.compile_passes()
+        return replace(self, reconstructor=built, is_compiled=True)
 
     def of(
         self,
@@ -73,9 +85,37 @@ class Slopes:
         if completion is not None:
             mask = completion.masks(state.mask, n_left, simulator.batch.selectable[state.owner])
             end = simulator.start_from(mask, owner=state.owner, maps=state.maps)
-        found, told = column_slopes(self.reconstructor, simulator, end), _told(end.mask).long()
+        found = column_slopes(self.reconstructor, simulator, end, fills=self.is_compiled)
+        told = _told(end.mask).long()
         found = self.level[row].gather(-1, told) + self.share[row].gather(-1, told) * found
         return found.masked_fill(end.mask & ~state.mask, 0.0)
+
+    def added(
+        self,
+        labelled: Sequence[Rows],
+        row_of: Callable[[Bool[Tensor, "state col"]], Int[Tensor, " state"]],
+        simulator: Simulator,
+        units: Float[Tensor, " row"],
+        completion: Completion | None,
+        state: State,
+    ) -> list[Rows]:
+        """Return labelled states with their slopes, which are found for many steps at once.
+
+        Args:
+            labelled: by step.
+            row_of: tells which of the levels, shares and units belongs to a mask.
+            simulator: whose states.
+            units: what slopes are told in.
+            completion: as in `of`.
+            state: all of them, step by step.
+        """
+        n_left = torch.cat([rows["n_left"] for rows in labelled])
+        row, sizes = row_of(state.mask), [len(rows["mask"]) for rows in labelled]
+        found = self.of(simulator, state, row, completion, n_left) / units[row][:, None]
+        parts = zip(
+            found.split(sizes), (~simulator.blocked(state)).split(sizes), labelled, strict=True
+        )
+        return [{**own, "slopes": slopes, "is_open": is_open} for slopes, is_open, own in parts]
 
     @classmethod
     def fitted(
@@ -121,12 +161,14 @@ class Slopes:
         if len(together := torch.cat(points)):
             opposed = _line(together)
         lines = torch.stack([torch.stack(alone), opposed.expand(len(alone), 2)], dim=1)
-        return cls(plain, *lines.unbind(dim=-1))
+        level, share = lines.unbind(dim=-1)
+        return cls(plain, level, share)
 
     @classmethod
     def restored(cls, frozen: Reconstructor, line: Float[Tensor, "2 row 2"]) -> "Slopes":
         """Take what `line` gave."""
-        return cls(differentiable(frozen), *line.unbind())
+        level, share = line.unbind()
+        return cls(differentiable(frozen), level, share)
 
     @property
     def line(self) -> Float[Tensor, "2 row 2"]:
@@ -146,15 +188,32 @@ def differentiable(frozen: Reconstructor) -> Reconstructor:
 
 
 def column_slopes(
-    reconstructor: Reconstructor, simulator: Simulator, state: State
+    reconstructor: Reconstructor,
+    simulator: Simulator,
+    state: State,
+    *,
+    fills: bool = False,
 ) -> Float[Tensor, "state col"]:
-    """Return ds/dw of every column of every state, some states at a time."""
-    shape, device = simulator.batch.kspace.shape[1:], state.mask.device
-    at_once = max(1, how_many_at_once(reconstructor, shape, device) // _N_KEPT)
-    parts = torch.arange(len(state), device=device).split(at_once)
+    """Return ds/dw of every column of every state, some states at a time.
+
+    Args:
+        reconstructor: one that gradients flow through.
+        simulator: whose states.
+        state: where columns are weighed in.
+        fills: whether all parts have the same number of states, some of them for nothing, as
+            passes that are compiled need it.
+    """
+    n_states, device = len(state), state.mask.device
+    shape = simulator.batch.kspace.shape[1:]
+    most = max(1, how_many_at_once(reconstructor, shape, device) // _N_KEPT)
+    places = torch.arange(n_states, device=device)
+    if fills:
+        most = min(most, _N_COMPILED)
+        places = torch.nn.functional.pad(places, (0, -n_states % most))
     # Convolutions that are fast forwards may be slow backwards.
     with convolution(choose_convolution("auto", device, trains=True)):
-        return torch.cat([_slopes(reconstructor, simulator, state.rows(part)) for part in parts])
+        parts = [_slopes(reconstructor, simulator, state.rows(x)) for x in places.split(most)]
+    return torch.cat(parts)[:n_states]
 
 
 def _slopes(
