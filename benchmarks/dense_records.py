@@ -29,6 +29,8 @@ PLAIN = "plain-"
 NOT_RUN = "Not run yet.\n"
 _CEILING_OF = "dense-large"
 """What the leaderboard calls the policy that the ceiling's estimates stand beside."""
+_ARM = "column"
+"""What others are ablations of."""
 _GIVEN_UP = "posterior-residual"
 _MANY = 300
 """Training slices that weights spread over where they hardly tell them apart."""
@@ -82,6 +84,11 @@ class DenseRecord:
     def kind(self) -> tuple[str, str, float, str, tuple[str, ...], str]:
         """Records of one kind differ in their seed."""
         return self.data, self.preset, self.minutes, self.arm, self.changes, self.start
+
+    @property
+    def task(self) -> tuple[str, str, float, int, str]:
+        """Arms with the same are compared."""
+        return self.data, self.preset, self.minutes, self.seed, self.start
 
 
 @final
@@ -160,7 +167,21 @@ def table(folder: Path = RECORDS) -> str:
         if (data, preset, arm, seed) not in done:
             missing.setdefault(f"{data} {preset} `{arm}`", []).append(str(seed))
     words = [f"{name} ({', '.join(seeds)})" for name, seeds in missing.items()]
-    return f"{text}\nNot run: {', '.join(words) or 'nothing of the plan'}.\n"
+    told = ", ".join(against(records)) or "not run"
+    return (
+        f"{text}\nMinus `{_ARM}` of the same store, seed and minutes that were asked for: "
+        f"{told}.\n\n"
+        f"Not run: {', '.join(words) or 'nothing of the plan'}.\n"
+    )
+
+
+def against(records: Sequence[DenseRecord], arm: str = _ARM) -> list[str]:
+    """Return by how much other arms end above one that was trained as long, or below."""
+    own = {one.task: one for one in records if one.arm == arm}
+    others = [one for one in records if one.arm != arm and one.task in own]
+    return [
+        f"`{one.arm}` {number(one.ssim - own[one.task].ssim, is_signed=True)}" for one in others
+    ]
 
 
 def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:

@@ -60,8 +60,10 @@ PLAN = [
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
     *((h, "fixed", "keep") for h in ("knee-8x", "knee-base")),
     ("knee-base", "fixed", "fresh"),
-    *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
-    *(("knee-base", arm, label) for label in ("flips", "64") for arm in ARMS[:2]),
+    *(("knee-base", arm, None) for arm in ARMS[2:]),
+    *((h, arm, "flips") for h in ("knee-8x", "knee-base") for arm in ARMS[:2]),
+    *(("knee-8x", arm, None) for arm in ARMS[2:]),
+    *(("knee-base", arm, "64") for arm in ARMS[:2]),
     *((h, arm, None) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
 ]
 """What is run with every seed, the most telling first: where, by which sampler, under which label

@@ -149,6 +149,10 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
         told = {"seed": seed, "ssim": 0.8 + gain, "difference_to_fixed": gain, "start": "knees"}
         told |= {"gap_closed": (gain - 0.01) / 0.02, "interval": interval}
         write_json(tmp_path / f"zoom-heads-without-a-knee-base-seed{seed}.json", {**own, **told})
+    other = {"arm": "column", "seed": 1, "ssim": 0.8325, "difference_to_fixed": 0.03}
+    other |= {"start": "knees", "gap_closed": None, "interval": None}
+    for minutes in (3.0, 4.0):
+        write_json(tmp_path / f"column-{minutes}-seed1.json", {**own, **other, "minutes": minutes})
     for file, how, gain in (
         ("a.nii.gz", "cut", 0.01),
         ("b.nii", "cut", -0.02),
@@ -164,6 +168,7 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
     assert (
         "Not run: knee-4x knee-base `column` (0, 1, 2), knee-4x knee-base `large` (0, 1, 2)" in text
     )
+    assert "seed and minutes that were asked for: `zoom` -.0025.\n" in text
     assert "| +.0250 (-.0100 to .0500) | +.0100 | - |" in records.heads(tmp_path)
     assert "| a | `zoom`, on from `knees`, 0, 1 |" in records.heads(tmp_path)
     assert records.unseen(tmp_path).count("b.nii") == 2 and "a.nii" not in records.unseen(tmp_path)
