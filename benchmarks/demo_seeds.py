@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kscout import policies
 from kscout.demo import DemoFolder, DemoSettings
 from kscout.demo.seeds import SEEDS, is_above
 from kscout.demo.stages import lead_all, lead_over, silent
 from kscout.files import write_text
+from kscout.weights import fingerprint
 
 RECORD = Path(__file__).with_name("demo_seeds.json")
 COMMAND = "python benchmarks/demo_seeds.py --out runs/demo-seeds --seeds 5"
@@ -46,7 +48,14 @@ def settings_told(settings: DemoSettings) -> dict[str, Any]:
     zoo = asdict(settings.paper_size)
     told = {name: zoo[name] for name in ("n_unseen", "n_unseen_slices")}
     told["acquisition"] = zoo["acquisitions"][0]
+    told["weights"] = fingerprints(settings)
     return json.loads(json.dumps(told))
+
+
+def fingerprints(settings: DemoSettings) -> dict[str, str]:
+    """Return those of the weights that the claim is about."""
+    names = settings.paper_size.acquisitions[0].policies.values()
+    return {name: fingerprint(policies.load(name)) for name in names}
 
 
 def write_record(settings: dict[str, Any], rows: list[dict[str, Any]], out: Path) -> None:

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kscout.demo import DemoSettings
 from kscout.demo.page import tell_claim
 from kscout.demo.seeds import SEEDS, tell_seeds
 from kscout.demo.settings import LEARNED
@@ -52,3 +54,9 @@ def test_the_cited_seeds_are_those_of_the_benchmark() -> None:
     ]
     above = [row for row in whole["seeds"] if row["interval"][0] > 0]
     assert (whole["n_seeds"], whole["n_above_zero"]) == (len(whole["seeds"]), len(above))
+
+
+def test_recorded_seeds_are_of_the_weights_that_ship(scripts: Any) -> None:
+    told = scripts("demo_seeds").settings_told(DemoSettings())
+    assert json.loads(RECORD.read_text())["settings"] == told
+    assert set(told["weights"]) == {"knee-base-fixed", "knee-base-greedy", "knee-base-column"}
