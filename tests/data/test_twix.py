@@ -129,6 +129,12 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "along a trajectory that is not Cartesian",
     ),
+    "spiral": (
+        lambda path: write_older(
+            path, blocks(), protocol=PROTOCOL.replace("ucTrajectory\t = \t1", "ucTrajectory = 0x4")
+        ),
+        "along a trajectory that is not Cartesian",
+    ),
     "depth": (lambda path: write(path, blocks(partition=1)), "encodes two phase directions"),
     "empty": (lambda path: write(path, []), "no line that makes an image"),
     "other": (lambda path: write(path, blocks(), first=99999), "no raw data of Siemens' software"),

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from coil_slices import coil_batch
 from kscout.acquisition.episode import Simulator
 from kscout.data.slices import SliceSet
+from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.labels import Completion, carried_on, mean_values
 from kscout.training.fixed_order import fit_fixed_order
@@ -97,3 +99,25 @@ def test_a_column_that_only_the_order_has_measured_keeps_its_worth() -> None:
     gains = torch.tensor([[nan, 3.0, 2.0], [nan, nan, 1.0], [nan, nan, nan]])
     wanted = torch.tensor([[3.0, 3.0, 2.0], [3.0, 3.0, 1.0], [3.0, 3.0, 1.0]])
     assert torch.equal(carried_on(gains), wanted)
+
+
+def test_columns_are_worth_what_coils_tell_with_the_sensitivities_of_the_start() -> None:
+    batch = coil_batch()
+    simulator = Simulator(batch, Sense(), protocol="blind")
+    start = simulator.start(9)
+    # Beside the start, so that a later mask has more of the center to find them in.
+    first = int(start.mask[0].nonzero()[0])
+    order, column = [first - 1, first + 9, first - 2], first + 10
+    completion = Completion.of(order, batch.kspace.shape[-1], torch.device("cpu"))
+    columns, n_left = torch.full((len(batch), 1), column), torch.full((len(batch),), 3)
+    found = completion.values(simulator, start, columns, n_left)[:, 0]
+
+    def acquired(*taken: int) -> torch.Tensor:
+        state = start
+        for one in taken:
+            state = simulator.acquire(state, torch.full((len(batch),), one))
+        return state.score
+
+    wanted = acquired(column, order[0], order[1]) - acquired(*order)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    assert wanted.abs().max() > 1e-3

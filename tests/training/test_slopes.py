@@ -155,8 +155,15 @@ def test_tried_columns_keep_their_gains_and_others_get_their_slopes() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"label_every": 3}, {"n_repeats": 1, "n_repeated": 5}, {"completion": "fixed"}],
-    ids=["plain", "some steps", "repeated", "completed"],
+    [
+        {},
+        {"label_every": 3},
+        {"label_every": 3, "batch_size": 10},
+        {"label_every": 3, "batch_size": 10, "completion": "fixed"},
+        {"n_repeats": 1, "n_repeated": 5},
+        {"completion": "fixed"},
+    ],
+    ids=["plain", "some steps", "one slice left", "completed, one left", "repeated", "completed"],
 )
 def test_every_column_that_can_be_measured_is_a_label(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]

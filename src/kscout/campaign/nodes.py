@@ -242,7 +242,10 @@ def file_name(name: str) -> str:
 
 
 def flags(options: Mapping[str, Any]) -> list[str]:
-    """Return settings as options of a command: lists repeat, true is a flag, false is its no."""
+    """Return settings as options of a command: lists repeat, true is a flag, false is none.
+
+    `center_volume` is true by default, and has a flag of its own for false.
+    """
     found: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"

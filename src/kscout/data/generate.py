@@ -24,9 +24,9 @@ from kscout.names import SOURCES, PhaseEncoding, check_target
 
 _MOST_VOLUMES = 1_000_000
 _ALWAYS_WORKERS = 64
+"""Processes that may be asked for, however few cores there are."""
 _PIXELS_PER_WORKER = 2**19
 """Half of these are drawn while a worker starts."""
-"""Processes that may be asked for, however few cores there are."""
 
 
 @final

@@ -120,13 +120,14 @@ def fit_kernels(
         on_step: told the number of steps that are done.
     """
     pool, kernels = Pool(slices), []
-    mask = start_mask(initial, (1, slices.n_cols), slices.device)[0].clone()
+    start = start_mask(initial, (1, slices.n_cols), slices.device)[0]
+    mask = start.clone()
     numbers = torch.tensor([sorted(set(slices.volumes)).index(x) for x in slices.volumes])
     is_own = (numbers[:, None] == numbers).to(slices.device)
     for step in range(horizon):
         gains = torch.cat(
             [
-                _gains(Simulator(batch, reconstructor, protocol=protocol), mask)
+                _gains(Simulator(batch, reconstructor, protocol=protocol), mask, start)
                 for batch in slices.batches(batch_size)
             ]
         )
@@ -136,9 +137,14 @@ def fit_kernels(
     return kernels
 
 
-def _gains(simulator: Simulator, mask: Bool[Tensor, " col"]) -> Float[Tensor, "slice col"]:
+def _gains(
+    simulator: Simulator, mask: Bool[Tensor, " col"], start: Bool[Tensor, " col"]
+) -> Float[Tensor, "slice col"]:
     """Return what each column adds in every slice of a batch; 0 where it cannot be measured."""
-    state = simulator.start_from(mask.expand(len(simulator.batch), -1), n_measured=int(mask.sum()))
+    n_slices = len(simulator.batch)
+    maps = simulator.calibrate(start.expand(n_slices, -1))
+    n_measured = int(mask.sum())
+    state = simulator.start_from(mask.expand(n_slices, -1), n_measured=n_measured, maps=maps)
     gains = simulator.score_every_column(state) - state.score[:, None]
     return gains.nan_to_num(neginf=0.0)
 
@@ -174,6 +180,8 @@ class PosteriorPolicy(Policy):
         kernels: for each step; the last for all that follow.
         n_candidates: how many are tried at most; they are drawn by weight, evenly spaced.
         protocol: how images are un-normalized before they are scored.
+        start: columns of the start, whose sensitivities acquisitions keep; not given: those of
+            each state's mask.
     """
 
     is_stochastic = False
@@ -188,8 +196,10 @@ class PosteriorPolicy(Policy):
         *,
         n_candidates: int = 64,
         protocol: Protocol = "paper",
+        start: Bool[Tensor, " col"] | None = None,
     ) -> None:
         super().__init__()
+        self.start = start
         self.pool, self.reconstructor, self.kernels = pool, reconstructor, list(kernels)
         self.n_candidates, self.protocol = n_candidates, protocol
         self.effective: dict[int, list[float]] = defaultdict(list)
@@ -218,7 +228,9 @@ class PosteriorPolicy(Policy):
         index = counts.nonzero()[:, 0]
         batch = self.pool.slices.batch(index.to(self.pool.slices.index_device))
         simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
-        return counts[index] @ _gains(simulator, seen.mask[row]) / counts.sum()
+        mask = seen.mask[row]
+        start = mask if self.start is None else self.start
+        return counts[index] @ _gains(simulator, mask, start) / counts.sum()
 
 
 def evenly_drawn(weights: Float[Tensor, " slice"], n_draws: int) -> Float[Tensor, " slice"]:

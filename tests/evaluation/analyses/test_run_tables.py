@@ -15,7 +15,7 @@ from kscout.evaluation.analyses import run_analysis, write_table
 from kscout.evaluation.analyses.cost import Cost, CostRow
 from kscout.evaluation.analyses.curves import CurveRow, Curves
 from kscout.evaluation.analyses.files import find_tables
-from kscout.evaluation.analyses.gammas import gamma_rows
+from kscout.evaluation.analyses.gammas import Gammas, gamma_rows
 from kscout.evaluation.analyses.ranking import Ranking, RankingRow, kendall_tau, rank_policies
 from kscout.evaluation.records.run_names import named_runs
 from kscout.evaluation.summaries.summary import PolicySummary, Score, Summary, Training
@@ -195,6 +195,15 @@ def test_gammas_are_sorted_with_greedy_first() -> None:
     ]
     with pytest.raises(DataError, match="no policy"):
         gamma_rows([_summary(("random", False, 0.5, 20.0, None))])
+
+
+def test_the_line_of_greedy_is_that_of_no_other_method() -> None:
+    discounted = ("ng1", False, 0.71, 20.0, Training("ngreedy", 1.0))
+    other = ("d", False, 0.9, 20.0, Training("dense", None))
+    for policies, line in (([other, discounted, GREEDY], [GREEDY[2]]), ([other, discounted], [])):
+        (axes,) = Gammas().figures(gamma_rows([_summary(*policies)]), Path())["gammas"].axes
+        found = [one.get_ydata()[0] for one in axes.lines if one.get_label() == "greedy"]
+        assert found == line
 
 
 @pytest.mark.parametrize(

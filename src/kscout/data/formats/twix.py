@@ -75,9 +75,12 @@ class _Measurement(NamedTuple):
 
     def value(self, name: str) -> float | None:
         """Return a number of the protocol."""
-        number = r"\s*=\s*(-?[\d.]+(?:[eE][-+]?\d+)?)"
+        # Older software writes some in hexadecimal digits.
+        number = r"\s*=\s*(?:0x([\da-fA-F]+)|(-?[\d.]+(?:[eE][-+]?\d+)?))"
         found = re.search(rf"^{re.escape(name)}{number}", self.protocol, re.M)
-        return float(found[1]) if found else None
+        if found is None:
+            return None
+        return float(int(found[1], 16)) if found[1] else float(found[2])
 
 
 def read_twix(path: Path) -> RawScan:

@@ -157,8 +157,9 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
             fit_kernels,
         )
         from kscout.evaluation.running.contenders import Contender
+        from kscout.physics.sampling import start_mask
 
-        plan = ready.plan
+        plan, initial = ready.plan, ready.plan.start(ready.slices)
 
         def telling(step: int) -> None:
             if on_step is not None:
@@ -167,13 +168,14 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
         kernels = fit_kernels(
             train.sample(self.fit),
             ready.reconstructor,
-            initial=plan.start(ready.slices),
+            initial=initial,
             horizon=plan.horizon,
             protocol=plan.protocol,
             batch_size=self.batch_size,
             on_step=telling,
         )
-        how = {"n_candidates": self.candidates, "protocol": plan.protocol}
+        start = start_mask(initial, (1, train.n_cols), train.device)[0]
+        how = {"n_candidates": self.candidates, "protocol": plan.protocol, "start": start}
         policy = PosteriorPolicy(Pool(train), ready.reconstructor, kernels, **how)
 
         def tell() -> list[Facts]:

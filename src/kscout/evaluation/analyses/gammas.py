@@ -125,13 +125,13 @@ def _draw(rows: Sequence[GammaRow]) -> Any:  # noqa: ANN401 - a matplotlib figur
     from kscout.figures.curves import draw_gammas
 
     discounted = [row for row in rows if row.gamma is not None]
-    others = [row.ssim_mean for row in rows if row.gamma is None]
+    greedy = [row.ssim_mean for row in rows if row.method == "greedy"]
     stds = [row.ssim_std for row in discounted]
     return draw_gammas(
         np.array([row.gamma for row in discounted], dtype=np.float64),
         np.array([row.ssim_mean for row in discounted], dtype=np.float64),
         None if None in stds else np.array(stds, dtype=np.float64),
-        greedy=others[0] if others else None,
+        greedy=greedy[0] if greedy else None,
     )
 
 

@@ -76,7 +76,8 @@ class Reconstructions(Analysis[ReconstructionRow]):
     center_fraction: Annotated[float, Between(0, 1)] = 0.125
     """Of the columns that are always measured."""
     n_initial: int | None = None
-    """Central columns, with --steps random ones, in place of acceleration and fraction."""
+    """Central columns, with --steps random ones on average over volumes, in place of acceleration
+    and fraction."""
     steps: int | None = None
     """See --n-initial."""
     protocol: Protocol | None = None

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.files import read_record, write_json
+from kscout.physics.sampling import start_mask
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.weights import fingerprint
 
@@ -52,7 +55,7 @@ def fitted_order(
     file = None if cache is None else cache / f"order-{key}.json"
     # What is damaged is fitted anew, as what is missing.
     order = [] if file is None else read_record(file, order=list).get("order", [])
-    if order and all(type(one) is int and 0 <= one < slices.n_cols for one in order):
+    if _is_whole(order, slices, plan):
         return order
     result = fit_fixed_order(
         slices,
@@ -72,3 +75,10 @@ def fitted_order(
             {"order": result.order, "mean_scores": result.mean_scores, "depends_on": depends_on},
         )
     return result.order
+
+
+def _is_whole(order: list[Any], slices: SliceSet, plan: AcquisitionPlan) -> bool:
+    """Say whether what was read is an order of so many columns that are not measured before."""
+    start = start_mask(plan.start(slices), (1, slices.n_cols), torch.device("cpu"))[0]
+    is_new = all(type(x) is int and 0 <= x < slices.n_cols and not start[x] for x in order)
+    return is_new and len(set(order)) == len(order) == plan.horizon

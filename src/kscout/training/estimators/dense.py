@@ -321,7 +321,7 @@ class Dense(GradientEstimator):
                 places.append(self._places(batch, step))
                 rows, part, state = self._labelled(batch, state, step, places[-1])
                 labelled.append(rows)
-                parts.append(part)
+                parts += [part] if len(part) else []
             if self.slopes is not None:
                 where = (self.units, self.completion, State.joined(parts))
                 labelled = self.slopes.added(labelled, self._row, simulator, *where)
@@ -360,7 +360,10 @@ class Dense(GradientEstimator):
         units = self.units[self._row(rows["mask"])]
         chosen = columns.gather(-1, choice[:, None])[:, 0]
         part = state if at is None else state.rows(at)
-        if self.completion is not None:
+        if not len(part):
+            # A small batch, where none of the slices has its turn at this step.
+            worth, after = torch.zeros_like(rows["columns"]), simulator.acquire(state, chosen)
+        elif self.completion is not None:
             worth = self.completion.values(simulator, part, rows["columns"], rows["n_left"])
             after = simulator.acquire(state, chosen)
         else:

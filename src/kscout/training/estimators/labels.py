@@ -66,17 +66,21 @@ class Completion:
             self.masks(state.mask[:, None], n_left[:, None], selectable),
             self.masks(after, (n_left[:, None] - 1).expand(columns.shape), selectable_after),
         ]
-        scores = _scores(simulator, torch.cat(ends, dim=1), state.owner)
+        scores = _scores(simulator, torch.cat(ends, dim=1), state)
         return scores[:, 1:] - scores[:, :1]
 
 
 def _scores(
-    simulator: Simulator, masks: Bool[Tensor, "state end col"], owner: Int[Tensor, " state"]
+    simulator: Simulator, masks: Bool[Tensor, "state end col"], state: State
 ) -> Float[Tensor, "state end"]:
-    """Reconstruct and score each mask, as many at once as fit."""
-    flat, owners = masks.flatten(0, 1), owner.repeat_interleave(masks.shape[1])
-    parts = zip(flat.split(simulator.n_at_once), owners.split(simulator.n_at_once), strict=True)
-    found = [simulator.start_from(mask, owner=own).score for mask, own in parts]
+    """Reconstruct and score each mask with its state's sensitivities, as many at once as fit."""
+    flat, found = masks.flatten(0, 1), []
+    parent = torch.arange(len(masks), device=masks.device).repeat_interleave(masks.shape[1])
+    for mask, own in zip(
+        flat.split(simulator.n_at_once), parent.split(simulator.n_at_once), strict=True
+    ):
+        maps = None if state.maps is None else state.maps[own]
+        found.append(simulator.start_from(mask, owner=state.owner[own], maps=maps).score)
     return torch.cat(found).view(masks.shape[:2])
 
 
@@ -105,7 +109,8 @@ def mean_values(
         total = total.to(start.device)
         for batch in slices.batches(16):
             simulator = Simulator(batch.to(start.device), reconstructor, **how)  # type: ignore[arg-type]
-            state = simulator.start_from(mask.expand(len(batch), -1))
+            maps = simulator.calibrate(start.expand(len(batch), -1))
+            state = simulator.start_from(mask.expand(len(batch), -1), maps=maps)
             left = torch.full((len(batch),), horizon - step, device=start.device)
             wanted = columns.expand(len(batch), -1)
             total += completion.values(simulator, state, wanted, left).sum(dim=0)

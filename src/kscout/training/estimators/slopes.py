@@ -142,7 +142,7 @@ class Slopes:
         start = config.spanned[0] if training.starts else config.acquisition.start
         mask = start_mask(start, (1, slices.n_cols), device).clone()
         selectable = slices.selectable.any(dim=0).to(device)[None]
-        end = mask
+        first, end = mask.clone(), mask
         if completion is not None:
             # Completed, all masks along the order are the same.
             n_left = torch.tensor([len(order)], device=device)
@@ -150,7 +150,7 @@ class Slopes:
         alone, points = [], []
         for row, column in enumerate(order):
             if completion is None or row == 0:
-                slopes = _mean_slopes(plain, frozen, slices, end, config)
+                slopes = _mean_slopes(plain, frozen, slices, end, config, first)
             is_open, told = (selectable & ~end)[0], _told(end)[0]
             known = torch.stack([slopes, gains[row]], dim=-1)
             alone.append(_line(known[is_open & ~told]))
@@ -245,12 +245,14 @@ def _mean_slopes(
     slices: SliceSet,
     mask: Bool[Tensor, "1 col"],
     config: PolicyConfig,
+    start: Bool[Tensor, "1 col"],
 ) -> Float[Tensor, " col"]:
     training, total = config.training, torch.zeros(slices.n_cols, device=mask.device)
     how = {"protocol": training.protocol, "metric": training.metric}
     for batch in slices.batches(16):
         simulator = Simulator(batch.to(mask.device), frozen, **how)  # type: ignore[arg-type]
-        state = simulator.start_from(mask.expand(len(batch), -1))
+        maps = simulator.calibrate(start.expand(len(batch), -1))
+        state = simulator.start_from(mask.expand(len(batch), -1), maps=maps)
         total += column_slopes(plain, simulator, state).sum(dim=0)
     return total / len(slices)
 
