@@ -193,6 +193,7 @@ def test_what_cannot_be_measured_is_refused_and_changes_nothing(
         ({"initial": 0}, "cannot hold a start of 0"),
         ({"initial": (3, 3)}, "twice"),
         ({"initial": (0, 15), "selectable": tuple(range(15))}, "outside the matrix"),
+        ({"initial": 8, "selectable": tuple(range(6, 16))}, "start from 5 or fewer"),
         ({"deadline_s": 0.0}, "deadline_s"),
         ({"fallback": (16,)}, "not one of the 16"),
         ({"columns_per_step": 0}, "columns_per_step"),

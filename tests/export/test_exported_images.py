@@ -16,7 +16,7 @@ from coil_data import coil_kspace, coil_store, imported
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.cli import app
 from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.kinds import IMAGES
+from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
@@ -194,6 +194,24 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         export_store(tmp_path / "s", tmp_path / "o", changed, reconstructor="zero-filled")
     with pytest.raises(ConfigError, match="format"):
         ExportSetting(format="png")  # type: ignore[arg-type]
+    assert not (tmp_path / "o").exists()
+
+
+def test_no_file_is_written_where_a_later_volume_lacks_columns_of_the_start(
+    tmp_path: Path,
+) -> None:
+    kspace = coil_kspace(2, 1, 18, 20).numpy()
+    with StoreWriter(tmp_path / "s", {"made by": "tests"}, kind=KSPACE) as writer:
+        writer.append("test", "a", kspace)
+        writer.append("test", "b", kspace, selectable=(8, 20))
+        writer.finish()
+    setting = ExportSetting(format="fastmri", n_initial=6, steps=3)
+    with pytest.raises(ConfigError, match=r"of 2 of 4 slices, .* start from 5 or fewer"):
+        export_store(
+            *(tmp_path / "s", tmp_path / "o", setting),
+            reconstructor="zero-filled",
+            policy="center-out",
+        )
     assert not (tmp_path / "o").exists()
 
 
