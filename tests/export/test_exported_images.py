@@ -240,11 +240,12 @@ def test_draws_of_a_policy_are_those_of_an_evaluation(tmp_path: Path) -> None:
     """Columns are keyed by seed and slice: the same again, others with another seed."""
     coil_store(tmp_path / "s", n_coils=1)
     masks = []
-    for seed in (0, 0, 1):
+    for seed in (0, 0, 1, None):
         setting = ExportSetting(format="fastmri", n_initial=3, steps=5, seed=seed)
         given: dict[str, Any] = {"reconstructor": "zero-filled", "policy": "random"}
         (file,) = export_store(tmp_path / "s", tmp_path / "o", setting, **given)
         with h5py.File(file) as opened:
             masks.append(opened["mask"][()])
     assert (masks[0] == masks[1]).all() and (masks[0] != masks[2]).any()
+    assert (masks[3] == masks[0]).all() and (masks[3][0] != masks[3][1]).any()
     assert (masks[0].sum(axis=-1) == 8).all()

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from kscout.acquisition.advice import Advice, Source
 from kscout.acquisition.advisor import Advisor, Answer, Question
-from kscout.acquisition.choose import check_chosen, choose_several
+from kscout.acquisition.choose import check_chosen, choose_several, draws_columns
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.scan import Scan
 from kscout.acquisition.session_file import Kept, NotKeptError, damaged, read_kept, write_kept
@@ -68,7 +68,8 @@ class Session:
         self._asked: Future[Answer] | None = None
         self._is_allowed: list[bool] = scan.allowed().tolist()
         horizon = scan.budget - len(scan.start)
-        self._uniforms = None if scan.seed is None else action_uniforms(1, 1, horizon, scan.seed)[0]
+        is_drawn = draws_columns(advisor.policy, is_asked=scan.seed is not None)
+        self._uniforms = action_uniforms(1, 1, horizon, scan.seed or 0)[0] if is_drawn else None
 
     @property
     def n_measured(self) -> int:
@@ -195,7 +196,7 @@ class Session:
 
     def _chosen(self, scores: Float[Tensor, "1 col"], n_wanted: int) -> tuple[int, ...]:
         policy, device = self.advisor.policy, scores.device
-        if self._uniforms is None or not policy.is_stochastic:
+        if self._uniforms is None:
             return self._best(scores[0].tolist(), n_wanted)
         blocked = ~torch.tensor([self._is_allowed])
         blocked[:, self.order] = True

@@ -42,7 +42,8 @@ class ExportSetting:
     steps: int | None = None
     """Columns that it acquires."""
     seed: int | None = None
-    """Draws columns of a stochastic policy; None takes the best."""
+    """Draws columns of a stochastic policy; None takes the best, and of a policy without weights,
+    such as `random`, draws by 0."""
     batch_size: int | None = None
     """Slices at once."""
     device: str = "auto"
