@@ -1,8 +1,11 @@
 """Whoever answers sessions: together, by CUDA graphs, in time or by a fallback."""
 
 import gc
+import math
 import threading
 import weakref
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, ClassVar, final
 
 import pytest
@@ -14,7 +17,7 @@ from coil_slices import coil_batch
 from kscout.acquisition import Advisor, Scan, Session, graphs
 from kscout.acquisition.session import rehearse
 from kscout.core import Observation, Policy, SliceBatch
-from kscout.errors import ConfigError, KScoutError
+from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.oracle import Oracle
 from kscout.policies.random import Random
@@ -182,6 +185,109 @@ def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
         session.measure(SCAN.start, data_of(batch, SCAN.start))
         with pytest.raises(KScoutError):
             session.advise()
+
+
+@final
+class Failing(Policy):
+    """Raises as often as it is told, then prefers the highest column."""
+
+    is_stochastic = False
+
+    def __init__(self, n_faults: float, fault: type[Exception] = RuntimeError) -> None:
+        super().__init__()
+        self.n_faults, self.fault, self.n_asked = n_faults, fault, 0
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        self.n_asked += 1
+        if self.n_asked <= self.n_faults:
+            raise self.fault("CUDA out of memory.\nTry again")
+        return torch.arange(seen.mask.shape[1]).float().expand(seen.mask.shape)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, TimeoutError, ConfigError])
+def test_what_failed_is_raised_once_and_asked_again(
+    batch: SliceBatch, fault: type[Exception]
+) -> None:
+    with Advisor(ZeroFilled(), Failing(1, fault)) as advisor:
+        session = Session(advisor, SCAN)
+        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        with pytest.raises(fault, match="out of memory"):
+            session.advise()
+        assert session.record == []
+        assert session.advise().columns == (15,) and session.record[0]["source"] == "policy"
+
+
+def test_an_image_that_failed_is_asked_for_again(batch: SliceBatch) -> None:
+    policy = Failing(2)
+    with Advisor(ZeroFilled(), policy) as advisor:
+        session = Session(advisor, SCAN)
+        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                session.image()
+        assert session.image().shape == (N_ROWS, N_COLS)
+        assert session.advise().columns == (15,) and policy.n_asked == 3
+
+
+FALLBACKS: list[dict[str, Any]] = [
+    {"deadline_s": 60.0, "fallback": (9, 5, 12)},
+    {"fallback": (5, 12)},
+    {"deadline_s": 60.0},
+]
+
+
+@pytest.mark.parametrize("given", FALLBACKS, ids=lambda given: "+".join(given))
+def test_the_fallback_answers_for_a_policy_that_fails_once(
+    batch: SliceBatch, given: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=3, **given)
+    with Advisor(ZeroFilled(), Failing(1)) as advisor:
+        session = Session(advisor, scan)
+        session.measure(scan.start, data_of(batch, scan.start))
+        advice = session.advise()
+        assert advice.columns == ((5,) if scan.fallback else (6,)) and advice.source == "fallback"
+        assert session.advise() is advice, "what was answered stays"
+        session.image()
+        session.measure(advice.columns, data_of(batch, advice.columns))
+        assert session.advise().columns == (15,)
+        assert [entry["source"] for entry in session.record] == ["fallback", "policy"]
+    (warning,) = caplog.messages
+    assert warning == (
+        "the fallback answers after 3 columns, as the policy failed: CUDA out of memory. Try again"
+    )
+
+
+def test_a_policy_that_always_fails_leaves_a_scan_to_the_fallback(
+    batch: SliceBatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=6, initial=3, fallback=(4, 11, 2, 0))
+    policy = Failing(math.inf)
+    with Advisor(ZeroFilled(), policy) as advisor:
+        session = Session(advisor, scan)
+        scanned(session, batch)
+        assert session.order == [*scan.start, 4, 11, 2] and session.is_done
+        assert policy.n_asked == len(caplog.messages) == 3
+
+
+def test_the_fallback_answers_for_scores_that_allow_no_choice(batch: SliceBatch) -> None:
+    policy = make_policy("center-out")
+    assert isinstance(policy.scores, Tensor)
+    policy.scores.fill_(torch.nan)
+    with Advisor(ZeroFilled(), policy) as advisor:
+        for change, sources in (({}, []), ({"fallback": (5,)}, ["fallback"])):
+            session = Session(advisor, replace(SCAN, **change))
+            session.measure(SCAN.start, data_of(batch, SCAN.start))
+            with nullcontext() if sources else pytest.raises(ConfigError, match="NaN"):
+                session.advise()
+            assert [entry["source"] for entry in session.record] == sources
+
+
+def test_an_advisor_that_is_closed_is_not_answered_for_by_the_fallback(batch: SliceBatch) -> None:
+    with Advisor(ZeroFilled(), Random()) as advisor:
+        session = Session(advisor, replace(SCAN, fallback=(5,)))
+        session.measure(SCAN.start, data_of(batch, SCAN.start))
+    with pytest.raises(RunError, match="closed"):
+        session.advise()
 
 
 def test_an_advisor_that_nobody_holds_is_gone_at_once() -> None:

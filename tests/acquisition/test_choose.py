@@ -13,9 +13,14 @@ from kscout.acquisition.choose import (
     column_log_probabilities,
     draw_columns,
     draw_unmeasured,
+    draws_columns,
 )
+from kscout.core import Policy
 from kscout.policies.center_out import CenterOut
+from kscout.policies.conv import ConvPolicy
+from kscout.policies.density import LearnedDensity
 from kscout.policies.random import Random
+from kscout.policies.variable_density import VariableDensity
 
 N_BATCH, N_COLS = 4, 9
 
@@ -99,3 +104,21 @@ def test_draws_stay_inside_the_matrix_of_the_own_slice() -> None:
         assert set(drawn.blocked[row].nonzero()[:, 0].tolist()) == set(range(N_COLS)) - free
     expected = column_log_probabilities(scores, drawn.blocked).gather(-1, drawn.columns)
     assert torch.equal(drawn.log_probs, expected)
+
+
+@pytest.mark.parametrize(
+    ("policy", "unasked", "asked"),
+    [
+        (Random(), True, True),
+        (VariableDensity(n_cols=N_COLS), True, True),
+        (CenterOut(n_cols=N_COLS), False, False),
+        (LearnedDensity(n_cols=N_COLS), False, True),
+        (ConvPolicy(n_cols=16, n_channels=2, n_hidden=5), False, True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Policy) else str(value),
+)
+def test_random_columns_are_random_whatever_is_asked_of_trained_policies(
+    policy: Policy, unasked: bool, asked: bool
+) -> None:
+    assert draws_columns(policy, is_asked=False) is unasked
+    assert draws_columns(policy, is_asked=True) is asked

@@ -166,6 +166,26 @@ def test_budgets_that_do_not_fit_are_refused(n_initial: int, horizon: int, sente
         check_budget(selectable, n_initial=n_initial, horizon=horizon)
 
 
+@pytest.mark.parametrize(
+    ("n_initial", "columns", "advice"),
+    [
+        (10, range(4, 13), "start from 9 or fewer"),
+        (6, range(7, 17), "start from 4 or fewer"),
+        (1, range(9, 17), "name columns that it has"),
+    ],
+)
+def test_central_columns_outside_the_matrix_are_refused(
+    n_initial: int, columns: range, advice: str
+) -> None:
+    selectable = torch.ones(3, N_COLS, dtype=torch.bool)
+    selectable[2] = False
+    selectable[2, columns] = True
+    told = rf"the {n_initial} central columns .* of 1 of 3 slices, .*; {advice}"
+    with pytest.raises(ConfigError, match=told):
+        check_budget(selectable, n_initial=n_initial, horizon=0)
+    check_budget(selectable[:2], n_initial=n_initial, horizon=0)
+
+
 def test_budgets_that_just_fit_are_taken() -> None:
     selectable = center_mask(N_COLS, 15)[None]
     check_budget(selectable, n_initial=4, horizon=11)

@@ -1,6 +1,7 @@
 """Trajectories add up: masks only grow, draws are keyed, oracles are greedy."""
 
 import math
+from dataclasses import replace
 from typing import Any, final
 
 import pytest
@@ -14,6 +15,7 @@ from kscout.core import Observation, Policy
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import nmse, psnr, ssim
+from kscout.physics.sampling import center_mask
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.oracle import Oracle
@@ -51,6 +53,14 @@ def test_no_column_is_measured_twice(slices: SliceSet) -> None:
     start = set(range(7, 10))
     for columns in found.columns.flatten(0, 1).tolist():
         assert len(set(columns)) == HORIZON and not start & set(columns)
+
+
+def test_no_acquisition_starts_from_columns_that_are_empty(slices: SliceSet) -> None:
+    narrow = replace(slices, selectable=center_mask(N_COLS, 12).expand(N_SLICES, -1))
+    for n_initial, horizon in ((12, 0), (3, 9)):
+        run(narrow, Random(), [0, 3], n_initial=n_initial, horizon=horizon)
+    with pytest.raises(ConfigError, match="start from 12 or fewer"):
+        run(narrow, Random(), [0, 3], n_initial=16, horizon=0)
 
 
 def test_batches_change_neither_draws_nor_scores(slices: SliceSet) -> None:

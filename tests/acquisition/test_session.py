@@ -16,6 +16,7 @@ from kscout.acquisition import Advisor, Scan, Session, action_uniforms
 from kscout.acquisition.choose import choose_several
 from kscout.core import Observation, Policy, SliceBatch
 from kscout.errors import ConfigError, DataError
+from kscout.policies import build
 from kscout.policies.random import Random
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.zero_filled import ZeroFilled
@@ -47,13 +48,30 @@ def test_a_session_takes_the_columns_of_the_simulator_bit_for_bit(
     batch: SliceBatch, name: str, protocol: str, seed: int | None
 ) -> None:
     policy, reconstructor = make_policy(name), unet(protocol)
-    uniforms = None if seed is None else action_uniforms(1, 1, HORIZON, seed)
+    is_best = seed is None and name != "random"
+    uniforms = None if is_best else action_uniforms(1, 1, HORIZON, seed or 0)
     found = simulated(batch, reconstructor, policy, uniforms=uniforms)
     scan = Scan(n_rows=N_ROWS, n_cols=N_COLS, budget=9, initial=N_INITIAL, seed=seed)
     with Advisor(reconstructor, policy) as advisor:
         session = Session(advisor, scan)
         assert len(scanned(session, batch)) == HORIZON
         check_same(session, found)
+
+
+@pytest.mark.parametrize("name", ["random", "variable-density"])
+def test_random_columns_are_random_without_a_seed_and_the_same_every_time(
+    batch: SliceBatch, name: str
+) -> None:
+    policy = build(name, n_cols=N_COLS, n_initial=N_INITIAL, horizon=HORIZON)
+    orders = []
+    with Advisor(ZeroFilled(), policy) as advisor:
+        for seed in (None, None, 0, 1):
+            session = Session(advisor, replace(SCAN, seed=seed, columns_per_step=2))
+            scanned(session, batch)
+            orders.append(session.order[N_INITIAL:])
+    assert orders[0] == orders[1] == orders[2] != orders[3]
+    assert sorted(orders[0]) != list(range(HORIZON)), "ties go to the lowest column"
+    assert orders[0] != [6, 10, 5, 11, 4, 12], "the most probable are the most central"
 
 
 @pytest.mark.parametrize("name", ["conv", "column"])
@@ -193,6 +211,7 @@ def test_what_cannot_be_measured_is_refused_and_changes_nothing(
         ({"initial": 0}, "cannot hold a start of 0"),
         ({"initial": (3, 3)}, "twice"),
         ({"initial": (0, 15), "selectable": tuple(range(15))}, "outside the matrix"),
+        ({"initial": 8, "selectable": tuple(range(6, 16))}, "start from 5 or fewer"),
         ({"deadline_s": 0.0}, "deadline_s"),
         ({"fallback": (16,)}, "not one of the 16"),
         ({"columns_per_step": 0}, "columns_per_step"),

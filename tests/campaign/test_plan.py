@@ -203,6 +203,12 @@ def test_every_command_is_told_the_modules_that_the_file_names(plan_of: PlanOf) 
     )
 
 
+def test_every_command_is_told_the_module_of_a_metric(plan_of: PlanOf) -> None:
+    plan = plan_of(training={"metric": "my_metrics:sharpness"})
+    for node in plan.nodes.values():
+        assert node.command[:2] == ("--use", "my_metrics")
+
+
 def test_modules_named_in_the_file_are_used(plan_of: PlanOf) -> None:
     table = {**TABLE, "use": ["my_package.policies"]}
     plan = make_plan(parse_grid("x", table), Path("elsewhere"))

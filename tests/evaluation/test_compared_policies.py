@@ -20,6 +20,7 @@ from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies import save
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
+from kscout.policies.random import Random
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import fingerprint, save_component
@@ -123,6 +124,17 @@ def test_argmax_is_for_learned_policies(test_slices: SliceSet, tmp_path: Path) -
     setting = _setting(replace(PLAN, is_argmax=True))
     found = evaluate((path, "random"), test_slices, ZeroFilled(), setting)
     assert [entry.n_trajectories for entry in found.scores] == [1, 3]
+
+
+def test_random_columns_are_random_from_a_file_and_as_an_object(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    file = _save(tmp_path / "drawn.safetensors", Random())
+    setting = _setting(replace(PLAN, is_argmax=True))
+    found = evaluate(["random", file, ("mine", Random())], test_slices, ZeroFilled(), setting)
+    assert [entry.n_trajectories for entry in found.scores] == [3, 3, 3]
+    named, *others = found.scores
+    assert all(np.array_equal(named.values, one.values) for one in others)
 
 
 class _Wave(Policy):

@@ -16,6 +16,7 @@ from kscout.evaluation.policy_noise import (
     last_layer,
     measure_run,
 )
+from kscout.names import use
 from kscout.policies.conv import ConvPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.weights import save_component
@@ -28,14 +29,14 @@ def _policy(seed: int) -> ConvPolicy:
     return ConvPolicy(n_cols=13, n_rows=18, n_channels=2, n_hidden=5)
 
 
-def _run(path: Path, method: str, gamma: float = 1.0) -> Path:
+def _run(path: Path, method: str, gamma: float = 1.0, *, metric: str = "ssim") -> Path:
     path.mkdir()
     for epoch in (1, 10):
         policy = _policy(epoch)
         save_component(path / f"epoch-{epoch:04d}.safetensors", policy, kind="policy")
     (path / "config.toml").write_text(
         f'kind = "policy"\n[acquisition]\nn_initial = 3\nhorizon = 2\n'
-        f'[training]\nmethod = "{method}"\ngamma = {gamma}\nseed = 0\n'
+        f'[training]\nmethod = "{method}"\ngamma = {gamma}\nmetric = "{metric}"\nseed = 0\n'
     )
     (path / "provenance.json").write_text("{}")
     return path
@@ -67,6 +68,28 @@ def test_a_run_of_an_outside_estimator_imports_no_module_unasked(
     with pytest.raises(ConfigError, match="name it: --use antigravity"):
         measure_run(run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl")
     assert "antigravity" not in sys.modules
+
+
+def test_a_run_of_an_outside_metric_imports_no_module_unasked(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    run = _run(tmp_path / "run", "greedy", metric="antigravity:geohash")
+    with pytest.raises(ConfigError, match=r"metric antigravity:geohash.*--use antigravity"):
+        measure_run(run, test_slices, ZeroFilled(), SETTING, record=tmp_path / "snr.jsonl")
+    assert "antigravity" not in sys.modules
+
+
+def test_a_metric_whose_module_the_user_named_is_measured(test_slices: SliceSet) -> None:
+    use("sharpness")
+    gradients = []
+    for metric in ("ssim", "sharpness:edges"):
+        config = {
+            "acquisition": {"n_initial": 3, "horizon": 2},
+            "training": {"method": "greedy", "metric": metric},
+        }
+        source = EstimatorGradient(_policy(0), test_slices, ZeroFilled(), config, SETTING)
+        gradients.append(source(next(source.batches(0)), 0))
+    assert not torch.allclose(*gradients)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from coil_data import coil_kspace, coil_store, imported
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.cli import app
 from kscout.data.importing import ImportSettings, import_folder
-from kscout.data.kinds import IMAGES
+from kscout.data.kinds import IMAGES, KSPACE
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
@@ -197,6 +197,24 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "o").exists()
 
 
+def test_no_file_is_written_where_a_later_volume_lacks_columns_of_the_start(
+    tmp_path: Path,
+) -> None:
+    kspace = coil_kspace(2, 1, 18, 20).numpy()
+    with StoreWriter(tmp_path / "s", {"made by": "tests"}, kind=KSPACE) as writer:
+        writer.append("test", "a", kspace)
+        writer.append("test", "b", kspace, selectable=(8, 20))
+        writer.finish()
+    setting = ExportSetting(format="fastmri", n_initial=6, steps=3)
+    with pytest.raises(ConfigError, match=r"of 2 of 4 slices, .* start from 5 or fewer"):
+        export_store(
+            *(tmp_path / "s", tmp_path / "o", setting),
+            reconstructor="zero-filled",
+            policy="center-out",
+        )
+    assert not (tmp_path / "o").exists()
+
+
 def test_a_fitted_policy_brings_its_own_budget(tmp_path: Path) -> None:
     store = coil_store(tmp_path / "s", n_coils=1)
     order = FixedOrder(n_cols=store.split("test").shape[-1], order=[2, 0, 1])
@@ -222,11 +240,12 @@ def test_draws_of_a_policy_are_those_of_an_evaluation(tmp_path: Path) -> None:
     """Columns are keyed by seed and slice: the same again, others with another seed."""
     coil_store(tmp_path / "s", n_coils=1)
     masks = []
-    for seed in (0, 0, 1):
+    for seed in (0, 0, 1, None):
         setting = ExportSetting(format="fastmri", n_initial=3, steps=5, seed=seed)
         given: dict[str, Any] = {"reconstructor": "zero-filled", "policy": "random"}
         (file,) = export_store(tmp_path / "s", tmp_path / "o", setting, **given)
         with h5py.File(file) as opened:
             masks.append(opened["mask"][()])
     assert (masks[0] == masks[1]).all() and (masks[0] != masks[2]).any()
+    assert (masks[3] == masks[0]).all() and (masks[3][0] != masks[3][1]).any()
     assert (masks[0].sum(axis=-1) == 8).all()

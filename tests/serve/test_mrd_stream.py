@@ -218,6 +218,20 @@ def test_a_stream_that_is_wrong_is_told_why_and_closed(
     assert not len(desk) and not caplog.records
 
 
+def test_a_stream_whose_lines_leave_out_the_start_is_told_a_start_that_they_have(
+    desk: Desk,
+) -> None:
+    """Lines from 11 on are columns from 7 on, of 16."""
+    partial = HEADER.replace("<minimum>4", "<minimum>11")
+    for n_initial, word in ((3, "columns"), (5, "error")):
+        config = text_message(Id.CONFIG_TEXT, json.dumps({"budget": 7, "n_initial": n_initial}))
+        sent = config + text_message(Id.HEADER, partial) + close_message()
+        raw = asyncio.run(answered(desk, sent))
+        told = json.loads(next(ProtocolDeserializer(io.BytesIO(raw)).deserialize()))
+        assert word in told
+    assert told["error"].endswith("start from 3 or fewer")
+
+
 def test_half_a_message_leaves_nothing_behind_and_the_next_client_is_served(desk: Desk) -> None:
     whole = START + lines_of(0) + close_message()
     with listening(desk) as address:

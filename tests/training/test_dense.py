@@ -26,7 +26,7 @@ from kscout.training.estimators.tried import by_slice, columns_to_try, dense_los
 from kscout.training.estimators.variation import Variation
 from kscout.training.estimators.visited import joined
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.policy import train_policies, train_policy
+from kscout.training.policy import check_setting, train_policies, train_policy
 
 ROOT = Path(__file__).parents[2]
 VARNET = {
@@ -361,3 +361,13 @@ def test_starts_and_budgets_beyond_the_columns_are_refused(store: Store, tmp_pat
     config = config_of(starts=[12], horizons=[9])
     with pytest.raises(ConfigError, match="2 \\+ 19 columns were asked of 16"):
         train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+
+
+def test_starts_outside_the_matrix_of_a_slice_are_refused(store: Store) -> None:
+    slices = store.split("train")
+    selectable = slices.selectable.clone()
+    selectable[1, :6] = False
+    narrow = replace(slices, selectable=selectable)
+    check_setting(config_of(starts=[5]), ZeroFilled(), [narrow])
+    with pytest.raises(ConfigError, match=r"the 6 central columns .* start from 5 or fewer"):
+        check_setting(config_of(starts=[6]), ZeroFilled(), [narrow])

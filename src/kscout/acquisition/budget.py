@@ -3,7 +3,7 @@
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from kscout.columns import check_named
+from kscout.columns import center_columns, check_named
 from kscout.errors import ConfigError
 from kscout.physics.sampling import Initial, start_mask
 
@@ -14,7 +14,7 @@ def check_budget(
     n_initial: Initial,
     horizon: int | Int[Tensor, " slice"],
 ) -> None:
-    """Raise a ConfigError where some slice has fewer columns to acquire than asked for.
+    """Raise a ConfigError where some slice lacks columns of the start, or columns to acquire.
 
     Args:
         selectable: columns inside each slice's matrix.
@@ -52,6 +52,7 @@ def _checked_start(
         check_columns(initial, n_cols)
     start = start_mask(initial, selectable.shape, selectable.device)
     if isinstance(initial, int):
+        _check_center(selectable, start, initial)
         return start
     if start.shape != selectable.shape:
         raise ConfigError(
@@ -68,6 +69,24 @@ def _checked_start(
             "there are empty; leave it out"
         )
     return start
+
+
+def _check_center(
+    selectable: Bool[Tensor, "slice n_col"], start: Bool[Tensor, "slice n_col"], n_initial: int
+) -> None:
+    """Refuse central columns that a slice whose matrix is narrower, or not centered, lacks."""
+    n_slices, n_cols = selectable.shape
+    n_lacking = int((start & ~selectable).any(dim=-1).sum())
+    if not n_lacking:
+        return
+    everywhere = selectable.all(dim=0).tolist()
+    fitting = (n for n in range(n_cols) if all(everywhere[x] for x in center_columns(n_cols, n)))
+    n_most = max(fitting)
+    advice = f"start from {n_most} or fewer" if n_most else "name columns that it has"
+    raise ConfigError(
+        f"the {n_initial} central columns of the start reach outside the matrix of {n_lacking} of "
+        f"{n_slices} slices, whose columns there are empty; {advice}"
+    )
 
 
 def check_columns(columns: Initial, n_cols: int) -> None:

@@ -151,6 +151,20 @@ def check_chosen(is_any_blocked: Bool[Tensor, ""], whose: str) -> None:
         )
 
 
+def draws_columns(policy: Policy, *, is_asked: bool) -> bool:
+    """Say whether columns are drawn by the scores of a policy; else its best are taken.
+
+    Random columns are random whatever is asked of trained policies: a stochastic policy without
+    weights always draws.
+
+    Args:
+        policy: itself, no view of it, which may keep weights elsewhere.
+        is_asked: whether a stochastic policy that has weights draws.
+    """
+    has_weights = any(True for _ in policy.parameters())
+    return policy.is_stochastic and (is_asked or not has_weights)
+
+
 def choose_columns(
     policy: Policy,
     scores: Float[Tensor, "batch col"],

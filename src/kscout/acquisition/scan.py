@@ -34,12 +34,13 @@ class Scan:
     columns_per_step: Annotated[int, AtLeast(1)] = 1
     """Columns asked for at once, as for an echo train: the best, or draws without replacement."""
     seed: int | None = None
-    """Draw columns by a stochastic policy's probabilities, keyed by this; None takes the best."""
+    """Draw columns by a stochastic policy's probabilities, keyed by this; None takes the best, and
+    of a policy without weights, such as `random`, draws by 0."""
     deadline_s: Annotated[float, Above(0)] | None = None
     """Seconds after which the fallback answers in the policy's place."""
     fallback: tuple[int, ...] = ()
-    """The order that answers when the policy is late; what it leaves out follows from the center
-    outwards."""
+    """The order that answers when the policy is late or fails; what it leaves out follows from the
+    center outwards."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -61,6 +62,11 @@ class Scan:
         if isinstance(self.initial, int):
             return tuple(center_columns(self.n_cols, self.initial))
         return self.initial
+
+    @property
+    def has_fallback(self) -> bool:
+        """Whether an order answers for a policy that fails: one is named, or a deadline is set."""
+        return bool(self.fallback) or self.deadline_s is not None
 
     def allowed(self) -> Bool[Tensor, " col"]:
         """Return the columns that may be measured."""

@@ -9,22 +9,24 @@
 It takes the steps of a `Simulator` that holds the same slice, with the same arithmetic.
 """
 
+import logging
 import math
 import operator
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, final, get_args
+from typing import Any, SupportsIndex, final, get_args
 
 import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from kscout.acquisition.advice import Advice, Source
 from kscout.acquisition.advisor import Advisor, Answer, Question
-from kscout.acquisition.choose import check_chosen, choose_several
+from kscout.acquisition.choose import check_chosen, choose_several, draws_columns
 from kscout.acquisition.rollout import action_uniforms
 from kscout.acquisition.scan import Scan
 from kscout.acquisition.session_file import Kept, NotKeptError, damaged, read_kept, write_kept
@@ -37,26 +39,7 @@ from kscout.physics.candidates import Pairs, measure_columns
 from kscout.physics.fourier import column_ramps, ifft_rows
 from kscout.physics.normalization import denormalize
 
-Source = Literal["start", "policy", "fallback", "end"]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Advice:
-    """Which columns to measure next, and why."""
-
-    columns: tuple[int, ...]
-    """In the order of preference; none at the end."""
-    source: Source
-    """`start` until all of it is measured; `fallback` where the policy was late."""
-    scores: Float[Tensor, " col"] | None = None
-    """The policy's, of every column, measured ones included; None where it was not asked or late.
-    """
-    duration_s: float = 0.0
-
-    @property
-    def is_late(self) -> bool:
-        return self.source == "fallback"
+_LOG = logging.getLogger(__name__)
 
 
 @final
@@ -85,7 +68,8 @@ class Session:
         self._asked: Future[Answer] | None = None
         self._is_allowed: list[bool] = scan.allowed().tolist()
         horizon = scan.budget - len(scan.start)
-        self._uniforms = None if scan.seed is None else action_uniforms(1, 1, horizon, scan.seed)[0]
+        is_drawn = draws_columns(advisor.policy, is_asked=scan.seed is not None)
+        self._uniforms = action_uniforms(1, 1, horizon, scan.seed or 0)[0] if is_drawn else None
 
     @property
     def n_measured(self) -> int:
@@ -173,7 +157,8 @@ class Session:
         return Question(self._measured, step, self.scan.budget - self.n_measured)
 
     def _ask(self) -> "Future[Answer]":
-        if self._asked is None:
+        """Ask once for what was measured; what failed is asked again."""
+        if self._asked is None or _has_failed(self._asked):
             self._asked = self.advisor.ask(self.question())
         return self._asked
 
@@ -183,19 +168,35 @@ class Session:
         if self.is_done:
             return Advice((), "end")
         n_wanted = min(self.scan.columns_per_step, self.scan.budget - self.n_measured)
+        asked = self._ask()
         try:
-            answer = self._ask().result(timeout=self.scan.deadline_s)
+            # Not `result`: a policy may raise a TimeoutError itself.
+            asked.exception(timeout=self.scan.deadline_s)
         except TimeoutError:
-            order = whole_order(self.scan.n_cols, self.scan.fallback)
-            left = [column for column in order if self._is_free(column)]
-            return Advice(tuple(left[:n_wanted]), "fallback")
+            return self._fallback(n_wanted)
+        try:
+            return self._decided(asked.result(), n_wanted)
+        except Exception as error:
+            if not self.scan.has_fallback:
+                raise
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            told = "the fallback answers after %d columns, as the policy failed: %s"
+            _LOG.warning(told, self.n_measured, reason)
+            return self._fallback(n_wanted)
+
+    def _fallback(self, n_wanted: int) -> Advice:
+        order = whole_order(self.scan.n_cols, self.scan.fallback)
+        left = [column for column in order if self._is_free(column)]
+        return Advice(tuple(left[:n_wanted]), "fallback")
+
+    def _decided(self, answer: Answer, n_wanted: int) -> Advice:
         # A device would be waited for several times; but draws are those of a simulator there.
         scores = answer.scores.cpu() if self._uniforms is None else answer.scores
         return Advice(self._chosen(scores, n_wanted), "policy", scores[0])
 
     def _chosen(self, scores: Float[Tensor, "1 col"], n_wanted: int) -> tuple[int, ...]:
         policy, device = self.advisor.policy, scores.device
-        if self._uniforms is None or not policy.is_stochastic:
+        if self._uniforms is None:
             return self._best(scores[0].tolist(), n_wanted)
         blocked = ~torch.tensor([self._is_allowed])
         blocked[:, self.order] = True
@@ -367,6 +368,10 @@ def rehearse(advisor: Advisor, scan: Scan) -> None:
             advisor.answer([session.question()])
 
     advisor.rehearse(work)
+
+
+def _has_failed(asked: "Future[Answer]") -> bool:
+    return asked.done() and (asked.cancelled() or asked.exception() is not None)
 
 
 def _number(column: object) -> int:

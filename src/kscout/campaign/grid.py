@@ -221,7 +221,8 @@ def _modules(
     file: File, networks: Iterable[Network], policies: Iterable[PolicyConfig]
 ) -> tuple[str, ...]:
     """Return modules from outside kscout that the file or the command line names, for all runs."""
-    names = [*file.grid.methods, *file.analyses, *(one.policy.name for one in policies)]
+    names = [*file.grid.methods, *file.analyses]
+    names += [name for one in policies for name in (one.policy.name, one.training.metric)]
     names += [one.config.reconstructor.name if one.config else one.name for one in networks]
     if file.evaluation is not None:
         names += [policy.rpartition("=")[2] for policy in file.evaluation.policies]

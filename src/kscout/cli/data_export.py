@@ -31,7 +31,7 @@ def export(
         int | None, typer.Option(help="Columns acquired; else as it was trained.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Draw columns; without it, the best.")
+        int | None, typer.Option(metavar="SEED", help="Draw columns; else a trained policy's best.")
     ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Slices at once.")] = None,

@@ -42,7 +42,8 @@ def serve(
         float | None, typer.Option(min=0.001, help="Seconds after which --fallback answers.")
     ] = None,
     fallback: Annotated[
-        str, typer.Option(metavar="POLICY", help="A fixed order, for when the policy is late.")
+        str,
+        typer.Option(metavar="POLICY", help="A fixed order, for a policy that is late or fails."),
     ] = "center-out",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:

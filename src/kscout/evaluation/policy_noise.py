@@ -25,7 +25,7 @@ from kscout.evaluation.gradient_noise import (
     measure_passes,
 )
 from kscout.evaluation.progress import OnStep
-from kscout.names import ESTIMATORS
+from kscout.names import ESTIMATORS, METRICS
 from kscout.policies.views import Recomputed
 from kscout.randomness import keyed_generator
 from kscout.runs import epoch_path, read_run
@@ -137,7 +137,8 @@ class EstimatorGradient:
     ) -> None:
         self.policy, self.slices, self.reconstructor = policy, slices, reconstructor
         # Before the settings are read: what a run folder says imports no module of its own choice.
-        kind = ESTIMATORS.recall(config["training"]["method"], "the run")
+        kind = ESTIMATORS.recall(config["training"].get("method"), "the run")
+        METRICS.recall(config["training"].get("metric", GradientTraining.metric), "the run")
         found = read(PolicyConfig, config)
         training, budget = found.training, found.acquisition
         check_budget(slices.selectable, n_initial=budget.start, horizon=budget.horizon)

@@ -78,7 +78,7 @@ class Watching:
 
     @torch.no_grad()
     def run(self, contender: Contender) -> PolicySteps:
-        """Let a policy acquire; one that was loaded takes the best columns, others draw."""
+        """Let a policy acquire; weights that were loaded take the best columns, others draw."""
         simulator, policy = self.simulator, self._ready(contender)
         state = simulator.start(self.n_initial)
         states, columns, ratings = [state], list[int](), list[UInt8[np.ndarray, " col"]]()
@@ -152,9 +152,8 @@ class Watching:
         """Return the column that a policy takes, and how it rates all of them."""
         seen = self.simulator.observe(policy, state, n_left=self.horizon - step)
         scores, blocked = policy(seen), self.simulator.blocked(state)
-        is_drawn = policy.is_stochastic and not contender.is_learned
         draws = action_uniforms(1, 1, self.horizon, contender.draw_seed)[0, :, step]
-        own = draws.to(scores.device) if is_drawn else None
+        own = draws.to(scores.device) if contender.draws(is_argmax=True) else None
         chosen = choose_columns(policy, scores, blocked, own)
         check_chosen(blocked.gather(-1, chosen[:, None]).any(), type(policy).__name__)
         return chosen, _rated(scores[0].float(), blocked[0], policy.is_stochastic)

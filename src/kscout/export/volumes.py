@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float32
 
 from kscout import reconstruction
+from kscout.acquisition.budget import check_budget
 from kscout.config.records import check
 from kscout.core import Policy, Reconstructor
 from kscout.data.manifest import VolumeRecord, refuse_store
@@ -41,7 +42,8 @@ class ExportSetting:
     steps: int | None = None
     """Columns that it acquires."""
     seed: int | None = None
-    """Draws columns of a stochastic policy; None takes the best."""
+    """Draws columns of a stochastic policy; None takes the best, and of a policy without weights,
+    such as `random`, draws by 0."""
     batch_size: int | None = None
     """Slices at once."""
     device: str = "auto"
@@ -96,6 +98,7 @@ def export_store(
     # Before the first file: a later volume may lack columns that the first has.
     for slices in _sizes(opened, setting, is_scored=policy is not None):
         start = slices.selectable if policy is None else setting.plan.n_initial
+        check_budget(slices.selectable, n_initial=start, horizon=setting.plan.horizon)
         check_start(slices, network.to(slices.device), start)
     for record, slices in _volumes(opened, setting, is_scored=policy is not None):
         images, masks = _reconstructed(slices, network, choose, setting)

@@ -81,11 +81,11 @@ class Table(Mapping[str, E], Generic[E]):
             use(target.partition(":")[0])
         return self._checked(name, import_target(target, of=self.kind))
 
-    def recall(self, name: str, source: object) -> Any:  # noqa: ANN401 - a class of the table's kind
+    def recall(self, name: object, source: object) -> Any:  # noqa: ANN401 - a class of the table's kind
         """Return the class that a file names; a module that no user named is not imported.
 
         Args:
-            name: what the file says.
+            name: what the file says, of whatever type.
             source: the file, for the message.
         """
         if not isinstance(name, str) or name not in self:
@@ -96,8 +96,9 @@ class Table(Mapping[str, E], Generic[E]):
         module = self[name].target.partition(":")[0]
         if is_outside(name) and module not in used():
             raise ConfigError(
-                f"{source} was written by {name}, which is not part of kscout; if you trust that "
-                f"code, name it: --use {module}, KSCOUT_USE={module}, or kscout.use({module!r})"
+                f"{source} names the {self.kind} {name}, which is not part of kscout; if you "
+                f"trust that code, name it: --use {module}, KSCOUT_USE={module}, or "
+                f"kscout.use({module!r})"
             )
         return self._checked(name, import_target(self[name].target, of=self.kind))
 

@@ -258,6 +258,8 @@ def _check_span(config: PolicyConfig | JointConfig, split: SliceSet) -> None:
     if (n_initial, horizon) != (config.acquisition.n_initial, config.acquisition.horizon):
         check_budget(split.selectable, n_initial=n_initial, horizon=horizon)
         split.check_start(n_initial)
+    for start in getattr(config.training, "starts", ()):
+        check_budget(split.selectable, n_initial=start, horizon=0)
 
 
 def _check_memory(configs: Sequence[PolicyConfig], slices: SliceSet) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, final
 
 from kscout import policies
+from kscout.acquisition.choose import draws_columns
 from kscout.assemble import make_policy
 from kscout.columns import columns_text, parse_columns
 from kscout.config import Component, PolicyConfig, without_retired
@@ -55,6 +56,14 @@ class Contender:
         """Method and gamma that it was trained with, where its run tells."""
         found = (self.config or {}).get("training", {})
         return Training(found["method"], found.get("gamma")) if "method" in found else None
+
+    def draws(self, *, is_argmax: bool) -> bool:
+        """Say whether it draws its columns; `--argmax` is for policies that were loaded or given.
+
+        Args:
+            is_argmax: whether the best column is asked for.
+        """
+        return draws_columns(self.policy, is_asked=not (is_argmax and self.is_learned))
 
 
 @final

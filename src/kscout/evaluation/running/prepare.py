@@ -100,8 +100,7 @@ class Prepared:
 
     def plan_of(self, contender: Contender) -> AcquisitionPlan:
         """Return the plan with the draws of one policy."""
-        # Random columns are random whatever is asked of trained policies.
-        is_argmax = self.plan.is_argmax and contender.is_learned
+        is_argmax = not contender.draws(is_argmax=self.plan.is_argmax)
         return replace(self.plan, seed=contender.draw_seed, is_argmax=is_argmax)
 
     def trajectories(
@@ -260,7 +259,7 @@ def _drafts(
 
 def _check_memory(contenders: Sequence[Contender], slices: SliceSet, plan: AcquisitionPlan) -> None:
     """Refuse draws and acquisitions that no memory holds."""
-    if any(one.policy.is_stochastic and not plan.is_argmax for one in contenders):
+    if any(one.draws(is_argmax=plan.is_argmax) for one in contenders):
         n_states = min(plan.n_at_once(slices), len(slices)) * plan.n_trajectories
         draws = 4 * len(slices) * plan.n_trajectories * plan.horizon
         check_memory(

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from kscout.acquisition.budget import check_budget
+from kscout.acquisition.choose import draws_columns
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.pace import check_pace, check_promises
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
@@ -42,7 +43,8 @@ class AcquisitionPlan:
     seed: int = 0
     """Keys the draws; policies compared under one seed share them."""
     is_argmax: bool = False
-    """Take the most probable column instead of drawing: one acquisition per slice."""
+    """Take the most probable column instead of drawing: one acquisition per slice. A policy without
+    weights, such as `random`, draws nevertheless."""
     protocol: Protocol = "paper"
     batch_size: int | None = None
     """Slices at once; what suits the device where not given. Does not change results."""
@@ -149,8 +151,8 @@ def trajectories(
     check_fits(policy, slices, plan)
     device = slices.device
     reconstructor = reconstructor.to(device).eval()
+    is_drawn = draws_columns(policy, is_asked=not plan.is_argmax)
     policy = in_precision(policy.to(device).eval(), reconstructor.precision)
-    is_drawn = policy.is_stochastic and not plan.is_argmax
     # One draw for the whole split, looked up by position: batches and subsets change nothing.
     n_positions = int(slices.position.max()) + 1
     uniforms = (
