@@ -63,7 +63,7 @@ def test_a_fitted_order_is_read_from_its_weights(tmp_path: Path) -> None:
 def test_what_chooses_as_it_goes_has_no_order(tmp_path: Path) -> None:
     file = tmp_path / "conv.safetensors"
     policies.save(file, ConvPolicy(n_cols=16, n_rows=12, n_channels=2, n_hidden=5))
-    for given in (str(file), "random"):
+    for given in (str(file), "random", "variable-density"):
         with pytest.raises(ConfigError, match="has no order"):
             tables.order_of_policy(given, **SIZES)
     with pytest.raises(ConfigError, match="has no order"):

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import torch
 
-from kscout.acquisition.choose import best_columns
+from kscout.acquisition.choose import best_columns, draws_columns
 from kscout.acquisition.session_file import read_kept
 from kscout.columns import center_columns
 from kscout.core import Policy
@@ -124,7 +124,7 @@ def order_of_policy(
 def ranking_of(given: str, **sizes: int) -> Ranking:
     """Return a policy that has an order; any other is refused."""
     policy = policy_of(given, **sizes)
-    if isinstance(policy, Ranking):
+    if isinstance(policy, Ranking) and not draws_columns(policy, is_asked=False):
         return policy
     raise ConfigError(
         f"{given} ({type(policy).__name__}) chooses columns as it goes, by the image or by chance, "
