@@ -121,39 +121,6 @@ def test_the_brightness_of_the_scanner_changes_nothing() -> None:
     torch.testing.assert_close(policy(seen), policy(bright), atol=1e-4, rtol=1e-4)
 
 
-def flipped(seen: Observation, dim: int) -> Observation:
-    """Mirror what is seen around the pixel, and the column, of zero frequency."""
-
-    def flip(values: Tensor, at: int) -> Tensor:
-        return values.flip(at).roll(1 - values.shape[at] % 2, at)
-
-    image, zero_filled = flip(seen.image, dim), flip(seen.zero_filled, dim)  # type: ignore[arg-type]
-    mask = flip(seen.mask, -1) if dim == -1 else seen.mask
-    return replace(seen, image=image, zero_filled=zero_filled, mask=mask)
-
-
-@pytest.mark.parametrize("n_cols", [18, 17])
-def test_scores_of_several_views_are_means_over_mirror_images(n_cols: int) -> None:
-    policy, seen = trained(n_cols), observation(n_cols=n_cols)
-    down, even = flipped(seen, -2), 1 - n_cols % 2
-    looks = [policy(seen), policy(flipped(seen, -1)).flip(-1).roll(even, -1)]
-    looks += [policy(down), policy(flipped(down, -1)).flip(-1).roll(even, -1)]
-    assert not torch.allclose(looks[0], looks[1], atol=1e-3)
-    for n_views in (1, 2, 4):
-        policy.n_views = n_views
-        torch.testing.assert_close(policy(seen), torch.stack(looks[:n_views]).mean(dim=0))
-    # It learns from one look.
-    assert torch.equal(policy.train()(seen), looks[0])
-
-
-def test_files_say_how_often_a_policy_looks(tmp_path: Path) -> None:
-    policies.save(tmp_path / "some.safetensors", ColumnPolicy(n_cols=16, horizon=2, n_views=4))
-    found = policies.load(tmp_path / "some.safetensors")
-    assert isinstance(found, ColumnPolicy) and found.n_views == 4
-    with pytest.raises(ConfigError, match="n_views is 3; there are 1, 2 and 4"):
-        ColumnPolicy(n_cols=16, horizon=2, n_views=3)
-
-
 def test_an_observation_without_a_measurement_is_refused() -> None:
     seen = replace(observation(), zero_filled=None)
     with pytest.raises(ConfigError, match="reads measured k-space"):

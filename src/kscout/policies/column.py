@@ -10,8 +10,7 @@ still be acquired, so that one network serves any number of rows and columns, an
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -52,8 +51,6 @@ class ColumnPolicy(Policy):
         n_bins: rows that remain for a token, whatever their number was.
         paired: whether two columns at opposite frequencies share a token, which halves the work.
         sees_mirrored: whether it looks at the mirror image of what was measured; an ablation.
-        n_views: how often it looks at what it sees before it decides, once trained: 1, 2 with the
-            image mirrored left to right, 4 with both upside down. Scores are means over views.
         n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
             are read at the same frequencies, in cycles per pixel.
         horizon: steps of those gains.
@@ -81,16 +78,13 @@ class ColumnPolicy(Policy):
         n_bins: int = 8,
         paired: bool = False,
         sees_mirrored: bool = True,
-        n_views: int = 1,
     ) -> None:
         super().__init__()
         _check_sizes(width, n_heads, [*channels, *image_channels])
-        if n_views not in (1, 2, 4):
-            raise ConfigError(f"n_views is {n_views}; there are 1, 2 and 4")
         self.n_cols, self.horizon, self.n_initial = n_cols, horizon, n_initial
         self.width, self.n_layers, self.n_heads, self.n_bins = width, n_layers, n_heads, n_bins
         self.channels, self.image_channels = list(channels), list(image_channels)
-        self.paired, self.sees_mirrored, self.n_views = paired, sees_mirrored, n_views
+        self.paired, self.sees_mirrored = paired, sees_mirrored
         n_sides = 1 + paired
         self.along_rows = _convolutions([_N_SIGNALS, *channels], stride=(2, 1))
         self.over_image = _convolutions([2, *image_channels], stride=(2, 2))
@@ -114,16 +108,6 @@ class ColumnPolicy(Policy):
                 "a column network reads measured k-space, and the observation has none; give it "
                 "zero_filled, mean and std, as the simulator does"
             )
-        scores = self._expected(seen)
-        if self.training or self.n_views == 1:
-            return scores
-        for number in range(1, self.n_views):
-            scores = scores + _at_mirrored(self._expected, seen, number % 2 == 1, number > 1)
-        return scores / self.n_views
-
-    def _expected(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        """Score columns by one look."""
-        assert seen.zero_filled is not None and seen.mean is not None and seen.std is not None
         step = seen.for_each(seen.step)
         mean, std = seen.mean[:, None, None], seen.std[:, None, None] + _LEAST_STD
         zero_filled = (magnitude(seen.zero_filled) - mean) / std
@@ -161,26 +145,6 @@ class ColumnPolicy(Policy):
             left = seen.for_each(seen.n_left)
         share = 8.0 * left / seen.mask.shape[1]
         return torch.cat([place, share[:, None, None].expand(*place.shape[:2], 1)], dim=-1)
-
-
-def _at_mirrored(
-    score: Callable[[Observation], Float[Tensor, "batch col"]],
-    seen: Observation,
-    left_to_right: bool,
-    upside_down: bool,
-) -> Float[Tensor, "batch col"]:
-    """Return scores of an observation by one that is mirrored, around zero frequency.
-
-    A column of the one is measured where its opposite is in the other.
-    """
-    assert seen.zero_filled is not None
-    rows, cols = (
-        opposite(n, seen.mask.device) if is_so else torch.arange(n, device=seen.mask.device)
-        for n, is_so in zip(seen.image.shape[-2:], (upside_down, left_to_right), strict=True)
-    )
-    image, zero_filled = (x[..., rows, :][..., cols] for x in (seen.image, seen.zero_filled))
-    view = replace(seen, image=image, zero_filled=zero_filled, mask=seen.mask[:, cols])
-    return score(view)[:, cols]
 
 
 @final
