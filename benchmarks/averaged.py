@@ -7,7 +7,7 @@
 Observations are mirrored, left to right with opposite columns or upside down, and reconstructed
 once. The last policy acquires slices of different volumes as it is, by means over mirrored views,
 and by the mean of the gains that all of them expect. The record is averaged.json; a line that is
-there is replaced.
+there, of as many slices, is replaced.
 """
 
 import argparse
@@ -98,15 +98,16 @@ def table(path: Path = RECORD) -> str:
     lines = json.loads(path.read_text(encoding="utf-8"))
     rows = [
         (
-            *(f"`{one['policy']}`", one["over"], number(one["alone"]), number(one["ssim"])),
+            *(f"`{one['policy']}`", one["over"], str(one["n_slices"])),
+            *(number(one["alone"]), number(one["ssim"])),
             difference(Paired((), one["difference"], one["interval"])),
         )
         for one in lines
     ]
-    head = ("policy", "mean over", "alone", "mean", "difference")
+    head = ("policy", "mean over", "slices", "alone", "mean", "difference")
     n_clear = sum((one["interval"] or [0])[0] > 0 for one in lines)
     return (
-        f"{markdown(head, rows)}\n{lines[0]['n_slices']} slices of different volumes. "
+        f"{markdown(head, rows)}\n"
         f"An interval above zero has {n_clear} of {len(lines)}"
         f"{'' if n_clear else ': policies decide by one look'}.\n"
     )
@@ -137,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     others = {how: others[how] for how in wanted.over or others}
     found = lines_of(name, own, others, (slices, wanted.reconstructor, setting))
     kept = json.loads(wanted.record.read_text("utf-8")) if wanted.record.exists() else []
-    kept = [x for x in kept if x["policy"] != name or x["over"] not in others]
+    again = {(x["policy"], x["over"], x["n_slices"]) for x in found}
+    kept = [x for x in kept if (x["policy"], x["over"], x["n_slices"]) not in again]
     write_json(wanted.record, [*kept, *found])
 
 
