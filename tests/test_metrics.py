@@ -1,5 +1,8 @@
 """Metrics agree with the authors' numbers and with independent libraries."""
 
+import inspect
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +73,13 @@ def test_fastmri_ssim_equals_scikit_image(generator: torch.Generator) -> None:
     ]
     found = ssim(image, target, data_range=1.3, convention="fastmri")
     np.testing.assert_allclose(found.flatten().numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("metric", [ssim, psnr, nmse])
+def test_images_of_other_sizes_than_their_targets_are_refused(metric: Any) -> None:
+    with pytest.raises(ConfigError, match=r"image of 32x32 pixels .* target of 32x30; crop"):
+        # Without the checks of shapes that tests have.
+        inspect.unwrap(metric)(torch.rand(2, 32, 32), torch.rand(2, 32, 30), data_range=1.0)
 
 
 def test_candidates_broadcast_against_one_target(generator: torch.Generator) -> None:

@@ -38,6 +38,15 @@ def _check_convention(convention: str) -> None:
         raise unknown_name("metric convention", convention, list(CONVENTIONS))
 
 
+def _check_pixels(image: Tensor, target: Tensor) -> None:
+    if image.shape[-2:] != target.shape[-2:]:
+        found, wanted = ("x".join(map(str, x.shape[-2:])) for x in (image, target))
+        raise ConfigError(
+            f"an image of {found} pixels cannot be scored by a target of {wanted}; crop or resize "
+            "one of them"
+        )
+
+
 def _per_image(data_range: Tensor | float, image: Tensor) -> Tensor:
     """Align `data_range` with the leading axes of `image`, ready to broadcast over pixels."""
     value = torch.as_tensor(data_range, dtype=image.dtype, device=image.device)
@@ -211,6 +220,7 @@ def ssim(
             the leading axes of `image`.
         convention: see the table above.
     """
+    _check_pixels(image, target)
     return SsimScorer(target, data_range=data_range, convention=convention)(image)
 
 
@@ -223,6 +233,7 @@ def psnr(
 ) -> Float[Tensor, "*lead"]:
     """Return the peak signal-to-noise ratio of each image in dB."""
     _check_convention(convention)
+    _check_pixels(image, target)
     value = _per_image(data_range, image)
     if convention == "paper":
         error = ((image.clamp(0, PSNR_CEILING) - target) / value).square().mean(dim=(-2, -1)) + 1e-8
@@ -243,6 +254,7 @@ def nmse(
     `data_range` is taken, and not needed, so that the three metrics are called alike.
     """
     _check_convention(convention)
+    _check_pixels(image, target)
     error = (image - target).square().sum(dim=(-2, -1))
     # An empty target has no energy: without this, one such slice makes a split's mean NaN.
     return (error / target.square().sum(dim=(-2, -1))).masked_fill(error == 0, 0.0)

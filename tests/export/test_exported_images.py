@@ -186,6 +186,13 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         export_store(
             *(tmp_path / "s", tmp_path / "o", setting), reconstructor="zero-filled", policy="random"
         )
+    acquired = ExportSetting(format="nifti", n_initial=4, steps=3)
+    with pytest.raises(ConfigError, match="oracle chooses columns by the truth"):
+        export_store(
+            *(tmp_path / "s", tmp_path / "o", acquired),
+            reconstructor="zero-filled",
+            policy="oracle",
+        )
     told = ExportSetting(format="nifti", steps=3)
     with pytest.raises(ConfigError, match="are those of a policy"):
         export_store(tmp_path / "s", tmp_path / "o", told, reconstructor="zero-filled")

@@ -77,6 +77,19 @@ def test_a_reconstructor_is_refused_as_a_policy(tmp_path: Path) -> None:
         kscout.policies.load(path)
 
 
+def test_a_folder_without_weights_tells_what_it_holds(tmp_path: Path) -> None:
+    order = FixedOrder(n_cols=9, order=[1])
+    with pytest.raises(WeightsError, match=r"does not exist; give a finished run.*knee-base-fixed"):
+        kscout.policies.load(tmp_path)
+    for seed in (0, 1):
+        kscout.policies.save(tmp_path / f"seed-{seed}" / "weights.safetensors", order)
+    with pytest.raises(WeightsError, match=r"several runs; give one of .*seed-0, .*seed-1$"):
+        kscout.policies.load(tmp_path)
+    kscout.policies.save(tmp_path / "best.safetensors", order)
+    with pytest.raises(WeightsError, match=r"has not ended; .* or give .*best.safetensors"):
+        kscout.policies.load(tmp_path)
+
+
 def test_a_reference_reconstruction_is_refused_as_a_policy() -> None:
     with pytest.raises(WeightsError, match="not a policy of the paper's reference"):
         kscout.policies.load(GOLDEN / "checkpoints" / "recon_4ch.pt")

@@ -92,7 +92,7 @@ def export_store(
     about = {"store": opened.name, "reconstruction": type(network).__name__}
     about |= {"weights": fingerprint(network), "policy": policy or "all measured columns"}
     sizes = {"n_initial": setting.n_initial or 0, "horizon": setting.steps or 0}
-    choose = None if policy is None else cache(partial(policy_of, policy, **sizes))
+    choose = None if policy is None else cache(partial(_without_truth, policy, **sizes))
     written: list[Path] = []
     n_volumes = sum(record.split == setting.split for record in opened.manifest.volumes)
     # Before the first file: a later volume may lack columns that the first has.
@@ -109,6 +109,14 @@ def export_store(
         if on_step is not None:
             on_step(Step("reconstructing, volume by volume", len(written), n_volumes))
     return written
+
+
+def _without_truth(given: str, **sizes: int) -> Policy:
+    """Return a policy that chooses columns by what was measured."""
+    policy = policy_of(given, **sizes)
+    if policy.needs_target:
+        raise ConfigError(f"{given} chooses columns by the truth; give a policy that measures")
+    return policy
 
 
 def _with_budget(setting: ExportSetting, policy: str | None) -> ExportSetting:

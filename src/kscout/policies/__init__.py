@@ -19,7 +19,8 @@ POLICIES: dict[str, type[Policy]] = {
 """The policies of kscout by name; those from outside are found by `kscout.names.POLICIES`."""
 
 _ORIGINS = {
-    "fit": "its order is chosen on data by kscout.training.fixed_order",
+    "fit": "its order is chosen on data, as `kscout evaluate` does; give one that was, such as "
+    "knee-base-fixed of the zoo, or in Python call kscout.training.fit_fixed_order",
     "training": "it has weights to train with `kscout train policy`; give the run folder instead",
 }
 """Where policies come from that a name and sizes do not determine."""

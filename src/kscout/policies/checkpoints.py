@@ -9,23 +9,44 @@ from torch import Tensor
 from kscout.core import Policy
 from kscout.errors import WeightsError
 from kscout.pickles import read_checkpoint
-from kscout.weights import Weights, build_component, is_safetensors, policy_file, read_weights
+from kscout.weights import (
+    WEIGHTS_NAME,
+    Weights,
+    build_component,
+    is_safetensors,
+    policy_file,
+    read_weights,
+)
 from kscout.zoo import zoo_names
 
 
 def read_policy(path: Path) -> Policy:
     """Read a run folder, a .safetensors file of ours or a reference .pt file."""
-    path = policy_file(path)
+    given, path = path, policy_file(path)
     if not path.is_file():
-        raise WeightsError(
-            f"{path} does not exist; give a finished run folder, a .safetensors file, a .pt "
-            f"checkpoint, or a policy of the zoo: {', '.join(zoo_names('policy'))}"
-        )
+        raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
     policy: Policy = build_component(path, weights, "policy")
     policy.is_stochastic = bool(weights.extra.get("is_stochastic", policy.is_stochastic))
     policy.gain_units = _gain_units(path, weights.extra.get("gain_units", policy.gain_units))
     return policy
+
+
+def _missing(given: Path, file: Path) -> str:
+    """Say what a folder without weights holds in their place."""
+    best = file.with_name("best.safetensors")
+    if best.is_file():
+        return (
+            f"the training in {given} has not ended; type its command again, or give {best}, the "
+            "best epoch so far"
+        )
+    if seeds := sorted(given.glob(f"*/{WEIGHTS_NAME}")):
+        names = ", ".join(str(one.parent) for one in seeds)
+        return f"{given} holds several runs; give one of {names}"
+    return (
+        f"{file} does not exist; give a finished run folder, a .safetensors file, a .pt "
+        f"checkpoint, or a policy of the zoo: {', '.join(zoo_names('policy'))}"
+    )
 
 
 def _gain_units(path: Path, units: object) -> tuple[float, ...]:

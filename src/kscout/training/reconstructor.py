@@ -276,7 +276,8 @@ def check_trainable(model: Reconstructor, protocol: Protocol) -> None:
         )
     if protocol != (model.protocol or "blind"):
         raise ConfigError(
-            f"{name} gives images in units that it finds itself; train it with protocol blind"
+            f"{name} gives images in units that it finds itself; train it with protocol blind "
+            "(--protocol blind)"
         )
 
 
