@@ -130,7 +130,7 @@ def _read(kind: type[S], entry: FormatEntry, path: Path, given: Mapping[str, obj
     with reading(path, entry.summary):
         # Opening a pipe would wait for whoever writes to it.
         if not path.is_file() and not (path.is_dir() and entry.is_series):
-            raise DataError(f"{path} is no regular file; remove it from the source")
+            raise DataError(f"{path} is no regular file; leave it out of the source")
         read: Callable[..., S] = import_target(entry.target, of="reader")
         scan = read(path, **{name: given[name] for name in entry.options})
         spacing = scan.spacing_mm
