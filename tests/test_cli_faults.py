@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.table import Table
@@ -332,12 +333,15 @@ def test_an_out_that_cannot_be_is_told_with_what_to_name_instead(
 ) -> None:
     (work / "bad.toml").touch()
     (work / "empty").mkdir()
+    (work / "volumes").mkdir()
+    np.save(work / "volumes" / "a.npy", np.ones((2, 11, 13), np.float32))
     random = ("--policy", "random")
     for command, words in (
         ([*evaluating(work, "bad.toml"), *random], "bad.toml: File exists; choose another name"),
         ([*training(work, "bad.toml/run")], "Not a directory; choose another name (--out)"),
         (["report", work / "evaluation", "-o", work / "empty"], "directory; name a file instead"),
         ([*evaluating(work, "/sys/foo"), *random], "; choose "),
+        (["data", "import", work / "volumes", "--out", "/proc/foo"], "/proc/foo: No such file"),
         (["data", "make", "knee", "--out", "/proc/foo"], "/proc is of the system, and holds no"),
     ):
         assert run(*command) == 1
