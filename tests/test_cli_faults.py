@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.table import Table
@@ -325,3 +326,23 @@ def test_work_that_has_just_begun_promises_no_time(capsys: pytest.CaptureFixture
     for done in (0, 1):
         lines.tell(Step("a", done, 4))
     assert capsys.readouterr().out.splitlines() == ["a: 1 of 4, 6.0 min left"]
+
+
+def test_an_out_that_cannot_be_is_told_with_what_to_name_instead(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (work / "bad.toml").touch()
+    (work / "empty").mkdir()
+    (work / "volumes").mkdir()
+    np.save(work / "volumes" / "a.npy", np.ones((2, 11, 13), np.float32))
+    random = ("--policy", "random")
+    for command, words in (
+        ([*evaluating(work, "bad.toml"), *random], "bad.toml: File exists; choose another name"),
+        ([*training(work, "bad.toml/run")], "Not a directory; choose another name (--out)"),
+        (["report", work / "evaluation", "-o", work / "empty"], "directory; name a file instead"),
+        ([*evaluating(work, "/sys/foo"), *random], "; choose "),
+        (["data", "import", work / "volumes", "--out", "/proc/foo"], "/proc/foo: No such file"),
+        (["data", "make", "knee", "--out", "/proc/foo"], "/proc is of the system, and holds no"),
+    ):
+        assert run(*command) == 1
+        assert words in capsys.readouterr().err, command

@@ -346,3 +346,8 @@ def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"scan\.mrd does not exist; name a file"):
         with formats.reading(missing, "MRD"):
             h5py.File(missing, "r")
+
+
+def test_nobody_is_told_to_remove_a_device(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="/dev/null is no regular file; name files and folders"):
+        import_folder("/dev/null", tmp_path / "store", ImportSettings())

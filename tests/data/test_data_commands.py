@@ -216,3 +216,11 @@ def test_heads_take_several_files_after_one_option(tmp_path: Path) -> None:
     np.save(files[0], np.ones((9, 9, 9)))
     with pytest.raises(DataError, match=r"no head volume at .*b\.npy"):
         call("make", "heads", "--source", *files, "--out", tmp_path / "store")
+
+
+def test_one_slice_is_told_as_one(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((1, 9, 11), np.float32))
+    told = call("import", tmp_path / "a.npy", "--out", tmp_path / "store")
+    assert ": 1 train slice; fingerprint" in told
+    told = call("show", tmp_path / "store", "--out", tmp_path / "a.png")
+    assert "a.png: 1 slice, a.npy:0\n" in told

@@ -145,7 +145,9 @@ def test_heads_are_split_by_subject(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_does_not_fit_on_the_disk_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**5}))
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**5, "total": 1})
+    )
     with pytest.raises(ConfigError, match="of 3 slices take 147 kB, and 100 kB are free in"):
         make(tmp_path / "store", 1, 1, 1)
     assert not list(tmp_path.iterdir())
@@ -158,9 +160,13 @@ def test_what_cannot_be_made_is_refused() -> None:
         MakeSettings(kind="heads")
     with pytest.raises(ConfigError, match="knee images have no source"):
         MakeSettings(kind="knee", sources=(Path("a.nii"),))
-    for volumes in ((0, 0, 0), (99999999999, 1, 1), (-1, 1, 1)):
+    for volumes in ((0, 0, 0), (99999999999, 1, 1)):
         with pytest.raises(ConfigError, match="ask for one or more, up to 1000000"):
             MakeSettings(kind="knee", volumes=volumes)
+    with pytest.raises(ConfigError, match="--volumes -1,1,1 has a number below 0"):
+        MakeSettings(kind="knee", volumes=(-1, 1, 1))
+    with pytest.raises(ConfigError, match=r"found 0 slices per volume, .*; change --slices"):
+        MakeSettings(kind="knee", slices=0)
     for option in ({"slices": 10**9}, {"size": 10**6}, {"workers": 10**6}):
         with pytest.raises(ConfigError, match="10000"):
             MakeSettings(kind="knee", **option)  # type: ignore[arg-type]

@@ -127,3 +127,42 @@ def test_a_killed_import_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
             f.name: f.read_bytes() for f in whole.path.iterdir()
         }
         assert [path.name for path in out.parent.iterdir()] == ["store"]
+
+
+def test_a_store_inside_of_its_source_is_not_imported_again(tmp_path: Path) -> None:
+    source = tmp_path / "knee"
+    source.mkdir()
+    for number in range(5):
+        np.save(source / f"{number}.npy", IMAGES + number)
+    inside = import_folder(source, source / "inside", SETTINGS)
+    assert import_folder(source, source / "inside", SETTINGS).fingerprint == inside.fingerprint
+    other = import_folder(source, tmp_path / "other", SETTINGS)
+    assert other.fingerprint == inside.fingerprint
+    assert other.manifest.warnings == (
+        "passed over inside in the source, a store, which holds no new volumes",
+    )
+    unfinished = source / "unfinished"
+    interrupted(source, source / "third", SETTINGS, 2)
+    (source / ".third.unfinished").rename(unfinished)
+    third = import_folder(source, tmp_path / "third", SETTINGS)
+    assert third.fingerprint == inside.fingerprint
+    assert "passed over 2 stores in the source (inside first)" in third.manifest.warnings[0]
+
+
+def test_a_store_is_no_source(tmp_path: Path) -> None:
+    source = write_layout(tmp_path / "knee", train=1, val=1, test=1)
+    (tmp_path / "stores").mkdir()
+    store = import_folder(source, tmp_path / "stores" / "store", SETTINGS)
+    with pytest.raises(DataError, match="store is a store already, which commands take as it is"):
+        import_folder(store.path, tmp_path / "other", SETTINGS)
+    with pytest.raises(DataError, match=r"holds no volumes but .*store, which is a store already"):
+        import_folder(tmp_path / "stores", tmp_path / "other", SETTINGS)
+
+
+def test_a_manifest_of_others_hides_no_volumes(tmp_path: Path) -> None:
+    source = tmp_path / "knee"
+    source.mkdir()
+    (source / "manifest.json").write_text('{"schema_version": 2, "files": []}')
+    for number in range(3):
+        np.save(source / f"train_9x{number}.npy", IMAGES + number)
+    assert len(import_folder(source, tmp_path / "store", SETTINGS).manifest.volumes) == 3

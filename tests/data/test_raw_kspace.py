@@ -162,6 +162,13 @@ def test_coils_are_compressed_by_central_columns_alone(tmp_path: Path) -> None:
     assert note in told["warnings"]
 
 
+def test_coils_that_are_no_more_than_asked_for_are_kept_and_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    store = imported(tmp_path / "a.npy", axes=AXES, compress=9)
+    note = "1 volume: all 4 coils kept, as --compress 9 asks for no fewer"
+    assert note in store.manifest.warnings
+
+
 def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", KSPACE)
     slices = imported(tmp_path / "a.npy", axes=AXES, compress=3).split("test")

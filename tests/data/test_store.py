@@ -67,7 +67,7 @@ def test_several_sizes_must_be_named(tmp_path: Path) -> None:
     writer.append("val", "b", volume(1, rows=7, cols=7))
     writer.append("val", "c", volume(2))
     store = writer.finish()
-    with pytest.raises(DataError, match="sizes 9x11, 7x7; name one"):
+    with pytest.raises(DataError, match="sizes 9x11, 7x7, and one is needed; import again"):
         store.split("val")
     assert store.split("val", size=7).volumes == ("b", "b", "b")
     assert torch.equal(

@@ -45,6 +45,9 @@ def test_bad_nifti_is_named(tmp_path: Path) -> None:
     volume = write_nifti(tmp_path / "a.nii.gz", np.random.default_rng(0).random((9, 9, 9, 2)))
     with pytest.raises(DataError, match=r"a\.nii\.gz has shape \(9, 9, 9, 2\)"):
         read_volume(volume)
+    flat = write_nifti(tmp_path / "flat.nii", np.ones((9, 9)))
+    with pytest.raises(DataError, match=r"shape \(9, 9\) instead of a volume .* one as \.npy"):
+        read_volume(flat)
     volume.path.write_bytes(volume.path.read_bytes()[:3000])
     with pytest.raises(DataError, match=r"a\.nii\.gz cannot be read as NIfTI"):
         read_volume(volume)
@@ -114,7 +117,7 @@ def test_bad_dicom_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="slices of 2 sizes"):
         read_volume(find_volumes(tmp_path)[0])
     (tmp_path / "b.dcm").write_bytes(b"not DICOM at all")
-    with pytest.raises(DataError, match=r"b\.dcm cannot be read as DICOM"):
+    with pytest.raises(DataError, match=r"b\.dcm cannot be read as DICOM \(the mark DICM is miss"):
         read_volume(find_volumes(tmp_path)[0])
 
 

@@ -266,15 +266,20 @@ def test_the_next_slice_finds_the_advisor_of_the_last_and_few_stay_without_sessi
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("kept", [["a.json"], [], None])
 def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
     number: signal.Signals,
-    is_kept: bool,
+    kept: list[str] | None,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("kscout.serve.run.serve", lambda *_, **__: signal.raise_signal(number))
-    keep = ["--keep", "kept"] if is_kept else []
+    monkeypatch.chdir(tmp_path)
+    for name in kept or ():
+        Path("kept").mkdir()
+        Path("kept", name).touch()
+    keep = [] if kept is None else ["--keep", "kept"]
     given = ["--reconstructor", "zero-filled", "--policy", "random", *keep]
     monkeypatch.setattr("sys.argv", ["kscout", "serve", *given])
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
@@ -288,5 +293,6 @@ def test_a_service_that_is_stopped_says_what_becomes_of_its_sessions(
             signal.signal(one, handler)
     assert stopped.value.code == 128 + number
     told = capsys.readouterr().err
-    assert ("sessions are in kept; type the same command again" in told) == is_kept
-    assert ("sessions are gone; with --keep FOLDER" in told) == (not is_kept)
+    assert ("sessions are in kept; type the same command again" in told) == bool(kept)
+    assert ("had no sessions to keep in kept" in told) == (kept == [])
+    assert ("sessions are gone; with --keep FOLDER" in told) == (kept is None)

@@ -150,4 +150,16 @@ def _file_fault(error: OSError) -> str:
         told = f"{file}: {error.strerror}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{told}; make room there and type the same command again: it goes on"
-    return told
+    advice = _FILE_ADVICE.get(error.errno or 0)
+    return told if file is None or advice is None else f"{told}; {advice}"
+
+
+_NOT_YOURS = "choose another place, of which you may read and write the files (--out)"
+_FILE_ADVICE = {
+    errno.EEXIST: "choose another name (--out): what has this one is not replaced",
+    errno.ENOTDIR: "choose another name (--out): a part of this path is a file, and no folder",
+    errno.EISDIR: "name a file instead, in this folder or elsewhere",
+    errno.ENOENT: "choose a place that exists, or in which a folder can be made",
+    **dict.fromkeys((errno.EPERM, errno.EACCES, errno.EROFS), _NOT_YOURS),
+}
+"""What to do about a file that cannot be had, by what the system says of it."""

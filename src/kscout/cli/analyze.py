@@ -87,7 +87,7 @@ def _run(
         console.print(_table(lines))
     text = f"wrote {out}/{kind.file}.csv and .json, {len(rows)} row{'' if len(rows) == 1 else 's'}"
     if 0 < len(lines) < len(rows):
-        text += f", of which {len(lines)} are shown"
+        text += f", of which {len(lines)} {'is' if len(lines) == 1 else 'are'} shown"
     console.print(text, soft_wrap=True)
 
 

@@ -1,7 +1,7 @@
 """Where the command line prints: names and paths appear as they are, whatever they hold."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -34,15 +34,19 @@ class Stopped(SystemExit):
 
 
 @contextmanager
-def stopping(told: str) -> Iterator[None]:
-    """Tell a user who stops what is inside more than that it goes on, which may not be true."""
+def stopping(told: Callable[[], str]) -> Iterator[None]:
+    """Tell a user who stops what is inside more than that it goes on, which may not be true.
+
+    Args:
+        told: returns what becomes of the work, once it has stopped.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(128 + signal.SIGINT, told) from None
+        raise Stopped(128 + signal.SIGINT, told()) from None
     except SystemExit as stop:
         if stop.code == TERMINATED:
-            raise Stopped(TERMINATED, told) from None
+            raise Stopped(TERMINATED, told()) from None
         raise
 
 

@@ -296,7 +296,8 @@ def show(
 
     opened = Store.open(store)
     shown = save_montage(opened, out, split=split, n_images=images, size=size, coils=coils)
-    told = f"wrote {out}: {len(shown)} slices, {shown[0]} to {shown[-1]}\n"
+    several = f"{len(shown)} slices, {shown[0]} to {shown[-1]}"
+    told = f"wrote {out}: {several if len(shown) > 1 else f'1 slice, {shown[0]}'}\n"
     if coils:
         told += (
             "of each: image, k-space, coils; below, of several coils: combination, phase, maps\n"
@@ -338,7 +339,8 @@ def _print_summary(summary: dict[str, Any], as_json: bool) -> None:
         return
     counts = ", ".join(f"{count} {split}" for split, count in summary["splits"].items())
     fingerprint = summary["fingerprint"][:12]
-    told = f"{summary['path']}: {counts} slices; fingerprint {fingerprint}\n"
+    word = "slice" if sum(summary["splits"].values()) == 1 else "slices"
+    told = f"{summary['path']}: {counts} {word}; fingerprint {fingerprint}\n"
     sys.stdout.write(printable(told))
     sys.stdout.writelines(f"{line}\n" for line in _geometry_lines(summary))
     for entry in summary["left_out"]:

@@ -61,4 +61,5 @@ def export(
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in written]}))
         return
-    answer_console().print(f"wrote {len(written)} volumes to {out}", soft_wrap=True)
+    word = "volume" if len(written) == 1 else "volumes"
+    answer_console().print(f"wrote {len(written)} {word} to {out}", soft_wrap=True)

@@ -171,5 +171,6 @@ def onnx(
         return
     errors = {"images": found.image_error, "scores": found.score_error}
     told = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
-    line = f"wrote {out}: agrees in {told} on {found.n_checked} slices"
+    slices = "1 slice" if found.n_checked == 1 else f"{found.n_checked} slices"
+    line = f"wrote {out}: agrees in {told} on {slices}"
     answer_console().print(line, soft_wrap=True)

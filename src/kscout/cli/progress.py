@@ -163,7 +163,9 @@ def _told_start(run: RunRecord, best: float) -> str:
         return ""
     # Another metric may have become better at the cost of SSIM.
     is_worse = best <= begun and run.config["training"].get("metric", "ssim") == "ssim"
-    warning = ", so that training has not improved it: take the start" if is_worse else ""
+    had_start = "start" in run.provenance.inputs
+    better = "take the start" if had_start else "the fixed order that it began from is no worse"
+    warning = f", so that training has not improved it: {better}" if is_worse else ""
     return f"; it began at {begun:.4f}{warning}"
 
 

@@ -37,7 +37,8 @@ def replay(
 
     given = {"budget": budget, "n_initial": n_initial, "columns_per_step": columns_per_step}
     config = {name: value for name, value in given.items() if value is not None}
-    with stopping("the service closes what it has of the scan; typed again, it is played anew"):
+    closes = "the service closes what it has of the scan; typed again, it is played anew"
+    with stopping(lambda: closes):
         played = play(file, to, config=config, order=order, header=header, out=out)
     told = [{"name": x.name, "chosen": x.chosen, "measured": x.measured} for x in played]
     if as_json:

@@ -57,9 +57,7 @@ def serve(
     from kscout.serve.run import fallback_maker
     from kscout.serve.run import serve as run
 
-    lost = "its sessions are gone; with --keep FOLDER they are continued"
-    kept = f"its sessions are in {keep}; type the same command again to go on with them"
-    with stopping(lost if keep is None else kept):
+    with stopping(lambda: _told_sessions(keep)):
         run(
             *(reconstructor, policy),
             data=data,
@@ -73,3 +71,12 @@ def serve(
             allowed_hosts=allow_host or (),
             on_ready=lambda line: typer.echo(line),
         )
+
+
+def _told_sessions(keep: Path | None) -> str:
+    """Return what becomes of the sessions of a service that was stopped."""
+    if keep is None:
+        return "its sessions are gone; with --keep FOLDER they are continued"
+    if not keep.is_dir() or not any(keep.iterdir()):
+        return f"it had no sessions to keep in {keep}"
+    return f"its sessions are in {keep}; type the same command again to go on with them"

@@ -68,10 +68,13 @@ class MakeSettings:
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
             raise unknown_name("kind of images", self.kind, list(SOURCES))
-        if min(self.volumes) < 0 or not 0 < sum(self.volumes) <= _MOST_VOLUMES:
+        counts = ",".join(map(str, self.volumes))
+        if min(self.volumes) < 0:
+            raise ConfigError(f"--volumes {counts} has a number below 0; give 0 or more per split")
+        if not 0 < sum(self.volumes) <= _MOST_VOLUMES:
             raise ConfigError(
-                f"--volumes {','.join(map(str, self.volumes))} are {sum(self.volumes)} volumes; "
-                f"ask for one or more, up to {_MOST_VOLUMES}"
+                f"--volumes {counts} are {sum(self.volumes)} volumes; ask for one or more, up to "
+                f"{_MOST_VOLUMES}"
             )
         check_request(self.slices, self.size or SOURCES[self.kind].size)
         most = max(_ALWAYS_WORKERS, 4 * (os.cpu_count() or 1))
@@ -204,7 +207,12 @@ def _check_room(out: Path, settings: MakeSettings) -> None:
     unfinished = unfinished_path(out)
     written = sum(file.stat().st_size for file in unfinished.glob("*.npy"))
     place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    needed, free = settings.n_bytes - written, shutil.disk_usage(place).free
+    disk = shutil.disk_usage(place)
+    if not disk.total:
+        raise ConfigError(
+            f"{place} is of the system, and holds no files of users; name another --out"
+        )
+    needed, free = settings.n_bytes - written, disk.free
     if needed > free:
         raise ConfigError(
             f"--volumes {','.join(map(str, settings.volumes))} of {settings.slices} slices take "

@@ -176,11 +176,7 @@ class Store:
         if len(found) > 1 and size is not None:
             found = [array for array in found if array.size == (size, size)]
         if len(found) != 1:
-            sizes = ", ".join("{}x{}".format(*array.size) for array in of_split)
-            raise DataError(
-                f"split {split!r} of {self.path} has the sizes {sizes}; name one, or import the "
-                "images again with a --size that all of them have"
-            )
+            raise DataError(f"split {split!r} of {self.path} {_why_no_size(of_split)}")
         return found[0]
 
     def verify(self) -> None:
@@ -196,6 +192,19 @@ def unfinished_path(path: Path) -> Path:
     if not path.name:
         raise DataError(f"{path} is no name for a store; give that of a new folder with --out")
     return path.with_name(f".{path.name}.unfinished")
+
+
+def _why_no_size(arrays: list[ArrayRecord]) -> str:
+    """Say which matrix sizes a split has, and what can be done: trainings have no --size."""
+    sizes = ", ".join("{}x{}".format(*array.size) for array in arrays)
+    if len(arrays) == 1:
+        return f"has the size {sizes}; name that one, or none"
+    rows, cols = (min(sides) for sides in zip(*(array.size for array in arrays), strict=True))
+    return (
+        f"has the sizes {sizes}, and one is needed; import again with --size {rows}x{cols}, which "
+        "all of them have, or, where `kscout evaluate` or `data show` asked, name the columns of "
+        "one with --size"
+    )
 
 
 def _why_no_store(path: Path) -> str:

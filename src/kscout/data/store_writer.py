@@ -59,7 +59,12 @@ class StoreWriter:
         self.left_out: dict[str, str] = {}
         """Why sources could not be used, by their names."""
         self.n_blank = 0
-        self._journal = Journal(self._folder)
+        try:
+            self._journal = Journal(self._folder)
+        except OSError as error:
+            # Nobody asked for the hidden folder.
+            error.filename = str(path)
+            raise
         try:
             self._take_lock()
             self._recover()

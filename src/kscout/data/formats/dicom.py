@@ -95,10 +95,17 @@ def _told(series: list[Any]) -> str:
 def _read_file(path: Path) -> Any:  # noqa: ANN401 - pydicom data sets are dynamic
     pydicom = require("dicom", path)
     with reading(path, "DICOM"):
-        meta = pydicom.filereader.read_file_meta_info(path)
-        if meta.get("TransferSyntaxUID") == _DEFLATED:
-            check_memory(path, LARGEST_DEFLATION * path.stat().st_size // BYTES_PER_PIXEL)
-        return pydicom.dcmread(path)
+        try:
+            meta = pydicom.filereader.read_file_meta_info(path)
+            if meta.get("TransferSyntaxUID") == _DEFLATED:
+                check_memory(path, LARGEST_DEFLATION * path.stat().st_size // BYTES_PER_PIXEL)
+            return pydicom.dcmread(path)
+        # Its own message advises on an argument that nobody can give here.
+        except pydicom.errors.InvalidDicomError as error:
+            raise DataError(
+                f"{path} cannot be read as DICOM (the mark DICM is missing); rename it if it is "
+                "something else, or export it from its source again"
+            ) from error
 
 
 def _spacing(data: Any) -> tuple[float, float] | None:  # noqa: ANN401 - pydicom data sets are dynamic

@@ -48,6 +48,11 @@ def read_nifti(path: Path, plane: Plane = "axial") -> Scan:
     data, steps_mm = load_canonical(path, np.float32)
     while data.ndim > 3 and data.shape[-1] == 1:
         data = data[..., 0]
+    if data.ndim < 3:
+        raise DataError(
+            f"{path} has shape {data.shape} instead of a volume of slices; put slices into one "
+            "file, or save a single one as .npy"
+        )
     if data.ndim != 3:
         raise DataError(
             f"{path} has shape {data.shape} instead of three axes; split a series into one file "

@@ -14,7 +14,7 @@ from kscout.data.importing.images import fitting_size, single_images, store_imag
 from kscout.data.importing.kspace import caveats, is_kspace, store_kspace
 from kscout.data.importing.settings import ImportSettings, told
 from kscout.data.importing.splits import Assignment, assign_splits
-from kscout.data.importing.volumes import VolumeFile, relative
+from kscout.data.importing.volumes import VolumeFile, find_stores, relative
 from kscout.data.kinds import IMAGES, TARGETS
 from kscout.data.manifest import SPLITS
 from kscout.data.store import WAYS_TO_SPLIT, Store
@@ -53,7 +53,11 @@ def import_folder(
         for name, reason in assignment.left_out:
             writer.leave_out(name, reason)
         _import_all(assignment, source, settings, writer, on_volume)
-        warnings = [*assignment.doubles(), *_warnings(assignment, writer, settings)]
+        warnings = [
+            *_passed_over(source),
+            *assignment.doubles(),
+            *_warnings(assignment, writer, settings),
+        ]
         for warning in warnings:
             logger.warning(warning)
         return writer.finish(warnings, virtual=settings.virtual)
@@ -91,6 +95,18 @@ def _import_all(
         found = ", ".join(sorted(acquisitions - {""})) or "none"
         raise DataError(
             f"no volume in {source} has acquisition {settings.acquisition!r}; found: {found}"
+        )
+
+
+def _passed_over(source: Path) -> Iterator[str]:
+    """Tell which folders of the source hold slices that were imported or made before."""
+    stores = find_stores(source)
+    if len(stores) == 1:
+        yield f"passed over {stores[0]} in the source, a store, which holds no new volumes"
+    elif stores:
+        yield (
+            f"passed over {len(stores)} stores in the source ({stores[0]} first), which hold no "
+            "new volumes"
         )
 
 

@@ -46,7 +46,7 @@ _LOOKED_AT = 2000
 def identify(path: Path) -> str | None:
     """Say what a file is and what to do with it, where that is known."""
     if not path.is_file():
-        return "no regular file; remove it" if path.exists() else None
+        return "no regular file; name files and folders of volumes" if path.exists() else None
     head = b""
     with suppress(OSError), path.open("rb") as file:
         head = file.read(520)

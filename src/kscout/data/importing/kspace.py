@@ -81,10 +81,13 @@ def store_kspace(
 
 def _geometry(scan: RawScan, cutting: Cutting, settings: ImportSettings) -> Geometry:
     found, n_coils = cutting.geometry(scan), scan.shape[1]
-    if settings.compress is None or n_coils <= settings.compress:
+    if settings.compress is None:
         return found
-    note = f"{n_coils} coils compressed to {settings.compress}"
-    note += f" by {settings.compress_center} central columns, which acquisitions start from"
+    if n_coils <= settings.compress:
+        note = f"all {n_coils} coils kept, as --compress {settings.compress} asks for no fewer"
+    else:
+        note = f"{n_coils} coils compressed to {settings.compress}"
+        note += f" by {settings.compress_center} central columns, which acquisitions start from"
     return replace(found, notes=(*(found.notes or ()), note))
 
 

@@ -8,7 +8,14 @@ from typing import TypeVar, final
 
 from kscout.data.formats import printable
 from kscout.data.importing.foreign import why_no_volumes
-from kscout.data.importing.volumes import RAW_SUFFIXES, SUFFIXES, VolumeFile, find_volumes
+from kscout.data.importing.volumes import (
+    RAW_SUFFIXES,
+    SUFFIXES,
+    VolumeFile,
+    find_stores,
+    find_volumes,
+    is_store,
+)
 from kscout.data.manifest import SPLITS
 from kscout.errors import DataError
 from kscout.files import read_bytes
@@ -24,6 +31,8 @@ _NO_KSPACE = (
     "give k-space: HDF5 of fastMRI or MRD, BART's .cfl and .hdr, Siemens' .dat, or an array with "
     "--axes"
 )
+
+_STORE = "a store already, which commands take as it is (--data)"
 
 T = TypeVar("T")
 
@@ -84,6 +93,8 @@ def assign_splits(
     """
     if not source.exists():
         raise DataError(f"{source} does not exist; give the folder that holds the volumes")
+    if source.is_dir() and is_store(source):
+        raise DataError(f"{source} is {_STORE}; give the folder that it was imported from")
     if lists is not None and (named := _unique_volumes(source, raw)):
         return _split_by_lists(named, _read_lists(lists), lists)
     folders = _split_folders(source)
@@ -97,8 +108,10 @@ def assign_splits(
         if not found:
             place = folders.get(split, source)
             usual = _EMPTY_FOLDER if folders else _NO_KSPACE if raw else _NO_FOLDERS
-            advice = why_no_volumes(place) or usual
-            raise DataError(printable(f"{place} holds no volumes that kscout reads; {advice}"))
+            stores = find_stores(place)
+            held = f"but {place / stores[0]}, which is {_STORE}; {usual}" if stores else ""
+            advice = held or f"that kscout reads; {why_no_volumes(place) or usual}"
+            raise DataError(printable(f"{place} holds no volumes {advice}"))
     if raw and not folders and len(volumes["train"]) == 1:
         volumes = {"test": volumes["train"]}
     for split in ("test", "val"):

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
@@ -10,6 +11,8 @@ from typing import TypeVar, final
 from kscout.data.formats import Scan, printable, reading
 from kscout.data.formats.dicom import dicom_files, is_dicom
 from kscout.data.formats.raw import RawScan
+from kscout.data.journal import JOURNAL
+from kscout.data.manifest import MANIFEST
 from kscout.errors import DataError
 from kscout.names import FORMATS, RAW_FORMATS, Plane, import_target
 from kscout.names.entries import FormatEntry
@@ -26,6 +29,9 @@ SUFFIXES, RAW_SUFFIXES = (
     for formats in (FORMATS, RAW_FORMATS)
 )
 """Formats of which one file is a volume, of images and of k-space, by the end of its name."""
+
+_HEAD_BYTES = 4096
+"""Of a manifest, which begins with what tells it from others."""
 
 
 @final
@@ -48,7 +54,8 @@ class VolumeFile:
 def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
     """Return the volumes in a folder and the folders below, sorted by name; or the one file.
 
-    A volume is called by its file's name, and by its path where two files share a name.
+    A volume is called by its file's name, and by its path where two files share a name. Stores are
+    passed over: their slices are prepared already.
 
     Args:
         source: folder or file.
@@ -67,6 +74,24 @@ def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
         for path, kind in found
     ]
     return sorted(volumes, key=lambda volume: volume.name)
+
+
+def find_stores(source: Path) -> list[str]:
+    """Return the stores in a folder and the folders below, by their paths inside of it."""
+    found = [folder for folder in _folders(source) if is_store(folder)] if source.is_dir() else []
+    return sorted(relative(folder, source) for folder in found)
+
+
+def is_store(folder: Path) -> bool:
+    """Say whether a folder holds a store, whole or unfinished; others write manifests, too."""
+    if not any(folder.glob("*_*x*.npy")):
+        return False
+    if (folder / JOURNAL).is_file():
+        return True
+    head = b""
+    with suppress(OSError), (folder / MANIFEST).open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return all(key in head for key in (b'"schema_version"', b'"kind"', b'"splits"'))
 
 
 def read_volume(volume: VolumeFile, *, key: str | None = None, plane: Plane = "axial") -> Scan:
@@ -105,7 +130,7 @@ def _read(kind: type[S], entry: FormatEntry, path: Path, given: Mapping[str, obj
     with reading(path, entry.summary):
         # Opening a pipe would wait for whoever writes to it.
         if not path.is_file() and not (path.is_dir() and entry.is_series):
-            raise DataError(f"{path} is no regular file; remove it from the source")
+            raise DataError(f"{path} is no regular file; leave it out of the source")
         read: Callable[..., S] = import_target(entry.target, of="reader")
         scan = read(path, **{name: given[name] for name in entry.options})
         spacing = scan.spacing_mm
@@ -134,15 +159,22 @@ def _raw_format_of(path: Path) -> str | None:
 
 
 def _walk(source: Path, format_of: Callable[[Path], str | None]) -> Iterator[tuple[Path, str]]:
-    """Yield volumes and their formats; links that lead around in circles are followed once."""
+    """Yield volumes and their formats, passing over stores."""
+    for folder in _folders(source):
+        for path in () if is_store(folder) else folder.iterdir():
+            if not path.is_dir() and (kind := format_of(path)):
+                yield folder if kind == "dicom" else path, kind
+
+
+def _folders(source: Path) -> Iterator[Path]:
+    """Yield a folder and those below; links that lead around in circles are followed once."""
     folders, seen = [source], set()
     while folders:
         folder = folders.pop()
         if (place := folder.resolve()) in seen:
             continue
         seen.add(place)
-        for path in folder.iterdir():
-            if path.is_dir():
-                folders += [] if path.name.startswith(".") else [path]
-            elif kind := format_of(path):
-                yield folder if kind == "dicom" else path, kind
+        yield folder
+        if not is_store(folder):
+            found = (path for path in folder.iterdir() if path.is_dir())
+            folders += [path for path in found if not path.name.startswith(".")]

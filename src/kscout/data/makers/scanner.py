@@ -23,11 +23,11 @@ def check_request(n_slices: int, size: int) -> None:
     """Refuse sizes that the image makers were not made for."""
     if not MIN_SIZE <= size <= MAX_SIZE:
         raise ConfigError(
-            f"found size {size}, expected {MIN_SIZE} to {MAX_SIZE} pixels; change the size"
+            f"found size {size}, expected {MIN_SIZE} to {MAX_SIZE} pixels; change --size"
         )
     if not 1 <= n_slices <= MAX_SLICES:
         raise ConfigError(
-            f"found {n_slices} slices per volume, expected 1 to {MAX_SLICES}; change n_slices"
+            f"found {n_slices} slices per volume, expected 1 to {MAX_SLICES}; change --slices"
         )
 
 
