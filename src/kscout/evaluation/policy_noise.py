@@ -16,7 +16,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import GradientTraining, PolicyConfig, read
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.errors import RunError
+from kscout.errors import ConfigError, RunError
 from kscout.evaluation.gradient_noise import (
     BATCH_SIZE,
     N_PASSES,
@@ -46,6 +46,11 @@ class NoiseSetting:
     """Passes over the training data, each with its own order and draws."""
     seed: int = 0
     protocol: Protocol = "paper"
+
+    def __post_init__(self) -> None:
+        for name in ("n_trajectories", "batch_size", "n_passes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
 
 
 def kept_epochs(run: Path) -> list[int]:

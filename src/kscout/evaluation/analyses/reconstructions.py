@@ -75,10 +75,10 @@ class Reconstructions(Analysis[ReconstructionRow]):
     """Columns over measured columns; repeatable."""
     center_fraction: Annotated[float, Between(0, 1)] = 0.125
     """Of the columns that are always measured."""
-    n_initial: int | None = None
+    n_initial: Annotated[int | None, AtLeast(0)] = None
     """Central columns, with --steps random ones on average over volumes, in place of acceleration
     and fraction."""
-    steps: int | None = None
+    steps: Annotated[int | None, AtLeast(0)] = None
     """See --n-initial."""
     protocol: Protocol | None = None
     """paper or blind. (default: paper; blind for k-space)"""

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
+from kscout.config.bounds import AtLeast
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.run_names import grouped_runs, named_runs
@@ -67,11 +68,11 @@ class Snr(Analysis[SnrRow]):
     """The paper uses training data."""
     epoch: tuple[int, ...] = ()
     """Checkpoints. (default: all that are kept)"""
-    trajectories: int = 16
+    trajectories: Annotated[int, AtLeast(2)] = 16
     """q (paper: 16)."""
-    batch_size: int = 16
+    batch_size: Annotated[int, AtLeast(1)] = 16
     """Slices per gradient (paper: 16)."""
-    passes: int = 3
+    passes: Annotated[int, AtLeast(1)] = 3
     """Passes over the data (paper: 3)."""
     seed: int = 0
     """Of order and draws."""
