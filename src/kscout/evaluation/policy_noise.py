@@ -28,7 +28,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.names import ESTIMATORS, METRICS
 from kscout.policies.views import Recomputed
 from kscout.randomness import keyed_generator
-from kscout.runs import epoch_path, read_run
+from kscout.runs import RunRecord, epoch_path, read_run
 from kscout.training.estimators.gradient import Batch, GradientEstimator
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint
@@ -64,6 +64,15 @@ def kept_epochs(run: Path) -> list[int]:
     return found
 
 
+def check_is_policy(run: RunRecord) -> None:
+    """Refuse a run whose gradients are not those of a policy alone."""
+    if run.kind != "policy":
+        raise RunError(
+            f"{run.path} is a run of kind {run.kind!r}, and gradients are measured of a policy "
+            "whose reconstruction stays as it is; name runs of kscout train policy"
+        )
+
+
 def measure_run(
     run: Path,
     slices: SliceSet,
@@ -87,12 +96,9 @@ def measure_run(
     """
     setting = setting or NoiseSetting()
     slices.check_protocol(setting.protocol)
-    config = read_run(run).config
-    if config["kind"] != "policy":
-        raise RunError(
-            f"{run} is a run of kind {config['kind']!r}, and gradients are measured of a policy "
-            "whose reconstruction stays as it is; name runs of kscout train policy"
-        )
+    found = read_run(run)
+    check_is_policy(found)
+    config = found.config
     reconstructor = reconstructor.to(slices.device).eval()
     base = {
         "slices": slices.fingerprint,

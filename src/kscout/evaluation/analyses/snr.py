@@ -95,8 +95,11 @@ class Snr(Analysis[SnrRow]):
         from kscout.data.store import Store
         from kscout.device import resolve_device
         from kscout.evaluation.gradient_noise import noise_table
-        from kscout.evaluation.policy_noise import NoiseSetting, measure_run
+        from kscout.evaluation.policy_noise import NoiseSetting, check_is_policy, measure_run
 
+        chosen = self._chosen([Path(one) for one in given])
+        for _, _, run in chosen:
+            check_is_policy(run)
         device = resolve_device(self.device)
         store = Store.open(str(self.data))
         slices = store.split(self.split).sample(self.limit).to(device)
@@ -104,7 +107,7 @@ class Snr(Analysis[SnrRow]):
         protocol = self.protocol or store.kind.protocol
         setting = NoiseSetting(self.trajectories, self.batch_size, self.passes, self.seed, protocol)
         rows = []
-        for name, n_seeds, run in self._chosen([Path(one) for one in given]):
+        for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
             records = measure_run(
                 run.path,
