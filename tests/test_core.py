@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kscout.acquisition import Simulator
+from kscout.acquisition.rollout import rollout
 from kscout.contracts import check_policy
 from kscout.core import Observation, Policy, Reconstruction, SliceBatch
 from kscout.data import SliceSet
@@ -107,3 +108,31 @@ def test_the_measurement_is_shown_to_those_that_ask(batch: SliceBatch) -> None:
 @pytest.mark.parametrize("kind", [Measuring, Plain])
 def test_contracts_show_what_a_policy_asks_for(kind: type[Policy]) -> None:
     check_policy(kind(), n_rows=N_ROWS, n_cols=N_COLS)
+
+
+class Returning(Policy):
+    """Returns what it was given, whatever the images are."""
+
+    def __init__(self, scores: torch.Tensor | None) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, seen: Observation) -> torch.Tensor:
+        return self.scores  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [
+        (torch.zeros(3), r"shape \(3,\)"),
+        (torch.zeros(N_SLICES, N_COLS, 1), rf"shape \({N_SLICES}, {N_COLS}, 1\)"),
+        (torch.zeros(1, N_COLS), rf"shape \(1, {N_COLS}\)"),
+        (None, "type NoneType"),
+    ],
+)
+def test_scores_of_another_shape_are_one_sentence(
+    batch: SliceBatch, scores: torch.Tensor | None, found: str
+) -> None:
+    expected = rf"Returning returned scores of {found}; .*\({N_SLICES}, {N_COLS}\).*check_policy"
+    with pytest.raises(ConfigError, match=expected):
+        rollout(Returning(scores), Simulator(batch, ZeroFilled()), n_initial=3, horizon=2)

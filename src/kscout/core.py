@@ -286,7 +286,17 @@ class Policy(nn.Module, ABC):
         """Return one score per column."""
 
     def __call__(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        return super().__call__(seen)
+        scores = super().__call__(seen)
+        # A shape is known without waiting for the device.
+        if not isinstance(scores, Tensor) or scores.shape != seen.mask.shape:
+            is_tensor = isinstance(scores, Tensor)
+            found = f"shape {tuple(scores.shape)}" if is_tensor else f"type {type(scores).__name__}"
+            raise ConfigError(
+                f"{type(self).__name__} returned scores of {found}; return a tensor of shape "
+                f"{tuple(seen.mask.shape)}, one score per image and column, and try the policy "
+                "with kscout.contracts.check_policy"
+            )
+        return scores
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
         """Return what it was made for (`128 columns`) and what a matrix has; None where it fits."""

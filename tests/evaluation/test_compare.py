@@ -13,6 +13,7 @@ import torch
 
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
@@ -171,9 +172,17 @@ def test_fixed_order_is_fitted_once(
     assert fitted == ["fixed"] * 4 + ["na-oracle"] * 8
 
 
-def test_fixed_without_training_slices_says_what_to_do(test_slices: SliceSet) -> None:
-    with pytest.raises(ConfigError, match="train="):
-        evaluate(("fixed",), test_slices, ZeroFilled(), _setting())
+def test_fixed_without_training_slices_is_refused_before_anything_runs(
+    test_slices: SliceSet, tmp_path: Path
+) -> None:
+    writer = StoreWriter(tmp_path / "store", {"command": "test"})
+    writer.append("test", "a", test_slices.of_volumes("a").magnitudes().numpy())
+    store = writer.finish().path
+    for data, message in ((store, "has only: test; .*fixed=NAME"), (test_slices, "train=")):
+        done: list[Step] = []
+        with pytest.raises(ConfigError, match=message):
+            evaluate(("random", "fixed"), data, ZeroFilled(), _setting(), on_step=done.append)
+        assert not done
 
 
 @pytest.mark.parametrize(

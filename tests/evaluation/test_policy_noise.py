@@ -8,6 +8,7 @@ import torch
 
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, RunError
+from kscout.evaluation.analyses.snr import Snr
 from kscout.evaluation.gradient_noise import noise_table, signal_to_noise
 from kscout.evaluation.policy_noise import (
     EstimatorGradient,
@@ -115,6 +116,17 @@ def test_only_the_last_layer_is_differentiated(test_slices: SliceSet) -> None:
     with_gradient = [name for name, p in policy.named_parameters() if p.grad is not None]
     assert with_gradient == ["fc_out.4.weight", "fc_out.4.bias"]
     assert [tuple(p.shape) for p in last_layer(policy)] == [(13, 5), (13,)]
+
+
+@pytest.mark.parametrize("kind", ["reconstructor", "joint"])
+def test_runs_of_other_kinds_are_refused_before_anything_is_opened(
+    tmp_path: Path, kind: str
+) -> None:
+    run = _run(tmp_path / "run", "greedy")
+    (run / "config.toml").write_text(f'kind = "{kind}"\n[training]\nseed = 0\n')
+    analysis = Snr(data=tmp_path / "no store", reconstructor="zero-filled")
+    with pytest.raises(RunError, match=f"run of kind '{kind}'.*name runs of kscout train policy"):
+        analysis.compute([str(run)], out=tmp_path)
 
 
 def test_run_without_kept_epochs_says_what_to_set(tmp_path: Path) -> None:

@@ -64,6 +64,30 @@ def test_scores_are_those_of_the_methods_under_one_mask_per_volume(
     assert picture.policies[1].ssim[0] == pytest.approx(float(expected[place]), abs=1e-5)
 
 
+def test_an_acceleration_below_the_center_is_refused_and_an_equal_one_is_the_center(
+    slices: SliceSet,
+) -> None:
+    methods = {"plain": "zero-filled"}
+    (picture,) = compare_reconstructions(methods, slices, [8.0], center_fraction=0.125).pictures
+    assert picture.start_columns == (11, 12, 13)
+    with pytest.raises(
+        ConfigError, match=r"9x leaves 2\.67 of 24 columns.*fraction 0\.0833 or less"
+    ):
+        compare_reconstructions(methods, slices, [8.0, 9.0], center_fraction=0.125)
+    (picture,) = compare_reconstructions(methods, slices, [9.0], center_fraction=0.0833).pictures
+    assert {11, 12} <= set(picture.start_columns)
+    with pytest.raises(ConfigError, match="always measured; give an --acceleration of 8 or less"):
+        compare_reconstructions(methods, slices, [25.0], center_fraction=0.125)
+
+
+@pytest.mark.parametrize("n_cols", [92, 100, 372])
+def test_an_eighth_fits_8x_however_it_is_rounded(n_cols: int) -> None:
+    images = torch.rand(2, 8, n_cols, generator=torch.Generator().manual_seed(0))
+    few = SliceSet.from_images(images, ["a", "b"])
+    found = compare_reconstructions({"plain": "zero-filled"}, few, [8.0], center_fraction=0.125)
+    assert found.rows[0].n_center == round(n_cols / 8)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     settings = MakeSettings(kind="knee", volumes=(0, 0, 2), slices=2, size=64, workers=1)

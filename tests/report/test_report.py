@@ -266,6 +266,19 @@ def test_nothing_to_report_and_damaged_summaries_are_said(tmp_path: Path) -> Non
         build_report([tmp_path])
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", '{"policies": {}}'])
+def test_a_summary_without_scores_is_refused_beside_results(tmp_path: Path, content: str) -> None:
+    folder = write_evaluation(tmp_path / "base")
+    save_acquisition(make_acquisition(), folder / "acquisition.npz")
+    (folder / "summary.json").write_text(content)
+    (folder / "results.csv").touch()
+    with pytest.raises(DataError, match="not the summary of an evaluation"):
+        build_report([tmp_path])
+    # Without results it is a file of somebody else's, of which nothing is asked.
+    (folder / "results.csv").unlink()
+    assert build_report([tmp_path]).sections
+
+
 @pytest.mark.parametrize("content", [b'kind = "\xff"', b"kind = [", b"x" * 9])
 def test_damaged_settings_of_a_run_are_said(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "provenance.json").write_text("{}")

@@ -16,7 +16,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import GradientTraining, PolicyConfig, read
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.errors import RunError
+from kscout.errors import ConfigError, RunError
 from kscout.evaluation.gradient_noise import (
     BATCH_SIZE,
     N_PASSES,
@@ -28,7 +28,7 @@ from kscout.evaluation.progress import OnStep
 from kscout.names import ESTIMATORS, METRICS
 from kscout.policies.views import Recomputed
 from kscout.randomness import keyed_generator
-from kscout.runs import epoch_path, read_run
+from kscout.runs import RunRecord, epoch_path, read_run
 from kscout.training.estimators.gradient import Batch, GradientEstimator
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint
@@ -47,6 +47,11 @@ class NoiseSetting:
     seed: int = 0
     protocol: Protocol = "paper"
 
+    def __post_init__(self) -> None:
+        for name in ("n_trajectories", "batch_size", "n_passes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+
 
 def kept_epochs(run: Path) -> list[int]:
     """Return the epochs whose weights a run folder keeps."""
@@ -57,6 +62,15 @@ def kept_epochs(run: Path) -> list[int]:
             f"{run} keeps no weights of single epochs; train with training.keep_epochs set"
         )
     return found
+
+
+def check_is_policy(run: RunRecord) -> None:
+    """Refuse a run whose gradients are not those of a policy alone."""
+    if run.kind != "policy":
+        raise RunError(
+            f"{run.path} is a run of kind {run.kind!r}, and gradients are measured of a policy "
+            "whose reconstruction stays as it is; name runs of kscout train policy"
+        )
 
 
 def measure_run(
@@ -82,12 +96,9 @@ def measure_run(
     """
     setting = setting or NoiseSetting()
     slices.check_protocol(setting.protocol)
-    config = read_run(run).config
-    if config["kind"] != "policy":
-        raise RunError(
-            f"{run} is a run of kind {config['kind']!r}, and gradients are measured of a policy "
-            "whose reconstruction stays as it is; name runs of kscout train policy"
-        )
+    found = read_run(run)
+    check_is_policy(found)
+    config = found.config
     reconstructor = reconstructor.to(slices.device).eval()
     base = {
         "slices": slices.fingerprint,

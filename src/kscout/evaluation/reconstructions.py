@@ -1,5 +1,6 @@
 """Reconstructions compared on held-out slices under the same random masks."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from kscout import reconstruction
 from kscout.core import Protocol, Reconstructor
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
 from kscout.evaluation.analyses.reconstructions import ReconstructionRow
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
@@ -49,7 +51,8 @@ def compare_reconstructions(
         methods: reconstructions, or what `kscout.reconstruction.load` takes, by their names.
         slices: no slice of which was trained on; all work is done on their device.
         accelerations: columns over measured columns.
-        center_fraction: of the columns that are always measured, around the center.
+        center_fraction: of the columns that are always measured, around the center; no
+            acceleration may leave fewer, and one that leaves as many measures these alone.
         protocol: how images are un-normalized before they are scored.
         shows_all: keep pictures of all slices; else of the one on which the last method's SSIM is
             the median, at each acceleration.
@@ -57,6 +60,7 @@ def compare_reconstructions(
         on_step: told after each method.
     """
     slices.check_protocol(protocol)
+    _check_centers(slices.n_cols, accelerations, center_fraction)
     loaded = {name: _opened(one).to(slices.device).eval() for name, one in methods.items()}
     rows, pictures = [], []
     for acceleration in accelerations:
@@ -74,6 +78,22 @@ def compare_reconstructions(
             title = f"{slices.volumes[place]}, slice {slices.slices[place]}, at {acceleration:g}×"
             pictures.append(_picture(loaded, slices, masks, place, protocol, title))
     return ReconstructionComparison(rows, pictures)
+
+
+def _check_centers(n_cols: int, accelerations: Sequence[float], fraction: float) -> None:
+    """Refuse an acceleration that leaves fewer columns than are always measured."""
+    n_center = round(n_cols * fraction)
+    for acceleration in accelerations:
+        # The share itself counts, too: at 8x an eighth fits, whichever way it was rounded.
+        if n_cols / acceleration >= min(n_center, n_cols * fraction) - 1e-6:
+            continue
+        most = math.floor(10_000 * math.floor(n_cols / acceleration) / n_cols) / 10_000
+        fits = f"give --center-fraction {most:g} or less, or " if most else ""
+        raise ConfigError(
+            f"{acceleration:g}x leaves {n_cols / acceleration:.3g} of {n_cols} columns, and the "
+            f"{n_center} around the center are always measured; {fits}"
+            f"{'' if fits else 'give '}an --acceleration of {n_cols / n_center:.3g} or less"
+        )
 
 
 def _opened(method: Reconstructor | Path | str) -> Reconstructor:

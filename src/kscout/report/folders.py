@@ -12,6 +12,7 @@ from kscout.config import to_table
 from kscout.errors import DataError
 from kscout.evaluation.analyses import Tabulated, find_tables
 from kscout.evaluation.records.acquisitions import ACQUISITIONS, Acquisition, load_acquisition
+from kscout.evaluation.records.results import RESULTS
 from kscout.evaluation.records.run_names import folder_labels
 from kscout.evaluation.summaries.summary import SUMMARY, EvaluationFolder, read_summary
 from kscout.files import read_json, read_text
@@ -100,7 +101,11 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _is_evaluation(folder: Path) -> bool:
-    return isinstance((_json(folder / SUMMARY) or {}).get("policies"), list)
+    """Say whether `kscout evaluate` wrote a folder's summary, which may be damaged since."""
+    if not (folder / SUMMARY).is_file():
+        return False
+    has_policies = isinstance((_json(folder / SUMMARY) or {}).get("policies"), list)
+    return has_policies or (folder / RESULTS).is_file()
 
 
 def _is_run(folder: Path) -> bool:

@@ -95,7 +95,7 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
     """Slices at once."""
 
     def __post_init__(self) -> None:
-        for name in ("candidates", "columns", "pool", "fit"):
+        for name in ("candidates", "columns", "pool", "fit", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.split == "train":

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
+from kscout.config.bounds import AtLeast
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.summaries.paper_numbers import gamma_of
@@ -65,11 +66,11 @@ class Entropy(PolicyAnalysis[EntropyRow]):
     title = "Adaptivity"
     row = EntropyRow
 
-    trajectories: int = 8
+    trajectories: Annotated[int, AtLeast(1)] = 8
     """Per slice (paper: 8)."""
     limit: int | None = None
     """Only so many slices, spread over the split."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, AtLeast(1)] = None
     """Slices at once; what suits the device where not given."""
 
     def compute(

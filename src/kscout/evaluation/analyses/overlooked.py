@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Annotated, final
 
+from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting
 from kscout.evaluation.progress import OnStep, Step
@@ -70,7 +71,7 @@ class Overlooked(PolicyAnalysis[OverlookedRow]):
     """A column with less than this probability, or share of states, is overlooked."""
     limit: int | None = 64
     """Only so many slices, spread over the split."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, AtLeast(1)] = None
     """Slices at once; what suits the device where not given."""
 
     def __post_init__(self) -> None:

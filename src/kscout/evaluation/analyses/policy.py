@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from jaxtyping import Float
 
 from kscout.config import FrozenPrecision
+from kscout.config.bounds import AtLeast
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import (
     Analysis,
@@ -80,7 +81,7 @@ class Policy(Analysis[PolicyRow]):
     """Columns at the start. (default: the runs')"""
     limit: int | None = None
     """Only so many slices, spread over the split."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, AtLeast(1)] = None
     """Slices at once; what suits the device where not given."""
     device: str | None = None
     """auto (where not given), cpu or cuda."""

@@ -50,8 +50,8 @@ class ReconstructionRow:
 class Reconstructions(Analysis[ReconstructionRow]):
     """Compare reconstructions on the same slices and masks, with error maps side by side.
 
-    Masks are random, one per volume. Without --slice all slices are scored, and the one with the
-    median SSIM is shown.
+    Masks are random around the center, one per volume. Without --slice all slices are scored, and
+    the one with the median SSIM is shown.
 
     Example: kscout analyze reconstructions zero-filled total-variation runs/unet
     --data stores/knee --slice 3 --acceleration 4 --out analyses
@@ -72,13 +72,14 @@ class Reconstructions(Analysis[ReconstructionRow]):
     limit: int | None = None
     """Only so many slices, spread over the split."""
     acceleration: tuple[Annotated[float, AtLeast(1)], ...] = (4.0, 8.0)
-    """Columns over measured columns; repeatable."""
+    """Columns over measured columns; repeatable. Where the center fills it, as at 8 with a fraction
+    of 0.125, nothing is random."""
     center_fraction: Annotated[float, Between(0, 1)] = 0.125
     """Of the columns that are always measured."""
-    n_initial: int | None = None
+    n_initial: Annotated[int | None, AtLeast(0)] = None
     """Central columns, with --steps random ones on average over volumes, in place of acceleration
     and fraction."""
-    steps: int | None = None
+    steps: Annotated[int | None, AtLeast(0)] = None
     """See --n-initial."""
     protocol: Protocol | None = None
     """paper or blind. (default: paper; blind for k-space)"""

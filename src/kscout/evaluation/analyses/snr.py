@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
+from kscout.config.bounds import AtLeast
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.run_names import grouped_runs, named_runs
@@ -67,11 +68,11 @@ class Snr(Analysis[SnrRow]):
     """The paper uses training data."""
     epoch: tuple[int, ...] = ()
     """Checkpoints. (default: all that are kept)"""
-    trajectories: int = 16
+    trajectories: Annotated[int, AtLeast(2)] = 16
     """q (paper: 16)."""
-    batch_size: int = 16
+    batch_size: Annotated[int, AtLeast(1)] = 16
     """Slices per gradient (paper: 16)."""
-    passes: int = 3
+    passes: Annotated[int, AtLeast(1)] = 3
     """Passes over the data (paper: 3)."""
     seed: int = 0
     """Of order and draws."""
@@ -94,8 +95,11 @@ class Snr(Analysis[SnrRow]):
         from kscout.data.store import Store
         from kscout.device import resolve_device
         from kscout.evaluation.gradient_noise import noise_table
-        from kscout.evaluation.policy_noise import NoiseSetting, measure_run
+        from kscout.evaluation.policy_noise import NoiseSetting, check_is_policy, measure_run
 
+        chosen = self._chosen([Path(one) for one in given])
+        for _, _, run in chosen:
+            check_is_policy(run)
         device = resolve_device(self.device)
         store = Store.open(str(self.data))
         slices = store.split(self.split).sample(self.limit).to(device)
@@ -103,7 +107,7 @@ class Snr(Analysis[SnrRow]):
         protocol = self.protocol or store.kind.protocol
         setting = NoiseSetting(self.trajectories, self.batch_size, self.passes, self.seed, protocol)
         rows = []
-        for name, n_seeds, run in self._chosen([Path(one) for one in given]):
+        for name, n_seeds, run in chosen:
             seed, acquisition = int(run.config["training"]["seed"]), run.config["acquisition"]
             records = measure_run(
                 run.path,

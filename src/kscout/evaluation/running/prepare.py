@@ -166,6 +166,8 @@ def prepare(
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     # All that can be refused is refused before the first order is fitted.
     contenders, reference = _drafts(wanted, slices, sizes, setting)
+    if any(one.is_draft and not POLICIES[one.name].is_oracle for one in contenders):
+        _train_source(source, setting, train)
     _check_memory(contenders, slices, plan)
     check_start(slices, frozen, plan.start(slices))
 
@@ -270,16 +272,31 @@ def _check_memory(contenders: Sequence[Contender], slices: SliceSet, plan: Acqui
         )
 
 
-def _train_slices(
+def _train_source(
     source: SliceSet | Store, setting: EvaluationSetting, given: SliceSet | None
-) -> SliceSet:
+) -> SliceSet | Store:
+    """Return what orders are fitted on, and refuse where nothing is; opens no slices."""
     if given is not None:
         return given
     if isinstance(source, SliceSet):
         raise ConfigError(
             "policy 'fixed' is fitted on training slices; give them as train=..., or a store"
         )
-    return source.split("train", size=setting.size)
+    if "train" not in source.manifest.splits:
+        raise ConfigError(
+            f"policy 'fixed' is fitted on training slices, and {source.path} has only: "
+            f"{', '.join(source.manifest.splits)}; name an order that was fitted before, "
+            "fixed=NAME, or give a store with training slices"
+        )
+    source.array("train", size=setting.size)
+    return source
+
+
+def _train_slices(
+    source: SliceSet | Store, setting: EvaluationSetting, given: SliceSet | None
+) -> SliceSet:
+    found = _train_source(source, setting, given)
+    return found if isinstance(found, SliceSet) else found.split("train", size=setting.size)
 
 
 def _telling(name: str, on_step: OnStep | None) -> Callable[[dict[str, Any]], None] | None:

@@ -46,6 +46,8 @@ class EvaluationSetting:
     def __post_init__(self) -> None:
         if len(set(self.draw_seeds)) < len(self.draw_seeds):
             raise ConfigError(f"seeds {list(self.seeds)} name one twice; give each once")
+        if self.n_fixed_slices < 1:
+            raise ConfigError(f"fixed_slices is {self.n_fixed_slices}; it must be 1 or more")
 
     @property
     def draw_seeds(self) -> tuple[int, ...]:

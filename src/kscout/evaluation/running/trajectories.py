@@ -61,8 +61,9 @@ class AcquisitionPlan:
     def __post_init__(self) -> None:
         check_pace(self.columns_per_step, self.stop_below)
         for name in ("n_trajectories", "batch_size"):
-            if (getattr(self, name) or 1) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ConfigError(f"{name} is {count}; it must be 1 or more")
         check_protocol(self.protocol)
 
     def n_at_once(self, slices: SliceSet) -> int:

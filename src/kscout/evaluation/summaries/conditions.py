@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from kscout.config.bounds import AtLeast
 from kscout.errors import DataError
 from kscout.names import Protocol
 
@@ -37,7 +39,7 @@ class EvaluationRequest:
     """Columns chosen before each reconstruction."""
     stop_below: float | None = None
     """End a slice when no column promises this gain in SSIM (oracle and dense policies)."""
-    trajectories: int = 8
+    trajectories: Annotated[int, AtLeast(1)] = 8
     """Sampled acquisitions per slice (paper: 8)."""
     seeds: tuple[int, ...] = (0,)
     """Of the draws; more than one repeats policies that are not trained."""
@@ -48,7 +50,7 @@ class EvaluationRequest:
     (blind). (default: paper; blind for k-space)"""
     reference: str | None = None
     """Compare with this policy. (default: fixed or another fixed order, else random)"""
-    fixed_slices: int = 256
+    fixed_slices: Annotated[int, AtLeast(1)] = 256
     """Training slices per column when `fixed` is fitted."""
 
 
