@@ -52,10 +52,24 @@ def test_json_holds_the_same_rows_with_their_facts(tmp_path: Path) -> None:
     assert "k_per_m" not in found["rows"][0]
 
 
-def test_a_fitted_order_is_read_from_its_weights(tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_file_where_none_are_given(tmp_path: Path) -> None:
+    out = tmp_path / "order.json"
+    assert run("knee-base-fixed", "--out", out).exit_code == 0
+    found = json.loads(out.read_text())
+    assert (found["n_cols"], found["n_initial"], len(found["rows"])) == (128, 16, 32)
+    assert run("knee-base-fixed", "--steps", 4, "--out", out).exit_code == 0
+    assert len(json.loads(out.read_text())["rows"]) == 20
+    with pytest.raises(ConfigError, match="--n-cols, --n-initial and --steps; give all"):
+        tables.sizes_of("center-out", n_cols=16, n_initial=None, steps=2)
+
+
+def test_a_fitted_order_is_read_from_its_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "fixed.safetensors"
     policies.save(file, FixedOrder(n_cols=16, order=[0, 8, 15, 4]))
     assert tables.order_of_policy(str(file), **SIZES).acquired == (0, 15, 4, 6)
+    assert "was fitted for fewer columns; the last 1 follow from the center" in caplog.text
     with pytest.raises(ConfigError, match="orders 16 columns"):
         tables.order_of_policy(str(file), **{**SIZES, "n_cols": 32})
 

@@ -131,9 +131,7 @@ def _table(
         return tables.order_of_evaluation(path, **asked, field_of_view_mm=fov_mm)  # type: ignore[arg-type]
     if path.suffix == ".npz":
         return tables.order_of_session(path, field_of_view_mm=fov_mm)
-    if n_cols is None or n_initial is None or steps is None:
-        raise ConfigError("a policy orders columns by --n-cols, --n-initial and --steps; give all")
-    sizes = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
+    sizes = tables.sizes_of(given, n_cols=n_cols, n_initial=n_initial, steps=steps)
     return tables.order_of_policy(given, **sizes, field_of_view_mm=fov_mm)
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,16 @@ from kscout.columns import center_columns
 from kscout.core import Policy
 from kscout.errors import ConfigError, DataError, KScoutError
 from kscout.evaluation.records.orders import read_orders
+from kscout.evaluation.running.setting import told_by_runs
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_text
 from kscout.policies import build, load
+from kscout.policies.fixed import FixedOrder
 from kscout.policies.ranking import Ranking
+from kscout.zoo import zoo_path
 
 SUFFIXES = (".csv", ".json")
+_LOG = logging.getLogger(__name__)
 
 
 @final
@@ -112,6 +117,9 @@ def order_of_policy(
     if len(policy.scores) != n_cols:
         raise ConfigError(f"{given} orders {len(policy.scores)} columns; set --n-cols to that")
     start, scores = tuple(center_columns(n_cols, n_initial)), policy.scores
+    if isinstance(policy, FixedOrder) and (n_more := steps - len({*policy.order} - {*start})) > 0:
+        told = "%s was fitted for fewer columns; the last %d follow from the center outwards"
+        _LOG.warning(told, given, n_more)
     blocked = torch.zeros(n_cols, dtype=torch.bool)
     blocked[list(start)] = True
     acquired = []
@@ -119,6 +127,23 @@ def order_of_policy(
         acquired.append(int(best_columns(scores, blocked)))
         blocked[acquired[-1]] = True
     return ScanTable(given, n_cols, start, tuple(acquired), field_of_view_mm)
+
+
+def sizes_of(
+    given: str, *, n_cols: int | None, n_initial: int | None, steps: int | None
+) -> dict[str, int]:
+    """Return the sizes of an acquisition, those that were not given from a policy's file."""
+    told = {"n_cols": n_cols, "n_initial": n_initial, "steps": steps}
+    if None in told.values() and (Path(given).exists() or zoo_path(given) is not None):
+        own = load(given)
+        known: dict[str, Any] = {"n_cols": getattr(own, "n_cols", None)}
+        if n_initial is None or steps is None:
+            known["n_initial"], known["steps"], _, _ = told_by_runs([given])
+        told = {name: known.get(name) if value is None else value for name, value in told.items()}
+    found = {name: value for name, value in told.items() if value is not None}
+    if len(found) < len(told):
+        raise ConfigError("a policy orders columns by --n-cols, --n-initial and --steps; give all")
+    return found
 
 
 def ranking_of(given: str, **sizes: int) -> Ranking:
