@@ -88,6 +88,8 @@ def test_a_folder_without_weights_tells_what_it_holds(tmp_path: Path) -> None:
     kscout.policies.save(tmp_path / "best.safetensors", order)
     with pytest.raises(WeightsError, match=r"has not ended; .* or give .*best.safetensors"):
         kscout.policies.load(tmp_path)
+    with pytest.raises(WeightsError, match=r"other\.safetensors does not exist; give a finished"):
+        kscout.policies.load(tmp_path / "other.safetensors")
 
 
 def test_a_reference_reconstruction_is_refused_as_a_policy() -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kscout.cli.console import Commands, answer_console
+from kscout.cli.console import Commands, answer_console, counted
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.options import command_of
 from kscout.cli.progress import evaluation_progress
@@ -85,7 +85,7 @@ def _run(
     console = answer_console()
     if lines:
         console.print(_table(lines))
-    text = f"wrote {out}/{kind.file}.csv and .json, {len(rows)} row{'' if len(rows) == 1 else 's'}"
+    text = f"wrote {out}/{kind.file}.csv and .json, {counted(len(rows), 'row')}"
     if 0 < len(lines) < len(rows):
         text += f", of which {len(lines)} {'is' if len(lines) == 1 else 'are'} shown"
     console.print(text, soft_wrap=True)

@@ -33,6 +33,11 @@ class Stopped(SystemExit):
         self.told = told
 
 
+def counted(number: int, word: str) -> str:
+    """Return a number of things, of which one is told in the singular."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 @contextmanager
 def stopping(told: Callable[[], str]) -> Iterator[None]:
     """Tell a user who stops what is inside more than that it goes on, which may not be true.

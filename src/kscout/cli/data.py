@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kscout.cli.console import Commands, printable
+from kscout.cli.console import Commands, counted, printable
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import COIL_MAPS, IMPORT_PRESETS, SOURCES, TARGETS, Origin, PhaseEncoding, Plane
@@ -296,8 +296,8 @@ def show(
 
     opened = Store.open(store)
     shown = save_montage(opened, out, split=split, n_images=images, size=size, coils=coils)
-    several = f"{len(shown)} slices, {shown[0]} to {shown[-1]}"
-    told = f"wrote {out}: {several if len(shown) > 1 else f'1 slice, {shown[0]}'}\n"
+    span = " to ".join(dict.fromkeys((str(shown[0]), str(shown[-1]))))
+    told = f"wrote {out}: {counted(len(shown), 'slice')}, {span}\n"
     if coils:
         told += (
             "of each: image, k-space, coils; below, of several coils: combination, phase, maps\n"

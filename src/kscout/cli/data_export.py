@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kscout.cli.console import answer_console
+from kscout.cli.console import answer_console, counted
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.cli.progress import evaluation_progress
 from kscout.names import POLICIES, ImageFormat
@@ -61,5 +61,5 @@ def export(
     if as_json:
         typer.echo(json.dumps({"files": [str(path) for path in written]}))
         return
-    word = "volume" if len(written) == 1 else "volumes"
-    answer_console().print(f"wrote {len(written)} {word} to {out}", soft_wrap=True)
+    told = f"wrote {counted(len(written), 'volume')} to {out}"
+    answer_console().print(told, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kscout.cli.console import Commands, answer_console
+from kscout.cli.console import Commands, answer_console, counted
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
 from kscout.errors import ConfigError
 
@@ -169,6 +169,5 @@ def onnx(
         return
     errors = {"images": found.image_error, "scores": found.score_error}
     told = ", ".join(f"{what} to {x:.0e}" for what, x in errors.items() if x is not None)
-    slices = "1 slice" if found.n_checked == 1 else f"{found.n_checked} slices"
-    line = f"wrote {out}: agrees in {told} on {slices}"
+    line = f"wrote {out}: agrees in {told} on {counted(found.n_checked, 'slice')}"
     answer_console().print(line, soft_wrap=True)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from jaxtyping import Float
@@ -14,9 +14,11 @@ from kscout import policies
 from kscout.acquisition.budget import check_budget
 from kscout.acquisition.episode import Simulator
 from kscout.config import GradientTraining, PolicyConfig, read
+from kscout.config.bounds import AtLeast
+from kscout.config.records import check
 from kscout.core import Policy, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.errors import ConfigError, RunError
+from kscout.errors import RunError
 from kscout.evaluation.gradient_noise import (
     BATCH_SIZE,
     N_PASSES,
@@ -39,18 +41,16 @@ from kscout.weights import fingerprint
 class NoiseSetting:
     """How gradient noise is measured; defaults are the paper's."""
 
-    n_trajectories: int = N_TRAJECTORIES
+    n_trajectories: Annotated[int, AtLeast(1)] = N_TRAJECTORIES
     """Actions per state (greedy) or trajectories per slice."""
-    batch_size: int = BATCH_SIZE
-    n_passes: int = N_PASSES
+    batch_size: Annotated[int, AtLeast(1)] = BATCH_SIZE
+    n_passes: Annotated[int, AtLeast(1)] = N_PASSES
     """Passes over the training data, each with its own order and draws."""
     seed: int = 0
     protocol: Protocol = "paper"
 
     def __post_init__(self) -> None:
-        for name in ("n_trajectories", "batch_size", "n_passes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+        check(self)
 
 
 def kept_epochs(run: Path) -> list[int]:

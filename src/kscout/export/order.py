@@ -138,12 +138,23 @@ def sizes_of(
         own = load(given)
         known: dict[str, Any] = {"n_cols": getattr(own, "n_cols", None)}
         if n_initial is None or steps is None:
-            known["n_initial"], known["steps"], _, _ = told_by_runs([given])
+            known["n_initial"], known["steps"] = central_budget(given)
         told = {name: known.get(name) if value is None else value for name, value in told.items()}
     found = {name: value for name, value in told.items() if value is not None}
     if len(found) < len(told):
         raise ConfigError("a policy orders columns by --n-cols, --n-initial and --steps; give all")
     return found
+
+
+def central_budget(given: str) -> tuple[int, int]:
+    """Return the start and the steps that a policy was trained for, of central columns."""
+    n_initial, steps, initial, _ = told_by_runs([given])
+    if initial is not None:
+        raise ConfigError(
+            f"{given} starts from columns {initial}, and exports start from central ones; give "
+            "--n-initial and --steps"
+        )
+    return n_initial, steps
 
 
 def ranking_of(given: str, **sizes: int) -> Ranking:

@@ -21,10 +21,9 @@ from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import OnStep, Step
-from kscout.evaluation.running.setting import told_by_runs
 from kscout.evaluation.running.trajectories import AcquisitionPlan, check_start, trajectories
 from kscout.export.image_files import SUFFIXES, WRITERS, Volume
-from kscout.export.order import policy_of
+from kscout.export.order import central_budget, policy_of
 from kscout.names import ImageFormat
 from kscout.physics.sampling import start_mask
 from kscout.weights import fingerprint
@@ -126,12 +125,7 @@ def _with_budget(setting: ExportSetting, policy: str | None) -> ExportSetting:
         raise ConfigError("--n-initial and --steps are those of a policy; give --policy, too")
     if policy is None or None not in told:
         return setting
-    n_initial, steps, initial, _ = told_by_runs([policy])
-    if initial is not None:
-        raise ConfigError(
-            f"{policy} starts from columns {initial}, and images are exported from central ones; "
-            "give --n-initial and --steps"
-        )
+    n_initial, steps = central_budget(policy)
     own = (n_initial if told[0] is None else told[0], steps if told[1] is None else told[1])
     return replace(setting, n_initial=own[0], steps=own[1])
 

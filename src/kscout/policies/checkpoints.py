@@ -34,7 +34,7 @@ def read_policy(path: Path) -> Policy:
 
 def _missing(given: Path, file: Path) -> str:
     """Say what a folder without weights holds in their place."""
-    best = file.with_name("best.safetensors")
+    best = given / "best.safetensors"
     if best.is_file():
         return (
             f"the training in {given} has not ended; type its command again, or give {best}, the "

@@ -78,8 +78,8 @@ def find_volumes(source: Path, *, raw: bool = False) -> list[VolumeFile]:
 
 def find_stores(source: Path) -> list[str]:
     """Return the stores in a folder and the folders below, by their paths inside of it."""
-    found = [folder for folder in _folders(source) if is_store(folder)] if source.is_dir() else []
-    return sorted(relative(folder, source) for folder in found)
+    folders = _folders(source) if source.is_dir() else ()
+    return sorted(relative(folder, source) for folder, holds_store in folders if holds_store)
 
 
 def is_store(folder: Path) -> bool:
@@ -160,21 +160,24 @@ def _raw_format_of(path: Path) -> str | None:
 
 def _walk(source: Path, format_of: Callable[[Path], str | None]) -> Iterator[tuple[Path, str]]:
     """Yield volumes and their formats, passing over stores."""
-    for folder in _folders(source):
-        for path in () if is_store(folder) else folder.iterdir():
+    for folder, holds_store in _folders(source):
+        for path in () if holds_store else folder.iterdir():
             if not path.is_dir() and (kind := format_of(path)):
                 yield folder if kind == "dicom" else path, kind
 
 
-def _folders(source: Path) -> Iterator[Path]:
-    """Yield a folder and those below; links that lead around in circles are followed once."""
+def _folders(source: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield a folder and those below, and which of them hold a store, where it goes no deeper.
+
+    Links that lead around in circles are followed once.
+    """
     folders, seen = [source], set()
     while folders:
         folder = folders.pop()
         if (place := folder.resolve()) in seen:
             continue
         seen.add(place)
-        yield folder
-        if not is_store(folder):
+        yield folder, (holds_store := is_store(folder))
+        if not holds_store:
             found = (path for path in folder.iterdir() if path.is_dir())
             folders += [path for path in found if not path.name.startswith(".")]

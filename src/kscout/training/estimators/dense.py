@@ -305,10 +305,11 @@ class Dense(GradientEstimator):
         state = simulator.start_from(rows["mask"], maps=maps)
         n_left = (self.variation.horizons(rows["uniforms"]) - rows["step"]).clamp(min=1)
         seen = replace(observe(views, simulator, state, n_left), step=rows["step"])
-        is_valid = ~simulator.blocked(state).gather(-1, rows["columns"])
+        is_open = ~simulator.blocked(state)
+        is_valid = is_open.gather(-1, rows["columns"])
         labels = {"columns": rows["columns"], "gains": rows["gains"], "is_valid": is_valid}
         if "slopes" in rows:
-            labels |= {"slopes": rows["slopes"], "is_open": ~simulator.blocked(state)}
+            labels |= {"slopes": rows["slopes"], "is_open": is_open}
         return rows_of(seen, **filled_in(labels), score=state.score)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
@@ -323,8 +324,9 @@ class Dense(GradientEstimator):
                 labelled.append(rows)
                 parts += [part] if len(part) else []
             if self.slopes is not None:
-                where = (self.units, self.completion, State.joined(parts))
-                labelled = self.slopes.added(labelled, self._row, simulator, *where)
+                row = self._row((joined := State.joined(parts)).mask)
+                where = (simulator, joined, row, self.completion, self.units[row])
+                labelled = self.slopes.added(labelled, *where)
         if training.n_repeats:
             about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
             known = [{**x, **_at(at, about)} for at, x in zip(places, labelled, strict=True)]

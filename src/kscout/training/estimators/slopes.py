@@ -15,7 +15,7 @@ Where labels are what a column is worth at the end (`labels`), slopes are those 
 mask; a column that the fixed order takes anyway is worth nothing more.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import final
@@ -93,25 +93,25 @@ class Slopes:
     def added(
         self,
         labelled: Sequence[Rows],
-        row_of: Callable[[Bool[Tensor, "state col"]], Int[Tensor, " state"]],
         simulator: Simulator,
-        units: Float[Tensor, " row"],
-        completion: Completion | None,
         state: State,
+        row: Int[Tensor, " state"],
+        completion: Completion | None,
+        unit: Float[Tensor, " state"],
     ) -> list[Rows]:
         """Return labelled states with their slopes, which are found for many steps at once.
 
         Args:
             labelled: by step.
-            row_of: tells which of the levels, shares and units belongs to a mask.
             simulator: whose states.
-            units: what slopes are told in.
-            completion: as in `of`.
             state: all of them, step by step.
+            row: as in `of`.
+            completion: likewise.
+            unit: what slopes of each state are told in.
         """
         n_left = torch.cat([rows["n_left"] for rows in labelled])
-        row, sizes = row_of(state.mask), [len(rows["mask"]) for rows in labelled]
-        found = self.of(simulator, state, row, completion, n_left) / units[row][:, None]
+        sizes = [len(rows["mask"]) for rows in labelled]
+        found = self.of(simulator, state, row, completion, n_left) / unit[:, None]
         parts = zip(
             found.split(sizes), (~simulator.blocked(state)).split(sizes), labelled, strict=True
         )
