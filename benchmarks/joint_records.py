@@ -35,35 +35,39 @@ class Horizon:
     n_initial: int
     steps: int
     source: str = "knee"
-    """What `kscout data make` calls its images."""
+    """The folder of its slices below `stores`."""
 
 
 HORIZONS = {
     "knee-base": Horizon("knee-paper-size", "knee-unet", 16, 16),
     "knee-8x": Horizon("knee-paper-size", "knee-unet", 8, 8),
     "knee-long": Horizon("knee-paper-size", "knee-unet", 4, 28),
-    "heads-base": Horizon("heads", "heads-unet", 16, 16, "heads"),
+    "heads-base": Horizon("heads-coarse", "heads-unet", 16, 16, "heads-coarse"),
 }
 SEEDS = (0, 1, 2)
 LABELS = {
     **{None: "", "fresh": " with the masks of its newest order alone"},
     **{"keep": " whose order stays until a better one is fitted"},
-    **{"flips": ", mirrored", "64": " with 64 channels"},
+    **{"flips": ", mirrored", "32": " with 32 channels"},
+    **{"once": " whose labels are used once"},
 }
 WORDS = {
     **{None: "", "fresh": " --set training.fresh_pool=true --label fresh"},
     **{"keep": " --set training.keep_better=true --label keep"},
-    **{"flips": " --set training.flips=true --label flips", "64": " --channels 64 --start nothing"},
+    **{"flips": " --set training.flips=true --label flips", "32": " --channels 32 --start nothing"},
+    "once": " --set training.n_repeats=0 --set training.sampler_every=5 "
+    "--set training.sampler_average=0.98 --label once",
 }
 """What `joint.py` is told for a label."""
 PLAN = [
     *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
     *((h, "fixed", "keep") for h in ("knee-8x", "knee-base")),
     ("knee-base", "fixed", "fresh"),
+    ("knee-base", "dense", "once"),
     *(("knee-base", arm, None) for arm in ARMS[2:]),
     *((h, arm, "flips") for h in ("knee-8x", "knee-base") for arm in ARMS[:2]),
     *(("knee-8x", arm, None) for arm in ARMS[2:]),
-    *(("knee-base", arm, "64") for arm in ARMS[:2]),
+    *(("knee-base", arm, "32") for arm in ARMS[:2]),
     *((h, arm, None) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
 ]
 """What is run with every seed, the most telling first: where, by which sampler, under which label
