@@ -25,8 +25,8 @@ ZOO: dict[str, str] = {
     "joint-knee-8x-unet": "reconstructor",
     "joint-knee-8x-column": "policy",
 }
-"""What each entry is. Weights lie in NAME.safetensors, large ones compressed in
-NAME.safetensors.xz, the card in NAME.md."""
+"""What each entry is. Networks lie compressed in NAME.safetensors.xz, orders in NAME.safetensors,
+the card in NAME.md."""
 
 
 _ROUNDED = {
