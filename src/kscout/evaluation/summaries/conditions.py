@@ -18,7 +18,7 @@ class EvaluationRequest:
     split: str = "test"
     """train, val or test."""
     size: int | tuple[int, int] | None = None
-    """Columns, where a split holds several sizes."""
+    """Matrix size, where a split holds several."""
     limit: int | None = None
     """Only so many slices, spread over the split."""
     reconstructor: str
