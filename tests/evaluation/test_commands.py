@@ -85,7 +85,9 @@ def test_rows_and_columns_name_one_of_several_sizes(tmp_path: Path, test_slices:
     _evaluate(store, out, *_policies("random"), "--size", "15x13")
     with (out / "results.csv").open() as file:
         assert {row["volume"] for row in csv.DictReader(file)} == {"cut"}
-    assert json.loads((out / "summary.json").read_text())["request"]["size"] == [15, 13]
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["n_rows"], summary["n_cols"]) == (15, 13)
+    assert summary["request"]["size"] == [15, 13]
 
 
 def test_evaluate_writes_results_and_marks_oracles(
