@@ -121,11 +121,17 @@ class Advisor:
         """Hand in a question; whoever no longer wants the answer cancels it."""
         future: Future[Answer] = Future()
         with self._lock:
-            if self._is_closed:
-                raise RunError("the advisor is closed and answers no more; make another")
+            self._check_open()
             self._waiting.append((question, future))
         self._worker.submit(self._answer_waiting)
         return future
+
+    def reconstruct(self, question: Question) -> "Future[Reconstruction]":
+        """Hand in a question that the policy is not asked."""
+        work = torch.no_grad()(self.reconstructor.reconstruct)
+        with self._lock:
+            self._check_open()
+            return self._worker.submit(work, question.measured)
 
     def rehearse(self, work: Callable[[], None]) -> None:
         """Do work that captures graphs before questions that come later need them.
@@ -153,6 +159,10 @@ class Advisor:
         image, mean, std, scores = ([x[i : i + 1] for i in range(len(questions))] for x in found)
         several = map(Reconstruction, image, mean, std)
         return [Answer(*pair) for pair in zip(several, scores, strict=True)]
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RunError("the advisor is closed and answers no more; make another")
 
     def _count(self, counts: list[int]) -> int | Int[Tensor, " state"]:
         """Return one number where all are alike, as a simulator does."""
