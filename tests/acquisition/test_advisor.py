@@ -178,6 +178,35 @@ def test_questions_that_wait_are_answered_together_and_dropped_when_outdated(
         assert policy.n_seen == [1, 2]
 
 
+@final
+class Choosy(Policy):
+    """Fails where any slice has the first column."""
+
+    is_stochastic = False
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        if seen.mask[:, 0].any():
+            raise RuntimeError("column 0")
+        return torch.arange(seen.mask.shape[1]).float().expand(seen.mask.shape)
+
+
+def test_a_question_that_fails_leaves_those_that_were_computed_with_it(batch: SliceBatch) -> None:
+    with Advisor(ZeroFilled(), Choosy()) as advisor:
+        sessions = [Session(advisor, SCAN) for _ in range(3)]
+        for first, session in enumerate(sessions):
+            columns = [*SCAN.start, (first + 1) % 3]
+            session.measure(columns, data_of(batch, columns))
+        together = threading.Event()
+        advisor._worker.submit(together.wait)
+        futures = [advisor.ask(session.question()) for session in sessions]
+        together.set()
+        faults = [future.exception(60) for future in futures]
+        assert [str(fault) for fault in faults] == ["None", "None", "column 0"]
+        for session, future in zip(sessions[:2], futures, strict=False):
+            (alone,) = advisor.answer([session.question()])
+            assert torch.equal(future.result().found.image, alone.found.image)
+
+
 def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
     policy = ConvPolicy(n_cols=N_COLS + 1, n_rows=N_ROWS, n_channels=2, n_hidden=5)
     with Advisor(unet(), policy) as advisor:

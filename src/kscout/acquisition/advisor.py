@@ -169,17 +169,22 @@ class Advisor:
         return counts[0] if len(set(counts)) == 1 else torch.tensor(counts, device=self.device)
 
     def _answer_waiting(self) -> None:
-        taken = self._take()
-        if not taken:
-            return
+        if taken := self._take():
+            self._answer_taken(taken)
+
+    def _answer_taken(self, taken: list[tuple[Question, "Future[Answer]"]]) -> None:
         try:
             answers = self.answer([question for question, _ in taken])
             if self.device.type == "cuda":
                 # An answer that is not computed yet would keep whoever asked past the deadline.
                 torch.cuda.current_stream(self.device).synchronize()
         except BaseException as error:
-            for _, future in taken:
-                future.set_exception(error)
+            if len(taken) == 1:
+                taken[0][1].set_exception(error)
+                return
+            # One of them may have failed for all.
+            for one in taken:
+                self._answer_taken([one])
             return
         for (_, future), answer in zip(taken, answers, strict=True):
             future.set_result(answer)
