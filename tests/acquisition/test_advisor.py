@@ -16,7 +16,7 @@ from torch import Tensor
 from coil_slices import coil_batch
 from kscout.acquisition import Advisor, Scan, Session, graphs
 from kscout.acquisition.session import rehearse
-from kscout.core import Observation, Policy, SliceBatch
+from kscout.core import Measurement, Observation, Policy, Reconstruction, SliceBatch
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.oracle import Oracle
@@ -178,6 +178,35 @@ def test_questions_that_wait_are_answered_together_and_dropped_when_outdated(
         assert policy.n_seen == [1, 2]
 
 
+@final
+class Choosy(Policy):
+    """Fails where any slice has the first column."""
+
+    is_stochastic = False
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        if seen.mask[:, 0].any():
+            raise RuntimeError("column 0")
+        return torch.arange(seen.mask.shape[1]).float().expand(seen.mask.shape)
+
+
+def test_a_question_that_fails_leaves_those_that_were_computed_with_it(batch: SliceBatch) -> None:
+    with Advisor(ZeroFilled(), Choosy()) as advisor:
+        sessions = [Session(advisor, SCAN) for _ in range(3)]
+        for first, session in enumerate(sessions):
+            columns = [*SCAN.start, (first + 1) % 3]
+            session.measure(columns, data_of(batch, columns))
+        together = threading.Event()
+        advisor._worker.submit(together.wait)
+        futures = [advisor.ask(session.question()) for session in sessions]
+        together.set()
+        faults = [future.exception(60) for future in futures]
+        assert [str(fault) for fault in faults] == ["None", "None", "column 0"]
+        for session, future in zip(sessions[:2], futures, strict=False):
+            (alone,) = advisor.answer([session.question()])
+            assert torch.equal(future.result().found.image, alone.found.image)
+
+
 def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
     policy = ConvPolicy(n_cols=N_COLS + 1, n_rows=N_ROWS, n_channels=2, n_hidden=5)
     with Advisor(unet(), policy) as advisor:
@@ -217,16 +246,39 @@ def test_what_failed_is_raised_once_and_asked_again(
         assert session.advise().columns == (15,) and session.record[0]["source"] == "policy"
 
 
-def test_an_image_that_failed_is_asked_for_again(batch: SliceBatch) -> None:
-    policy = Failing(2)
-    with Advisor(ZeroFilled(), policy) as advisor:
+def test_an_image_needs_no_decision_of_a_policy_that_fails(batch: SliceBatch) -> None:
+    images = []
+    for policy in (Failing(math.inf), Random()):
+        with Advisor(unet(), policy) as advisor:
+            session = Session(advisor, SCAN)
+            with pytest.raises(ConfigError, match="no image before they are"):
+                session.image()
+            session.measure(SCAN.start, data_of(batch, SCAN.start))
+            images += [session.image(), session.image()]
+            assert session.record == []
+    assert all(torch.equal(image, images[-1]) for image in images)
+
+
+def test_an_image_that_failed_is_asked_for_again(
+    batch: SliceBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(measured: Measurement) -> Reconstruction:
+        raise RuntimeError("out of memory")
+
+    reconstructor = ZeroFilled()
+    with Advisor(reconstructor, Failing(0)) as advisor:
         session = Session(advisor, SCAN)
         session.measure(SCAN.start, data_of(batch, SCAN.start))
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match="out of memory"):
-                session.image()
+        with monkeypatch.context() as broken:
+            broken.setattr(reconstructor, "reconstruct", fail)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="out of memory"):
+                    session.image()
         assert session.image().shape == (N_ROWS, N_COLS)
-        assert session.advise().columns == (15,) and policy.n_asked == 3
+        assert session.advise().columns == (15,)
+    session.measure(15, data_of(batch, [15])[0])
+    with pytest.raises(RunError, match="closed"):
+        session.image()
 
 
 FALLBACKS: list[dict[str, Any]] = [
@@ -267,6 +319,7 @@ def test_a_policy_that_always_fails_leaves_a_scan_to_the_fallback(
         scanned(session, batch)
         assert session.order == [*scan.start, 4, 11, 2] and session.is_done
         assert policy.n_asked == len(caplog.messages) == 3
+        assert session.image().shape == (N_ROWS, N_COLS)
 
 
 def test_the_fallback_answers_for_scores_that_allow_no_choice(batch: SliceBatch) -> None:

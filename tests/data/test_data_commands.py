@@ -24,6 +24,7 @@ from kscout.data import info
 from kscout.data.importing import ImportSettings, import_folder
 from kscout.data.info import describe
 from kscout.data.store import Store
+from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError, DataError
 from kscout.physics.coils import sensitivities
 from kscout.physics.fourier import ifft2c
@@ -126,6 +127,22 @@ def test_show_writes_a_picture_of_the_slices(store: Store, tmp_path: Path) -> No
     first = store.split("val")
     expected = (first.magnitudes()[0] / first.data_range[0]).clamp(0, 1).numpy()
     assert np.abs(picture[:9, :9] - expected).max() <= 2 / 255
+
+
+def test_show_takes_one_of_several_sizes_by_its_columns_or_by_rows_and_columns(
+    tmp_path: Path,
+) -> None:
+    writer = StoreWriter(tmp_path / "store", {"command": "test"})
+    for name, size in {"a": (9, 11), "b": (7, 11), "c": (9, 13)}.items():
+        writer.append("val", name, np.random.default_rng(0).random((1, *size), dtype=np.float32))
+    path, out = writer.finish().path, tmp_path / "a.png"
+    for size, shown in {"9x11": "a:0", "7x11": "b:0", "13": "c:0"}.items():
+        assert call("show", path, "--size", size, "--out", out).endswith(f"1 slice, {shown}\n")
+    for size in ("11", "13x13"):
+        with pytest.raises(DataError, match="name one as in --size 9x11"):
+            call("show", path, "--size", size, "--out", out)
+    with pytest.raises(ConfigError, match="--size '9x' is no image size"):
+        call("show", path, "--size", "9x", "--out", out)
 
 
 def test_lines_of_pictures_show_image_kspace_coils_and_maps(

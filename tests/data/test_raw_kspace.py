@@ -169,6 +169,43 @@ def test_coils_that_are_no_more_than_asked_for_are_kept_and_told(tmp_path: Path)
     assert note in store.manifest.warnings
 
 
+@pytest.mark.parametrize("n_coils", [4, 9])
+def test_acquisitions_start_anywhere_where_no_coil_was_compressed(
+    tmp_path: Path, n_coils: int
+) -> None:
+    np.save(tmp_path / "a.npy", KSPACE)
+    store = imported(tmp_path / "a.npy", axes=AXES, compress=n_coils)
+    slices = SliceSet.from_kspace(torch.from_numpy(KSPACE), ["a"] * 3)
+    same = slices.compressed(n_coils, n_center=9)
+    assert same.check_start(1) is store.split("test").check_start(1) is None
+    assert describe(store)["virtual"] is None and same.fingerprint == slices.fingerprint
+
+
+def test_kspace_whose_coils_are_kept_may_lack_the_center(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.where(np.arange(20) == 10, 0, KSPACE))
+    store = imported(tmp_path / "a.npy", axes=AXES, prospective=True, compress=4)
+    assert np.array_equal(stored(store), np.load(tmp_path / "a.npy"))
+
+
+def test_acquisitions_start_from_the_center_where_some_coils_were_compressed(
+    tmp_path: Path,
+) -> None:
+    """Also where the import is interrupted before the others come."""
+    (tmp_path / "source").mkdir()
+    np.save(tmp_path / "source" / "a.npy", KSPACE)
+    np.save(tmp_path / "source" / "b.npy", KSPACE[:, :2])
+    given = ImportSettings(axes=AXES, compress=2, held_out=0)
+
+    def stop(n_done: int, *_: object) -> None:
+        if n_done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_folder(tmp_path / "source", tmp_path / "store", given, stop)
+    store = import_folder(tmp_path / "source", tmp_path / "store", given)
+    assert store.manifest.virtual == (2, 8)
+
+
 def test_an_acquisition_starts_from_what_its_coils_were_compressed_by(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", KSPACE)
     slices = imported(tmp_path / "a.npy", axes=AXES, compress=3).split("test")

@@ -81,6 +81,20 @@ def test_several_sizes_must_be_named(tmp_path: Path) -> None:
         store.split("tset")
 
 
+def test_a_number_names_columns_and_rows_tell_sizes_of_as_many_columns_apart(
+    tmp_path: Path,
+) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("val", "a", volume(0))
+    writer.append("val", "b", volume(1, rows=7))
+    store = writer.finish()
+    told = r"sizes 9x11, 7x11, .* name one as in --size 9x11$"
+    for size in (None, 11, (11, 11)):
+        with pytest.raises(DataError, match=told):
+            store.split("val", size=size)
+    assert store.split("val", size=(7, 11)).volumes == ("b", "b", "b")
+
+
 def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
     first = write(tmp_path / "first").fingerprint
     assert write(tmp_path / "other").fingerprint == first

@@ -74,6 +74,22 @@ def _policies(*names: object) -> list[object]:
     return [word for name in names for word in ("--policy", name)]
 
 
+def test_rows_and_columns_name_one_of_several_sizes(tmp_path: Path, test_slices: SliceSet) -> None:
+    images = test_slices.magnitudes().numpy()
+    writer = StoreWriter(tmp_path / "store", {"command": "test"})
+    for volume, n_rows in (("whole", 18), ("cut", 15)):
+        writer.append("test", volume, images[:, :n_rows])
+    store, out = writer.finish().path, tmp_path / "results"
+    with pytest.raises(DataError, match="sizes 18x13, 15x13, and one is needed"):
+        _evaluate(store, out, *_policies("random"), "--size", 13)
+    _evaluate(store, out, *_policies("random"), "--size", "15x13")
+    with (out / "results.csv").open() as file:
+        assert {row["volume"] for row in csv.DictReader(file)} == {"cut"}
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["n_rows"], summary["n_cols"]) == (15, 13)
+    assert summary["request"]["size"] == [15, 13]
+
+
 def test_evaluate_writes_results_and_marks_oracles(
     store: Path, tmp_path: Path, runs: list[Path]
 ) -> None:

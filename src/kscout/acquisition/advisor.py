@@ -121,11 +121,17 @@ class Advisor:
         """Hand in a question; whoever no longer wants the answer cancels it."""
         future: Future[Answer] = Future()
         with self._lock:
-            if self._is_closed:
-                raise RunError("the advisor is closed and answers no more; make another")
+            self._check_open()
             self._waiting.append((question, future))
         self._worker.submit(self._answer_waiting)
         return future
+
+    def reconstruct(self, question: Question) -> "Future[Reconstruction]":
+        """Hand in a question that the policy is not asked."""
+        work = torch.no_grad()(self.reconstructor.reconstruct)
+        with self._lock:
+            self._check_open()
+            return self._worker.submit(work, question.measured)
 
     def rehearse(self, work: Callable[[], None]) -> None:
         """Do work that captures graphs before questions that come later need them.
@@ -154,22 +160,31 @@ class Advisor:
         several = map(Reconstruction, image, mean, std)
         return [Answer(*pair) for pair in zip(several, scores, strict=True)]
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RunError("the advisor is closed and answers no more; make another")
+
     def _count(self, counts: list[int]) -> int | Int[Tensor, " state"]:
         """Return one number where all are alike, as a simulator does."""
         return counts[0] if len(set(counts)) == 1 else torch.tensor(counts, device=self.device)
 
     def _answer_waiting(self) -> None:
-        taken = self._take()
-        if not taken:
-            return
+        if taken := self._take():
+            self._answer_taken(taken)
+
+    def _answer_taken(self, taken: list[tuple[Question, "Future[Answer]"]]) -> None:
         try:
             answers = self.answer([question for question, _ in taken])
             if self.device.type == "cuda":
                 # An answer that is not computed yet would keep whoever asked past the deadline.
                 torch.cuda.current_stream(self.device).synchronize()
         except BaseException as error:
-            for _, future in taken:
-                future.set_exception(error)
+            if len(taken) == 1:
+                taken[0][1].set_exception(error)
+                return
+            # One of them may have failed for all.
+            for one in taken:
+                self._answer_taken([one])
             return
         for (_, future), answer in zip(taken, answers, strict=True):
             future.set_result(answer)

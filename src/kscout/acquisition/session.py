@@ -143,7 +143,12 @@ class Session:
         Those are found from the measurement, as by protocol `blind`, also where a network was
         trained for `paper`, whose units are the truth's.
         """
-        found = self._ask().result().found
+        asked = self._ask()
+        if asked.exception() is None:
+            found = asked.result().found
+        else:
+            # What failed may be the policy alone, and an image needs no decision of it.
+            found = self.advisor.reconstruct(self.question()).result()
         return denormalize(found.image.float(), found.mean, found.std)[0]
 
     def question(self) -> Question:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kscout.cli.console import Commands, counted, printable
+from kscout.cli.options import MATRIX_SIZE, matrix_size
 from kscout.cli.progress import drawn_bars
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import COIL_MAPS, IMPORT_PRESETS, SOURCES, TARGETS, Origin, PhaseEncoding, Plane
@@ -282,7 +283,10 @@ def show(
     out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("montage.png"),
     split: Annotated[str, typer.Option(help="train, val or test. (default: the first)")] = "",
     images: Annotated[int, typer.Option(min=1, help="How many slices to show.")] = 24,
-    size: Annotated[int | None, typer.Option(help="Matrix size, where there are several.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(metavar=MATRIX_SIZE, help="Matrix size, where there are several."),
+    ] = None,
     coils: Annotated[
         bool, typer.Option("--coils", help="Per slice: image, k-space, coils and maps.")
     ] = False,
@@ -295,7 +299,8 @@ def show(
     from kscout.data.store import Store
 
     opened = Store.open(store)
-    shown = save_montage(opened, out, split=split, n_images=images, size=size, coils=coils)
+    asked = matrix_size(size)
+    shown = save_montage(opened, out, split=split, n_images=images, size=asked, coils=coils)
     span = " to ".join(dict.fromkeys((str(shown[0]), str(shown[-1]))))
     told = f"wrote {out}: {counted(len(shown), 'slice')}, {span}\n"
     if coils:

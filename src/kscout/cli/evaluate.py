@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kscout.cli.console import answer_console
-from kscout.cli.options import command_of
+from kscout.cli.options import MATRIX_SIZE, command_of, matrix_size
 from kscout.cli.progress import evaluation_progress
 from kscout.config.bounds import Between
 from kscout.config.options import with_options
@@ -34,8 +34,6 @@ class EvaluateOptions(EvaluationRequest):
     --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
     """
 
-    size: int | None = None
-    """Columns, where a split holds several sizes."""
     batch_size: int | None = None
     """Slices at once; what suits the device where not given. Changes no result."""
     device: str = "auto"
@@ -52,6 +50,7 @@ def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None
     from kscout.evaluation.compare import evaluate as run_evaluation
     from kscout.evaluation.running.setting import setting_of
 
+    options |= {"size": matrix_size(options["size"])}
     asked = with_options(EvaluateOptions, options)
     setting = setting_of(asked, batch_size=asked.batch_size, device=asked.device)
     setting = replace(setting, n_examples=asked.examples)
@@ -81,6 +80,7 @@ evaluate = command_of(
         "policies": f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
         "LABEL=PATH; any number of times.",
     },
+    texts={"size": MATRIX_SIZE},
 )
 
 

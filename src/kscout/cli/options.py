@@ -20,6 +20,20 @@ _COMMON = {
 }
 _DEFAULTS = {"overwrite": False, "as_json": False}
 
+MATRIX_SIZE = "COLS|ROWSxCOLS"
+"""How one of several matrix sizes is written."""
+
+
+def matrix_size(text: str | None) -> int | tuple[int, int] | None:
+    """Read what names one of several matrix sizes, as `Store.split` takes it."""
+    from kscout.data.importing import ImportSettings
+
+    if text is None:
+        return None
+    size = ImportSettings.parse_size(text, "--size")
+    # An import takes one number for a square; here it would take any rows.
+    return (size, size) if isinstance(size, int) and "x" in text else size
+
 
 def command_of(
     kind: type,
@@ -29,6 +43,7 @@ def command_of(
     required: tuple[str, ...] = (),
     flags: Mapping[str, str] | None = None,
     helps: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> Callable[..., None]:
     """Return a function that typer takes for a command; its help is the docstring of the class.
 
@@ -40,6 +55,7 @@ def command_of(
         required: options that must be given though they have a default.
         flags: what the command line calls an option otherwise than its field.
         helps: help that is not a docstring.
+        texts: how options are written that `call` is given as text, to read them itself.
     """
     found = []
     if argument is not None:
@@ -50,10 +66,11 @@ def command_of(
         words = (helps or {}).get(option.name, option.help)
         names = [flag] if (flag := (flags or {}).get(option.name)) else []
         names += [f"--{option.name.replace('_', '-')}"] if option.type is bool else []
-        type_: Any = _typed(option, is_required)
+        written = (texts or {}).get(option.name)
+        type_: Any = str | None if written else _typed(option, is_required)
         default = MISSING if is_required else option.default
         default = (list(default) or None) if isinstance(default, tuple) else default
-        annotation = Annotated[type_, typer.Option(*names, help=words)]
+        annotation = Annotated[type_, typer.Option(*names, help=words, metavar=written)]
         found.append(_parameter(option.name, annotation, default))
     found += [
         _parameter(name, kind_, _DEFAULTS.get(name, MISSING)) for name, kind_ in _COMMON.items()

@@ -40,6 +40,8 @@ class Geometry:
     """Whether k-space is the transform of complex images."""
     is_turned: bool | None = None
     """Whether the columns of k-space were rows of its file, along the readout."""
+    is_compressed: bool | None = None
+    """Whether coils of k-space were compressed, where that was asked for."""
 
     @property
     def is_computed(self) -> bool:

@@ -29,7 +29,7 @@ def save_montage(
     *,
     split: str = "",
     n_images: int = 24,
-    size: int | None = None,
+    size: int | tuple[int, int] | None = None,
     coils: bool = False,
 ) -> list[str]:
     """Write a PNG of slices spread evenly over a split, each bright up to its `data_range`.

@@ -189,11 +189,13 @@ class SliceSet:
         """Return the same slices, of at most so many virtual coils; targets stay those of all.
 
         Args:
-            n_coils: virtual coils (`kscout.physics.coils.compress`).
+            n_coils: virtual coils (`kscout.physics.coils.compress`); where there are no more coils
+                than that, nothing changes.
             n_center: central columns that they are found in: no more than acquisitions start from.
         """
         check_compression(n_coils, n_center, self.n_cols)
-        return replace(self, virtual=(n_coils, n_center))
+        whole = replace(self, virtual=None)
+        return whole if whole.shape[0] <= n_coils else replace(self, virtual=(n_coils, n_center))
 
     def _few_coils(
         self, kspace: Complex[Tensor, "batch coil row col"]

@@ -202,8 +202,8 @@ def _why_no_size(arrays: list[ArrayRecord]) -> str:
     rows, cols = (min(sides) for sides in zip(*(array.size for array in arrays), strict=True))
     return (
         f"has the sizes {sizes}, and one is needed; import again with --size {rows}x{cols}, which "
-        "all of them have, or, where `kscout evaluate` or `data show` asked, name the columns of "
-        "one with --size"
+        "all of them have, or, where `kscout evaluate` or `data show` asked, name one as in "
+        "--size {}x{}".format(*arrays[0].size)
     )
 
 

@@ -189,6 +189,7 @@ def _conditions(ready: Prepared, request: EvaluationRequest) -> Conditions:
         anatomy=source.anatomy if isinstance(source, Store) else None,
         columns=source.columns if isinstance(source, Store) else None,
         split=ready.slices.split or request.split,
+        n_rows=ready.slices.shape[1],
         n_cols=ready.slices.n_cols,
         n_initial=plan.n_initial,
         initial=tuple(columns_text(start) for start in plan.initial) or None,

@@ -211,6 +211,7 @@ def test_the_line_of_greedy_is_that_of_no_other_method() -> None:
     [
         ({"protocol": "paper"}, {"protocol": "blind"}, r"protocol \(paper, blind\)"),
         ({"split": "val"}, {"split": "test"}, r"split \(val, test\)"),
+        ({"n_rows": 18}, {"n_rows": 15}, r"rows \(18, 15\)"),
         ({"limit": None}, {"limit": 5}, r"limit \(not set, 5\)"),
         (
             {"store": "knee", "store_fingerprint": "ab"},
@@ -230,6 +231,12 @@ def test_gammas_of_other_conditions_are_refused(
 def test_gammas_of_one_reconstructor_under_two_names_are_one_table() -> None:
     same = _summary(GREEDY, reconstructor_fingerprint="ab", reconstructor="/runs/unet")
     rows = gamma_rows([same, replace(same, reconstructor="runs/unet", steps=9)])
+    assert [row.steps for row in rows] == [5, 9]
+
+
+def test_gammas_of_results_that_tell_no_rows_are_compared_by_their_columns() -> None:
+    before = _summary(GREEDY)
+    rows = gamma_rows([before, replace(before, n_rows=18, steps=9)])
     assert [row.steps for row in rows] == [5, 9]
 
 

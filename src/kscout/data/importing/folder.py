@@ -11,7 +11,7 @@ from typing import Any
 from kscout.data.formats import printable
 from kscout.data.importing.cutting import WrongSizeError
 from kscout.data.importing.images import fitting_size, single_images, store_images
-from kscout.data.importing.kspace import caveats, is_kspace, store_kspace
+from kscout.data.importing.kspace import caveats, is_kspace, store_kspace, virtual_coils
 from kscout.data.importing.settings import ImportSettings, told
 from kscout.data.importing.splits import Assignment, assign_splits
 from kscout.data.importing.volumes import VolumeFile, find_stores, relative
@@ -60,7 +60,7 @@ def import_folder(
         ]
         for warning in warnings:
             logger.warning(warning)
-        return writer.finish(warnings, virtual=settings.virtual)
+        return writer.finish(warnings, virtual=virtual_coils(writer, settings))
 
 
 def _named(source: Path) -> Path:

@@ -83,12 +83,22 @@ def _geometry(scan: RawScan, cutting: Cutting, settings: ImportSettings) -> Geom
     found, n_coils = cutting.geometry(scan), scan.shape[1]
     if settings.compress is None:
         return found
-    if n_coils <= settings.compress:
+    is_compressed = n_coils > settings.compress
+    if not is_compressed:
         note = f"all {n_coils} coils kept, as --compress {settings.compress} asks for no fewer"
     else:
         note = f"{n_coils} coils compressed to {settings.compress}"
         note += f" by {settings.compress_center} central columns, which acquisitions start from"
-    return replace(found, notes=(*(found.notes or ()), note))
+    notes = (*(found.notes or ()), note)
+    return replace(found, notes=notes, is_compressed=is_compressed)
+
+
+def virtual_coils(writer: StoreWriter, settings: ImportSettings) -> tuple[int, int] | None:
+    """Return what a store tells of its coils: nothing where those of no volume were compressed."""
+    found = [record.geometry for record in writer.records]
+    # A journal that an earlier kscout began does not tell.
+    is_any = any(geometry is None or geometry.is_compressed is not False for geometry in found)
+    return settings.virtual if is_any else None
 
 
 def caveats(writer: StoreWriter) -> Iterator[str]:
@@ -232,8 +242,8 @@ def _parts(
 def _compressed(
     kspace: Slices, masks: Sequence[Filled], path: Path, settings: ImportSettings
 ) -> Complex64[np.ndarray, "slice virtual row col"]:
-    """Return k-space of few virtual coils, where that is asked for."""
-    if settings.compress is None or not len(kspace):
+    """Return k-space of few virtual coils, where that is asked for and there are more."""
+    if settings.compress is None or not len(kspace) or kspace.shape[1] <= settings.compress:
         return kspace
     n_coils, n_center, n_cols = settings.compress, settings.compress_center, kspace.shape[-1]
     check_compression(n_coils, n_center, n_cols)

@@ -18,7 +18,7 @@ class EvaluationRequest:
     split: str = "test"
     """train, val or test."""
     size: int | tuple[int, int] | None = None
-    """Columns, where a split holds several sizes."""
+    """Matrix size, where a split holds several."""
     limit: int | None = None
     """Only so many slices, spread over the split."""
     reconstructor: str
@@ -68,6 +68,8 @@ class Conditions:
     """Where the columns of k-space come from: `measured`, `simulated` or `computed`; None where
     they are the transform of images."""
     split: str
+    n_rows: int | None = None
+    """None in results that were written before they told it."""
     n_cols: int
     n_initial: int
     """Columns of the start; of the shortest where they differ."""
@@ -97,6 +99,7 @@ _CONDITIONS = {
     "split": ("split",),
     "limit": ("limit",),
     "size": ("n_cols",),
+    "rows": ("n_rows", "n_cols"),
     "reconstructor": ("reconstructor_fingerprint", "reconstructor"),
     "protocol": ("protocol",),
     "argmax": ("is_argmax",),
