@@ -27,7 +27,7 @@ from joint_records import (
 )
 from leaderboard import frozen_rows
 from paired import Paired, mean_ssim, paired
-from tables import difference, number
+from tables import difference, markdown, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.statistics import std_over_seeds
@@ -40,7 +40,11 @@ GOAL = 0.002
 """SSIM by which adapting was hoped to pay."""
 _DEFAULTS = {
     *(("--n-initial", "16"), ("--steps", "16"), ("--protocol", "paper"), ("--updates", "6000")),
+    ("--set", "training.compile=true"),
 }
+"""What need not be typed: the same is computed."""
+_SETTLED = 3
+"""Epoch of ten after which an arm that rises no more has settled."""
 _ESTIMATES = ("posterior", "look-ahead")
 """How names of what stands for the best greedy policy begin."""
 
@@ -61,20 +65,24 @@ def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool = True) -> st
         return "no difference is shown"
     if any(one * found.difference <= 0 for one in by_seed):
         return "seeds disagree, so that nothing is decided"
+    alone = " with this one seed" if len(by_seed) == 1 else ""
     if high < 0:
-        return "adapting costs"
+        return f"adapting costs{alone}"
     if not adds:
-        return "the arm leads by its network; that choosing anew adds to it is not shown"
-    return "adapting pays" if found.difference >= GOAL else f"adapting pays, by less than {GOAL:g}"
+        return f"the arm leads by its network{alone}; that choosing anew adds to it is not shown"
+    short = "" if found.difference >= GOAL else f", by less than {GOAL:g}"
+    return f"adapting pays{alone}{short}"
 
 
 def findings(folder: Path = RECORDS) -> str:
     """Return a line for each comparison of the adaptive arm with the refitted fixed order."""
-    lines = []
-    for group in groups_of(read_records(folder)):
+    lines, groups = [], groups_of(read_records(folder))
+    for group in groups:
         for name, arm in group.items():
             if arm[0].arm == ADAPTIVE and paired(arm, leading(group, REFERENCE)) is not None:
                 lines.append(_finding(name, group))
+        if {arm[0].arm for arm in group.values()} == {REFERENCE}:
+            lines.append(_alone(group, groups))
     if not lines:
         return f"No pair of `{ADAPTIVE}` and `{REFERENCE}` has been run yet.\n"
     return "".join(f"- {line}\n" for line in lines)
@@ -100,6 +108,29 @@ def _finding(name: str, group: Group) -> str:
     return "\n    - ".join(
         [f"**{arm[0].conditions}.** {told}{_beyond_its_best(other, reference)}", *more]
     )
+
+
+def _alone(group: Group, groups: Sequence[Group]) -> str:
+    """Tell of a fixed order that nothing stands beside, and how it does beside other settings."""
+    arm = leading(group, REFERENCE)
+    told = f"`{REFERENCE}` alone was run, {number(_mean([one.ssim for one in arm]))} "
+    told += f"over {_seeds(len(arm))}; whether adapting pays here is not known."
+    rivals = [x for x in groups if next(iter(x.values()))[0].horizon == arm[0].horizon]
+    for other in rivals:
+        found, first = paired(arm, leading(other, REFERENCE)), next(iter(other.values()))[0]
+        if other is group or found is None:
+            continue
+        leads = [
+            one.ssim - two.ssim
+            for one, two in (_of_seed(arm, leading(other, REFERENCE), x) for x in found.seeds)
+        ]
+        best = max(_mean([one.ssim for one in own]) for own in other.values())
+        above = "above" if _mean([one.ssim for one in arm]) > best else "below"
+        told += (
+            f"\n    - It is {difference(found)} from `{REFERENCE}` under {first.conditions}, by "
+            f"seed {_spread_over_seeds(leads)}, and {above} the best arm there ({number(best)})."
+        )
+    return f"**{arm[0].conditions}.** {told}"
 
 
 def _spread_over_seeds(values: Sequence[float]) -> str:
@@ -141,6 +172,20 @@ def _beyond_its_best(name: str, arm: Sequence[JointRecord]) -> str:
         return ""
     told = ", ".join(number(x) for x in falls)
     return f" On validation slices {name} ends {told} below its best epoch."
+
+
+def rises(folder: Path = RECORDS) -> str:
+    """Return how much each arm still rose in validation after a third of its epochs."""
+    lines = []
+    for group in groups_of(read_records(folder)):
+        for name, arm in group.items():
+            told = [one for one in arm if one.validation]
+            rise = [one.validation[-1] - one.validation[_SETTLED - 1] for one in told]
+            if told:
+                place = f"{told[0].horizon}{', mirrored' if told[0].flips else ''}"
+                seeds = ", ".join(str(one.seed) for one in told)
+                lines.append((place, shown(name), seeds, _of_seeds(rise)))
+    return markdown(("where", "arm", "seeds", f"SSIM gained after epoch {_SETTLED}"), lines)
 
 
 def _of_seed(
@@ -252,7 +297,7 @@ def _headroom(name: str, arm: Sequence[JointRecord], folder: Path) -> tuple[str,
     measured = [one for one in arm if one.bounds is not None]
     if not measured:
         return None
-    first, bounds = measured[0], [one.bounds for one in measured if one.bounds is not None]
+    bounds = [one.bounds for one in measured if one.bounds is not None]
     kinds = ("arm", "fixed", "na_oracle", "oracle")
     own, fixed, low, high = (_mean([getattr(x, kind) for x in bounds]) for kind in kinds)
     closed = gap_closed(own, low, high)
@@ -260,9 +305,16 @@ def _headroom(name: str, arm: Sequence[JointRecord], folder: Path) -> tuple[str,
         *(shown(name), ", ".join(str(one.seed) for one in measured)),
         *map(number, (own, fixed, low, high)),
         "-" if closed is None else f"{100 * closed:.0f} %",
-        ceiling(folder / "ceiling" / first.stem),
+        _ceilings(folder, measured),
         *(number(high - low, is_signed=True), str(bounds[0].n_slices)),
     )
+
+
+def _ceilings(folder: Path, arm: Sequence[JointRecord]) -> str:
+    """Return the estimates of those seeds of an arm for which there are any."""
+    found = {one.seed: ceiling(folder / "ceiling" / one.stem) for one in arm}
+    told = [f"{share} (seed {seed})" for seed, share in found.items() if share != "-"]
+    return ", ".join(told) or "-"
 
 
 def ceiling(folder: Path) -> str:
@@ -307,7 +359,7 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
 def _slices(record: JointRecord) -> str:
     """Return how many slices were learned from, and what makes them."""
     source = HORIZONS[record.horizon].source
-    sizes = SOURCES[source].paper_slices
+    sizes = SOURCES[source].paper_slices if source in SOURCES else None
     told = f"{record.n_train:,} slices"
     is_paper = sizes is not None and record.n_train == sizes[0]
     return f"the {told} of `kscout data make {source} --paper`" if is_paper else told

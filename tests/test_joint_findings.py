@@ -27,15 +27,18 @@ def records(scripts: Any) -> ModuleType:
         ([0.007, -0.001], (0.001, 0.005), "seeds disagree, so that nothing is decided"),
         ([-0.007, 0.001], (-0.005, -0.001), "seeds disagree, so that nothing is decided"),
         ([0.003, 0.0032], None, "one volume decides nothing"),
+        ([0.003], (0.001, 0.005), "adapting pays with this one seed"),
     ],
 )
 def test_a_verdict_follows_from_the_interval_and_the_seeds(
     scripts: Any, by_seed: list[float], interval: tuple[float, float] | None, words: str
 ) -> None:
-    found = scripts("paired").Paired((0, 1), sum(by_seed) / 2, interval)
+    seeds = tuple(range(len(by_seed)))
+    found = scripts("paired").Paired(seeds, sum(by_seed) / len(by_seed), interval)
     verdict = scripts("joint_findings").verdict
     assert verdict(found, by_seed) == words
-    by_network = "the arm leads by its network; that choosing anew adds to it is not shown"
+    alone = " with this one seed" if len(by_seed) == 1 else ""
+    by_network = f"the arm leads by its network{alone}; that choosing anew adds to it is not shown"
     leads = words.startswith("adapting pays")
     assert verdict(found, by_seed, adds=False) == (by_network if leads else words)
 
@@ -92,7 +95,7 @@ def test_a_difference_is_parted_over_the_seeds_that_both_have(
     close = replace(dense[1], bounds=records.Bounds(2, 0.85, 0.849, 0.7, 0.9))
     text = _findings(scripts, tmp_path, [fixed, close])
     assert "+.0010 (+.0010; less than 0.002) is what choosing anew is worth" in text
-    assert "adapting pays. In area" in text
+    assert "adapting pays with this one seed. In area" in text
     worse = replace(dense[1], bounds=records.Bounds(2, 0.85, 0.8501, 0.7, 0.9))
     assert "that choosing anew adds to it is not shown. In" in _findings(
         scripts, tmp_path, [fixed, worse]
@@ -113,12 +116,41 @@ def test_a_difference_is_parted_by_volume_where_all_slices_were_scored(
     chosen, network = (0.005 + 2 * 0.002 + 3 * 0.002) / 6, (0.001 + 2 * 0.004 + 3 * 0.004) / 6
     words = f"Of +.0060 on 6 slices, +{chosen:.4f} (.0020 to .0050) (+{chosen:.4f}, "
     words += f"+{chosen:.4f}) is what choosing anew".replace("+0.", "+.")
-    assert words.replace("+0.", "+.") in text and "adapting pays. In area" in text
+    assert (
+        words.replace("+0.", "+.") in text and "adapting pays. In area" in text
+    )
     assert f"+{network:.4f} (.0010 to .0040) (".replace("+0.", "+.") in text
     # Volumes that disagree decide nothing, whatever the seeds' means.
     unsure = [replace(one, fitted_after=after(0.709, 0.805, 0.604)) for one in dense]
     text = _findings(scripts, tmp_path, [*fixed, *unsure])
     assert "the arm leads by its network; that choosing anew adds to it is not shown. In" in text
+
+
+def test_a_fixed_order_that_nothing_stands_beside_is_compared_with_its_other_settings(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    arms = [record(records, arm, 0, [0.7, 0.8, 0.6]) for arm in ("fixed", "dense")]
+    mirrored = {"settings": {**arms[0].settings, "training": {"flips": True}}, "label": "flips"}
+    ahead = record(records, "fixed", 0, [0.71, 0.81, 0.61], **mirrored)
+    text = _findings(scripts, tmp_path, [*arms, ahead])
+    assert "mirrored, 6,000 updates.** `fixed` alone was run, .6933 over 1 seed; whether" in text
+    assert "It is +.0100 (.0100 to .0100) from `fixed` under knee-base" in text
+    assert "and above the best arm there (.6833)." in text
+    behind = record(records, "fixed", 0, [0.69, 0.79, 0.59], **mirrored)
+    assert "below the best arm there" in _findings(scripts, tmp_path, [*arms, behind])
+
+
+def test_rises_are_those_of_validation_after_the_third_epoch(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    rising = {"validation": (0.7, 0.8, 0.81, 0.82, 0.83)}
+    arms = [record(records, "dense", 0, [0.7, 0.8, 0.6], **rising)]
+    arms += [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    for one in arms:
+        write_json(tmp_path / f"{one.stem}.json", to_table(one))
+    text = scripts("joint_findings").rises(tmp_path)
+    assert text.count("\n| `") == 1
+    assert "| knee-base | `dense` | 0 | +.0200 |" in text
 
 
 def test_findings_and_headroom_are_those_of_the_records(
@@ -147,7 +179,8 @@ def test_findings_and_headroom_are_those_of_the_records(
     told = findings.headroom(tmp_path)
     measured = "| .8000 | .7900 | .7000 | .9000 | 50 % |"
     assert (
-        f"| `dense` | 0, 1 {measured} 31 % |" in told and f"| `fixed` | 0, 1 {measured} - |" in told
+        f"| `dense` | 0, 1 {measured} 31 % (seed 0) |" in told
+        and f"| `fixed` | 0, 1 {measured} - |" in told
     )
     sentence = findings.best(tmp_path)
     command = "kscout train joint --method dense --out runs/joint --set a.b=true"

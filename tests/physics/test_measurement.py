@@ -4,6 +4,7 @@ import torch
 
 from kscout.physics import center_mask, fft2c
 from kscout.physics.measurement import Measurement
+from kscout.physics.normalization import magnitude
 
 
 def kspace(generator: torch.Generator) -> torch.Tensor:
@@ -37,3 +38,14 @@ def test_gradients_flow_back_to_kspace(generator: torch.Generator) -> None:
     (measured.normalized.square().sum() + measured.std.sum()).backward()
     assert full.grad is not None
     assert full.grad[..., mask[0]].abs().min() > 0 and not full.grad[..., ~mask[0]].any()
+
+
+def test_dark_pixels_of_several_coils_have_a_gradient_of_zero() -> None:
+    image = torch.zeros(3, 4, 4, dtype=torch.complex64)
+    image[:, 1] = 3 + 4j
+    image.requires_grad_()
+    combined = magnitude(image)
+    combined.sum().backward()
+    assert torch.equal(combined, magnitude(image.detach()))
+    assert image.grad is not None and image.grad[:, 1].abs().min() > 0
+    assert not image.grad[:, [0, 2, 3]].any()

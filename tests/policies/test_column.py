@@ -121,6 +121,14 @@ def test_the_brightness_of_the_scanner_changes_nothing() -> None:
     torch.testing.assert_close(policy(seen), policy(bright), atol=1e-4, rtol=1e-4)
 
 
+def test_gradients_are_finite_where_a_frequency_is_exactly_zero() -> None:
+    seen = observation()
+    # A constant image: all frequencies but one are zero, to the last bit.
+    image = torch.ones_like(seen.image).requires_grad_()
+    trained()(replace(seen, image=image)).sum().backward()
+    assert image.grad is not None and image.grad.isfinite().all()
+
+
 def test_an_observation_without_a_measurement_is_refused() -> None:
     seen = replace(observation(), zero_filled=None)
     with pytest.raises(ConfigError, match="reads measured k-space"):

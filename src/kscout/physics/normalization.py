@@ -54,9 +54,14 @@ def denormalize(
 def magnitude(
     image: Complex[Tensor, "*batch coil row col"],
 ) -> Float[Tensor, "*batch row col"]:
-    """Combine coils by the root of the sum of squares, sqrt(sum over coils of |x|^2)."""
-    return (
-        image.abs().square().sum(dim=-3).sqrt()
-        if image.shape[-3] > 1
-        else image[..., 0, :, :].abs()
-    )
+    """Combine coils by the root of the sum of squares, sqrt(sum over coils of |x|^2).
+
+    Where an image is exactly zero its gradient is zero, as that of abs(), and not undefined.
+    """
+    if image.shape[-3] == 1:
+        return image[..., 0, :, :].abs()
+    energy = image.abs().square().sum(dim=-3)
+    if not energy.requires_grad:
+        return energy.sqrt()
+    is_dark = energy == 0
+    return energy.masked_fill(is_dark, 1.0).sqrt().masked_fill(is_dark, 0.0)

@@ -29,6 +29,8 @@ _N_PLACE = 2 * _N_WAVES + 10
 _N_GROUPS = 8
 _FAINTEST = 1e-2
 """Added to magnitudes before the logarithm, in deviations of the zero-filled image."""
+_LEAST_SQUARE = 1e-20
+"""Added to squares before their root, whose slope at zero is infinite; `_FAINTEST` hides it."""
 _LEAST_STD = 1e-11
 """Keeps a constant image from dividing by zero."""
 _PERIOD = 256.0
@@ -220,14 +222,19 @@ def _log_magnitudes(
     rows, cols = (_frequencies(n, image.device) == 0 for n in image.shape[-2:])
     constant = (rows[:, None] & cols) * (mean / std * math.sqrt(image[0].numel()))
     real, imag = kspace.real / std[:, None] - constant[:, None], kspace.imag / std[:, None]
-    magnitudes = [(expected.real.square() + expected.imag.square()).sqrt()]
-    magnitudes.append((real.square() + imag.square()).sum(dim=1).sqrt())
+    magnitudes = [_root(expected.real.square() + expected.imag.square())]
+    magnitudes.append(_root((real.square() + imag.square()).sum(dim=1)))
     if real.shape[1] == 1:
         apart = (expected.real - real[:, 0]).square() + (expected.imag - imag[:, 0]).square()
-        magnitudes.append(apart.sqrt())
+        magnitudes.append(_root(apart))
     else:
         magnitudes.append((magnitudes[0] - magnitudes[1]).abs())
     return [torch.log(x + _FAINTEST) for x in magnitudes]
+
+
+def _root(squares: Float[Tensor, "batch row col"]) -> Float[Tensor, "batch row col"]:
+    """Return magnitudes through which gradients stay finite, those of zero too."""
+    return (squares + _LEAST_SQUARE).sqrt()
 
 
 def _spectrum(image: Inexact[Tensor, "*lead row col"]) -> Complex[Tensor, "*lead row col"]:
