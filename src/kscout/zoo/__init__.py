@@ -22,6 +22,8 @@ ZOO: dict[str, str] = {
     "heads-base-greedy": "policy",
     "heads-base-fixed": "policy",
     "heads8-varnet": "reconstructor",
+    "joint-knee-base-unet": "reconstructor",
+    "joint-knee-base-column": "policy",
     "joint-knee-8x-unet": "reconstructor",
     "joint-knee-8x-column": "policy",
 }
