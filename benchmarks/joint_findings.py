@@ -34,6 +34,7 @@ from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.names import SOURCES
 from kscout.report.commands import as_shell
+from kscout.zoo import ZOO
 
 ADAPTIVE = "dense"
 GOAL = 0.002
@@ -351,9 +352,15 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
         f"```bash\n{_command(first)}\n```\n\n"
         f"With {_slices(first)} it reaches SSIM {number(_mean([one.ssim for one in arm]))} "
         f"({_seeds(len(arm))}), where the\nbest policy for a frozen network, `{top.method}`, "
-        f"reaches {number(top.ssim_mean)}. One folder holds network and policy.\nWhether adapting "
-        "pays then: [docs/joint.md](docs/joint.md).\n"
+        f"reaches {number(top.ssim_mean)}. One folder holds network and policy.\n"
+        f"{_shipped(horizon)}Whether adapting pays then: [docs/joint.md](docs/joint.md).\n"
     )
+
+
+def _shipped(horizon: str) -> str:
+    """Say which pair of the zoo need not be trained."""
+    names = [name for name in ZOO if name.startswith(f"joint-{horizon}-")]
+    return f"The zoo has such a pair: `{'` and `'.join(names)}`.\n" if names else ""
 
 
 def _slices(record: JointRecord) -> str:

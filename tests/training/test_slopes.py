@@ -264,8 +264,9 @@ def test_on_cuda_16_bit_slopes_are_those_of_a_cpu(knees: SliceSet) -> None:
 
 
 @pytest.mark.cuda
-# Torch's own compiler uses what torch says not to use any more.
+# Torch's own compiler uses what torch says not to use any more, and asks all tensors for gradients.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiled_slopes_are_those_of_plain_passes(knees: SliceSet) -> None:
     unet = load("knee-unet").frozen(precision="auto", n_rows=128, n_cols=128, device="cuda")
     simulator = Simulator(knees.to("cuda").batch(torch.arange(8, device="cuda")), unet)
