@@ -183,7 +183,7 @@ def rises(folder: Path = RECORDS) -> str:
             told = [one for one in arm if one.validation]
             rise = [one.validation[-1] - one.validation[_SETTLED - 1] for one in told]
             if told:
-                place = f"{told[0].horizon}{', mirrored' if told[0].flips else ''}"
+                place = ", ".join([told[0].horizon, *told[0].varied])
                 seeds = ", ".join(str(one.seed) for one in told)
                 lines.append((place, shown(name), seeds, _of_seeds(rise)))
     return markdown(("where", "arm", "seeds", f"SSIM gained after epoch {_SETTLED}"), lines)

@@ -45,16 +45,21 @@ HORIZONS = {
     "heads-base": Horizon("heads-coarse", "heads-unet", 16, 16, "heads-coarse"),
 }
 SEEDS = (0, 1, 2)
+_AS_STORED = {"flips": False, "zoom": 1.0, "turn": 0.0, "bend": 0.0}
+"""Settings of slices that are learned from as they are; the oldest records do not tell them."""
+_VARIED = {"flips": "mirrored", "zoom": "magnified", "turn": "turned", "bend": "bent"}
 LABELS = {
     **{None: "", "fresh": " with the masks of its newest order alone"},
     **{"keep": " whose order stays until a better one is fitted"},
-    **{"flips": ", mirrored", "32": " with 32 channels"},
+    **{"flips": ", mirrored", "varied": ", mirrored, turned and bent", "32": " with 32 channels"},
     **{"once": " whose labels are used once"},
 }
 WORDS = {
     **{None: "", "fresh": " --set training.fresh_pool=true --label fresh"},
     **{"keep": " --set training.keep_better=true --label keep"},
     **{"flips": " --set training.flips=true --label flips", "32": " --channels 32 --start nothing"},
+    "varied": " --set training.flips=true --set training.turn=8 --set training.bend=2 "
+    "--label varied",
     "once": " --set training.n_repeats=0 --set training.sampler_every=5 "
     "--set training.sampler_average=0.98 --label once",
 }
@@ -67,6 +72,7 @@ PLAN = [
         for arm, label in (("fixed", None), ("fixed", "keep"), ("dense", None))
     ),
     *((h, arm, "flips") for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
+    ("knee-8x", "fixed", "varied"),
     *(("knee-base", arm, None) for arm in ARMS[2:]),
     *((h, arm, None) for h in ("heads-base", "knee-long") for arm in ARMS[:2]),
     *(("knee-base", arm, "32") for arm in ARMS[:2]),
@@ -157,13 +163,15 @@ class JointRecord:
     def key(self) -> tuple[str, str]:
         """Records of one key are compared."""
         told = {**self.settings, "training": {**self.settings.get("training", {})}}
-        told["training"]["flips"], told["n_train"] = self.flips, self.n_train
+        told["training"] = {**_AS_STORED, **told["training"]}
+        told["n_train"] = self.n_train
         return self.horizon, json.dumps(told, sort_keys=True)
 
     @property
-    def flips(self) -> bool:
-        """Whether slices were mirrored; the oldest records are of before they could be."""
-        return self.settings.get("training", {}).get("flips", False)
+    def varied(self) -> list[str]:
+        """How slices were varied, in words."""
+        told = {**_AS_STORED, **self.settings.get("training", {})}
+        return [word for key, word in _VARIED.items() if told[key] != _AS_STORED[key]]
 
     @property
     def n_train(self) -> int:
@@ -175,7 +183,7 @@ class JointRecord:
         """What all arms of a comparison have in common, in words."""
         horizon = HORIZONS[self.horizon]
         columns = f"{self.horizon}, {horizon.n_initial} + {horizon.steps} columns"
-        slices = f"{self.n_train:,} slices{', mirrored' if self.flips else ''}"
+        slices = ", ".join([f"{self.n_train:,} slices", *self.varied])
         network = f"{self.n_parameters / 1e6:.1f} million parameters"
         return f"{columns}, {network}, {slices}, {self.n_updates:,} updates"
 

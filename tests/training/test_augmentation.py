@@ -1,10 +1,15 @@
 """Varied slices are those that a store of the varied images would hand out."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
+from kscout.config import JointConfig
 from kscout.core import SliceBatch
 from kscout.data.slices import SliceSet
-from kscout.training.augmentation import N_BENT, bent, coarser, mirrored, zoomed
+from kscout.errors import ConfigError
+from kscout.training.augmentation import N_BENT, bent, check_varied, coarser, mirrored, zoomed
 
 
 def images() -> torch.Tensor:
@@ -95,3 +100,10 @@ def test_a_bent_slice_is_moved_by_its_waves_and_keeps_its_noise() -> None:
         torch.testing.assert_close(found.target[:, row, 4:-4], wanted, atol=0.06, rtol=0)
     kept = found.target[:, 4:-4, 4:-4].std() / batch.target[:, 4:-4, 4:-4].std()
     assert 0.9 < kept < 1.02
+
+
+def test_what_are_no_images_is_not_turned() -> None:
+    training = JointConfig.of("fixed").training
+    check_varied(replace(training, flips=True), "kspace")
+    with pytest.raises(ConfigError, match="turn is for images, the store holds kspace"):
+        check_varied(replace(training, turn=8.0), "kspace")

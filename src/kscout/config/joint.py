@@ -45,6 +45,12 @@ class JointTraining:
     """Steps of the reconstruction between two such refills."""
     flips: bool = False
     """Whether half of the slices, drawn at each refill, are acquired mirrored left to right."""
+    zoom: Annotated[float, Between(1, 4)] = 1.0
+    """Slices are magnified by a factor between this and its inverse, drawn likewise."""
+    turn: Annotated[float, Between(0, 180)] = 0.0
+    """Slices are turned by up to so many degrees either way, drawn likewise."""
+    bend: Annotated[float, Between(0, 64)] = 0.0
+    """Slices are bent by smooth waves of up to so many pixels each, drawn likewise."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """What the sampler learns to raise, and the best epoch is best in."""
     protocol: Protocol = "paper"

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from kscout.config import DenseTraining, JointTraining
 from kscout.core import SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.errors import ConfigError
@@ -19,6 +20,44 @@ _WAVES = ((1, 0), (0, 1), (1, 1), (1, -1))
 """Cycles per field of view, along rows and columns, of the waves that bend a slice."""
 N_BENT = 1 + 4 * len(_WAVES)
 """Numbers that decide how a slice is turned and bent."""
+N_PLAIN = 2
+"""Numbers that decide whether a slice is mirrored, and its zoom."""
+Varied = DenseTraining | JointTraining
+"""Settings of trainings that vary their slices."""
+
+
+def is_bent(training: Varied) -> bool:
+    """Return whether slices are turned or bent."""
+    return training.turn > 0 or training.bend > 0
+
+
+def varied(
+    batch: SliceBatch, numbers: Float[Tensor, "slice number"], training: Varied
+) -> SliceBatch:
+    """Return slices of which some are mirrored, magnified, turned or bent.
+
+    Args:
+        batch: the slices.
+        numbers: in [0, 1), `N_PLAIN` of each slice and, where it is turned or bent, `N_BENT` more,
+            which are the last.
+        training: says by how much.
+    """
+    if training.flips:
+        batch = mirrored(batch, numbers[:, 0] < 0.5)
+    if training.zoom > 1:
+        batch = zoomed(batch, training.zoom ** (2 * numbers[:, 1] - 1))
+    if is_bent(training):
+        batch = bent(batch, numbers[:, -N_BENT:], turn=training.turn, bend=training.bend)
+    return batch
+
+
+def check_varied(training: Varied, kind: str) -> None:
+    """Refuse to magnify, turn or bend what are no images."""
+    for name, least in (("zoom", 1), ("turn", 0), ("bend", 0)):
+        if getattr(training, name) > least and kind != IMAGES.name:
+            raise ConfigError(
+                f"training.{name} is for images, the store holds {kind}; leave it out"
+            )
 
 
 def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBatch:

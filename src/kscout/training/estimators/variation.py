@@ -13,14 +13,20 @@ from torch import Tensor
 
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Policy, SliceBatch
-from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.sampling import Initial, center_mask
-from kscout.training.augmentation import N_BENT, bent, check_sizes, mirrored, zoomed
+from kscout.training.augmentation import (
+    N_BENT,
+    N_PLAIN,
+    check_sizes,
+    check_varied,
+    is_bent,
+    varied,
+)
 from kscout.training.estimators.gradient import GeneratorFor
 
-_N_PLAIN = 4
+_N_DRAWN = N_PLAIN + 2
 """Whether a slice is mirrored, its zoom, its budget, its start."""
 
 
@@ -39,32 +45,20 @@ class Variation:
         return self.config.training
 
     @property
-    def is_bent(self) -> bool:
-        """Whether slices are turned or bent."""
-        return self.training.turn > 0 or self.training.bend > 0
-
-    @property
     def n_numbers(self) -> int:
         """Numbers that are drawn for a slice."""
-        return _N_PLAIN + N_BENT * self.is_bent
+        return _N_DRAWN + N_BENT * is_bent(self.training)
 
     def draw(self, n_slices: int, generator: GeneratorFor) -> Float[Tensor, "slice number"]:
         """Draw the numbers of an epoch."""
-        numbers = [torch.rand(n_slices, _N_PLAIN, generator=generator("varied"))]
-        if self.is_bent:
+        numbers = [torch.rand(n_slices, _N_DRAWN, generator=generator("varied"))]
+        if is_bent(self.training):
             numbers.append(torch.rand(n_slices, N_BENT, generator=generator("bent")))
         return torch.cat(numbers, dim=1)
 
     def of(self, batch: SliceBatch, numbers: Float[Tensor, "slice number"]) -> SliceBatch:
         """Return slices of which some are mirrored, magnified, turned or bent."""
-        training = self.training
-        if training.flips:
-            batch = mirrored(batch, numbers[:, 0] < 0.5)
-        if training.zoom > 1:
-            batch = zoomed(batch, training.zoom ** (2 * numbers[:, 1] - 1))
-        if self.is_bent:
-            batch = bent(batch, numbers[:, _N_PLAIN:], turn=training.turn, bend=training.bend)
-        return batch
+        return varied(batch, numbers, self.training)
 
     def horizons(self, numbers: Float[Tensor, "slice number"]) -> Int[Tensor, " slice"]:
         """Return how many columns each slice may acquire."""
@@ -90,11 +84,7 @@ class Variation:
         """Refuse to vary what cannot be."""
         training = self.training
         check_sizes(training.sizes, slices.kind, slices.n_cols)
-        for name, least in (("zoom", 1), ("turn", 0), ("bend", 0)):
-            if getattr(training, name) > least and slices.kind != IMAGES.name:
-                raise ConfigError(
-                    f"training.{name} is for images, the store holds {slices.kind}; leave it out"
-                )
+        check_varied(training, slices.kind)
         if training.sizes and not policy.serves_any_size:
             raise ConfigError(
                 f"training.sizes are for networks of any size, and {type(policy).__name__} has "

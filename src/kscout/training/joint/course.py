@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.assemble import seeded_globals
@@ -19,7 +19,7 @@ from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
-from kscout.training.augmentation import mirrored
+from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, varied
 from kscout.training.gradients import EagerGradients, GraphedGradients
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import Material, Pair, Sampler, acquire
@@ -166,30 +166,33 @@ class Joint(Course[Pair, JointConfig]):
         if looks:
             self.current.refresh()
         size = _N_ACQUIRED_AT_ONCE[slices.device.type]
-        flips = self._flips(number, n)
-        parts = (x.split(size) for x in (index, flips, uniforms))
-        for own, is_mirrored, drawn in zip(*parts, strict=True):
-            batch = self._batch(own.to(slices.index_device), is_mirrored)
+        parts = (x.split(size) for x in (index, self._numbers(number, n), uniforms))
+        for own, numbers, drawn in zip(*parts, strict=True):
+            batch = self._batch(own.to(slices.index_device), numbers)
             view = self.current.view if looks else None
-            self.pool.add(own, is_mirrored, acquire(policy, batch, self.config, drawn, view))
+            self.pool.add(own, numbers, acquire(policy, batch, self.config, drawn, view))
 
-    def _flips(self, number: int, n: int) -> Bool[Tensor, " slice"]:
-        """Draw which of the slices acquired anew are mirrored."""
-        if not self.training.flips:
-            return torch.zeros(n, dtype=torch.bool, device=self.slices.device)
-        uniforms = torch.rand(n, generator=keyed_generator("mirrored", self.training.seed, number))
-        return (uniforms < 0.5).to(self.slices.device)
+    def _numbers(self, number: int, n: int) -> Float[Tensor, "slice number"]:
+        """Draw what slices acquired anew are varied by: mirrored, zoomed, turned and bent."""
+        counts = {"mirrored": 1, "zoomed": N_PLAIN - 1}
+        counts |= {"bent": N_BENT} if is_bent(self.training) else {}
+        drawn = [
+            torch.rand(n, count, generator=keyed_generator(purpose, self.training.seed, number))
+            for purpose, count in counts.items()
+        ]
+        return torch.cat(drawn, dim=1).to(self.slices.device)
 
-    def _batch(self, index: Int[Tensor, " slice"], flips: Bool[Tensor, " slice"]) -> SliceBatch:
-        batch = self.slices.batch(index)
-        return mirrored(batch, flips) if self.training.flips else batch
+    def _batch(
+        self, index: Int[Tensor, " slice"], numbers: Float[Tensor, "slice number"]
+    ) -> SliceBatch:
+        return varied(self.slices.batch(index), numbers, self.training)
 
     def _learn(self, number: int, uniforms: Float[Tensor, "batch 2"]) -> Float[Tensor, ""]:
         """Take an update of the reconstruction; return its loss."""
-        index, is_mirrored, mask = self.pool.draw(uniforms)
+        index, numbers, mask = self.pool.draw(uniforms)
         self.model.train()
         # Slices are read outside of any graph: they may lie in a file.
-        loss = self.gradients([mask, *self._batch(index, is_mirrored).tensors()]).clone()
+        loss = self.gradients([mask, *self._batch(index, numbers).tensors()]).clone()
         take_step(self.trainee.optimizer, self._rate(number))
         return loss
 

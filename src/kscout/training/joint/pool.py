@@ -11,12 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.data.slices import SliceSet
+from kscout.training.augmentation import N_PLAIN
 from kscout.training.replay import Memory
 
 
 @final
 class MaskPool:
-    """Slices by number, as they are or mirrored, with their masks from the start to the budget.
+    """Slices by number, how each was varied, and its masks from the start to the budget.
 
     The oldest leave first.
 
@@ -38,25 +39,25 @@ class MaskPool:
     def add(
         self,
         index: Int[Tensor, " slice"],
-        is_mirrored: Bool[Tensor, " slice"],
+        numbers: Float[Tensor, "slice number"],
         masks: Bool[Tensor, "slice moment col"],
     ) -> None:
-        """Take new acquisitions in."""
+        """Take new acquisitions in, with the numbers that slices were varied by."""
         index = index.to(self.slices.index_device)
-        self.memory.add({"index": index, "is_mirrored": is_mirrored, "masks": masks})
+        self.memory.add({"index": index, "numbers": numbers, "masks": masks})
 
     def draw(
         self, uniforms: Float[Tensor, "batch 2"]
-    ) -> tuple[Int[Tensor, " batch"], Bool[Tensor, " batch"], Bool[Tensor, "batch col"]]:
-        """Draw slices and, for each, whether it was mirrored, and the mask of one moment.
+    ) -> tuple[Int[Tensor, " batch"], Float[Tensor, "batch number"], Bool[Tensor, "batch col"]]:
+        """Draw slices and, for each, what it was varied by, and the mask of one moment.
 
         Args:
             uniforms: numbers in [0, 1), where slices are numbered, that decide which.
         """
-        index, is_mirrored, masks = (self.memory.rows[x] for x in ("index", "is_mirrored", "masks"))
+        index, numbers, masks = (self.memory.rows[x] for x in ("index", "numbers", "masks"))
         entry, moment = ((uniforms[:, i] * n).long() for i, n in enumerate(masks.shape[:2]))
         here, at = (x.to(masks.device) for x in (entry, moment))
-        return index[entry], is_mirrored[here], masks[here, at]
+        return index[entry], numbers[here], masks[here, at]
 
     def state(self) -> dict[str, Any]:
         """Return all that a checkpoint must hold."""
@@ -66,6 +67,13 @@ class MaskPool:
         """Take back what `state` gave."""
         self.clear()
         masks = state["masks"].to(self.slices.device)
-        # A checkpoint of an older kscout tells of none.
-        known = state.get("is_mirrored", torch.zeros(len(masks), dtype=torch.bool))
-        self.add(state["index"], known.to(masks.device), masks)
+        self.add(state["index"], _numbers(state).to(masks.device), masks)
+
+
+def _numbers(state: dict[str, Any]) -> Float[Tensor, "slice number"]:
+    """Return what slices were varied by; older checkpoints tell which were mirrored, if that."""
+    if "numbers" in state:
+        return state["numbers"]
+    plain = torch.zeros(len(state["masks"]), dtype=torch.bool)
+    is_mirrored = state.get("is_mirrored", plain)
+    return torch.where(is_mirrored, 0.25, 0.75)[:, None].expand(-1, N_PLAIN)

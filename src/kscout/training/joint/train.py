@@ -16,6 +16,7 @@ from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
 from kscout.names import RECONSTRUCTORS, SAMPLERS
 from kscout.runs import Run, RunRecord, read_run
+from kscout.training.augmentation import check_varied
 from kscout.training.convolution import convolution, to_layout
 from kscout.training.distributed import refuse_processes
 from kscout.training.joint.course import Joint
@@ -164,6 +165,7 @@ def _check(
     training = config.training
     check_trainable(model, training.protocol)
     check_setting(config, model, splits)
+    check_varied(training, splits[0].kind)
     own = SAMPLERS[training.method].policy
     if not kind.looks and config.policy.name != own:
         raise ConfigError(

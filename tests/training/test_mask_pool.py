@@ -1,0 +1,42 @@
+"""Masks of the newest acquisitions are drawn with what their slices were varied by."""
+
+import pytest
+import torch
+
+from kscout.data.slices import SliceSet
+from kscout.training.joint.pool import MaskPool
+from kscout.training.joint.sampler import moments_of
+
+
+@pytest.fixture
+def slices() -> SliceSet:
+    return SliceSet.from_images(torch.rand(4, 16, 16), ["v"] * 4, name="four", split="train")
+
+
+def test_the_oldest_leave_and_all_moments_are_drawn(slices: SliceSet) -> None:
+    pool = MaskPool(slices, n_most=4)
+    start = torch.zeros(3, 16, dtype=torch.bool)
+    start[:, 8] = True
+    masks = moments_of(start, torch.tensor([[1, 2], [3, 4], [5, 6]]))
+    assert masks.sum(dim=-1).tolist() == [[1, 2, 3]] * 3
+    pool.add(torch.tensor([0, 1, 2]), torch.tensor([[0.1], [0.2], [0.3]]), masks)
+    pool.add(torch.tensor([7, 8, 9]), torch.tensor([[0.4], [0.5], [0.6]]), masks)
+    assert pool.state()["index"].tolist() == [2, 7, 8, 9]
+    uniforms = torch.cartesian_prod(torch.arange(4) / 4, torch.arange(3) / 3 + 0.01)
+    index, numbers, drawn = pool.draw(uniforms)
+    assert index.tolist() == [2] * 3 + [7] * 3 + [8] * 3 + [9] * 3
+    assert torch.equal(numbers[:, 0], torch.tensor([0.3, 0.4, 0.5, 0.6]).repeat_interleave(3))
+    assert torch.equal(drawn.view(4, 3, 16), masks[[2, 0, 1, 2]])
+
+
+def test_a_pool_of_before_slices_were_varied_is_taken_back(slices: SliceSet) -> None:
+    masks = torch.zeros(2, 3, 16, dtype=torch.bool)
+    state = {"index": torch.tensor([1, 2]), "masks": masks}
+    uniforms = torch.tensor([[0.0, 0.0], [0.9, 0.0]])
+    for more, expected in (
+        ({}, [False, False]),
+        ({"is_mirrored": torch.tensor([False, True])}, [False, True]),
+    ):
+        pool = MaskPool(slices, n_most=4)
+        pool.restore({**state, **more})
+        assert (pool.draw(uniforms)[1][:, 0] < 0.5).tolist() == expected
