@@ -28,6 +28,7 @@ def records(scripts: Any) -> ModuleType:
         ([-0.007, 0.001], (-0.005, -0.001), "seeds disagree, so that nothing is decided"),
         ([0.003, 0.0032], None, "one volume decides nothing"),
         ([0.003], (0.001, 0.005), "adapting pays with this one seed"),
+        ([-0.003], (-0.005, -0.001), "adapting costs with this one seed"),
     ],
 )
 def test_a_verdict_follows_from_the_interval_and_the_seeds(
@@ -41,6 +42,9 @@ def test_a_verdict_follows_from_the_interval_and_the_seeds(
     by_network = f"the arm leads by its network{alone}; that choosing anew adds to it is not shown"
     leads = words.startswith("adapting pays")
     assert verdict(found, by_seed, adds=False) == (by_network if leads else words)
+    behind = f"the arm trails by its network{alone}, though choosing anew adds to it"
+    trails = words.startswith("adapting costs")
+    assert verdict(found, by_seed, adds=True) == (behind if trails else words)
 
 
 def test_the_strongest_fixed_arm_is_the_reference_and_the_others_are_told_beside(
@@ -136,6 +140,18 @@ def test_a_fixed_order_that_nothing_stands_beside_is_compared_with_its_other_set
     assert "and above the best arm there (.6833)." in text
     behind = record(records, "fixed", 0, [0.69, 0.79, 0.59], **mirrored)
     assert "below the best arm there" in _findings(scripts, tmp_path, [*arms, behind])
+
+
+def test_an_oracle_below_the_fixed_order_is_told_to_be_no_bound(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    arms = [
+        record(records, arm, 0, [0.87, 0.89, 0.88], horizon="knee-long")
+        for arm in ("fixed", "dense")
+    ]
+    text = _findings(scripts, tmp_path, arms)
+    assert "reaches .8817, above one with the frozen network (.8584). The oracle there" in text
+    assert "no bound (.8195)" in text and "above the frozen network's oracle" not in text
 
 
 def test_rises_are_those_of_validation_after_the_third_epoch(
