@@ -27,7 +27,7 @@ from joint_records import (
 )
 from leaderboard import frozen_rows
 from paired import Paired, mean_ssim, paired
-from tables import difference, markdown, number
+from tables import difference, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.statistics import std_over_seeds
@@ -179,16 +179,19 @@ def _beyond_its_best(name: str, arm: Sequence[JointRecord]) -> str:
 
 def rises(folder: Path = RECORDS) -> str:
     """Return how much each arm still rose in validation after a third of its epochs."""
-    lines = []
-    for group in groups_of(read_records(folder)):
-        for name, arm in group.items():
-            told = [one for one in arm if one.validation]
-            rise = [one.validation[-1] - one.validation[_SETTLED - 1] for one in told]
-            if told:
-                place = f"{told[0].horizon}{', mirrored' if told[0].flips else ''}"
-                seeds = ", ".join(str(one.seed) for one in told)
-                lines.append((place, shown(name), seeds, _of_seeds(rise)))
-    return markdown(("where", "arm", "seeds", f"SSIM gained after epoch {_SETTLED}"), lines)
+    return by_comparison(
+        groups_of(read_records(folder)),
+        ("arm", "seeds", f"SSIM gained after epoch {_SETTLED}"),
+        lambda group: [x for arm in group.items() if (x := _rise(*arm))],
+    )
+
+
+def _rise(name: str, arm: Sequence[JointRecord]) -> tuple[str, ...] | None:
+    told = [one for one in arm if len(one.validation) > _SETTLED]
+    rise = [one.validation[-1] - one.validation[_SETTLED - 1] for one in told]
+    return (
+        (shown(name), ", ".join(str(one.seed) for one in told), _of_seeds(rise)) if told else None
+    )
 
 
 def _of_seed(

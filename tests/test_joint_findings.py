@@ -160,11 +160,15 @@ def test_rises_are_those_of_validation_after_the_third_epoch(
     rising = {"validation": (0.7, 0.8, 0.81, 0.82, 0.83)}
     arms = [record(records, "dense", 0, [0.7, 0.8, 0.6], **rising)]
     arms += [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    arms += [record(records, "random", 0, [0.7, 0.8, 0.6], validation=(0.7, 0.8))]
+    wide = {**rising, "n_parameters": 3348131, "label": "32"}
+    arms += [record(records, "dense", 0, [0.7, 0.8, 0.6], **wide, settings={"channels": 32})]
     for one in arms:
         write_json(tmp_path / f"{one.stem}.json", to_table(one))
     text = scripts("joint_findings").rises(tmp_path)
-    assert text.count("| knee-base | ") == 1
-    assert "| knee-base | `dense` | 0 | +.0200 |" in text
+    narrow, _, rest = text.partition("knee-base, 16 + 16 columns, 3.3 million parameters")
+    for part in (narrow, rest):
+        assert part.count("| `") == 1 and "| `dense` | 0 | +.0200 |" in part
 
 
 def test_findings_and_headroom_are_those_of_the_records(
