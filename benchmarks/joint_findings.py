@@ -27,7 +27,7 @@ from joint_records import (
 )
 from leaderboard import frozen_rows
 from paired import Paired, mean_ssim, paired
-from tables import difference, markdown, number
+from tables import difference, number
 
 from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.statistics import std_over_seeds
@@ -50,14 +50,14 @@ _ESTIMATES = ("posterior", "look-ahead")
 """How names of what stands for the best greedy policy begin."""
 
 
-def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool = True) -> str:
+def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool | None = None) -> str:
     """Say whether adapting pays, by the interval of the difference, its size, and its seeds.
 
     Args:
         found: the adaptive arm minus the fixed one.
         by_seed: the same for each seed.
         adds: whether choosing anew is better than a fixed order on the arm's own network: a network
-            may lead whatever chooses its columns.
+            may lead or trail whatever chooses its columns. None where that was not measured.
     """
     if found.interval is None:
         return "one volume decides nothing"
@@ -67,9 +67,11 @@ def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool = True) -> st
     if any(one * found.difference <= 0 for one in by_seed):
         return "seeds disagree, so that nothing is decided"
     alone = " with this one seed" if len(by_seed) == 1 else ""
+    if high < 0 and adds:
+        return f"the arm trails by its network{alone}, though choosing anew adds to it"
     if high < 0:
         return f"adapting costs{alone}"
-    if not adds:
+    if adds is False:
         return f"the arm leads by its network{alone}; that choosing anew adds to it is not shown"
     short = "" if found.difference >= GOAL else f", by less than {GOAL:g}"
     return f"adapting pays{alone}{short}"
@@ -177,16 +179,19 @@ def _beyond_its_best(name: str, arm: Sequence[JointRecord]) -> str:
 
 def rises(folder: Path = RECORDS) -> str:
     """Return how much each arm still rose in validation after a third of its epochs."""
-    lines = []
-    for group in groups_of(read_records(folder)):
-        for name, arm in group.items():
-            told = [one for one in arm if one.validation]
-            rise = [one.validation[-1] - one.validation[_SETTLED - 1] for one in told]
-            if told:
-                place = ", ".join([told[0].horizon, *told[0].varied])
-                seeds = ", ".join(str(one.seed) for one in told)
-                lines.append((place, shown(name), seeds, _of_seeds(rise)))
-    return markdown(("where", "arm", "seeds", f"SSIM gained after epoch {_SETTLED}"), lines)
+    return by_comparison(
+        groups_of(read_records(folder)),
+        ("arm", "seeds", f"SSIM gained after epoch {_SETTLED}"),
+        lambda group: [x for arm in group.items() if (x := _rise(*arm))],
+    )
+
+
+def _rise(name: str, arm: Sequence[JointRecord]) -> tuple[str, ...] | None:
+    told = [one for one in arm if len(one.validation) > _SETTLED]
+    rise = [one.validation[-1] - one.validation[_SETTLED - 1] for one in told]
+    return (
+        (shown(name), ", ".join(str(one.seed) for one in told), _of_seeds(rise)) if told else None
+    )
 
 
 def _of_seed(
@@ -240,10 +245,10 @@ def _parts(pairs: Sequence[tuple[JointRecord, JointRecord]]) -> _Parts | None:
     )
 
 
-def _adds(parts: _Parts | None) -> bool:
-    """Say whether choosing anew is shown to add to a network's lead; so it is taken, unmeasured."""
+def _adds(parts: _Parts | None) -> bool | None:
+    """Say whether choosing anew is shown to add to what a network reaches; None, unmeasured."""
     if parts is None:
-        return True
+        return None
     interval = None if parts.intervals is None else parts.intervals[0].interval
     return all(x > 0 for x in parts.chosen) and (interval is None or interval[0] > 0)
 
@@ -274,6 +279,13 @@ def _beside_frozen(reference: Sequence[JointRecord]) -> str:
         return ""
     own = _mean([one.ssim for one in reference])
     beyond = "above" if own > frozen["oracle"] else "below"
+    if frozen["oracle"] < frozen[REFERENCE]:
+        beyond = "above" if own > frozen[REFERENCE] else "below"
+        return (
+            f"A fixed order with its own network reaches {number(own)}, {beyond} one with the "
+            f"frozen network ({number(frozen[REFERENCE])}). The oracle there is no bound "
+            f"({number(frozen['oracle'])}): it sees the truth, but one step ahead alone."
+        )
     return (
         f"A fixed order with its own network reaches {number(own)}, {beyond} the frozen network's "
         f"oracle, which sees the truth ({number(frozen['oracle'])}; a fixed order there "

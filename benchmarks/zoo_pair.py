@@ -25,7 +25,7 @@ from joint_records import (
     leading,
     read_records,
 )
-from paired import paired
+from paired import mean_ssim, paired
 
 from kscout import reconstruction
 from kscout.compressed import SUFFIX
@@ -86,7 +86,7 @@ License: MIT.
 """
 
 LEAD = """
-The mean over {0} seed(s) is {1:.4f}, {2:+.4f} ({3}) from a fixed order that
+The mean over {0} is {1:.4f}, {2:+.4f} ({3}) from a fixed order that
 learned together with a network of its own, at equal updates; in brackets the 95 % interval over
 volumes."""
 CHOSEN = (
@@ -133,7 +133,8 @@ def lead_of(arm: Arm, reference: Arm) -> str:
         return ""
     own = [one.ssim for one in arm if one.seed in found.seeds]
     ends = " to ".join(f"{end:+.4f}" for end in found.interval or ())
-    return LEAD.format(*(len(own), sum(own) / len(own), found.difference, ends or "one volume"))
+    seeds = f"{len(own)} seed{'s' if len(own) > 1 else ''}"
+    return LEAD.format(*(seeds, sum(own) / len(own), found.difference, ends or "one volume"))
 
 
 def chosen_of(record: JointRecord, arm: Arm) -> str:
@@ -148,18 +149,27 @@ def chosen_of(record: JointRecord, arm: Arm) -> str:
 
 
 def parted_of(record: JointRecord, reference: Arm) -> str:
-    """Say what choosing anew is worth on a record's network, and what of the lead is not that."""
-    own = record.bounds
-    if own is None or record.arm == REFERENCE:
+    """Say what choosing anew is worth on a record's network, and what of the lead is not that.
+
+    By all test slices where the record tells of them.
+    """
+    bounds, after = record.bounds, record.fitted_after
+    if record.arm == REFERENCE or not (after or bounds):
         return ""
-    choosing = own.arm - own.fixed
-    words = (APART if choosing > 0 else ALIKE).format(
-        choosing=choosing, arm=own.arm, fixed=own.fixed, n=own.n_slices
+    beside = next((one for one in reference if one.seed == record.seed), None)
+    if after:
+        n, arm, fixed = sum(one.n_slices for one in after.values()), record.ssim, mean_ssim(after)
+        other = None if beside is None else beside.ssim
+    else:
+        assert bounds is not None
+        n, arm, fixed = bounds.n_slices, bounds.arm, bounds.fixed
+        told = None if beside is None else beside.bounds
+        other = told.arm if told is not None and told.n_slices == n else None
+    words = (APART if arm > fixed else ALIKE).format(
+        choosing=arm - fixed, arm=arm, fixed=fixed, n=f"{n:,}"
     )
-    beside = next((one.bounds for one in reference if one.seed == record.seed), None)
-    if beside is not None and beside.n_slices == own.n_slices:
-        lead, rest = own.arm - beside.arm, own.fixed - beside.arm
-        words += " " + PARTED.format(lead=lead, choosing=choosing, rest=rest)
+    if other is not None:
+        words += " " + PARTED.format(lead=arm - other, choosing=arm - fixed, rest=fixed - other)
     return "\n\n" + fill(words, 100)
 
 

@@ -28,6 +28,7 @@ def records(scripts: Any) -> ModuleType:
         ([-0.007, 0.001], (-0.005, -0.001), "seeds disagree, so that nothing is decided"),
         ([0.003, 0.0032], None, "one volume decides nothing"),
         ([0.003], (0.001, 0.005), "adapting pays with this one seed"),
+        ([-0.003], (-0.005, -0.001), "adapting costs with this one seed"),
     ],
 )
 def test_a_verdict_follows_from_the_interval_and_the_seeds(
@@ -41,6 +42,9 @@ def test_a_verdict_follows_from_the_interval_and_the_seeds(
     by_network = f"the arm leads by its network{alone}; that choosing anew adds to it is not shown"
     leads = words.startswith("adapting pays")
     assert verdict(found, by_seed, adds=False) == (by_network if leads else words)
+    behind = f"the arm trails by its network{alone}, though choosing anew adds to it"
+    trails = words.startswith("adapting costs")
+    assert verdict(found, by_seed, adds=True) == (behind if trails else words)
 
 
 def test_the_strongest_fixed_arm_is_the_reference_and_the_others_are_told_beside(
@@ -138,17 +142,33 @@ def test_a_fixed_order_that_nothing_stands_beside_is_compared_with_its_other_set
     assert "below the best arm there" in _findings(scripts, tmp_path, [*arms, behind])
 
 
+def test_an_oracle_below_the_fixed_order_is_told_to_be_no_bound(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    arms = [
+        record(records, arm, 0, [0.87, 0.89, 0.88], horizon="knee-long")
+        for arm in ("fixed", "dense")
+    ]
+    text = _findings(scripts, tmp_path, arms)
+    assert "reaches .8817, above one with the frozen network (.8584). The oracle there" in text
+    assert "no bound (.8195)" in text and "above the frozen network's oracle" not in text
+
+
 def test_rises_are_those_of_validation_after_the_third_epoch(
     scripts: Any, records: ModuleType, tmp_path: Path
 ) -> None:
     rising = {"validation": (0.7, 0.8, 0.81, 0.82, 0.83)}
     arms = [record(records, "dense", 0, [0.7, 0.8, 0.6], **rising)]
     arms += [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    arms += [record(records, "random", 0, [0.7, 0.8, 0.6], validation=(0.7, 0.8))]
+    wide = {**rising, "n_parameters": 3348131, "label": "32"}
+    arms += [record(records, "dense", 0, [0.7, 0.8, 0.6], **wide, settings={"channels": 32})]
     for one in arms:
         write_json(tmp_path / f"{one.stem}.json", to_table(one))
     text = scripts("joint_findings").rises(tmp_path)
-    assert text.count("| knee-base | ") == 1
-    assert "| knee-base | `dense` | 0 | +.0200 |" in text
+    narrow, _, rest = text.partition("knee-base, 16 + 16 columns, 3.3 million parameters")
+    for part in (narrow, rest):
+        assert part.count("| `") == 1 and "| `dense` | 0 | +.0200 |" in part
 
 
 def test_findings_and_headroom_are_those_of_the_records(

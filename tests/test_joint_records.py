@@ -169,6 +169,21 @@ def test_other_slices_are_another_comparison(records: ModuleType) -> None:
     assert [row.ssim_mean for row in rows] == [0.9, 0.9]
 
 
+def test_a_card_parts_a_lead_by_all_test_slices_where_its_record_tells_of_them(
+    scripts: Any, records: ModuleType
+) -> None:
+    fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
+    dense = record(records, "dense", 0, [0.71, 0.81, 0.61])
+    after = {name: replace(one, ssim=one.ssim - 0.004) for name, one in dense.volumes.items()}
+    parted = scripts("zoo_pair").parted_of
+    few = " ".join(parted(dense, [fixed]).split())
+    assert "worth +0.0100 with this network: 0.8000 on 2 test slices" in few
+    whole = " ".join(parted(replace(dense, fitted_after=after), [fixed]).split())
+    assert "worth +0.0040 with this network: 0.6933 on 6 test slices" in whole
+    assert "Of +0.0100 by which it leads there" in whole
+    assert "+0.0040 comes from choosing and +0.0060 from the network" in whole
+
+
 @pytest.mark.slow
 def test_a_pair_enters_the_zoo_rounded_and_with_cards(
     scripts: Any, records: ModuleType, tmp_path: Path
@@ -190,7 +205,7 @@ def test_a_pair_enters_the_zoo_rounded_and_with_cards(
     for name in names:
         card = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
         assert card.startswith(f"# {name}\n") and weights.extra["store"][:12] in card
-        assert "seed(s) is 0.8802, +0.0018 (+0.0010 to +0.0040) from a fixed order" in card
+        assert "over 1 seed is 0.8802, +0.0018 (+0.0010 to +0.0040) from a fixed order" in card
         assert "worth +0.0100 with this network" in card and "validation SSIM" not in card
         for word in ("## Data", "## Commands", "## Scores", "protocol", "MIT", "not clinical"):
             assert word in card, word

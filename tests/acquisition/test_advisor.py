@@ -207,6 +207,39 @@ def test_a_question_that_fails_leaves_those_that_were_computed_with_it(batch: Sl
             assert torch.equal(future.result().found.image, alone.found.image)
 
 
+@final
+class Filling(Policy):
+    """Fails with two slices, and tells whether what it made of them is still there later."""
+
+    is_stochastic = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: weakref.ref[Tensor] | None = None
+        self.is_kept: list[bool] = []
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        scores = torch.zeros(seen.mask.shape)
+        if len(scores) > 1:
+            self.made = weakref.ref(scores)
+            raise RuntimeError("out of memory")
+        self.is_kept.append(self.made is not None and self.made() is not None)
+        return scores
+
+
+def test_what_failed_together_keeps_no_memory_from_those_computed_again(batch: SliceBatch) -> None:
+    policy = Filling()
+    with Advisor(ZeroFilled(), policy) as advisor:
+        session = Session(advisor, SCAN)
+        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        together = threading.Event()
+        advisor._worker.submit(together.wait)
+        futures = [advisor.ask(session.question()) for _ in range(2)]
+        together.set()
+        assert [future.exception(60) for future in futures] == [None, None]
+    assert policy.made is not None and policy.is_kept == [False, False]
+
+
 def test_a_policy_that_fails_tells_whoever_asked(batch: SliceBatch) -> None:
     policy = ConvPolicy(n_cols=N_COLS + 1, n_rows=N_ROWS, n_channels=2, n_hidden=5)
     with Advisor(unet(), policy) as advisor:

@@ -173,21 +173,25 @@ class Advisor:
             self._answer_taken(taken)
 
     def _answer_taken(self, taken: list[tuple[Question, "Future[Answer]"]]) -> None:
+        answers: list[Answer] = []
         try:
-            answers = self.answer([question for question, _ in taken])
+            answers += self.answer([question for question, _ in taken])
             if self.device.type == "cuda":
                 # An answer that is not computed yet would keep whoever asked past the deadline.
                 torch.cuda.current_stream(self.device).synchronize()
         except BaseException as error:
+            answers.clear()
             if len(taken) == 1:
                 taken[0][1].set_exception(error)
                 return
-            # One of them may have failed for all.
-            for one in taken:
-                self._answer_taken([one])
+        if answers:
+            for (_, future), answer in zip(taken, answers, strict=True):
+                future.set_result(answer)
             return
-        for (_, future), answer in zip(taken, answers, strict=True):
-            future.set_result(answer)
+        # One of them may have failed for all. Not in `except`, where the error would keep the
+        # tensors of all, while memory may be what they lack.
+        for one in taken:
+            self._answer_taken([one])
 
     def _take(self) -> list[tuple[Question, "Future[Answer]"]]:
         """Take the question that waits longest, and others of its kind that wait with it."""
