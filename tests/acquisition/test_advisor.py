@@ -227,6 +227,18 @@ class Filling(Policy):
         return scores
 
 
+def test_whoever_asks_is_told_that_memory_cannot_be_counted(batch: SliceBatch) -> None:
+    class Uncounted(ZeroFilled):
+        def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
+            raise ValueError("no idea")
+
+    with Advisor(Uncounted(), Random()) as advisor:
+        session = Session(advisor, SCAN)
+        session.measure(SCAN.start, data_of(batch, SCAN.start))
+        with pytest.raises(ValueError, match="no idea"):
+            advisor.ask(session.question()).result(timeout=20)
+
+
 def test_what_failed_together_keeps_no_memory_from_those_computed_again(batch: SliceBatch) -> None:
     policy = Filling()
     with Advisor(ZeroFilled(), policy) as advisor:

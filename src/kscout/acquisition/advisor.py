@@ -193,6 +193,15 @@ class Advisor:
         for one in taken:
             self._answer_taken([one])
 
+    def _n_most(self, question: Question) -> int:
+        """Return how many such questions fit into memory; one, where that cannot be told."""
+        shape = question.measured.zero_filled.shape[1:]
+        try:
+            return how_many_at_once(self.reconstructor, shape, self.device)
+        except Exception:
+            # What fails here fails again in its answer, whose asker is told.
+            return 1
+
     def _take(self) -> list[tuple[Question, "Future[Answer]"]]:
         """Take the question that waits longest, and others of its kind that wait with it."""
         with self._lock:
@@ -201,9 +210,7 @@ class Advisor:
                 self._waiting = []
                 return []
             first = waiting[0][0]
-            n_most = self.most_at_once or how_many_at_once(
-                self.reconstructor, first.measured.zero_filled.shape[1:], self.device
-            )
+            n_most = self.most_at_once or self._n_most(first)
             alike = [pair for pair in waiting if pair[0].kind == first.kind][:n_most]
             chosen = {id(pair) for pair in alike}
             self._waiting = [pair for pair in waiting if id(pair) not in chosen]
