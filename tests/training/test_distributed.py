@@ -3,8 +3,10 @@
 import contextlib
 import os
 import signal
-import uuid
+import socket
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from training_stores import blob_store, run_command
 from typer.testing import CliRunner
 
-from fuzz.forks import in_child
+from fuzz.forks import start
 from kscout.cli.train import app
 from kscout.errors import unknown_name
 from kscout.runs import read_run
@@ -50,20 +51,38 @@ def run_shared(folder: Path, commands: Sequence[str]) -> None:
             run_command(command.split())
 
 
-def under_torchrun(work: Callable[..., None], *arguments: object) -> int:
-    """Do as torchrun does, but in processes that need not import torch."""
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=2,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        run_id=str(uuid.uuid4()),
-        start_method="fork",
-        monitor_interval=0.1,
-    )
-    elastic_launch(config, work)(*arguments)
-    return 0
+def under_torchrun(work: Callable[[], None], folder: Path) -> None:
+    """Do as torchrun does, in two processes that need not import torch.
+
+    The test forks them itself: torch's launcher forks beside threads of its own, and a lock that
+    one of these holds is never given back in the fork.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+
+    def live(rank: int) -> int:
+        os.environ.update(told, RANK=str(rank), LOCAL_RANK=str(rank), TORCHELASTIC_RUN_ID="one")
+        work()
+        return 0
+
+    logs = [folder / f"rank-{rank}.log" for rank in range(2)]
+    working = [start(partial(live, rank), folder, log) for rank, log in enumerate(logs)]
+    codes = []
+    while working:
+        for child in [*working]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if not ended:
+                continue
+            working.remove(child)
+            codes.append(os.waitstatus_to_exitcode(status))
+            if codes[-1]:
+                # The other would wait for it.
+                for left in working:
+                    os.killpg(left, signal.SIGKILL)
+        time.sleep(0.02)
+    output = "\n".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
+    assert codes == [0, 0], output
 
 
 def test_alone_nothing_changes() -> None:
@@ -155,10 +174,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         alone = CliRunner().invoke(app, f"{command}/one-{name}".split())
         assert alone.exit_code == 0, alone.output
         shared.append(f"{command}/two-{name}")
-    done = in_child(
-        lambda: under_torchrun(run_shared, tmp_path, shared), tmp_path, tmp_path / "log"
-    )
-    assert done.code == 0, done.output
+    under_torchrun(lambda: run_shared(tmp_path, shared), tmp_path)
     for n_batch in (5, 1):
         gradient = torch.load(tmp_path / f"gradient-{n_batch}.pt", weights_only=True)
         # The mean over the whole batch of (i + j)^2.
