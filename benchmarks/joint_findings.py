@@ -1,10 +1,9 @@
-"""What the records of joint trainings say, in sentences and tables of docs/joint.md and README.md.
+"""What the records of joint trainings say, in sentences of docs/joint.md and README.md.
 
 Every sentence follows from the records; where they do not decide, it says so.
 """
 
 import itertools
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from joint_records import (
     REFERENCE,
     Group,
     JointRecord,
-    by_comparison,
     groups_of,
     leading,
     name_of,
@@ -29,9 +27,7 @@ from leaderboard import frozen_rows
 from paired import Paired, mean_ssim, paired
 from tables import difference, number
 
-from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.statistics import std_over_seeds
-from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.names import SOURCES
 from kscout.report.commands import as_shell
 from kscout.zoo import ZOO
@@ -44,10 +40,6 @@ _DEFAULTS = {
     ("--set", "training.compile=true"),
 }
 """What need not be typed: the same is computed."""
-_SETTLED = 3
-"""Epoch of ten after which an arm that rises no more has settled."""
-_ESTIMATES = ("posterior", "look-ahead")
-"""How names of what stands for the best greedy policy begin."""
 
 
 def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool | None = None) -> str:
@@ -97,9 +89,9 @@ def _finding(name: str, group: Group) -> str:
     found = paired(arm, reference)
     assert found is not None
     pairs = [_of_seed(arm, reference, seed) for seed in found.seeds]
-    by_seed = [one.ssim - two.ssim for one, two in pairs]
-    area = number(_mean([one.area - two.area for one, two in pairs]), is_signed=True)
-    psnr = _mean([one.psnr - two.psnr for one, two in pairs])
+    by_seed = _leads(arm, reference, found)
+    area = number(mean([one.area - two.area for one, two in pairs]), is_signed=True)
+    psnr = mean([one.psnr - two.psnr for one, two in pairs])
     parts = _parts(pairs)
     told = (
         f"{shown(name)} minus {other} {difference(found)} over {_seeds(len(pairs))} "
@@ -116,33 +108,33 @@ def _finding(name: str, group: Group) -> str:
 def _alone(group: Group, groups: Sequence[Group]) -> str:
     """Tell of a fixed order that nothing stands beside, and how it does beside other settings."""
     arm = leading(group, REFERENCE)
-    told = f"`{REFERENCE}` alone was run, {number(_mean([one.ssim for one in arm]))} "
+    told = f"`{REFERENCE}` alone was run, {number(mean([one.ssim for one in arm]))} "
     told += f"over {_seeds(len(arm))}; whether adapting pays here is not known."
-    rivals = [x for x in groups if next(iter(x.values()))[0].horizon == arm[0].horizon]
-    for other in rivals:
-        found, first = paired(arm, leading(other, REFERENCE)), next(iter(other.values()))[0]
-        if other is group or found is None:
+    for other in groups:
+        rival = leading(other, REFERENCE)
+        if other is group or not rival or rival[0].horizon != arm[0].horizon:
             continue
-        leads = [
-            one.ssim - two.ssim
-            for one, two in (_of_seed(arm, leading(other, REFERENCE), x) for x in found.seeds)
-        ]
-        best = max(_mean([one.ssim for one in own]) for own in other.values())
-        above = "above" if _mean([one.ssim for one in arm]) > best else "below"
+        found = paired(arm, rival)
+        if found is None:
+            continue
+        best = max(mean([one.ssim for one in own]) for own in other.values())
+        above = "above" if mean([one.ssim for one in arm]) > best else "below"
+        leads = _spread_over_seeds(_leads(arm, rival, found))
         told += (
-            f"\n    - It is {difference(found)} from `{REFERENCE}` under {first.conditions}, by "
-            f"seed {_spread_over_seeds(leads)}, and {above} the best arm there ({number(best)})."
+            f"\n    - It is {difference(found)} from `{REFERENCE}` under {rival[0].conditions}, by "
+            f"seed {leads}, and {above} the best arm there ({number(best)})."
         )
     return f"**{arm[0].conditions}.** {told}"
 
 
 def _spread_over_seeds(values: Sequence[float]) -> str:
     """Return the difference of each seed, and the standard error of their mean."""
-    told, std = _of_seeds(values), std_over_seeds(values)
+    told, std = of_seeds(values), std_over_seeds(values)
     return told if std is None else f"{told}; standard error {number(std / len(values) ** 0.5)}"
 
 
-def _of_seeds(values: Sequence[float]) -> str:
+def of_seeds(values: Sequence[float]) -> str:
+    """Return the difference of each seed."""
     return ", ".join(number(x, is_signed=True) for x in values)
 
 
@@ -155,15 +147,12 @@ def _other_references(name: str, group: Group) -> list[str]:
         if own[0].arm != REFERENCE or own is reference or found is None or beside is None:
             continue
         kind = "weaker" if beside.difference > 0 else "stronger"
-        leads = [
-            one.ssim - two.ssim
-            for one, two in (_of_seed(reference, own, seed) for seed in beside.seeds)
-        ]
         told.append(
             f"Over the {kind} {shown(other)} it is {difference(found)}, "
             f"{_seeds(len(found.seeds))}: {name_of(group, reference)} minus {shown(other)} is "
             f"{difference(beside)}, by seed "
-            f"{_spread_over_seeds(leads)}.{_beyond_its_best(shown(other), own)}"
+            f"{_spread_over_seeds(_leads(reference, own, beside))}."
+            f"{_beyond_its_best(shown(other), own)}"
         )
     return told
 
@@ -177,21 +166,12 @@ def _beyond_its_best(name: str, arm: Sequence[JointRecord]) -> str:
     return f" On validation slices {name} ends {told} below its best epoch."
 
 
-def rises(folder: Path = RECORDS) -> str:
-    """Return how much each arm still rose in validation after a third of its epochs."""
-    return by_comparison(
-        groups_of(read_records(folder)),
-        ("arm", "seeds", f"SSIM gained after epoch {_SETTLED}"),
-        lambda group: [x for arm in group.items() if (x := _rise(*arm))],
-    )
-
-
-def _rise(name: str, arm: Sequence[JointRecord]) -> tuple[str, ...] | None:
-    told = [one for one in arm if len(one.validation) > _SETTLED]
-    rise = [one.validation[-1] - one.validation[_SETTLED - 1] for one in told]
-    return (
-        (shown(name), ", ".join(str(one.seed) for one in told), _of_seeds(rise)) if told else None
-    )
+def _leads(
+    arm: Sequence[JointRecord], reference: Sequence[JointRecord], found: Paired
+) -> list[float]:
+    """Return by how much an arm leads, for each seed that both have."""
+    pairs = [_of_seed(arm, reference, seed) for seed in found.seeds]
+    return [one.ssim - two.ssim for one, two in pairs]
 
 
 def _of_seed(
@@ -257,15 +237,15 @@ def _parted(parts: _Parts | None) -> str:
     """Tell the difference in parts: what choosing anew is worth, and what the network is."""
     if parts is None:
         return ""
-    means = [_mean(values) for values in (parts.whole, parts.chosen, parts.network)]
+    means = [mean(values) for values in (parts.whole, parts.chosen, parts.network)]
     whole, chosen, rest = (number(mean, is_signed=True) for mean in means)
     if parts.intervals is not None:
         chosen, rest = (difference(one) for one in parts.intervals)
     short = f"; less than {GOAL:g}" if means[1] < GOAL <= means[0] else ""
     return (
-        f"Of {whole} on {parts.n_slices} slices, {chosen} ({_of_seeds(parts.chosen)}{short}) is "
+        f"Of {whole} on {parts.n_slices} slices, {chosen} ({of_seeds(parts.chosen)}{short}) is "
         f"what choosing anew is worth on the network of `{ADAPTIVE}`, over an order fitted for "
-        f"that network, and {rest} ({_of_seeds(parts.network)}) is what that network leads by with "
+        f"that network, and {rest} ({of_seeds(parts.network)}) is what that network leads by with "
         "a fixed order."
     )
 
@@ -277,10 +257,10 @@ def _beside_frozen(reference: Sequence[JointRecord]) -> str:
     frozen = {x.method: x.ssim_mean for x in frozen_rows() if (x.store, x.horizon) == place}
     if not {REFERENCE, "oracle"} <= frozen.keys():
         return ""
-    own = _mean([one.ssim for one in reference])
-    beyond = "above" if own > frozen["oracle"] else "below"
-    if frozen["oracle"] < frozen[REFERENCE]:
-        beyond = "above" if own > frozen[REFERENCE] else "below"
+    own = mean([one.ssim for one in reference])
+    bounds = frozen["oracle"] > frozen[REFERENCE]
+    beyond = "above" if own > frozen["oracle" if bounds else REFERENCE] else "below"
+    if not bounds:
         return (
             f"A fixed order with its own network reaches {number(own)}, {beyond} one with the "
             f"frozen network ({number(frozen[REFERENCE])}). The oracle there is no bound "
@@ -293,55 +273,8 @@ def _beside_frozen(reference: Sequence[JointRecord]) -> str:
     )
 
 
-def headroom(folder: Path = RECORDS) -> str:
-    """Return what oracles and estimates of the ceiling reach on the network of each arm."""
-    head = (
-        *("arm", "seeds", "arm's SSIM", "a fixed order there", "NA oracle", "oracle"),
-        *("gap closed", "ceiling's estimate", "oracle minus NA oracle", "slices"),
-    )
-    return by_comparison(
-        groups_of(read_records(folder)),
-        head,
-        lambda group: [x for arm in group.items() if (x := _headroom(*arm, folder))],
-    )
-
-
-def _headroom(name: str, arm: Sequence[JointRecord], folder: Path) -> tuple[str, ...] | None:
-    measured = [one for one in arm if one.bounds is not None]
-    if not measured:
-        return None
-    bounds = [one.bounds for one in measured if one.bounds is not None]
-    kinds = ("arm", "fixed", "na_oracle", "oracle")
-    own, fixed, low, high = (_mean([getattr(x, kind) for x in bounds]) for kind in kinds)
-    closed = gap_closed(own, low, high)
-    return (
-        *(shown(name), ", ".join(str(one.seed) for one in measured)),
-        *map(number, (own, fixed, low, high)),
-        "-" if closed is None else f"{100 * closed:.0f} %",
-        _ceilings(folder, measured),
-        *(number(high - low, is_signed=True), str(bounds[0].n_slices)),
-    )
-
-
-def _ceilings(folder: Path, arm: Sequence[JointRecord]) -> str:
-    """Return the estimates of those seeds of an arm for which there are any."""
-    found = {one.seed: ceiling(folder / "ceiling" / one.stem) for one in arm}
-    told = [f"{share} (seed {seed})" for seed, share in found.items() if share != "-"]
-    return ", ".join(told) or "-"
-
-
-def ceiling(folder: Path) -> str:
-    """Return the share of the gap that `kscout analyze ceiling` estimated, where it was run."""
-    file = folder / "ceiling.json"
-    if not file.is_file():
-        return "-"
-    rows: list[CeilingRow] = Ceiling.parse(json.loads(file.read_text(encoding="utf-8")))
-    last = [row for row in Ceiling.told(rows) if row.policy.startswith(_ESTIMATES)]
-    shares = [row.gap_closed for row in last if row.gap_closed is not None]
-    return f"{100 * max(shares):.0f} %" if shares else "-"
-
-
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """Return the mean over seeds."""
     return float(np.mean(values))
 
 
@@ -356,13 +289,13 @@ def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
             "together with the order of its columns, or with a policy (`--method dense`); both are "
             "in the folder that it makes ([docs/joint.md](docs/joint.md)).\n"
         )
-    arm = max(own, key=lambda seeds: _mean([one.ssim for one in seeds]))
+    arm = max(own, key=lambda seeds: mean([one.ssim for one in seeds]))
     first, frozen = arm[0], [x for x in frozen_rows() if x.horizon == horizon]
     top = max((x for x in frozen if "oracle" not in x.method), key=lambda x: x.ssim_mean)
     return (
         f"For the best image at 4x, train reconstruction and columns together:\n\n"
         f"```bash\n{_command(first)}\n```\n\n"
-        f"With {_slices(first)} it reaches SSIM {number(_mean([one.ssim for one in arm]))} "
+        f"With {_slices(first)} it reaches SSIM {number(mean([one.ssim for one in arm]))} "
         f"({_seeds(len(arm))}), where the\nbest policy for a frozen network, `{top.method}`, "
         f"reaches {number(top.ssim_mean)}. One folder holds network and policy.\n"
         f"{_shipped(horizon)}Whether adapting pays then: [docs/joint.md](docs/joint.md).\n"

@@ -67,10 +67,8 @@ WORDS = {
 PLAN = [
     *(("knee-base", "fixed", label) for label in (None, "keep", "fresh")),
     ("knee-base", "dense", "once"),
-    *(
-        ("knee-8x", arm, label)
-        for arm, label in (("fixed", None), ("fixed", "keep"), ("dense", None))
-    ),
+    *(("knee-8x", "fixed", label) for label in (None, "keep")),
+    ("knee-8x", "dense", None),
     *((h, arm, "flips") for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
     ("knee-8x", "fixed", "varied"),
     *(("knee-base", arm, None) for arm in ARMS[2:]),

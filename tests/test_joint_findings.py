@@ -165,7 +165,7 @@ def test_rises_are_those_of_validation_after_the_third_epoch(
     arms += [record(records, "dense", 0, [0.7, 0.8, 0.6], **wide, settings={"channels": 32})]
     for one in arms:
         write_json(tmp_path / f"{one.stem}.json", to_table(one))
-    text = scripts("joint_findings").rises(tmp_path)
+    text = scripts("joint_headroom").rises(tmp_path)
     narrow, _, rest = text.partition("knee-base, 16 + 16 columns, 3.3 million parameters")
     for part in (narrow, rest):
         assert part.count("| `") == 1 and "| `dense` | 0 | +.0200 |" in part
@@ -194,7 +194,7 @@ def test_findings_and_headroom_are_those_of_the_records(
     (tmp_path / "ceiling" / "knee-base-dense-0").mkdir(parents=True)
     rows = [{**one, "low": None, "high": None} for one in (row, other)]
     write_json(tmp_path / "ceiling" / "knee-base-dense-0" / "ceiling.json", rows)
-    told = findings.headroom(tmp_path)
+    told = scripts("joint_headroom").headroom(tmp_path)
     measured = "| .8000 | .7900 | .7000 | .9000 | 50 % |"
     assert (
         f"| `dense` | 0, 1 {measured} 31 % (seed 0) |" in told

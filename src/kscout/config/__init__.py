@@ -1,6 +1,7 @@
 """Settings of a run: classes and presets, read strictly (`records`).
 
-`schema` has whole files; `reconstructor`, `policy` and `joint` the section `[training]` of each.
+`schema` has whole files; `reconstructor`, `policy` and `joint` the section `[training]` of each;
+`variation` how slices may be varied in it.
 """
 
 from kscout.config.joint import (
@@ -58,6 +59,7 @@ from kscout.config.schema import (
     ReconstructorConfig,
 )
 from kscout.config.step_sizes import learning_rate_at, warmed_rate
+from kscout.config.variation import VariedSlices
 
 __all__ = [
     "ACQUISITIONS",
@@ -84,6 +86,7 @@ __all__ = [
     "ReconstructorConfig",
     "ReconstructorTraining",
     "StraightThroughSampling",
+    "VariedSlices",
     "assigned",
     "check",
     "check_arguments",

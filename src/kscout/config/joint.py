@@ -12,6 +12,7 @@ from kscout.config.methods import check_method
 from kscout.config.policy import DenseTraining, FrozenPrecision
 from kscout.config.reconstructor import Convolution, Precision
 from kscout.config.records import check
+from kscout.config.variation import VariedSlices
 from kscout.errors import ConfigError
 from kscout.names import METRICS, SAMPLERS, Protocol
 
@@ -19,8 +20,11 @@ _Method = Annotated[str, OneOf("sampler", SAMPLERS)]
 
 
 @dataclass(frozen=True)
-class JointTraining:
-    """How a reconstruction learns from the masks of a sampler; each sampler adds its own."""
+class JointTraining(VariedSlices):
+    """How a reconstruction learns from the masks of a sampler; each sampler adds its own.
+
+    How slices are varied is drawn at each refill, before they are acquired.
+    """
 
     method: _Method = ""
     """Name of the sampler."""
@@ -43,14 +47,6 @@ class JointTraining:
     """Slices acquired anew at a time."""
     refill_every: Annotated[int, AtLeast(1)] = 64
     """Steps of the reconstruction between two such refills."""
-    flips: bool = False
-    """Whether half of the slices, drawn at each refill, are acquired mirrored left to right."""
-    zoom: Annotated[float, Between(1, 4)] = 1.0
-    """Slices are magnified by a factor between this and its inverse, drawn likewise."""
-    turn: Annotated[float, Between(0, 180)] = 0.0
-    """Slices are turned by up to so many degrees either way, drawn likewise."""
-    bend: Annotated[float, Between(0, 64)] = 0.0
-    """Slices are bent by smooth waves of up to so many pixels each, drawn likewise."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """What the sampler learns to raise, and the best epoch is best in."""
     protocol: Protocol = "paper"

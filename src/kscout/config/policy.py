@@ -12,6 +12,7 @@ from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.methods import check_method, settings_class
 from kscout.config.reconstructor import Convolution
 from kscout.config.records import check
+from kscout.config.variation import VariedSlices
 from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, METRICS, Protocol
 
@@ -144,7 +145,7 @@ class NonGreedyTraining(GradientTraining):
 
 @final
 @dataclass(frozen=True)
-class DenseTraining(PolicyTraining):
+class DenseTraining(PolicyTraining, VariedSlices):
     """How a policy learns the gain of every column, from many that are tried at each state."""
 
     method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "dense"
@@ -200,12 +201,6 @@ class DenseTraining(PolicyTraining):
     same field of view, with the same share of columns at the start; none: as stored."""
     flips: bool = True
     """Whether half of the slices, drawn anew in each epoch, are mirrored left to right."""
-    zoom: Annotated[float, Between(1, 4)] = 1.0
-    """Slices are magnified by a factor between this and its inverse, drawn likewise."""
-    turn: Annotated[float, Between(0, 180)] = 0.0
-    """Slices are turned by up to so many degrees either way, drawn likewise."""
-    bend: Annotated[float, Between(0, 64)] = 0.0
-    """Slices are bent by smooth waves of up to so many pixels each, drawn likewise."""
     label_every: Annotated[int, AtLeast(1)] = 1
     """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
     slice are much alike, so that more slices teach more than all steps of fewer."""

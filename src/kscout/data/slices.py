@@ -190,7 +190,7 @@ class SliceSet:
 
         Args:
             n_coils: virtual coils (`kscout.physics.coils.compress`); where there are no more coils
-                than that, nothing changes.
+                than that, they stay as they are stored.
             n_center: central columns that they are found in: no more than acquisitions start from.
         """
         check_compression(n_coils, n_center, self.n_cols)

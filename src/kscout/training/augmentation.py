@@ -9,7 +9,7 @@ from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from kscout.config import DenseTraining, JointTraining
+from kscout.config import VariedSlices
 from kscout.core import SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.errors import ConfigError
@@ -22,17 +22,15 @@ N_BENT = 1 + 4 * len(_WAVES)
 """Numbers that decide how a slice is turned and bent."""
 N_PLAIN = 2
 """Numbers that decide whether a slice is mirrored, and its zoom."""
-Varied = DenseTraining | JointTraining
-"""Settings of trainings that vary their slices."""
 
 
-def is_bent(training: Varied) -> bool:
+def is_bent(training: VariedSlices) -> bool:
     """Return whether slices are turned or bent."""
     return training.turn > 0 or training.bend > 0
 
 
 def varied(
-    batch: SliceBatch, numbers: Float[Tensor, "slice number"], training: Varied
+    batch: SliceBatch, numbers: Float[Tensor, "slice number"], training: VariedSlices
 ) -> SliceBatch:
     """Return slices of which some are mirrored, magnified, turned or bent.
 
@@ -51,7 +49,7 @@ def varied(
     return batch
 
 
-def check_varied(training: Varied, kind: str) -> None:
+def check_varied(training: VariedSlices, kind: str) -> None:
     """Refuse to magnify, turn or bend what are no images."""
     for name, least in (("zoom", 1), ("turn", 0), ("bend", 0)):
         if getattr(training, name) > least and kind != IMAGES.name:

@@ -1,0 +1,20 @@
+"""How slices that are learned from may be varied."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from kscout.config.bounds import Between
+
+
+@dataclass(frozen=True)
+class VariedSlices:
+    """Settings of trainings that vary their slices; when they are drawn anew is the training's."""
+
+    flips: bool = False
+    """Whether half of the slices are mirrored left to right."""
+    zoom: Annotated[float, Between(1, 4)] = 1.0
+    """Slices are magnified by a factor between this and its inverse."""
+    turn: Annotated[float, Between(0, 180)] = 0.0
+    """Slices are turned by up to so many degrees either way."""
+    bend: Annotated[float, Between(0, 64)] = 0.0
+    """Slices are bent by smooth waves of up to so many pixels each."""
