@@ -26,10 +26,10 @@ MATRIX_SIZE = "COLS|ROWSxCOLS"
 
 def matrix_size(text: str | None) -> int | tuple[int, int] | None:
     """Read what names one of several matrix sizes, as `Store.split` takes it."""
-    from kscout.data.importing import ImportSettings
-
     if text is None:
         return None
+    from kscout.data.importing import ImportSettings
+
     size = ImportSettings.parse_size(text, "--size")
     # An import takes one number for a square; here it would take any rows.
     return (size, size) if isinstance(size, int) and "x" in text else size
