@@ -18,6 +18,7 @@ from joint_records import (
     Group,
     JointRecord,
     groups_of,
+    hardest,
     leading,
     name_of,
     read_records,
@@ -25,7 +26,7 @@ from joint_records import (
 )
 from leaderboard import frozen_rows
 from paired import Paired, mean_ssim, paired
-from tables import difference, number
+from tables import difference, markdown, number
 
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.names import SOURCES
@@ -37,7 +38,7 @@ GOAL = 0.002
 """SSIM by which adapting was hoped to pay."""
 _DEFAULTS = {
     *(("--n-initial", "16"), ("--steps", "16"), ("--protocol", "paper"), ("--updates", "6000")),
-    ("--set", "training.compile=true"),
+    *(("--set", f"training.{setting}=true") for setting in ("compile", "flips")),
 }
 """What need not be typed: the same is computed."""
 
@@ -67,6 +68,37 @@ def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool | None = None
         return f"the arm leads by its network{alone}; that choosing anew adds to it is not shown"
     short = "" if found.difference >= GOAL else f", by less than {GOAL:g}"
     return f"adapting pays{alone}{short}"
+
+
+def answer(folder: Path = RECORDS) -> str:
+    """Return whether adapting pays beside the strongest fixed order of each horizon, as a table."""
+    head = (
+        "",
+        "`dense` minus `fixed`",
+        "by seed",
+        "choosing anew adds",
+        "its network leads by",
+        "",
+    )
+    lines = []
+    for horizon, group in hardest(read_records(folder), ADAPTIVE).items():
+        arm, reference = (leading(group, name) for name in (ADAPTIVE, REFERENCE))
+        found = paired(arm, reference)
+        if found is None:
+            continue
+        by_seed = _leads(arm, reference, found)
+        parts = _parts([_of_seed(arm, reference, seed) for seed in found.seeds])
+        split = [] if parts is None else [parts.chosen, parts.network]
+        told = [number(mean(values), is_signed=True) for values in split] or ["-", "-"]
+        where = HORIZONS[horizon]
+        lines.append(
+            (
+                ", ".join([f"`{horizon}`, {where.n_initial} + {where.steps}", *arm[0].varied]),
+                *(difference(found), of_seeds(by_seed), *told),
+                verdict(found, by_seed, adds=_adds(parts)),
+            )
+        )
+    return markdown(head, lines)
 
 
 def findings(folder: Path = RECORDS) -> str:

@@ -48,34 +48,42 @@ SEEDS = (0, 1, 2)
 _AS_STORED = {"flips": False, "zoom": 1.0, "turn": 0.0, "bend": 0.0}
 """Settings of slices that are learned from as they are; the oldest records do not tell them."""
 _VARIED = {"flips": "mirrored", "zoom": "magnified", "turn": "turned", "bend": "bent"}
+_PLAIN = " --set training.flips=false"
 LABELS = {
-    **{None: "", "fresh": " with the masks of its newest order alone"},
-    **{"keep": " whose order stays until a better one is fitted"},
-    **{"flips": ", mirrored", "varied": ", mirrored, turned and bent", "32": " with 32 channels"},
-    **{"once": " whose labels are used once"},
+    None: ("", ""),
+    "plain": (", not mirrored", f"{_PLAIN} --label plain"),
+    "fresh": (
+        ", not mirrored, with the masks of its newest order alone",
+        f"{_PLAIN} --set training.fresh_pool=true --label fresh",
+    ),
+    "keep": (
+        ", not mirrored, whose order stays until a better one is fitted",
+        f"{_PLAIN} --set training.keep_better=true --label keep",
+    ),
+    "once": (
+        ", not mirrored, whose labels are used once",
+        f"{_PLAIN} --set training.n_repeats=0 --set training.sampler_every=5 "
+        "--set training.sampler_average=0.98 --label once",
+    ),
+    "varied": (
+        ", turned and bent, too",
+        " --set training.turn=8 --set training.bend=2 --label varied",
+    ),
+    "32": (" with 32 channels", " --channels 32 --start nothing"),
 }
-WORDS = {
-    **{None: "", "fresh": " --set training.fresh_pool=true --label fresh"},
-    **{"keep": " --set training.keep_better=true --label keep"},
-    **{"flips": " --set training.flips=true --label flips", "32": " --channels 32 --start nothing"},
-    "varied": " --set training.flips=true --set training.turn=8 --set training.bend=2 "
-    "--label varied",
-    "once": " --set training.n_repeats=0 --set training.sampler_every=5 "
-    "--set training.sampler_average=0.98 --label once",
-}
-"""What `joint.py` is told for a label."""
+"""What a label says of an arm, and what `joint.py` is told for it."""
 PLAN = [
-    *(("knee-base", "fixed", label) for label in (None, "keep", "fresh")),
+    *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
+    *(("knee-base", arm, "plain") for arm in ("fixed", *ARMS[2:])),
+    *(("knee-base", "fixed", label) for label in ("keep", "fresh")),
     ("knee-base", "dense", "once"),
-    *(("knee-8x", "fixed", label) for label in (None, "keep")),
-    ("knee-8x", "dense", None),
-    *((h, arm, "flips") for h in ("knee-base", "knee-8x") for arm in ARMS[:2]),
-    ("knee-8x", "fixed", "varied"),
-    *(("knee-base", arm, None) for arm in ARMS[2:]),
+    *(("knee-8x", arm, "plain") for arm in ARMS[:2]),
+    ("knee-8x", "fixed", "keep"),
     *((h, arm, None) for h in ("heads-base", "knee-long") for arm in ARMS[:2]),
     *(("knee-base", arm, "32") for arm in ARMS[:2]),
-    *(("knee-8x", arm, None) for arm in ARMS[2:]),
-    ("knee-base", "dense", None),
+    *((h, arm, None) for h in ("knee-base", "knee-8x") for arm in ARMS[2:]),
+    *(("knee-8x", arm, "varied") for arm in ARMS[:2]),
+    ("knee-base", "dense", "plain"),
 ]
 """What is run with every seed, the most telling first: where, by which sampler, under which label
 where settings make another comparison."""
@@ -154,22 +162,33 @@ class JointRecord:
     @property
     def command(self) -> str:
         """What trains it, whichever settings have become the default since."""
-        words = [f"--set training.{key}={json.dumps(value)}" for key, value in self.changed.items()]
-        return " ".join([self.commands[0], *(x for x in words if x not in self.commands[0])])
+        typed, training = self.commands[0], JointConfig.of(self.arm).training
+        slices = {k: v for k, v in self.slices.items() if v != getattr(training, k)}
+        words = [
+            f"--set training.{key}={json.dumps(value)}"
+            for key, value in {**self.changed, **slices}.items()
+            if f" training.{key}=" not in typed
+        ]
+        return " ".join([typed, *words])
 
     @property
     def key(self) -> tuple[str, str]:
         """Records of one key are compared."""
         told = {**self.settings, "training": {**self.settings.get("training", {})}}
-        told["training"] = {**_AS_STORED, **told["training"]}
+        told["training"] |= self.slices
         told["n_train"] = self.n_train
         return self.horizon, json.dumps(told, sort_keys=True)
 
     @property
+    def slices(self) -> dict[str, Any]:
+        """Settings of how slices were varied."""
+        told = self.settings.get("training", {})
+        return {key: told.get(key, value) for key, value in _AS_STORED.items()}
+
+    @property
     def varied(self) -> list[str]:
         """How slices were varied, in words."""
-        told = {**_AS_STORED, **self.settings.get("training", {})}
-        return [word for key, word in _VARIED.items() if told[key] != _AS_STORED[key]]
+        return [word for key, word in _VARIED.items() if self.slices[key] != _AS_STORED[key]]
 
     @property
     def n_train(self) -> int:
@@ -187,11 +206,16 @@ class JointRecord:
 
 
 def read_records(folder: Path = RECORDS) -> list[JointRecord]:
-    """Return all records, in the order of the plan."""
+    """Return all records by horizon, those whose slices are varied as by default first."""
     files = sorted(folder.glob("*.json"))
     found = [read(JointRecord, json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    order = [*HORIZONS]
-    return sorted(found, key=lambda x: (order.index(x.horizon), ARMS.index(x.arm), x.seed))
+    order, default = [*HORIZONS], JointConfig.of(REFERENCE).training
+
+    def place(one: JointRecord) -> tuple[int, bool, int, int]:
+        is_other = any(value != getattr(default, key) for key, value in one.slices.items())
+        return order.index(one.horizon), is_other, ARMS.index(one.arm), one.seed
+
+    return sorted(found, key=place)
 
 
 def groups_of(records: Sequence[JointRecord]) -> list[Group]:
@@ -257,7 +281,7 @@ def by_comparison(
 def not_run(records: Sequence[JointRecord]) -> list[str]:
     """Return what of the plan has no record, in words."""
     return [
-        f"{horizon} `{arm}`{LABELS[label]} ({', '.join(map(str, seeds))})"
+        f"{horizon} `{arm}`{LABELS[label][0]} ({', '.join(map(str, seeds))})"
         for horizon, arm, label, seeds in _left(records)
     ]
 
@@ -266,7 +290,7 @@ def commands_left(records: Sequence[JointRecord]) -> list[str]:
     """Return what runs the rest of the plan, a command for each record, the most telling first."""
     return [
         f"python benchmarks/joint.py --horizon {horizon} --arm {arm} --seed {seed} "
-        f"--data stores/{HORIZONS[horizon].source}{WORDS[label]}"
+        f"--data stores/{HORIZONS[horizon].source}{LABELS[label][1]}"
         for horizon, arm, label, seeds in _left(records)
         for seed in seeds
     ]
@@ -302,23 +326,36 @@ def _line(name: str, group: Group) -> tuple[str, ...]:
 def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
     """Return a row for each arm of a comparison of each horizon, best first.
 
-    It is the comparison whose fixed order scores highest: of several, the hardest to beat. A fixed
-    order that nothing stands beside yet is none.
+    It is the hardest comparison, where an arm stands beside the fixed order at all.
     """
-    rows: dict[str, list[LeaderboardRow]] = {}
-    for group in sorted(groups_of(records), key=lambda arms: -_reference_ssim(arms)):
-        horizon, reference = next(iter(group.values()))[0].horizon, leading(group, REFERENCE)
-        if horizon in rows or not reference or len({x[0].arm for x in group.values()}) == 1:
-            continue
-        rows[horizon] = []
+    rows: list[LeaderboardRow] = []
+    for group in hardest(records).values():
+        reference, part = leading(group, REFERENCE), []
         for arm in (leading(group, name) for name in ARMS):
             found = paired(arm, reference)
             if found is None:
                 continue
             # Arm and reference are of the same seeds: means then differ by the difference.
             own = [one for one in arm if one.seed in found.seeds]
-            rows[horizon].append(_row(own, found))
-    return [row for part in rows.values() for row in sorted(part, key=lambda x: -x.ssim_mean)]
+            part.append(_row(own, found))
+        rows += sorted(part, key=lambda x: -x.ssim_mean)
+    return rows
+
+
+def hardest(records: Sequence[JointRecord], arm: str | None = None) -> dict[str, Group]:
+    """Return, by horizon, the comparison whose fixed order scores highest: the hardest to beat.
+
+    Args:
+        records: of all comparisons.
+        arm: that must stand beside the fixed order; None, any.
+    """
+    found: dict[str, Group] = {}
+    groups = sorted(groups_of(records), key=lambda group: -_reference_ssim(group))
+    for group in groups:
+        arms = {own[0].arm for own in group.values()}
+        if REFERENCE in arms and (len(arms) > 1 if arm is None else arm in arms):
+            found.setdefault(next(iter(group.values()))[0].horizon, group)
+    return {name: found[name] for name in HORIZONS if name in found}
 
 
 def _reference_ssim(group: Group) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from joint_arms import record
+from joint_arms import MIRRORED, record
 from kscout.config import to_table
 from kscout.files import write_json
 
@@ -132,13 +132,16 @@ def test_a_fixed_order_that_nothing_stands_beside_is_compared_with_its_other_set
     scripts: Any, records: ModuleType, tmp_path: Path
 ) -> None:
     arms = [record(records, arm, 0, [0.7, 0.8, 0.6]) for arm in ("fixed", "dense")]
-    mirrored = {"settings": {**arms[0].settings, "training": {"flips": True}}, "label": "flips"}
-    ahead = record(records, "fixed", 0, [0.71, 0.81, 0.61], **mirrored)
+    turned = {"settings": {"a": 1, "training": {"flips": True, "turn": 8.0}}, "label": "varied"}
+    ahead = record(records, "fixed", 0, [0.71, 0.81, 0.61], **turned)
     text = _findings(scripts, tmp_path, [*arms, ahead])
-    assert "mirrored, 6,000 updates.** `fixed` alone was run, .6933 over 1 seed; whether" in text
+    assert (
+        "mirrored, turned, 6,000 updates.** `fixed` alone was run, .6933 over 1 seed; whether"
+        in text
+    )
     assert "It is +.0100 (.0100 to .0100) from `fixed` under knee-base" in text
     assert "and above the best arm there (.6833)." in text
-    behind = record(records, "fixed", 0, [0.69, 0.79, 0.59], **mirrored)
+    behind = record(records, "fixed", 0, [0.69, 0.79, 0.59], **turned)
     assert "below the best arm there" in _findings(scripts, tmp_path, [*arms, behind])
 
 
@@ -175,7 +178,7 @@ def test_findings_and_headroom_are_those_of_the_records(
     scripts: Any, records: ModuleType, tmp_path: Path
 ) -> None:
     findings = scripts("joint_findings")
-    settings = {"start": "b211ad", "reconstructor": {"name": "unet", "n_channels": 16}}
+    settings = {**MIRRORED, "start": "b211ad", "reconstructor": {"name": "unet", "n_channels": 16}}
     assert "has been run yet" in findings.findings(tmp_path)
     for arm, ssim in (("fixed", [0.88, 0.89, 0.87]), ("dense", [0.881, 0.891, 0.871])):
         for seed in (0, 1):
@@ -210,3 +213,50 @@ def test_findings_and_headroom_are_those_of_the_records(
     )
     assert parted in text and "and -.0100 (-.0100, -.0100) is what that network leads by" in text
     assert "adapting pays, by less than 0.002. In area +.0005, in PSNR +0.00 dB." in text
+
+
+def test_the_answer_is_beside_the_strongest_fixed_order_of_each_horizon(
+    scripts: Any, records: ModuleType, tmp_path: Path
+) -> None:
+    answer, plain = scripts("joint_findings").answer, {"settings": {"a": 1}, "label": "plain"}
+    weak = [record(records, "fixed", 0, [0.69, 0.79, 0.59], **plain)]
+    weak += [record(records, "dense", 0, [0.72, 0.82, 0.62], **plain)]
+    strong = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    strong += [record(records, "dense", seed, [0.701, 0.801, 0.601]) for seed in (0, 1)]
+    # Nothing stands beside the fixed order of another horizon.
+    alone = record(records, "fixed", 0, [0.9, 0.9, 0.9], horizon="knee-8x")
+    for one in (*weak, *strong, alone):
+        write_json(tmp_path / f"{one.stem}.json", to_table(one))
+    (line,) = answer(tmp_path).splitlines()[2:]
+    assert line == (
+        "| `knee-base`, 16 + 16, mirrored | +.0010 (.0010 to .0010) | +.0010, +.0010 | +.0100 | "
+        "-.0100 | adapting pays, by less than 0.002 |"
+    )
+
+
+def test_what_the_page_concludes_is_what_the_records_say(scripts: Any, records: ModuleType) -> None:
+    answers = scripts("joint_findings").answer().splitlines()[2:]
+    at_4x, at_8x = (
+        next(x for x in answers if x.startswith(f"| `{h}`")) for h in ("knee-base", "knee-8x")
+    )
+    assert "mirrored | +.00" in at_4x and "adapting pays, by less than 0.002" in at_4x
+    assert "mirrored |" in at_8x
+    found = records.read_records()
+    for horizon, group in records.hardest(found, "dense").items():
+        if horizon not in ("knee-base", "knee-8x"):
+            continue
+        fixed, dense = (records.leading(group, arm) for arm in ("fixed", "dense"))
+        assert len(fixed) == len(dense) == 3
+        plain = [x for x in found if (x.horizon, x.arm, x.label) == (horizon, "fixed", "plain")]
+        others = [x for x in found if (x.horizon, x.arm) == (horizon, "dense") and x not in dense]
+        assert _mean(fixed) - _mean(plain) > _mean(dense) - _mean(fixed) > 0
+        assert _mean(others) - _mean(plain) > _mean(dense) - _mean(fixed)
+        assert _mean(fixed) > max(x.ssim for x in found if x.horizon == horizon and not x.varied)
+        chosen = [x.ssim - scripts("paired").mean_ssim(x.fitted_after) for x in dense]
+        leads = [x.ssim - y.ssim for x, y in zip(dense, fixed, strict=True)]
+        if horizon == "knee-8x":
+            assert sum(chosen) / 3 < max(leads) - min(leads)
+
+
+def _mean(arm: list[Any]) -> float:
+    return sum(one.ssim for one in arm) / len(arm)

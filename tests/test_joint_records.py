@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joint_arms import record
+from joint_arms import MIRRORED, record
 from kscout import policies, reconstruction
 from kscout.config import JointConfig, to_table
 from kscout.data.store_writer import StoreWriter
@@ -79,7 +79,8 @@ def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     assert "| `dense` | 0 | .7067 | +.0233 (.0100 to .0300) | .6033 | 30.00 | .9000 |" in text
     missing = text.partition("Not run: ")[2]
     assert text.startswith("knee-base, 16 + 16 columns, 0.8 million parameters, 6,959 slices, ")
-    assert missing.startswith("knee-base `fixed` (1, 2), knee-base `fixed` whose order stays")
+    assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
+    assert "knee-base `fixed`, not mirrored, whose order stays" in missing
 
 
 def test_an_arm_with_other_settings_of_its_sampler_stands_apart(
@@ -118,8 +119,14 @@ def test_a_command_trains_what_was_recorded_whatever_became_the_default(
     own = {"sampler": {"sampler_every": 5, "n_best": 8}, "commands": (command, "")}
     old = record(records, "dense", 0, [0.7, 0.8, 0.6], **own)
     assert old.command == f"{command} --set training.n_repeats=0"
-    plain = record(records, "fixed", 0, [0.7, 0.8, 0.6])
-    assert plain.command == plain.commands[0]
+    new = record(records, "fixed", 0, [0.7, 0.8, 0.6])
+    assert new.command == new.commands[0]
+    # Slices were not mirrored before they could be.
+    plain = replace(new, settings={"a": 1})
+    assert plain.command == f"{new.command} --set training.flips=false"
+    told = ("train --set training.turn=8 --set training.flips=false", "")
+    settings = {"training": {"flips": False, "turn": 8.0}}
+    assert replace(new, settings=settings, commands=told).command == told[0]
 
 
 def test_costs_on_the_page_are_those_of_the_settings_and_of_records(scripts: Any) -> None:
@@ -158,13 +165,14 @@ def test_costs_on_the_page_are_those_of_the_settings_and_of_records(scripts: Any
 
 def test_other_slices_are_another_comparison(records: ModuleType) -> None:
     fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
-    alike = replace(fixed, settings={**fixed.settings, "n_train": 6959, "training": {}})
+    told = {"flips": True, "zoom": 1.0, "turn": 0.0, "bend": 0.0}
+    alike = replace(fixed, settings={**MIRRORED, "n_train": 6959, "training": told})
     assert alike.key == fixed.key
-    for settings in ({"a": 1, "n_train": 5}, {"a": 1, "training": {"flips": True}}):
+    for settings in ({**MIRRORED, "n_train": 5}, {"a": 1}):
         assert replace(fixed, settings=settings).key != fixed.key
     # The leaderboard has the comparison whose fixed order is the hardest to beat.
     dense = record(records, "dense", 0, [0.7, 0.8, 0.6])
-    few = [replace(x, ssim=0.9, settings={"a": 1, "n_train": 5}) for x in (fixed, dense)]
+    few = [replace(x, ssim=0.9, settings={**MIRRORED, "n_train": 5}) for x in (fixed, dense)]
     rows = records.leaderboard_rows([fixed, dense, *few])
     assert [row.ssim_mean for row in rows] == [0.9, 0.9]
 

@@ -29,7 +29,7 @@ from kscout.weights import Weights, fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_card, zoo_names, zoo_path
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
-JOINT = {"joint-knee-8x": "knee-8x-dense-2", "joint-knee-base": "knee-base-dense-0"}
+JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-8x", "knee-base")}
 """Records of `benchmarks/joint_results` that pairs of the zoo are from."""
 ALONE = [name for name in zoo_names("policy") if not name.startswith("joint-")]
 SIZES = Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16)
@@ -253,12 +253,13 @@ def test_cards_of_a_pair_tell_its_record_and_whose_the_gain_is(name: str) -> Non
     assert "/work" not in card and " /" not in card
 
 
-def test_the_pair_at_8x_is_the_seed_that_validation_chose() -> None:
-    ends = [_joint(f"knee-8x-dense-{seed}")["validation"][-1] for seed in (2, 0, 1)]
+@pytest.mark.parametrize("horizon", ["knee-8x", "knee-base"])
+def test_a_pair_is_of_the_seed_that_validation_chose(horizon: str) -> None:
+    ends = [_joint(f"{horizon}-dense-{seed}")["validation"][-1] for seed in (0, 1, 2)]
     assert ends[0] == max(ends)
     words = f"highest validation SSIM at the last epoch, {ends[0]:.4f}; the others have"
     for half in ("unet", "column"):
-        assert words in " ".join(zoo_card(f"joint-knee-8x-{half}").split())
+        assert words in " ".join(zoo_card(f"joint-{horizon}-{half}").split())
 
 
 @pytest.mark.parametrize("pair", list(JOINT))

@@ -24,7 +24,7 @@ def pair() -> Any:
 
 @pytest.fixture(scope="module")
 def dense(pair: ModuleType) -> Any:
-    text = (BENCHMARKS / "joint_results" / "knee-8x-dense-2.json").read_text(encoding="utf-8")
+    text = (BENCHMARKS / "joint_results" / "knee-8x-dense-plain-2.json").read_text(encoding="utf-8")
     return read(pair.JointRecord, json.loads(text))
 
 

@@ -199,8 +199,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
     sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
     """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
     same field of view, with the same share of columns at the start; none: as stored."""
-    flips: bool = True
-    """Whether half of the slices, drawn anew in each epoch, are mirrored left to right."""
     label_every: Annotated[int, AtLeast(1)] = 1
     """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
     slice are much alike, so that more slices teach more than all steps of fewer."""

@@ -10,7 +10,7 @@ from kscout.config.bounds import Between
 class VariedSlices:
     """Settings of trainings that vary their slices; when they are drawn anew is the training's."""
 
-    flips: bool = False
+    flips: bool = True
     """Whether half of the slices are mirrored left to right."""
     zoom: Annotated[float, Between(1, 4)] = 1.0
     """Slices are magnified by a factor between this and its inverse."""
