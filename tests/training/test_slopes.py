@@ -268,12 +268,18 @@ def test_on_cuda_16_bit_slopes_are_those_of_a_cpu(knees: SliceSet) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiled_slopes_are_those_of_plain_passes(knees: SliceSet) -> None:
-    unet = load("knee-unet").frozen(precision="auto", n_rows=128, n_cols=128, device="cuda")
-    simulator = Simulator(knees.to("cuda").batch(torch.arange(8, device="cuda")), unet)
-    state, row = simulator.start(16), torch.zeros(8, dtype=torch.long, device="cuda")
     line = torch.tensor([[[0.0, 0.0]], [[1.0, 1.0]]], device="cuda")
-    plain = Slopes.restored(unet, line)
-    found = [x.of(simulator, state, row, None, row).cpu() for x in (plain, plain.compiled())]
-    assert not torch.equal(*found)
-    for one, other in zip(*found, strict=True):
-        assert np.corrcoef(one, other)[0, 1] > 0.99
+    row = torch.zeros(8, dtype=torch.long, device="cuda")
+    found = {}
+    for precision in ("fp32", "auto"):
+        unet = load("knee-unet").frozen(precision=precision, n_rows=128, n_cols=128, device="cuda")
+        simulator = Simulator(knees.to("cuda").batch(torch.arange(8, device="cuda")), unet)
+        state, plain = simulator.start(16), Slopes.restored(unet, line)
+        for name, one in (("plain", plain), ("compiled", plain.compiled())):
+            found[precision, name] = one.of(simulator, state, row, None, row).cpu()
+    exact = found["fp32", "plain"]
+    assert not torch.equal(*[found["auto", name] for name in ("plain", "compiled")])
+    errors = {key: (one - exact).norm() / exact.norm() for key, one in found.items()}
+    assert errors["fp32", "compiled"] < 1e-2
+    # In 16 bit both are off by rounding: one by no more than twice the other.
+    assert errors["auto", "compiled"] < 2 * errors["auto", "plain"] < 0.5
