@@ -272,6 +272,8 @@ class Policy(nn.Module, ABC):
     """Whether scores are logits to draw from; an estimator may change it for what it trains."""
     needs_measurement: ClassVar[bool] = False
     """Whether it looks at the complex zero-filled image or the statistics, not the image alone."""
+    needs_coils: ClassVar[bool] = False
+    """Whether that image is to have every coil; else they are combined to one."""
     needs_target: ClassVar[bool] = False
     """An oracle: shown as such in every table and figure."""
     needs_candidate_scores: ClassVar[bool] = False

@@ -142,3 +142,34 @@ def test_oracles_are_refused(train_slices: SliceSet) -> None:
     estimates = Estimates.of(ZeroFilled(), train_slices)
     with pytest.raises(ConfigError, match="an oracle sees it"):
         LookAhead(oracle, ZeroFilled(), estimates)
+
+
+@final
+class Calibrates(Reconstructor):
+    """Adds the more to the zero-filled image the more columns it was calibrated by."""
+
+    def calibrate(self, measured: Measurement) -> Tensor:
+        n_measured = measured.mask.sum(dim=1)[:, None, None, None]
+        return n_measured * torch.ones_like(measured.zero_filled)
+
+    def reconstruct(self, measured: Measurement) -> Reconstruction:
+        maps = self.calibrate(measured) if measured.maps is None else measured.maps
+        image = measured.zero_filled[:, 0].abs()
+        return Reconstruction.of(image + 0.1 * maps[:, 0].real * image.square())
+
+
+def test_columns_are_simulated_with_the_sensitivities_of_the_start(
+    test_slices: SliceSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, model = test_slices.batch(torch.arange(3)), Calibrates()
+    simulator = Simulator(batch, model)
+    state = simulator.start(N_INITIAL)
+    start = state.mask[0]
+    state = simulator.acquire(state, torch.tensor([2, 3, 9]))
+    # On an estimate that is right, simulated gains are the true ones.
+    monkeypatch.setattr(Estimates, "batch", lambda *_: batch)
+    policy, estimates = Ranks(torch.arange(N_COLS) / 100), Estimates.of(model, test_slices)
+    looking = LookAhead(policy, model, estimates, n_columns=4, start=start)
+    columns, _, simulated = looking.tried(simulator.observe(looking, state))
+    gains = simulator.score_columns(state, columns) - state.score[:, None]
+    torch.testing.assert_close(simulated, gains)

@@ -6,6 +6,7 @@ import torch
 from blind_policies import assert_unmeasured_columns_change_no_score
 from torch import Tensor
 
+from coil_data import coil_kspace
 from kscout.acquisition.episode import Simulator
 from kscout.contracts import check_policy
 from kscout.core import Observation
@@ -131,3 +132,13 @@ def test_a_pool_that_no_memory_holds_is_refused(
     monkeypatch.setattr("kscout.device.free_memory", lambda _: 1000)
     with pytest.raises(ConfigError, match=r"comparing with 5 training slices.*lower --pool"):
         Pool(train_slices)
+
+
+def test_coils_are_compared_one_by_one() -> None:
+    kspace = coil_kspace(6, 3, 16, 18)
+    slices = SliceSet.from_kspace(kspace, [str(n) for n in range(6)])
+    policy = posterior(slices, Kernel(power=0.0, width=1e-3))
+    simulator = Simulator(slices.batch(torch.arange(6)), ZeroFilled(), protocol="blind")
+    policy(simulator.observe(policy, simulator.start(4)))
+    # Every slice agrees with itself, and with no other.
+    assert policy.effective[0] == pytest.approx([1.0] * 6, abs=1e-3)

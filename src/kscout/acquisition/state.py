@@ -111,7 +111,7 @@ def shown_to(
     seen = Observation(image=found.image, mask=mask, step=step, n_left=n_left)
     if not policy.needs_measurement:
         return seen
-    shown = combined(zero_filled, mask)
+    shown = zero_filled if policy.needs_coils else combined(zero_filled, mask)
     return replace(seen, zero_filled=shown, mean=found.mean, std=found.std)
 
 

@@ -118,6 +118,8 @@ class LookAhead(Policy):
         weights: for each step; the last for all that follow.
         n_columns: how many are tried.
         protocol: how images are un-normalized before they are scored.
+        start: columns of the start, whose sensitivities acquisitions keep; not given: those of
+            each state's mask.
     """
 
     is_stochastic = False
@@ -132,8 +134,10 @@ class LookAhead(Policy):
         weights: Sequence[Weights] = ((1.0, 1.0),),
         n_columns: int = 8,
         protocol: Protocol = "paper",
+        start: Bool[Tensor, " col"] | None = None,
     ) -> None:
         super().__init__()
+        self.start = start
         if policy.needs_target:
             raise ConfigError("look-ahead needs no truth, and an oracle sees it; give a policy")
         self.policy, self.reconstructor, self.estimates = policy, reconstructor, estimates
@@ -173,7 +177,9 @@ class LookAhead(Policy):
         batch = self.estimates.batch(seen)
         n_each = len(batch) // len(columns)
         simulator = Simulator(batch, self.reconstructor, protocol=self.protocol)
-        state = simulator.start_from(seen.mask.repeat(n_each, 1))
+        mask = seen.mask.repeat(n_each, 1)
+        start = mask if self.start is None else self.start.expand(mask.shape)
+        state = simulator.start_from(mask, maps=simulator.calibrate(start))
         gains = simulator.score_columns(state, columns.repeat(n_each, 1)) - state.score[:, None]
         return gains.unflatten(0, (n_each, -1)).mean(dim=0)
 

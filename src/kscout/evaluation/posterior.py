@@ -186,6 +186,7 @@ class PosteriorPolicy(Policy):
 
     is_stochastic = False
     needs_measurement = True
+    needs_coils = True
     gain_units = (1.0,)
 
     def __init__(

@@ -200,12 +200,14 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
         from kscout import reconstruction
         from kscout.evaluation.lookahead import Estimates, LookAhead, fit_weights
         from kscout.evaluation.running.contenders import Contender
+        from kscout.physics.sampling import start_mask
 
         plan, estimator = ready.plan, ready.reconstructor
         if self.estimate is not None:
             estimator = reconstruction.load(self.estimate).to(train.device).eval()
         estimates = Estimates.of(estimator, train.sample(self.fit))
-        how = {"n_columns": self.columns, "protocol": plan.protocol}
+        start = start_mask(plan.start(ready.slices), (1, train.n_cols), train.device)[0]
+        how = {"n_columns": self.columns, "protocol": plan.protocol, "start": start}
         # Like the others it is called in evaluation mode, on the device of the slices.
         policy = one.policy.to(train.device).eval()
         ahead = LookAhead(policy, ready.reconstructor, estimates, **how)
