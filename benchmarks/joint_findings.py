@@ -26,6 +26,7 @@ from joint_records import (
 )
 from leaderboard import frozen_rows
 from paired import Paired, mean_ssim, paired
+from scipy.stats import t
 from tables import difference, markdown, number
 
 from kscout.evaluation.statistics import std_over_seeds
@@ -57,8 +58,8 @@ def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool | None = None
     low, high = found.interval
     if low <= 0 <= high:
         return "no difference is shown"
-    if any(one * found.difference <= 0 for one in by_seed):
-        return "seeds disagree, so that nothing is decided"
+    if not _agree(by_seed):
+        return "seeds differ too much to decide"
     alone = " with this one seed" if len(by_seed) == 1 else ""
     if high < 0 and adds:
         return f"the arm trails by its network{alone}, though choosing anew adds to it"
@@ -68,6 +69,17 @@ def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool | None = None
         return f"the arm leads by its network{alone}; that choosing anew adds to it is not shown"
     short = "" if found.difference >= GOAL else f", by less than {GOAL:g}"
     return f"adapting pays{alone}{short}"
+
+
+def _agree(by_seed: Sequence[float]) -> bool:
+    """Say whether seeds, as draws of many, have a mean whose 95 % interval lies off zero.
+
+    One seed alone has none, and agrees with itself.
+    """
+    if len(by_seed) < 2:
+        return True
+    error = float(np.std(by_seed, ddof=1)) / len(by_seed) ** 0.5
+    return abs(mean(by_seed)) > float(t.ppf(0.975, len(by_seed) - 1)) * error
 
 
 def answer(folder: Path = RECORDS) -> str:

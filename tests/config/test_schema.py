@@ -1,12 +1,14 @@
 """Settings are read strictly, and come back unchanged from their own TOML."""
 
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 
+import kscout.config
 from kscout.config import (
     ACQUISITIONS,
     RECONSTRUCTOR_TRAININGS,
@@ -172,3 +174,16 @@ def test_files_that_cannot_be_settings_are_told(tmp_path: Path) -> None:
 def test_a_budget_beyond_the_columns_is_told() -> None:
     with pytest.raises(ConfigError, match="exceeds the 20 columns; lower horizon to 11 or less"):
         AcquisitionSetting(n_initial=9, horizon=12, size=20)
+
+
+def test_what_may_be_left_out_is_left_out_by_default() -> None:
+    # A file cannot say that something is not given, so that reading it brings the default back.
+    kinds = [x for x in vars(kscout.config).values() if isinstance(x, type) and is_dataclass(x)]
+    optional = [
+        (kind, one)
+        for kind in kinds
+        for one in fields(kind)
+        if type(None) in get_args(get_type_hints(kind)[one.name])
+    ]
+    assert len(kinds) > 10 and len(optional) > 5
+    assert [(kind, one.name) for kind, one in optional if one.default is not None] == []

@@ -185,7 +185,13 @@ def test_files_of_networks_that_were_not_told_the_start_still_load(tmp_path: Pat
     assert torch.equal(loaded(observation()), policy(observation()))
 
 
-@pytest.mark.parametrize("change", [{"width": 13}, {"channels": [12]}, {"n_heads": 0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"width": 13}, {"channels": [12]}, {"n_heads": 0}, {"channels": []}),
+        *({"image_channels": []}, {"n_bins": 0}, {"n_layers": -1}),
+    ],
+)
 def test_sizes_that_do_not_fit_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, **{**SMALL, **change})

@@ -12,7 +12,7 @@ from coil_data import coil_store
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.config import DenseTraining, PolicyConfig
+from kscout.config import AcquisitionSetting, DenseTraining, PolicyConfig
 from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError, WeightsError
@@ -67,12 +67,15 @@ def test_labels_are_learned_from_again_as_the_page_says() -> None:
 
 
 def test_the_loss_is_the_squared_error_less_the_expected_gain() -> None:
-    scores, gains = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[2.0, 1.0, 5.0]])
+    scores = torch.tensor([[1.0, 3.0, 9.0]], requires_grad=True)
+    gains = torch.tensor([[2.0, 1.0, torch.nan]])
     is_valid = torch.tensor([[True, True, False]])
     chances = torch.softmax(torch.tensor([1.0, 3.0]), dim=0)
     wanted = (1.0 + 4.0) / 2 - 0.5 * float(chances @ torch.tensor([2.0, 1.0]))
     found = dense_loss(scores, gains, is_valid, 0.5)
     torch.testing.assert_close(found, torch.tensor([wanted]))
+    (slopes,) = torch.autograd.grad(found.sum(), scores)
+    assert slopes.isfinite().all() and slopes[0, 2] == 0
 
 
 def test_the_best_columns_are_tried_first_and_others_at_random() -> None:
@@ -319,6 +322,10 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
     with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
         config_of(sizes=[16], completion="fixed")
+    # A half of the columns holds 1 of 2 at the start, and no more than 15 besides.
+    bad = replace(config, acquisition=AcquisitionSetting(2, 16))
+    with pytest.raises(ConfigError, match=r"16 columns .* do not hold 1 at the start and 16 more"):
+        train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")
 
 
 VARIED = {

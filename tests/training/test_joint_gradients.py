@@ -18,6 +18,7 @@ from kscout.physics.sampling import center_mask
 from kscout.policies import POLICIES
 from kscout.policies.density import LearnedDensity
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.joint.dense import policy_config
 from kscout.training.joint.sampler import Material, acquire
 from kscout.training.joint.straight_through import (
     Judge,
@@ -257,3 +258,27 @@ def test_step_sizes_rise_and_fall_over_a_samplers_own_steps() -> None:
     due = [number for number in range(30) if training.is_due(number)]  # type: ignore[attr-defined]
     assert due == [7, 11, 15, 19, 23, 27]
     assert training.n_sampler_updates == len(due)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("flips", [True, False])
+def test_a_sampler_learns_from_slices_that_are_varied_as_the_networks_are(
+    flips: bool, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = SliceSet.from_images(torch.rand(12, 8, 10, generator=generator), ["a"] * 12)
+    own = {"sampler_every": 1, "sampler_batch": 12, "random_share": 0.0, "flips": flips}
+    policy, config = LearnedDensity(n_cols=10), joint_config("loupe", **own)
+    learned: list[Tensor] = []
+
+    def watched(inputs: list[Tensor]) -> Tensor:
+        learned.extend(SliceBatch(*inputs[: len(SliceBatch.__dataclass_fields__)]).target)
+        return torch.zeros(())
+
+    optimizer = torch.optim.Adam(policy.parameters())
+    material = Material(config, slices, ZeroFilled(), ZeroFilled(), optimizer)
+    sampler = SAMPLERS.resolve("loupe")(policy, material)
+    monkeypatch.setattr(sampler, "gradients", watched)
+    sampler.update(0)
+    plain = slices.batch(torch.arange(12)).target
+    n_plain = sum(any(torch.equal(one, other) for other in plain) for one in learned)
+    assert 0 < n_plain < 12 if flips else n_plain == 12
+    assert policy_config(joint_config("dense", flips=flips)).training.flips is flips  # type: ignore[union-attr]

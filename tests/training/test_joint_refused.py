@@ -9,7 +9,7 @@ from joint_runs import joint_config
 from training_stores import blob_store
 
 from kscout.cli.train_joint import resolve_joint
-from kscout.config import JointConfig
+from kscout.config import Component, JointConfig
 from kscout.data.store import Store
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.names import SAMPLERS
@@ -57,6 +57,14 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
         (lambda: bad(n_epochs=0), "n_epochs is 0"),
         (lambda: bad(model={"name": "zero-filled"}), "nothing to train"),
         (lambda: replace(bad("loupe"), policy=bad("dense").policy), "a policy of its own"),
+        (
+            lambda: replace(bad("fixed"), policy=Component("fixed", {"order": [1]})),
+            "sampler fixed has no settings, and .policy. has order",
+        ),
+        (
+            lambda: replace(bad(), policy=Component("random", {"seed": 1})),
+            "sampler random has no settings",
+        ),
         (lambda: bad(horizon=15), "no column left to acquire"),
         (lambda: bad(batch_size=10**12), "needs .* GiB of memory"),
         (lambda: bad(n_pool=10**12), "needs .* GiB of memory"),

@@ -1,16 +1,17 @@
 """Slopes: the derivative of a score by the weight of a column, and labels that are made of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from training_stores import COLUMN, blob_store, small_config, train_whole_and_cut
+from training_stores import COLUMN, blob_store, small_config, train_whole_and_cut, weights
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
-from kscout.config import PolicyConfig
+from kscout.config import AcquisitionSetting, PolicyConfig
 from kscout.core import Measurement, Reconstructor, SliceBatch
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
@@ -233,6 +234,16 @@ def counted(image: torch.Tensor, target: torch.Tensor, *, data_range: torch.Tens
     """Return a metric without gradients: the share of pixels within a tenth of the range."""
     near = (image - target).abs() < 0.1 * data_range[:, None, None]
     return near.float().mean(dim=(-2, -1))
+
+
+def test_slopes_of_a_start_that_has_told_every_column_are_finite(
+    store: Store, tmp_path: Path
+) -> None:
+    # Every column that is left has its opposite among these.
+    start = AcquisitionSetting(17, 3, initial="0-16")
+    config = replace(config_of(n_epochs=1), acquisition=start)
+    path = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu").path
+    assert all(one.isfinite().all() for one in weights(path).values())
 
 
 @pytest.mark.slow

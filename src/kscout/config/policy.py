@@ -254,9 +254,9 @@ class AlphaZeroTraining(PolicyTraining):
     """Name of the estimator."""
     n_epochs: Annotated[int, AtLeast(1)] = 540
     """Rounds at most (paper: 540)."""
-    patience: Annotated[int | None, AtLeast(1)] = 40
+    patience: Annotated[int, AtLeast(1)] = 40
     """Rounds without a better validation SSIM after which training ends (paper: early stopping;
-    after how many is untold)."""
+    after how many is untold); as many as `n_epochs` never end it."""
     n_episodes: Annotated[int, AtLeast(1)] | None = None
     """Slices acquired in a round; not given: 64, or all of fewer. Untold; the network that guides
     searches improves once a round, so rounds are small."""

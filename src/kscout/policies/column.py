@@ -82,7 +82,7 @@ class ColumnPolicy(Policy):
         sees_mirrored: bool = True,
     ) -> None:
         super().__init__()
-        _check_sizes(width, n_heads, [*channels, *image_channels])
+        _check_sizes(width, n_heads, n_layers, n_bins, channels, image_channels)
         self.n_cols, self.horizon, self.n_initial = n_cols, horizon, n_initial
         self.width, self.n_layers, self.n_heads, self.n_bins = width, n_layers, n_heads, n_bins
         self.channels, self.image_channels = list(channels), list(image_channels)
@@ -335,11 +335,17 @@ def _place(
     return torch.cat([fixed.expand(mask.shape[0], -1, -1), torch.stack(changing, dim=-1)], dim=-1)
 
 
-def _check_sizes(width: int, n_heads: int, channels: Sequence[int]) -> None:
+def _check_sizes(
+    width: int, n_heads: int, n_layers: int, n_bins: int, *channels: Sequence[int]
+) -> None:
+    if n_layers < 0 or n_bins < 1:
+        raise ConfigError(
+            f"n_layers is {n_layers} and n_bins {n_bins}; use no less than 0 and 1 of them"
+        )
     if width < 1 or n_heads < 1 or width % n_heads:
         raise ConfigError(f"width {width} cannot be shared by {n_heads} heads; use a multiple")
-    wrong = [n for n in channels if n < _N_GROUPS or n % _N_GROUPS]
-    if wrong or not channels:
+    wrong = [n for n in itertools.chain(*channels) if n < _N_GROUPS or n % _N_GROUPS]
+    if wrong or not all(channels):
         raise ConfigError(
             f"channels {wrong} are not normalized in {_N_GROUPS} groups; use multiples of it"
         )

@@ -263,7 +263,12 @@ def _told(mask: Bool[Tensor, "state col"]) -> Bool[Tensor, "state col"]:
 
 
 def _line(points: Float[Tensor, "point 2"]) -> Float[Tensor, " 2"]:
-    """Return level and share of the line through mean slopes and gains, by least squares."""
+    """Return level and share of the line through mean slopes and gains, by least squares.
+
+    Without any point both are zero.
+    """
+    if not len(points):
+        return points.new_zeros(2)
     (slope, gain), apart = points.mean(dim=0), points - points.mean(dim=0)
     share = apart.prod(dim=-1).sum() / apart[:, 0].square().sum().clamp(min=1e-20)
     return torch.stack([gain - share * slope, share])

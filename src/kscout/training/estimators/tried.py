@@ -114,10 +114,10 @@ def dense_loss(
         is_valid: False for columns that do not count.
         gain_weight: w, the weight of the expected gain.
     """
-    counts = is_valid.sum(dim=-1)
+    counts, gains = is_valid.sum(dim=-1), gains.masked_fill(~is_valid, 0.0)
     errors = (scores - gains).square().masked_fill(~is_valid, 0.0).sum(dim=-1) / counts
     chances = scores.masked_fill(~is_valid, -torch.inf).softmax(dim=-1)
-    return errors - gain_weight * (chances * gains.masked_fill(~is_valid, 0.0)).sum(dim=-1)
+    return errors - gain_weight * (chances * gains).sum(dim=-1)
 
 
 def add_gradients(views: Sequence[View], steps: Sequence[Rows], gain_weight: float) -> None:

@@ -19,6 +19,7 @@ from kscout.physics.sampling import Initial, center_mask
 from kscout.training.augmentation import (
     N_BENT,
     N_PLAIN,
+    central,
     check_sizes,
     check_varied,
     is_bent,
@@ -71,14 +72,15 @@ class Variation:
 
     def initial(self, numbers: Float[Tensor, "slice number"], n_cols: int) -> Initial:
         """Return where the acquisitions of slices with so many columns start."""
-        training, setting = self.training, self.config.acquisition
-        starts = training.starts or ((setting.n_initial,) if training.sizes else ())
-        if not starts:
-            return setting.start
-        # The same share of a smaller matrix.
-        counts = [max(1, n * n_cols // self.n_cols) for n in starts]
-        masks = torch.stack([center_mask(n_cols, n, numbers.device) for n in counts])
+        if not self.training.starts and not self.training.sizes:
+            return self.config.acquisition.start
+        masks = torch.stack([center_mask(n_cols, n, numbers.device) for n in self._counts(n_cols)])
         return masks[(numbers[:, 3] * len(masks)).long()]
+
+    def _counts(self, n_cols: int) -> list[int]:
+        """Return how many columns may be measured at the start: the same share of any matrix."""
+        starts = self.training.starts or (self.config.acquisition.n_initial,)
+        return [max(1, n * n_cols // self.n_cols) for n in starts]
 
     def check(self, policy: Policy, slices: SliceSet) -> None:
         """Refuse to vary what cannot be."""
@@ -90,8 +92,17 @@ class Variation:
                 f"training.sizes are for networks of any size, and {type(policy).__name__} has "
                 "one; use policy.name = 'column'"
             )
-        if self.config.acquisition.horizon % training.label_every:
+        horizon = self.config.acquisition.horizon
+        for n_cols in training.sizes:
+            n_start, own = max(self._counts(n_cols)), central(slices.n_cols, n_cols)
+            n_found = int(slices.selectable[:, own].sum(dim=1).min())
+            if n_start + horizon > n_found:
+                raise ConfigError(
+                    f"of training.sizes, {n_cols} columns ({n_found} of some slice) do not hold "
+                    f"{n_start} at the start and {horizon} more; leave it out, or acquire fewer"
+                )
+        if horizon % training.label_every:
             raise ConfigError(
-                f"training.label_every {training.label_every} does not divide the "
-                f"{self.config.acquisition.horizon} steps of an acquisition; use a divisor"
+                f"training.label_every {training.label_every} does not divide the {horizon} steps "
+                "of an acquisition; use a divisor"
             )

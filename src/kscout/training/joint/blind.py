@@ -5,6 +5,7 @@ from typing import Any, final
 from kscout.config import FixedSampling, JointConfig, RandomSampling
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
 from kscout.training.fixed_order import fit_fixed_order
@@ -24,6 +25,7 @@ class AtRandom(Sampler):
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
         """Return what draws."""
+        _check_plain(config)
         return Random()
 
     def renew(self, epoch: int, *, is_first: bool) -> None:
@@ -39,6 +41,7 @@ class Fixed(Sampler):
     @classmethod
     def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
         """Return an order that names no column yet."""
+        _check_plain(config)
         return FixedOrder(n_cols=slices.n_cols, order=[])
 
     @property
@@ -87,3 +90,11 @@ class Fixed(Sampler):
     def restore(self, state: dict[str, Any]) -> None:
         """Take the order of before."""
         self.learner = self._made(state["order"])
+
+
+def _check_plain(config: JointConfig) -> None:
+    if config.policy.arguments:
+        raise ConfigError(
+            f"the policy of the sampler {config.training.method} has no settings, and [policy] has "
+            f"{', '.join(config.policy.arguments)}; leave them out"
+        )

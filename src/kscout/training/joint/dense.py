@@ -95,6 +95,7 @@ def policy_config(config: JointConfig) -> PolicyConfig:
             n_repeated=training.n_repeated,
             n_memory=math.ceil(training.n_batches_kept * n_labelled),
             label_every=training.label_every,
+            flips=training.flips,
             zoom=training.zoom,
             turn=training.turn,
             bend=training.bend,
