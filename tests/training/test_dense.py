@@ -328,6 +328,13 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
         train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")
 
 
+def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_path: Path) -> None:
+    config = config_of(n_epochs=2, learning_rate=6e-4)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    # Three batches of 11 slices an epoch: after three steps it has risen, and falls by sixths.
+    assert [one["learning_rate"] for one in run.metrics] == pytest.approx([4e-4, 1e-4])
+
+
 VARIED = {
     **{"completion": "fixed", "horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3},
     **{"n_repeats": 2, "n_repeated": 5, "n_memory": 30},

@@ -64,8 +64,9 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
     The oracle sees the truth, so that no policy reaches it. The best greedy policy takes the column
     with the highest mean gain over the images that agree with what was measured. Two estimates of
     it, both from below: training slices weighted by their agreement (posterior), and for each
-    policy that is given its best columns tried on estimates of the image (look-ahead), which are
-    made for images of one coil. The NA oracle and the oracle are added.
+    policy that is given, of several seeds the first, its best columns tried on estimates of the
+    image (look-ahead), which are made for images of one coil. The NA oracle and the oracle are
+    added.
 
     A posterior tries every column left on up to --candidates images, a look-ahead --columns of them
     on two.

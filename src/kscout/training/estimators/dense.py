@@ -221,6 +221,10 @@ class Dense(GradientEstimator):
         fall = 1 - done / (training.n_epochs * self.n_steps)
         return rise * fall * learning_rate_at(training, epoch)
 
+    def rate(self, number: int, epoch: int) -> float:
+        """Return the step size at the end of an epoch."""
+        return self.step_size(self.trainees[number].config.training, epoch, self.n_steps - 1)
+
     def averaged(self) -> None:
         """Clip the gradients, which are those of all processes by now."""
         for trainee in self.trainees:
