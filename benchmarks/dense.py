@@ -11,6 +11,7 @@ trained policy, whose own minutes are not counted. `--list` tells which arms hav
 """
 
 import argparse
+import hashlib
 import json
 import tempfile
 import time
@@ -21,18 +22,20 @@ from typing import Any
 
 import torch
 
-from kscout import policies
+from kscout import policies, reconstruction
 from kscout.assemble import make_policy
 from kscout.config import ACQUISITIONS, PolicyConfig, merge, read, to_table
 from kscout.config.layers import assigned
 from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation.compare import request_of
 from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_json
 from kscout.runs import Progress, RunRecord
 from kscout.training.policy import train_policies
+from kscout.weights import fingerprint
 
 ARMS: dict[str, list[str]] = {
     "column": [],
@@ -152,16 +155,19 @@ def record_of(
 
 
 def marks(wanted: argparse.Namespace, setting: EvaluationSetting) -> dict[str, float]:
-    """Return SSIM of fixed orders and the oracle, which all arms share: it is found once."""
-    data = wanted.test or wanted.data
-    folder = wanted.out / f"marks-{data.name}-{wanted.preset}-{wanted.limit or 'all'}"
+    """Return SSIM of fixed orders and the oracle, found once for all arms that ask alike."""
+    data, names = wanted.test or wanted.data, ["fixed", "na-oracle", "oracle"]
+    network = fingerprint(reconstruction.load(wanted.reconstructor))
+    # Slices and network by what they are: a path may lead to others later.
+    told = {"data": Store.open(data).fingerprint, "reconstructor": network}
+    asked = replace(request_of(names, data, wanted.reconstructor, setting), **told)
+    text = json.dumps(to_table(asked), sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = wanted.out / f"marks-{data.name}-{wanted.preset}-{wanted.limit or 'all'}-{key}"
     if (folder / "summary.json").is_file():
-        kept = read_summary(folder / "summary.json")
-        here = (Store.open(data).fingerprint, str(wanted.reconstructor))
-        if (kept.store_fingerprint, kept.reconstructor) == here:
-            return {one.policy: one.ssim for one in kept.policies}
-    names = ["fixed", "na-oracle", "oracle"]
-    found = evaluate(names, data, wanted.reconstructor, setting, out=folder).found
+        found = read_summary(folder)
+    else:
+        found = evaluate(names, data, wanted.reconstructor, setting, out=folder).found
     return {one.policy: one.ssim for one in found.policies}
 
 

@@ -7,19 +7,22 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from training_stores import blob_store
 
-from kscout import policies
+from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.files import write_json
 from kscout.physics.fourier import opposite
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import FixedOrder
+from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import mirrored
 
@@ -120,6 +123,44 @@ def test_an_arm_is_trained_once_and_evaluated(
     dense.main([*command, "--list"])
     told = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in told] == list(dense.ARMS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plan": {"n_initial": 3}},
+        {"plan": {"horizon": 3}},
+        {"plan": {"protocol": "blind"}},
+        {"initial": "1,9"},
+        {"network": 1},
+    ],
+)
+def test_marks_are_of_what_was_asked_for(
+    dense: ModuleType,
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+) -> None:
+    network = tmp_path / "network.safetensors"
+    wanted = argparse.Namespace(data=store, test=None, preset="knee-base", limit=2)
+    wanted.reconstructor, wanted.out = str(network), tmp_path / "out"
+    plan = {"n_initial": 2, "horizon": 2, "n_trajectories": 1}
+    found = []
+    for own in ({}, change):
+        torch.manual_seed(own.get("network", 0))
+        reconstruction.save(network, UNet(n_channels=2, n_pools=1))
+        setting = EvaluationSetting(
+            AcquisitionPlan(**{**plan, **own.get("plan", {})}),
+            initial=own.get("initial"),
+            **{"limit": 2, "device": "cpu", "n_examples": 0},
+        )
+        found.append(dense.marks(wanted, setting))
+        expected = evaluate(list(found[-1]), store, network, setting).found
+        assert found[-1] == {one.policy: one.ssim for one in expected.policies}
+    assert found[0] != found[1]
+    monkeypatch.setattr(dense, "evaluate", None)
+    assert dense.marks(wanted, setting) == found[1]
 
 
 def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
