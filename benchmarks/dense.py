@@ -126,7 +126,12 @@ def record_of(
         protocol=config.training.protocol,
     )
     setting = EvaluationSetting(
-        plan, reference="fixed", limit=wanted.limit, device=wanted.device, n_examples=0
+        plan,
+        reference="fixed",
+        limit=wanted.limit,
+        device=wanted.device,
+        initial=config.acquisition.initial,
+        n_examples=0,
     )
     where = (wanted.test or wanted.data, wanted.reconstructor, setting)
     policy = policies.load(run.path)

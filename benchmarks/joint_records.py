@@ -200,6 +200,8 @@ class JointRecord:
         """What all arms of a comparison have in common, in words."""
         horizon = HORIZONS[self.horizon]
         columns = f"{self.horizon}, {horizon.n_initial} + {horizon.steps} columns"
+        if "initial" in self.settings:
+            columns += f" from {self.settings['initial']}"
         slices = ", ".join([f"{self.n_train:,} slices", *self.varied])
         network = f"{self.n_parameters / 1e6:.1f} million parameters"
         return f"{columns}, {network}, {slices}, {self.n_updates:,} updates"

@@ -1,6 +1,7 @@
 """Records of joint trainings are made by one command each, and paired by seed and volume."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -220,10 +221,9 @@ def test_a_pair_enters_the_zoo_rounded_and_with_cards(
         assert all(len(line) <= 130 for line in card.splitlines() if not line.startswith("    "))
 
 
-@pytest.mark.slow
-def test_a_command_makes_a_record(
-    scripts: Any, records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def command(records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what every short training is told, of a store of four test slices."""
     short = replace(records.HORIZONS["knee-8x"], n_initial=2, steps=2)
     monkeypatch.setitem(records.HORIZONS, "knee-8x", short)
     random = np.random.default_rng(0)
@@ -232,16 +232,22 @@ def test_a_command_makes_a_record(
             for name in names:
                 writer.append(split, name, random.random((2, 8, 12), dtype=np.float32))
         writer.finish()
-    common = [
+    return [
         *("--data", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")),
         *("--records", str(tmp_path), "--horizon", "knee-8x", "--start", "nothing"),
         *("--channels", "2", "--updates", "2", "--oracle-slices", "1", "--device", "cpu"),
         *("--set", "reconstructor.n_pools=2", "--set", "training.n_epochs=1"),
         *("--set", "training.batch_size=2"),
     ]
+
+
+@pytest.mark.slow
+def test_a_command_makes_a_record(
+    scripts: Any, records: ModuleType, tmp_path: Path, command: list[str]
+) -> None:
     joint = scripts("joint")
     for arm in ("fixed", "random"):
-        assert joint.main(["--arm", arm, "--seed", "3", *common]) == 0
+        assert joint.main(["--arm", arm, "--seed", "3", *command]) == 0
     fixed, drawn = records.read_records(tmp_path)
     assert (fixed.arm, drawn.arm, fixed.seed, fixed.n_updates) == ("fixed", "random", 3, 2)
     assert fixed.key == drawn.key
@@ -261,6 +267,33 @@ def test_a_command_makes_a_record(
     assert (fixed.label, fixed.sampler["n_fit_slices"]) == ("2", 256)
     assert "--argmax" in fixed.commands[1] and "--trajectories 4" in drawn.commands[1]
     assert records.paired([drawn], [fixed]).seeds == (3,)
+
+
+@pytest.mark.slow
+def test_an_arm_is_evaluated_from_the_columns_that_its_training_started_from(
+    scripts: Any, records: ModuleType, tmp_path: Path, command: list[str]
+) -> None:
+    joint = scripts("joint")
+    start = ["--set", 'acquisition.initial="0, 7"', "--label", "own"]
+    for more in ([], start):
+        assert joint.main(["--arm", "fixed", *command, *more]) == 0
+    found = {one.label: one for one in records.read_records(tmp_path)}
+    central, own = found["2"], found["2-own"]
+    assert central.key != own.key
+    assert "2 + 2 columns from 0,7, " in own.conditions
+    run = tmp_path / "runs" / "knee-8x" / "fixed-2-own" / "seed-0"
+    plan = AcquisitionPlan(2, 2, n_trajectories=1, is_argmax=True)
+    setting = EvaluationSetting(plan, initial="0,7", device="cpu")
+    (scores,) = evaluate([f"arm={run}"], tmp_path / "store", run, setting).scores
+    assert own.curve == pytest.approx(scores.metric("ssim").mean(axis=0))
+    few = replace(setting, limit=1)
+    assert own.bounds.fixed == pytest.approx(
+        evaluate(["fixed"], tmp_path / "store", run, few).scores[0].metric("ssim")[:, -1].mean()
+    )
+    trains, evaluates = map(shlex.split, own.commands)
+    assert 'acquisition.initial="0, 7"' in trains
+    assert evaluates[evaluates.index("--initial") + 1] == "0,7"
+    assert "--n-initial" not in evaluates and "--n-initial 2" in central.commands[1]
 
 
 def test_a_run_that_is_stopped_leaves_no_record(

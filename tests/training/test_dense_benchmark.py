@@ -163,6 +163,26 @@ def test_marks_are_of_what_was_asked_for(
     assert dense.marks(wanted, setting) == found[1]
 
 
+@pytest.mark.slow
+def test_a_policy_is_evaluated_from_the_columns_that_its_training_started_from(
+    dense: ModuleType, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "_N_TIMED", (1, 2))
+    start = ["--set", "acquisition.initial=1,9"]
+    changes = [word for change in TINY for word in ("--set", change)]
+    words = ["--data", str(store), "--reconstructor", "zero-filled", "--device", "cpu"]
+    dense.main([*words, *changes, *start, "--minutes", "0", "--out", str(tmp_path)])
+    path = tmp_path / "column-blobs-knee-base-seed0.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    plan = AcquisitionPlan(n_initial=2, horizon=2, n_trajectories=1)
+    setting = EvaluationSetting(plan, initial="1,9", device="cpu", n_examples=0)
+    names = [f"dense={tmp_path / 'runs' / path.stem}", "fixed", "na-oracle", "oracle"]
+    found = evaluate(names, store, "zero-filled", setting).found
+    expected = {one.policy: one.ssim for one in found.policies}
+    assert {"dense": record["ssim"], **record["marks"]} == pytest.approx(expected)
+    assert start[1] in record["changes"]
+
+
 def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
     leave_one_out = importlib.import_module("leave_one_out")
     heads = [Path(f"heads/{name}.nii.gz") for name in "abcd"]
