@@ -16,6 +16,7 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def epochs_that_fit(
     def watch(progress: Progress) -> None:
         nonlocal n_steps
         n_steps = progress.n_steps
+        if progress.record:  # The end of an epoch, whose last step was told before.
+            return
         done = (progress.epoch - 1) * n_steps + progress.step
         if done in _N_TIMED:
             if torch.cuda.is_available():
@@ -100,16 +103,14 @@ def epochs_that_fit(
         if done >= _N_TIMED[1]:
             raise _TimeIsUpError
 
+    # So many that their steps can be timed, were there one in each.
+    how = {"n_epochs": max(configs[0].training.n_epochs, _N_TIMED[1]), "patience": None}
+    timed = [replace(x, training=replace(x.training, **how)) for x in configs]
     with tempfile.TemporaryDirectory() as folder:
         outs = [Path(folder) / str(number) for number in range(len(configs))]
         where = (store, wanted.reconstructor, outs)
-        how = {"start": wanted.start, "device": wanted.device}
-        try:
-            train_policies(configs, *where, **how, on_step=watch)
-        except _TimeIsUpError:
-            pass
-    if len(marks) < 2:
-        return 1
+        with suppress(_TimeIsUpError):
+            train_policies(timed, *where, start=wanted.start, device=wanted.device, on_step=watch)
     per_step = (marks[1] - marks[0]) / (_N_TIMED[1] - _N_TIMED[0])
     return max(1, int(60 * wanted.minutes / per_step / n_steps))
 

@@ -5,8 +5,9 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.runs import Progress
 from kscout.training.augmentation import mirrored
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -123,6 +125,29 @@ def test_an_arm_is_trained_once_and_evaluated(
     dense.main([*command, "--list"])
     told = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in told] == list(dense.ARMS)
+
+
+@pytest.mark.parametrize("n_slices", [11, 88])
+def test_minutes_are_filled_with_epochs_of_a_small_store(
+    dense: ModuleType, monkeypatch: pytest.MonkeyPatch, n_slices: int
+) -> None:
+    monkeypatch.setattr(dense, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    now = [0.0]
+
+    def trained(configs: list[Any], *_: object, on_step: Any, **__: object) -> None:
+        training = configs[0].training
+        n_steps = -(-n_slices // training.batch_size)
+        for epoch, step in product(range(1, training.n_epochs + 1), range(1, n_steps + 1)):
+            now[0] += 0.5
+            on_step(Progress(epoch, training.n_epochs, step, n_steps))
+            if step == n_steps:
+                on_step(Progress(epoch, training.n_epochs, step, n_steps, {"epoch": epoch}))
+
+    monkeypatch.setattr(dense, "train_policies", trained)
+    config = dense.config_of("column", "knee-base", [*TINY, "training.patience=1"])
+    wanted = argparse.Namespace(reconstructor="zero-filled", start=None, device="cpu", minutes=2)
+    n_steps = n_slices / 11
+    assert dense.epochs_that_fit([config], None, wanted) == 240 / n_steps
 
 
 @pytest.mark.parametrize(
