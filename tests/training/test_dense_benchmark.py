@@ -10,14 +10,18 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from training_stores import blob_store
+from typer.testing import CliRunner
 
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
+from kscout.cli import app
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.errors import DataError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.files import write_json
 from kscout.physics.fourier import opposite
@@ -220,6 +224,39 @@ def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
         wanted = argparse.Namespace(cut=own, plain=[array])
         expected = [(taken, "cut"), (heads[0], "resampled"), (array, "cut")]
         assert leave_one_out.plain_imports(wanted, heads[0]) == expected
+
+
+def test_stores_of_heads_are_those_that_were_asked_for(
+    dense: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_one_out = importlib.import_module("leave_one_out")
+    heads = [tmp_path / f"{name}.npy" for name in "abcd"]
+    axes = np.meshgrid(*(np.linspace(-1.2, 1.2, n) for n in (60, 75, 90)), indexing="ij")
+    for head in heads:
+        np.save(head, np.float32(sum(axis**2 for axis in axes) < 1))
+    told = []
+
+    def run(words: list[str], **_: object) -> object:
+        done = CliRunner().invoke(app, words[3:])
+        told.append(str(done.exception or ""))
+        return SimpleNamespace(returncode=done.exit_code)
+
+    monkeypatch.setattr(leave_one_out, "subprocess", SimpleNamespace(run=run))
+    given = {"out": tmp_path / "out", "heads": heads[:3], "size": 64, "volumes": "1,1,1"}
+    wanted = argparse.Namespace(**given)
+    paths = [leave_one_out.made_store(wanted, heads[2]) for _ in range(2)]
+    assert paths == [tmp_path / "out" / "stores" / "heads-without-c"] * 2
+    for change in ({"size": 72}, {"volumes": "2,1,1"}, {"heads": heads[1:]}):
+        with pytest.raises(SystemExit):
+            leave_one_out.made_store(argparse.Namespace(**{**given, **change}), heads[2])
+        name = next(iter(change)).replace("heads", "sources")
+        assert f"heads-without-c exists already ({name} is " in told[-1]
+    # A file that is imported plainly, likewise.
+    store = tmp_path / "out" / "stores" / "plain-cut-a"
+    size = ("--size", 72, "--pad", 72, "--absolute")
+    leave_one_out.kscout("data", "import", heads[0], *size, "--out", store)
+    with pytest.raises(DataError, match="size is 72 there and 64 here"):
+        leave_one_out.acquire_plainly(wanted, heads[0], "cut", tmp_path / "run", paths[0])
 
 
 def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Path) -> None:
