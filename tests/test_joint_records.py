@@ -50,6 +50,25 @@ def test_arms_are_paired_by_seed_and_volume(records: ModuleType) -> None:
         records.paired(dense, [other])
 
 
+def test_seeds_are_paired_by_the_names_of_volumes(records: ModuleType) -> None:
+    fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
+    dense = [record(records, "dense", seed, [0.71, 0.83, 0.65]) for seed in (0, 1)]
+    turned = [replace(x[1], volumes=dict(reversed(x[1].volumes.items()))) for x in (dense, fixed)]
+    found = records.paired([dense[0], turned[0]], [fixed[0], turned[1]])
+    assert found == records.paired(dense, fixed)
+    names = {"a": "a", "b": "x", "c": "c"}
+    renamed, longer = (
+        [replace(x, volumes=change(x.volumes)) for x in (dense[1], fixed[1])]
+        for change in (
+            lambda volumes: {names[k]: v for k, v in volumes.items()},
+            lambda volumes: {k: replace(v, n_slices=4) for k, v in volumes.items()},
+        )
+    )
+    for other in (renamed, longer):
+        with pytest.raises(ValueError, match="with seed 1 than with seed 0; score"):
+            records.paired([dense[0], other[0]], [fixed[0], other[1]])
+
+
 def test_rows_of_the_leaderboard_are_of_the_seeds_that_both_have(records: ModuleType) -> None:
     fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
     dense = [record(records, "dense", seed, [0.72, 0.8, 0.6]) for seed in (1, 2)]
