@@ -15,6 +15,7 @@ from paired import Paired, Volume, paired
 from tables import difference, markdown, number, spread
 
 from kscout.config import JointConfig, read
+from kscout.errors import ConfigError
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
 
@@ -235,7 +236,13 @@ def _by_arm(records: Sequence[JointRecord]) -> Group:
     found: Group = {}
     for one in records:
         words = [f"{key}={json.dumps(value)}" for key, value in sorted(one.changed.items())]
-        found.setdefault(", ".join([one.arm, *words]), []).append(one)
+        own = found.setdefault(", ".join([one.arm, *words]), [])
+        twin = next((x for x in own if x.seed == one.seed), None)
+        if twin is not None:
+            raise ConfigError(
+                f"{twin.stem} and {one.stem} are of the same arm, settings and seed; remove one"
+            )
+        own.append(one)
     return found
 
 
@@ -337,7 +344,8 @@ def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
             found = paired(arm, reference)
             if found is None:
                 continue
-            # Arm and reference are of the same seeds: means then differ by the difference.
+            # An arm's row is of the seeds that its difference is of. The reference's is of all its
+            # seeds: where it has more than an arm, their means differ by something else.
             own = [one for one in arm if one.seed in found.seeds]
             part.append(_row(own, found))
         rows += sorted(part, key=lambda x: -x.ssim_mean)

@@ -70,15 +70,18 @@ def test_seeds_are_paired_by_the_names_of_volumes(records: ModuleType) -> None:
 
 
 def test_rows_of_the_leaderboard_are_of_the_seeds_that_both_have(records: ModuleType) -> None:
-    fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
-    dense = [record(records, "dense", seed, [0.72, 0.8, 0.6]) for seed in (1, 2)]
+    fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6 + seed / 10]) for seed in (0, 1)]
+    dense = [record(records, "dense", seed, [0.76, 0.8, 0.7]) for seed in (1, 2)]
     apart = record(records, "dense", 0, [0.9, 0.9, 0.9], settings={"a": 2})
     rows = records.leaderboard_rows([*fixed, *dense, apart])
     assert [(row.method, row.n_seeds, row.reconstruction) for row in rows] == [
         ("dense", 1, "joint"),
         ("fixed", 2, "joint"),
     ]
-    assert rows[0].difference_to_fixed == pytest.approx(rows[0].ssim_mean - rows[1].ssim_mean)
+    # The reference has a seed more, so that means differ by more than what is paired.
+    assert rows[0].difference_to_fixed == pytest.approx(dense[0].ssim - fixed[1].ssim)
+    assert rows[0].ssim_mean == dense[0].ssim
+    assert rows[1].ssim_mean == pytest.approx(np.mean([one.ssim for one in fixed]))
     assert rows[0].gap_closed == pytest.approx((0.8 - 0.7) / (0.9 - 0.7))
     assert (rows[1].difference_to_fixed, rows[1].interval) == (0.0, None)
     assert records.leaderboard_rows(fixed) == []
@@ -130,6 +133,15 @@ def test_an_arm_with_other_settings_of_its_sampler_stands_apart(
     assert told == [False, True, True]
     assert records.shown(names[2]) == "`dense` (n_repeats=0, sampler_every=5)"
     assert "knee-base `dense` (2)" in records.table(labeled)
+
+
+def test_two_records_of_one_arm_and_seed_are_refused_by_name(records: ModuleType) -> None:
+    fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
+    twins = [replace(fixed, label=label) for label in (None, "again")]
+    words = "knee-base-fixed-0 and knee-base-fixed-again-0 are of the same arm, settings and seed"
+    with pytest.raises(ConfigError, match=words):
+        records.table(twins)
+    assert records.table([fixed, replace(twins[1], seed=1)])
 
 
 def test_a_command_trains_what_was_recorded_whatever_became_the_default(
