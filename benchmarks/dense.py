@@ -11,28 +11,32 @@ trained policy, whose own minutes are not counted. `--list` tells which arms hav
 """
 
 import argparse
+import hashlib
 import json
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kscout import policies
+from kscout import policies, reconstruction
 from kscout.assemble import make_policy
 from kscout.config import ACQUISITIONS, PolicyConfig, merge, read, to_table
 from kscout.config.layers import assigned
 from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation.compare import request_of
 from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_json
 from kscout.runs import Progress, RunRecord
 from kscout.training.policy import train_policies
+from kscout.weights import fingerprint
 
 ARMS: dict[str, list[str]] = {
     "column": [],
@@ -89,6 +93,8 @@ def epochs_that_fit(
     def watch(progress: Progress) -> None:
         nonlocal n_steps
         n_steps = progress.n_steps
+        if progress.record:  # The end of an epoch, whose last step was told before.
+            return
         done = (progress.epoch - 1) * n_steps + progress.step
         if done in _N_TIMED:
             if torch.cuda.is_available():
@@ -97,16 +103,14 @@ def epochs_that_fit(
         if done >= _N_TIMED[1]:
             raise _TimeIsUpError
 
+    # So many that their steps can be timed, were there one in each.
+    how = {"n_epochs": max(configs[0].training.n_epochs, _N_TIMED[1]), "patience": None}
+    timed = [replace(x, training=replace(x.training, **how)) for x in configs]
     with tempfile.TemporaryDirectory() as folder:
         outs = [Path(folder) / str(number) for number in range(len(configs))]
         where = (store, wanted.reconstructor, outs)
-        how = {"start": wanted.start, "device": wanted.device}
-        try:
-            train_policies(configs, *where, **how, on_step=watch)
-        except _TimeIsUpError:
-            pass
-    if len(marks) < 2:
-        return 1
+        with suppress(_TimeIsUpError):
+            train_policies(timed, *where, start=wanted.start, device=wanted.device, on_step=watch)
     per_step = (marks[1] - marks[0]) / (_N_TIMED[1] - _N_TIMED[0])
     return max(1, int(60 * wanted.minutes / per_step / n_steps))
 
@@ -123,7 +127,12 @@ def record_of(
         protocol=config.training.protocol,
     )
     setting = EvaluationSetting(
-        plan, reference="fixed", limit=wanted.limit, device=wanted.device, n_examples=0
+        plan,
+        reference="fixed",
+        limit=wanted.limit,
+        device=wanted.device,
+        initial=config.acquisition.initial,
+        n_examples=0,
     )
     where = (wanted.test or wanted.data, wanted.reconstructor, setting)
     policy = policies.load(run.path)
@@ -152,16 +161,19 @@ def record_of(
 
 
 def marks(wanted: argparse.Namespace, setting: EvaluationSetting) -> dict[str, float]:
-    """Return SSIM of fixed orders and the oracle, which all arms share: it is found once."""
-    data = wanted.test or wanted.data
-    folder = wanted.out / f"marks-{data.name}-{wanted.preset}-{wanted.limit or 'all'}"
+    """Return SSIM of fixed orders and the oracle, found once for all arms that ask alike."""
+    data, names = wanted.test or wanted.data, ["fixed", "na-oracle", "oracle"]
+    network = fingerprint(reconstruction.load(wanted.reconstructor))
+    # Slices and network by what they are: a path may lead to others later.
+    told = {"data": Store.open(data).fingerprint, "reconstructor": network}
+    asked = replace(request_of(names, data, wanted.reconstructor, setting), **told)
+    text = json.dumps(to_table(asked), sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = wanted.out / f"marks-{data.name}-{wanted.preset}-{wanted.limit or 'all'}-{key}"
     if (folder / "summary.json").is_file():
-        kept = read_summary(folder / "summary.json")
-        here = (Store.open(data).fingerprint, str(wanted.reconstructor))
-        if (kept.store_fingerprint, kept.reconstructor) == here:
-            return {one.policy: one.ssim for one in kept.policies}
-    names = ["fixed", "na-oracle", "oracle"]
-    found = evaluate(names, data, wanted.reconstructor, setting, out=folder).found
+        found = read_summary(folder)
+    else:
+        found = evaluate(names, data, wanted.reconstructor, setting, out=folder).found
     return {one.policy: one.ssim for one in found.policies}
 
 

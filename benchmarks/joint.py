@@ -15,6 +15,7 @@ slices, on the arm's own network.
 """
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ from paired import volumes_of
 from kscout import reconstruction
 from kscout.cli.progress import training_progress
 from kscout.cli.train_joint import resolve_joint
+from kscout.columns import columns_text
 from kscout.config import JointConfig, JointTraining, to_table
 from kscout.data.store import Store
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, Scores, evaluate
@@ -83,7 +85,8 @@ def run_arm(wanted: argparse.Namespace) -> JointRecord:
     options |= {"n-initial": horizon.n_initial, "steps": horizon.steps}
     options |= {"protocol": wanted.protocol}
     words += [f"--{name} {value}" for name, value in options.items() if value is not None]
-    words += [f"--set {assignment}" for assignment in wanted.set]
+    settings = (assignment.partition("=") for assignment in wanted.set)
+    words += [f"--set {name}={shlex.quote(value)}" for name, _, value in settings]
     return record_of(wanted, config, run, " ".join(words))
 
 
@@ -102,6 +105,7 @@ def record_of(
         batch_size=wanted.batch_size,
     )
     common = {"split": "test", "device": wanted.device, "n_examples": 0}
+    common["initial"] = setting.initial
     whole = EvaluationSetting(plan, **common)
     own, after = _scores(["fixed"], wanted.data, run.path, whole)
     few = EvaluationSetting(plan, limit=wanted.oracle_slices, **common)
@@ -109,9 +113,12 @@ def record_of(
     last, (settings, sampler) = run.metrics[-1], _settings(config, run, wanted.data)
     weights = run.path / "weights.safetensors"
     how = f"--trajectories {n_trajectories}" if wanted.arm in DRAWN else "--argmax"
+    start = f"--n-initial {setting.n_initial}"
+    if setting.initial is not None:
+        start = f"--initial {columns_text(setting.start)}"
     evaluates = (
         f"kscout evaluate --data {wanted.data} --reconstructor {run.path} --split test "
-        f"--n-initial {setting.n_initial} --steps {setting.horizon} --policy "
+        f"{start} --steps {setting.horizon} --policy "
         f"{wanted.arm}={run.path} {how} --seed 0 --protocol {training.protocol} "
         f"--out results/joint/{wanted.horizon}/{wanted.arm}"
     )
@@ -158,6 +165,8 @@ def _settings(
         "start": run.provenance.inputs.get("start", "nothing"),
         "n_train": len(Store.open(data).split("train")),
     }
+    if config.acquisition.initial is not None:
+        settings["initial"] = columns_text(config.acquisition.start)
     return settings, sampler
 
 

@@ -15,6 +15,7 @@ from paired import Paired, Volume, paired
 from tables import difference, markdown, number, spread
 
 from kscout.config import JointConfig, read
+from kscout.errors import ConfigError
 from kscout.evaluation.statistics import std_over_seeds
 from kscout.evaluation.summaries.summarize import gap_closed
 
@@ -200,6 +201,8 @@ class JointRecord:
         """What all arms of a comparison have in common, in words."""
         horizon = HORIZONS[self.horizon]
         columns = f"{self.horizon}, {horizon.n_initial} + {horizon.steps} columns"
+        if "initial" in self.settings:
+            columns += f" from {self.settings['initial']}"
         slices = ", ".join([f"{self.n_train:,} slices", *self.varied])
         network = f"{self.n_parameters / 1e6:.1f} million parameters"
         return f"{columns}, {network}, {slices}, {self.n_updates:,} updates"
@@ -233,7 +236,13 @@ def _by_arm(records: Sequence[JointRecord]) -> Group:
     found: Group = {}
     for one in records:
         words = [f"{key}={json.dumps(value)}" for key, value in sorted(one.changed.items())]
-        found.setdefault(", ".join([one.arm, *words]), []).append(one)
+        own = found.setdefault(", ".join([one.arm, *words]), [])
+        twin = next((x for x in own if x.seed == one.seed), None)
+        if twin is not None:
+            raise ConfigError(
+                f"{twin.stem} and {one.stem} are of the same arm, settings and seed; remove one"
+            )
+        own.append(one)
     return found
 
 
@@ -335,7 +344,8 @@ def leaderboard_rows(records: Sequence[JointRecord]) -> list[LeaderboardRow]:
             found = paired(arm, reference)
             if found is None:
                 continue
-            # Arm and reference are of the same seeds: means then differ by the difference.
+            # An arm's row is of the seeds that its difference is of. The reference's is of all its
+            # seeds: where it has more than an arm, their means differ by something else.
             own = [one for one in arm if one.seed in found.seeds]
             part.append(_row(own, found))
         rows += sorted(part, key=lambda x: -x.ssim_mean)

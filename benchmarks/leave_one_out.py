@@ -50,16 +50,20 @@ def kscout(*words: object) -> None:
 
 
 def made_store(wanted: argparse.Namespace, left_out: Path) -> Path:
-    """Return the store of which one head is the test head, made where it is not there."""
+    """Return the store of which one head is the test head, made where it is not there.
+
+    One that was made of other heads, volumes or sizes is refused by the command.
+    """
     path = wanted.out / "stores" / f"heads-without-{name_of(left_out)}"
     sources = [
         word for head in sources_without(wanted.heads, left_out) for word in ("--source", head)
     ]
-    if not path.exists():
-        counts = ("--volumes", wanted.volumes, "--slices", 16, "--size", wanted.size)
-        words = map(str, ("data", "make", "heads", *sources, *counts, "--out", path))
-        # In a process of its own, beside the training on the store of before.
-        subprocess.run([sys.executable, "-m", "kscout", *words], check=True)
+    counts = ("--volumes", wanted.volumes, "--slices", 16, "--size", wanted.size)
+    words = map(str, ("data", "make", "heads", *sources, *counts, "--out", path))
+    # In a process of its own, beside the training on the store of before.
+    done = subprocess.run([sys.executable, "-m", "kscout", *words])
+    if done.returncode:
+        sys.exit(done.returncode)  # The command has said why.
     return path
 
 
@@ -83,11 +87,11 @@ def acquire_plainly(
     if record.exists():
         return
     path = wanted.out / "stores" / f"plain-{how}-{name_of(file)}"
-    if not path.exists():
-        # As plainly as it can be typed: all slices, and what the size does not hold is cut off.
-        # The others do nothing to most files: some are smaller, or negative after a resampling.
-        sizes = ["--size", wanted.size, "--pad", wanted.size, "--absolute"]
-        kscout("data", "import", file, *IMPORTS[how], *sizes, "--out", path)
+    # As plainly as it can be typed: all slices, and what the size does not hold is cut off.
+    # The others do nothing to most files: some are smaller, or negative after a resampling.
+    sizes = ["--size", wanted.size, "--pad", wanted.size, "--absolute"]
+    # A store of the same is taken as it is, one of another file or size refused.
+    kscout("data", "import", file, *IMPORTS[how], *sizes, "--out", path)
     acquisition = ACQUISITIONS[wanted.preset]
     plan = AcquisitionPlan(
         n_initial=acquisition.n_initial, horizon=acquisition.horizon, n_trajectories=1

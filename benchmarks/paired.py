@@ -64,17 +64,24 @@ def paired(arm: Sequence[Scored], other: Sequence[Scored]) -> Paired | None:
     seeds = sorted({one.seed for one in arm} & {one.seed for one in other})
     if not seeds:
         return None
-    differences = []
+    differences, slices = [], {}
     for seed in seeds:
         (one,), (two,) = ([x for x in part if x.seed == seed] for part in (arm, other))
-        if {k: v.n_slices for k, v in one.volumes.items()} != {
-            k: v.n_slices for k, v in two.volumes.items()
-        }:
+        if _slices_of(one) != _slices_of(two):
             raise ConfigError(f"{one.arm} and {two.arm} were scored on other volumes")
-        differences.append([one.volumes[k].ssim - two.volumes[k].ssim for k in two.volumes])
-    volumes = other[0].volumes
+        # The first seed says in which order all are read.
+        slices = slices or _slices_of(two)
+        if _slices_of(two) != slices:
+            raise ValueError(
+                f"{one.arm} and {two.arm} were scored on other volumes or slices with seed {seed} "
+                f"than with seed {seeds[0]}; score all seeds on the same store"
+            )
+        differences.append([one.volumes[k].ssim - two.volumes[k].ssim for k in slices])
     # Slices of a volume stand for it as often as there are of them.
-    counts = [one.n_slices for one in volumes.values()]
-    values = np.repeat(np.mean(differences, axis=0), counts)
-    names = [name for name, n in zip(volumes, counts, strict=True) for _ in range(n)]
+    values = np.repeat(np.mean(differences, axis=0), list(slices.values()))
+    names = [name for name, n in slices.items() for _ in range(n)]
     return Paired(tuple(seeds), float(values.mean()), bootstrap_interval(values, names))
+
+
+def _slices_of(one: Scored) -> dict[str, int]:
+    return {name: volume.n_slices for name, volume in one.volumes.items()}

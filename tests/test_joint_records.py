@@ -1,6 +1,7 @@
 """Records of joint trainings are made by one command each, and paired by seed and volume."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -49,16 +50,38 @@ def test_arms_are_paired_by_seed_and_volume(records: ModuleType) -> None:
         records.paired(dense, [other])
 
 
-def test_rows_of_the_leaderboard_are_of_the_seeds_that_both_have(records: ModuleType) -> None:
+def test_seeds_are_paired_by_the_names_of_volumes(records: ModuleType) -> None:
     fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6]) for seed in (0, 1)]
-    dense = [record(records, "dense", seed, [0.72, 0.8, 0.6]) for seed in (1, 2)]
+    dense = [record(records, "dense", seed, [0.71, 0.83, 0.65]) for seed in (0, 1)]
+    turned = [replace(x[1], volumes=dict(reversed(x[1].volumes.items()))) for x in (dense, fixed)]
+    found = records.paired([dense[0], turned[0]], [fixed[0], turned[1]])
+    assert found == records.paired(dense, fixed)
+    names = {"a": "a", "b": "x", "c": "c"}
+    renamed, longer = (
+        [replace(x, volumes=change(x.volumes)) for x in (dense[1], fixed[1])]
+        for change in (
+            lambda volumes: {names[k]: v for k, v in volumes.items()},
+            lambda volumes: {k: replace(v, n_slices=4) for k, v in volumes.items()},
+        )
+    )
+    for other in (renamed, longer):
+        with pytest.raises(ValueError, match="with seed 1 than with seed 0; score"):
+            records.paired([dense[0], other[0]], [fixed[0], other[1]])
+
+
+def test_rows_of_the_leaderboard_are_of_the_seeds_that_both_have(records: ModuleType) -> None:
+    fixed = [record(records, "fixed", seed, [0.7, 0.8, 0.6 + seed / 10]) for seed in (0, 1)]
+    dense = [record(records, "dense", seed, [0.76, 0.8, 0.7]) for seed in (1, 2)]
     apart = record(records, "dense", 0, [0.9, 0.9, 0.9], settings={"a": 2})
     rows = records.leaderboard_rows([*fixed, *dense, apart])
     assert [(row.method, row.n_seeds, row.reconstruction) for row in rows] == [
         ("dense", 1, "joint"),
         ("fixed", 2, "joint"),
     ]
-    assert rows[0].difference_to_fixed == pytest.approx(rows[0].ssim_mean - rows[1].ssim_mean)
+    # The reference has a seed more, so that means differ by more than what is paired.
+    assert rows[0].difference_to_fixed == pytest.approx(dense[0].ssim - fixed[1].ssim)
+    assert rows[0].ssim_mean == dense[0].ssim
+    assert rows[1].ssim_mean == pytest.approx(np.mean([one.ssim for one in fixed]))
     assert rows[0].gap_closed == pytest.approx((0.8 - 0.7) / (0.9 - 0.7))
     assert (rows[1].difference_to_fixed, rows[1].interval) == (0.0, None)
     assert records.leaderboard_rows(fixed) == []
@@ -110,6 +133,15 @@ def test_an_arm_with_other_settings_of_its_sampler_stands_apart(
     assert told == [False, True, True]
     assert records.shown(names[2]) == "`dense` (n_repeats=0, sampler_every=5)"
     assert "knee-base `dense` (2)" in records.table(labeled)
+
+
+def test_two_records_of_one_arm_and_seed_are_refused_by_name(records: ModuleType) -> None:
+    fixed = record(records, "fixed", 0, [0.7, 0.8, 0.6])
+    twins = [replace(fixed, label=label) for label in (None, "again")]
+    words = "knee-base-fixed-0 and knee-base-fixed-again-0 are of the same arm, settings and seed"
+    with pytest.raises(ConfigError, match=words):
+        records.table(twins)
+    assert records.table([fixed, replace(twins[1], seed=1)])
 
 
 def test_a_command_trains_what_was_recorded_whatever_became_the_default(
@@ -220,10 +252,9 @@ def test_a_pair_enters_the_zoo_rounded_and_with_cards(
         assert all(len(line) <= 130 for line in card.splitlines() if not line.startswith("    "))
 
 
-@pytest.mark.slow
-def test_a_command_makes_a_record(
-    scripts: Any, records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def command(records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what every short training is told, of a store of four test slices."""
     short = replace(records.HORIZONS["knee-8x"], n_initial=2, steps=2)
     monkeypatch.setitem(records.HORIZONS, "knee-8x", short)
     random = np.random.default_rng(0)
@@ -232,16 +263,22 @@ def test_a_command_makes_a_record(
             for name in names:
                 writer.append(split, name, random.random((2, 8, 12), dtype=np.float32))
         writer.finish()
-    common = [
+    return [
         *("--data", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")),
         *("--records", str(tmp_path), "--horizon", "knee-8x", "--start", "nothing"),
         *("--channels", "2", "--updates", "2", "--oracle-slices", "1", "--device", "cpu"),
         *("--set", "reconstructor.n_pools=2", "--set", "training.n_epochs=1"),
         *("--set", "training.batch_size=2"),
     ]
+
+
+@pytest.mark.slow
+def test_a_command_makes_a_record(
+    scripts: Any, records: ModuleType, tmp_path: Path, command: list[str]
+) -> None:
     joint = scripts("joint")
     for arm in ("fixed", "random"):
-        assert joint.main(["--arm", arm, "--seed", "3", *common]) == 0
+        assert joint.main(["--arm", arm, "--seed", "3", *command]) == 0
     fixed, drawn = records.read_records(tmp_path)
     assert (fixed.arm, drawn.arm, fixed.seed, fixed.n_updates) == ("fixed", "random", 3, 2)
     assert fixed.key == drawn.key
@@ -261,6 +298,33 @@ def test_a_command_makes_a_record(
     assert (fixed.label, fixed.sampler["n_fit_slices"]) == ("2", 256)
     assert "--argmax" in fixed.commands[1] and "--trajectories 4" in drawn.commands[1]
     assert records.paired([drawn], [fixed]).seeds == (3,)
+
+
+@pytest.mark.slow
+def test_an_arm_is_evaluated_from_the_columns_that_its_training_started_from(
+    scripts: Any, records: ModuleType, tmp_path: Path, command: list[str]
+) -> None:
+    joint = scripts("joint")
+    start = ["--set", 'acquisition.initial="0, 7"', "--label", "own"]
+    for more in ([], start):
+        assert joint.main(["--arm", "fixed", *command, *more]) == 0
+    found = {one.label: one for one in records.read_records(tmp_path)}
+    central, own = found["2"], found["2-own"]
+    assert central.key != own.key
+    assert "2 + 2 columns from 0,7, " in own.conditions
+    run = tmp_path / "runs" / "knee-8x" / "fixed-2-own" / "seed-0"
+    plan = AcquisitionPlan(2, 2, n_trajectories=1, is_argmax=True)
+    setting = EvaluationSetting(plan, initial="0,7", device="cpu")
+    (scores,) = evaluate([f"arm={run}"], tmp_path / "store", run, setting).scores
+    assert own.curve == pytest.approx(scores.metric("ssim").mean(axis=0))
+    few = replace(setting, limit=1)
+    assert own.bounds.fixed == pytest.approx(
+        evaluate(["fixed"], tmp_path / "store", run, few).scores[0].metric("ssim")[:, -1].mean()
+    )
+    trains, evaluates = map(shlex.split, own.commands)
+    assert 'acquisition.initial="0, 7"' in trains
+    assert evaluates[evaluates.index("--initial") + 1] == "0,7"
+    assert "--n-initial" not in evaluates and "--n-initial 2" in central.commands[1]
 
 
 def test_a_run_that_is_stopped_leaves_no_record(

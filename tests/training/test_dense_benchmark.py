@@ -5,22 +5,31 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from training_stores import blob_store
+from typer.testing import CliRunner
 
-from kscout import policies
+from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
+from kscout.cli import app
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.errors import DataError
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.files import write_json
 from kscout.physics.fourier import opposite
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import FixedOrder
+from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.runs import Progress
 from kscout.training.augmentation import mirrored
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -122,6 +131,87 @@ def test_an_arm_is_trained_once_and_evaluated(
     assert [line.split()[0] for line in told] == list(dense.ARMS)
 
 
+@pytest.mark.parametrize("n_slices", [11, 88])
+def test_minutes_are_filled_with_epochs_of_a_small_store(
+    dense: ModuleType, monkeypatch: pytest.MonkeyPatch, n_slices: int
+) -> None:
+    monkeypatch.setattr(dense, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    now = [0.0]
+
+    def trained(configs: list[Any], *_: object, on_step: Any, **__: object) -> None:
+        training = configs[0].training
+        n_steps = -(-n_slices // training.batch_size)
+        for epoch, step in product(range(1, training.n_epochs + 1), range(1, n_steps + 1)):
+            now[0] += 0.5
+            on_step(Progress(epoch, training.n_epochs, step, n_steps))
+            if step == n_steps:
+                on_step(Progress(epoch, training.n_epochs, step, n_steps, {"epoch": epoch}))
+
+    monkeypatch.setattr(dense, "train_policies", trained)
+    config = dense.config_of("column", "knee-base", [*TINY, "training.patience=1"])
+    wanted = argparse.Namespace(reconstructor="zero-filled", start=None, device="cpu", minutes=2)
+    n_steps = n_slices / 11
+    assert dense.epochs_that_fit([config], None, wanted) == 240 / n_steps
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plan": {"n_initial": 3}},
+        {"plan": {"horizon": 3}},
+        {"plan": {"protocol": "blind"}},
+        {"initial": "1,9"},
+        {"network": 1},
+    ],
+)
+def test_marks_are_of_what_was_asked_for(
+    dense: ModuleType,
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+) -> None:
+    network = tmp_path / "network.safetensors"
+    wanted = argparse.Namespace(data=store, test=None, preset="knee-base", limit=2)
+    wanted.reconstructor, wanted.out = str(network), tmp_path / "out"
+    plan = {"n_initial": 2, "horizon": 2, "n_trajectories": 1}
+    found = []
+    for own in ({}, change):
+        torch.manual_seed(own.get("network", 0))
+        reconstruction.save(network, UNet(n_channels=2, n_pools=1))
+        setting = EvaluationSetting(
+            AcquisitionPlan(**{**plan, **own.get("plan", {})}),
+            initial=own.get("initial"),
+            **{"limit": 2, "device": "cpu", "n_examples": 0},
+        )
+        found.append(dense.marks(wanted, setting))
+        expected = evaluate(list(found[-1]), store, network, setting).found
+        assert found[-1] == {one.policy: one.ssim for one in expected.policies}
+    assert found[0] != found[1]
+    monkeypatch.setattr(dense, "evaluate", None)
+    assert dense.marks(wanted, setting) == found[1]
+
+
+@pytest.mark.slow
+def test_a_policy_is_evaluated_from_the_columns_that_its_training_started_from(
+    dense: ModuleType, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dense, "_N_TIMED", (1, 2))
+    start = ["--set", "acquisition.initial=1,9"]
+    changes = [word for change in TINY for word in ("--set", change)]
+    words = ["--data", str(store), "--reconstructor", "zero-filled", "--device", "cpu"]
+    dense.main([*words, *changes, *start, "--minutes", "0", "--out", str(tmp_path)])
+    path = tmp_path / "column-blobs-knee-base-seed0.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    plan = AcquisitionPlan(n_initial=2, horizon=2, n_trajectories=1)
+    setting = EvaluationSetting(plan, initial="1,9", device="cpu", n_examples=0)
+    names = [f"dense={tmp_path / 'runs' / path.stem}", "fixed", "na-oracle", "oracle"]
+    found = evaluate(names, store, "zero-filled", setting).found
+    expected = {one.policy: one.ssim for one in found.policies}
+    assert {"dense": record["ssim"], **record["marks"]} == pytest.approx(expected)
+    assert start[1] in record["changes"]
+
+
 def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
     leave_one_out = importlib.import_module("leave_one_out")
     heads = [Path(f"heads/{name}.nii.gz") for name in "abcd"]
@@ -134,6 +224,39 @@ def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
         wanted = argparse.Namespace(cut=own, plain=[array])
         expected = [(taken, "cut"), (heads[0], "resampled"), (array, "cut")]
         assert leave_one_out.plain_imports(wanted, heads[0]) == expected
+
+
+def test_stores_of_heads_are_those_that_were_asked_for(
+    dense: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_one_out = importlib.import_module("leave_one_out")
+    heads = [tmp_path / f"{name}.npy" for name in "abcd"]
+    axes = np.meshgrid(*(np.linspace(-1.2, 1.2, n) for n in (60, 75, 90)), indexing="ij")
+    for head in heads:
+        np.save(head, np.float32(sum(axis**2 for axis in axes) < 1))
+    told = []
+
+    def run(words: list[str], **_: object) -> object:
+        done = CliRunner().invoke(app, words[3:])
+        told.append(str(done.exception or ""))
+        return SimpleNamespace(returncode=done.exit_code)
+
+    monkeypatch.setattr(leave_one_out, "subprocess", SimpleNamespace(run=run))
+    given = {"out": tmp_path / "out", "heads": heads[:3], "size": 64, "volumes": "1,1,1"}
+    wanted = argparse.Namespace(**given)
+    paths = [leave_one_out.made_store(wanted, heads[2]) for _ in range(2)]
+    assert paths == [tmp_path / "out" / "stores" / "heads-without-c"] * 2
+    for change in ({"size": 72}, {"volumes": "2,1,1"}, {"heads": heads[1:]}):
+        with pytest.raises(SystemExit):
+            leave_one_out.made_store(argparse.Namespace(**{**given, **change}), heads[2])
+        name = next(iter(change)).replace("heads", "sources")
+        assert f"heads-without-c exists already ({name} is " in told[-1]
+    # A file that is imported plainly, likewise.
+    store = tmp_path / "out" / "stores" / "plain-cut-a"
+    size = ("--size", 72, "--pad", 72, "--absolute")
+    leave_one_out.kscout("data", "import", heads[0], *size, "--out", store)
+    with pytest.raises(DataError, match="size is 72 there and 64 here"):
+        leave_one_out.acquire_plainly(wanted, heads[0], "cut", tmp_path / "run", paths[0])
 
 
 def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Path) -> None:
