@@ -1,10 +1,8 @@
-"""What the records of joint trainings say, in sentences of docs/joint.md and README.md.
+"""What the records of joint trainings say, in sentences of docs/joint.md.
 
 Every sentence follows from the records; where they do not decide, it says so.
 """
 
-import itertools
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,18 +28,10 @@ from scipy.stats import t
 from tables import difference, markdown, number
 
 from kscout.evaluation.statistics import std_over_seeds
-from kscout.names import SOURCES
-from kscout.report.commands import as_shell
-from kscout.zoo import ZOO
 
 ADAPTIVE = "dense"
 GOAL = 0.002
 """SSIM by which adapting was hoped to pay."""
-_DEFAULTS = {
-    *(("--n-initial", "16"), ("--steps", "16"), ("--protocol", "paper"), ("--updates", "6000")),
-    *(("--set", f"training.{setting}=true") for setting in ("compile", "flips")),
-}
-"""What need not be typed: the same is computed."""
 
 
 def verdict(found: Paired, by_seed: Sequence[float], *, adds: bool | None = None) -> str:
@@ -98,16 +88,21 @@ def answer(folder: Path = RECORDS) -> str:
         found = paired(arm, reference)
         if found is None:
             continue
-        by_seed = _leads(arm, reference, found)
+        by_seed, told_verdict = judged(arm, reference, found)
         parts = _parts([_of_seed(arm, reference, seed) for seed in found.seeds])
         split = [] if parts is None else [parts.chosen, parts.network]
         told = [number(mean(values), is_signed=True) for values in split] or ["-", "-"]
         where = HORIZONS[horizon]
         lines.append(
             (
-                ", ".join([f"`{horizon}`, {where.n_initial} + {where.steps}", *arm[0].varied]),
+                ", ".join(
+                    [
+                        f"`{horizon}`, {where.n_initial} + {where.steps}",
+                        *(arm[0].varied or ["not mirrored"]),
+                    ]
+                ),
                 *(difference(found), of_seeds(by_seed), *told),
-                verdict(found, by_seed, adds=_adds(parts)),
+                told_verdict,
             )
         )
     return markdown(head, lines)
@@ -127,19 +122,28 @@ def findings(folder: Path = RECORDS) -> str:
     return "".join(f"- {line}\n" for line in lines)
 
 
+def judged(
+    arm: Sequence[JointRecord], reference: Sequence[JointRecord], found: Paired
+) -> tuple[list[float], str]:
+    """Return the difference of each seed, and whether adapting pays by all of them."""
+    by_seed = _leads(arm, reference, found)
+    parts = _parts([_of_seed(arm, reference, seed) for seed in found.seeds])
+    return by_seed, verdict(found, by_seed, adds=_adds(parts))
+
+
 def _finding(name: str, group: Group) -> str:
     arm, reference = group[name], leading(group, REFERENCE)
     other = name_of(group, reference)
     found = paired(arm, reference)
     assert found is not None
     pairs = [_of_seed(arm, reference, seed) for seed in found.seeds]
-    by_seed = _leads(arm, reference, found)
+    by_seed, told_verdict = judged(arm, reference, found)
     area = number(mean([one.area - two.area for one, two in pairs]), is_signed=True)
     psnr = mean([one.psnr - two.psnr for one, two in pairs])
     parts = _parts(pairs)
     told = (
-        f"{shown(name)} minus {other} {difference(found)} over {_seeds(len(pairs))} "
-        f"({_spread_over_seeds(by_seed)}): {verdict(found, by_seed, adds=_adds(parts))}. In "
+        f"{shown(name)} minus {other} {difference(found)} over {told_seeds(len(pairs))} "
+        f"({_spread_over_seeds(by_seed)}): {told_verdict}. In "
         f"area {area}, in PSNR {psnr:+.2f} dB."
     )
     others = [x for x in (_parted(parts), _beside_frozen(reference)) if x]
@@ -153,7 +157,7 @@ def _alone(group: Group, groups: Sequence[Group]) -> str:
     """Tell of a fixed order that nothing stands beside, and how it does beside other settings."""
     arm = leading(group, REFERENCE)
     told = f"`{REFERENCE}` alone was run, {number(mean([one.ssim for one in arm]))} "
-    told += f"over {_seeds(len(arm))}; whether adapting pays here is not known."
+    told += f"over {told_seeds(len(arm))}; whether adapting pays here is not known."
     for other in groups:
         rival = leading(other, REFERENCE)
         if other is group or not rival or rival[0].horizon != arm[0].horizon:
@@ -193,7 +197,7 @@ def _other_references(name: str, group: Group) -> list[str]:
         kind = "weaker" if beside.difference > 0 else "stronger"
         told.append(
             f"Over the {kind} {shown(other)} it is {difference(found)}, "
-            f"{_seeds(len(found.seeds))}: {name_of(group, reference)} minus {shown(other)} is "
+            f"{told_seeds(len(found.seeds))}: {name_of(group, reference)} minus {shown(other)} is "
             f"{difference(beside)}, by seed "
             f"{_spread_over_seeds(_leads(reference, own, beside))}."
             f"{_beyond_its_best(shown(other), own)}"
@@ -322,53 +326,6 @@ def mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
-    """Return what to train for the best image at four times the speed."""
-    arms = [arm for group in groups_of(read_records(folder)) for arm in group.values()]
-    own = [arm for arm in arms if arm[0].horizon == horizon]
-    if not own:
-        return (
-            "`kscout train joint --data stores/knee --out runs/joint --method fixed "
-            "--reconstructor runs/unet` trains the reconstruction\n"
-            "together with the order of its columns, or with a policy (`--method dense`); both are "
-            "in the folder that it makes ([docs/joint.md](docs/joint.md)).\n"
-        )
-    arm = max(own, key=lambda seeds: mean([one.ssim for one in seeds]))
-    first, frozen = arm[0], [x for x in frozen_rows() if x.horizon == horizon]
-    top = max((x for x in frozen if "oracle" not in x.method), key=lambda x: x.ssim_mean)
-    return (
-        f"For the best image at 4x, train reconstruction and columns together:\n\n"
-        f"```bash\n{_command(first)}\n```\n\n"
-        f"With {_slices(first)} it reaches SSIM {number(mean([one.ssim for one in arm]))} "
-        f"({_seeds(len(arm))}), where the\nbest policy for a frozen network, `{top.method}`, "
-        f"reaches {number(top.ssim_mean)}. One folder holds network and policy.\n"
-        f"{_shipped(horizon)}Whether adapting pays then: [docs/joint.md](docs/joint.md).\n"
-    )
-
-
-def _shipped(horizon: str) -> str:
-    """Say which pair of the zoo need not be trained."""
-    names = [name for name in ZOO if name.startswith(f"joint-{horizon}-")]
-    return f"The zoo has such a pair: `{'` and `'.join(names)}`.\n" if names else ""
-
-
-def _slices(record: JointRecord) -> str:
-    """Return how many slices were learned from, and what makes them."""
-    source = HORIZONS[record.horizon].source
-    sizes = SOURCES[source].paper_slices if source in SOURCES else None
-    told = f"{record.n_train:,} slices"
-    is_paper = sizes is not None and record.n_train == sizes[0]
-    return f"the {told} of `kscout data make {source} --paper`" if is_paper else told
-
-
-def _command(record: JointRecord) -> str:
-    """Return what trains an arm, less its seed and what is the default at 4x."""
-    words, kept = shlex.split(record.command), []
-    for word, value in itertools.pairwise(words):
-        if word.startswith("--") and (word, value) not in _DEFAULTS and word != "--seed":
-            kept += [word, "runs/joint" if word == "--out" else value]
-    return as_shell([*words[:3], *kept])
-
-
-def _seeds(n_seeds: int) -> str:
+def told_seeds(n_seeds: int) -> str:
+    """Return a number of seeds in words."""
     return f"{n_seeds} seed{'s' if n_seeds > 1 else ''}"

@@ -203,7 +203,7 @@ class JointRecord:
         columns = f"{self.horizon}, {horizon.n_initial} + {horizon.steps} columns"
         if "initial" in self.settings:
             columns += f" from {self.settings['initial']}"
-        slices = ", ".join([f"{self.n_train:,} slices", *self.varied])
+        slices = ", ".join([f"{self.n_train:,} slices", *(self.varied or ["not mirrored"])])
         network = f"{self.n_parameters / 1e6:.1f} million parameters"
         return f"{columns}, {network}, {slices}, {self.n_updates:,} updates"
 
@@ -274,7 +274,7 @@ def table(records: Sequence[JointRecord] | None = None) -> str:
         groups_of(records), head, lambda group: [_line(name, group) for name in group]
     )
     missing = ", ".join(not_run(records)) or "nothing of the plan"
-    return f"{told}\nNot run: {missing}.\n"
+    return f"{told}\nNot run, with mirrored slices where nothing else is said: {missing}.\n"
 
 
 def by_comparison(

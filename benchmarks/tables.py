@@ -14,6 +14,7 @@ as they were written down), half_size.json (campaigns at half the paper's size) 
 numbers.
 """
 
+import argparse
 import re
 import sys
 import tomllib
@@ -146,18 +147,22 @@ def written(text: str, own: dict[str, str]) -> str:
 
 def main() -> int:
     """Write all tables, or tell which documents have others."""
-    differing = []
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where any differ")
+    is_check, differing = parser.parse_args().check, []
     for file, own in tables().items():
         path = ROOT / file
         before = path.read_text(encoding="utf-8")
         if (after := written(before, own)) != before:
             differing.append(file)
-            if "--check" not in sys.argv:
+            if not is_check:
                 write_text(path, after)
     print(
         f"tables differ in: {', '.join(differing)}" if differing else "all tables are as they are"
     )
-    return 1 if differing and "--check" in sys.argv else 0
+    return 1 if differing and is_check else 0
 
 
 if __name__ == "__main__":

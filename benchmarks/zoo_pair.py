@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import fill, indent
 
+from joint_findings import judged
 from joint_records import (
     HORIZONS,
     RECORDS,
@@ -88,7 +89,7 @@ License: MIT.
 LEAD = """
 The mean over {0} is {1:.4f}, {2:+.4f} ({3}) from a fixed order that
 learned together with a network of its own, at equal updates; in brackets the 95 % interval over
-volumes."""
+volumes. By seed it is {4}: {5}."""
 CHOSEN = (
     "Of {n} seeds this is the one of the highest validation SSIM at the last epoch, {best:.4f}; "
     "the others have {others}."
@@ -134,7 +135,10 @@ def lead_of(arm: Arm, reference: Arm) -> str:
     own = [one.ssim for one in arm if one.seed in found.seeds]
     ends = " to ".join(f"{end:+.4f}" for end in found.interval or ())
     seeds = f"{len(own)} seed{'s' if len(own) > 1 else ''}"
-    return LEAD.format(*(seeds, sum(own) / len(own), found.difference, ends or "one volume"))
+    by_seed, told = judged(arm, reference, found)
+    leads = ", ".join(f"{one:+.4f}" for one in by_seed)
+    words = (seeds, sum(own) / len(own), found.difference, ends or "one volume", leads, told)
+    return LEAD.format(*words)
 
 
 def chosen_of(record: JointRecord, arm: Arm) -> str:

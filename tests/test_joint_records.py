@@ -100,7 +100,7 @@ def test_the_table_lists_what_was_not_run(records: ModuleType) -> None:
     text = records.table([fixed, dense])
     assert "| `fixed` | 0 | .6833 | reference | .5917 |" in text
     assert "| `dense` | 0 | .7067 | +.0233 (.0100 to .0300) | .6033 | 30.00 | .9000 |" in text
-    missing = text.partition("Not run: ")[2]
+    missing = text.partition("where nothing else is said: ")[2]
     assert text.startswith("knee-base, 16 + 16 columns, 0.8 million parameters, 6,959 slices, ")
     assert missing.startswith("knee-base `fixed` (1, 2), knee-base `dense` (1, 2), knee-8x `fixed`")
     assert "knee-base `fixed`, not mirrored, whose order stays" in missing
