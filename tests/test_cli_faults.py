@@ -314,7 +314,7 @@ def test_a_long_epoch_tells_how_far_it_is(
             record = {"time_s": 24.0, "val_ssim": 0.5} if step == 4 else {}
             on_step(Progress(epoch, 2, step, 4, record))
     assert capsys.readouterr().err.splitlines() == [
-        "updates of epoch 1/2: 2 of 4, 0.2 min left",
+        "updates of epoch 1/2: 2 of 4, 0.6 min left",
         "epoch 1/2  validation SSIM 0.5000  24.0 s, 0.4 min left",
         "updates of epoch 2/2: 1 of 4, 0.3 min left",
     ]

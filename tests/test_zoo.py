@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kscout import policies, reconstruction
+from kscout.cli import app
 from kscout.compressed import plain_stem
 from kscout.core import Observation
 from kscout.data.makers.knee import draw_knee_volume
@@ -298,3 +299,16 @@ def test_the_zoos_policies_know_the_zoos_reconstructions() -> None:
     for name in zoo_names("policy"):
         (one,) = resolve(name, SIZES)
         assert one.trained_with["reconstructor"] in networks, name
+
+
+def test_the_command_lists_names_and_shows_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*words: str) -> str:
+        app(["zoo", *words], standalone_mode=False)
+        return capsys.readouterr().out
+
+    assert [line.split() for line in told().splitlines()] == [[*pair] for pair in ZOO.items()]
+    assert json.loads(told("--json")) == ZOO
+    assert told("knee-base-fixed") == zoo_card("knee-base-fixed") + "\n"
+    assert json.loads(told("knee-unet", "--json"))["kind"] == "reconstructor"
+    with pytest.raises(ConfigError, match="unknown zoo entry 'knee'"):
+        told("knee")

@@ -10,9 +10,12 @@ from training_stores import blob_store
 
 from kscout.cli.train_joint import resolve_joint
 from kscout.config import Component, JointConfig
+from kscout.core import Policy
+from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.names import SAMPLERS
+from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
 
 
@@ -28,6 +31,57 @@ def test_a_sampler_that_is_due_and_cannot_learn_is_told_so(
     kind = SAMPLERS.resolve("outwards:Outwards")
     with pytest.raises(RunError, match="Outwards says that it is due to learn"):
         kind.update(object.__new__(kind), 0)
+
+
+class Lazy(Sampler):
+    """Says nothing of what it does once an epoch."""
+
+
+class Blind(Lazy):
+    """Looks at nothing, and names no policy."""
+
+    looks = False
+
+    def renew(self, epoch: int, *, is_first: bool) -> None:
+        pass
+
+
+class Empty(Blind):
+    """Has no policy."""
+
+    @classmethod
+    def make_policy(cls, config: JointConfig, slices: SliceSet) -> Policy:
+        return None  # type: ignore[return-value]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("Lazy", r"sampler Lazy \(looks = True\) lacks renew;"),
+        ("Blind", r"sampler Blind \(looks = False\) lacks make_policy;"),
+        ("Empty", "make_policy of Empty returned NoneType; return a policy"),
+    ],
+)
+def test_a_sampler_that_lacks_something_is_told_what(
+    name: str, complaint: str, store: Store, tmp_path: Path
+) -> None:
+    config, method = joint_config("random"), f"{__name__}:{name}"
+    own = replace(config, training=replace(config.training, method=method))
+    own = replace(own, policy=Component(SAMPLERS[method].policy))
+    with pytest.raises(ConfigError, match=complaint):
+        train_joint(own, store, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_step_sizes_that_never_rise_are_warned_of(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_joint(joint_config("random", n_warm=100), store, tmp_path / "a", device="cpu")
+    assert "n_warm = 100 updates, and there are 6: none exceeds 2e-05, where 0.001" in caplog.text
+    caplog.clear()
+    train_joint(joint_config("random"), store, tmp_path / "b", device="cpu")
+    assert caplog.text == ""
 
 
 def test_processes_of_torchrun_are_refused_before_anything_is_written(

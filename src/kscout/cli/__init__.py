@@ -29,6 +29,7 @@ from kscout.cli.serve import serve
 from kscout.cli.threads import share_the_machine
 from kscout.cli.train_joint import train_joint
 from kscout.cli.train_policy import train_policy, train_together
+from kscout.cli.zoo import zoo
 from kscout.errors import KScoutError
 
 _COMPUTING = {"train", "evaluate", "analyze", "demo", "export", "serve"}
@@ -86,6 +87,7 @@ app.command()(report)
 app.add_typer(export_app, name="export", help="Files to take away: scan tables, sequences, ONNX.")
 app.command()(serve)
 app.command()(replay)
+app.command()(zoo)
 app.command()(bench)
 
 

@@ -121,7 +121,13 @@ class _Lines:
         self.place, self.every_s, self.clock = place, every_s, clock
         self.what, self.begun_s, self.told_s, self.last_s = "", clock(), clock(), clock()
 
-    def tell(self, step: Step) -> None:
+    def tell(self, step: Step, n_after: int = 0) -> None:
+        """Tell of a step.
+
+        Args:
+            step: what is done of how much.
+            n_after: how much more there is to do after all of that.
+        """
         now = self.clock()
         if step.what != self.what:
             # Its first part is done already: it began when the work before it ended.
@@ -130,7 +136,8 @@ class _Lines:
         if step.done == step.total:
             self.place.print(f"{step.what}: done", soft_wrap=True)
         elif step.done and now - self.told_s >= self.every_s:
-            left_min = (now - self.begun_s) / 60 * (step.total - step.done) / step.done
+            n_left = step.total - step.done + n_after
+            left_min = (now - self.begun_s) / 60 * n_left / step.done
             line = f"{step.what}: {step.done} of {step.total}, {left_min:.1f} min left"
             self.place.print(line, soft_wrap=True)
         else:
@@ -192,7 +199,8 @@ def _lines(place: Console) -> Iterator[OnStep]:
     def draw(progress: Progress) -> None:
         epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
         if progress.step < progress.n_steps:
-            within.tell(Step(epoch, progress.step, progress.n_steps))
+            n_after = (progress.n_epochs - progress.epoch) * progress.n_steps
+            within.tell(Step(epoch, progress.step, progress.n_steps), n_after)
         if progress.record:
             left_s = (progress.n_epochs - progress.epoch) * progress.record["time_s"]
             place.print(

@@ -144,7 +144,7 @@ def told_by_runs(wanted: Sequence[str]) -> tuple[int, int, str | None, int]:
     """Return the one acquisition that all runs among policies were trained for."""
     budgets = budgets_of(wanted)
     if len(budgets) != 1:
-        found = "no run tells" if not budgets else "the runs were trained for several"
+        found = "no run tells" if not budgets else "runs differ in"
         raise ConfigError(
             f"{found} how many columns to start from and to acquire; give --n-initial and --steps"
         )

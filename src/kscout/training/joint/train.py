@@ -1,5 +1,6 @@
 """`train_joint`: a reconstruction and its sampler, into one run folder that both loaders read."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,13 +9,13 @@ from typing import Any
 
 from kscout import policies, reconstruction
 from kscout.assemble import make_reconstructor
-from kscout.config import Component, JointConfig
-from kscout.core import Reconstructor
+from kscout.config import Component, JointConfig, JointTraining, warmed_rate
+from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory, resolve_device
 from kscout.errors import ConfigError
-from kscout.names import RECONSTRUCTORS, SAMPLERS
+from kscout.names import RECONSTRUCTORS, SAMPLERS, is_outside
 from kscout.runs import Run, RunRecord, read_run
 from kscout.training.augmentation import check_varied
 from kscout.training.convolution import convolution, to_layout
@@ -53,13 +54,20 @@ def train_joint(
     refuse_processes("a joint training")
     place = resolve_device(device)
     kind: type[Sampler] = SAMPLERS.resolve(config.training.method)
+    if is_outside(config.training.method):
+        _check_whole(kind)
     model, config = _reconstructor(config, start)
     slices, held_out = (store.split(name).to(place) for name in ("train", "val"))
     _check(config, kind, model, (slices, held_out))
     inputs = {"store": store.fingerprint}
     if start is not None:
         inputs["start"] = fingerprint(model)
-    pair = Pair(model, kind.make_policy(config, slices)).to(place)
+    policy = kind.make_policy(config, slices)
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"make_policy of {kind.__name__} returned {type(policy).__name__}; return a policy"
+        )
+    pair = Pair(model, policy).to(place)
     with opened_run(out, config, inputs, place, store.kind) as run:
         assert run is not None
         if not run.is_finished:
@@ -155,6 +163,29 @@ def _reconstructor(
     return model, replace(config, reconstructor=Component(name, plain))
 
 
+def _check_whole(kind: type[Sampler]) -> None:
+    """Refuse the class of a sampler of one's own that lacks something."""
+    lacking = sorted(kind.__abstractmethods__)
+    if not kind.looks and kind.make_policy.__func__ is Sampler.make_policy.__func__:  # type: ignore[attr-defined]
+        lacking.append("make_policy")
+    if lacking:
+        raise ConfigError(
+            f"the sampler {kind.__name__} (looks = {kind.looks}) lacks {', '.join(lacking)}; "
+            "docs/joint.md has a whole one"
+        )
+
+
+def _tell_small_steps(training: JointTraining) -> None:
+    """Warn where a training ends before its step sizes have risen."""
+    wanted, n_updates, n_warm = training.learning_rate, training.n_updates, training.n_warm
+    largest = max(warmed_rate(wanted, number, n_updates, n_warm) for number in range(n_updates))
+    if largest < wanted / 2:
+        logging.getLogger(__name__).warning(
+            f"step sizes rise over training.n_warm = {n_warm} updates, and there are {n_updates}: "
+            f"none exceeds {largest:.1g}, where {wanted:g} is asked for; lower training.n_warm"
+        )
+
+
 def _check(
     config: JointConfig,
     kind: type[Sampler],
@@ -166,6 +197,7 @@ def _check(
     check_trainable(model, training.protocol)
     check_setting(config, model, splits)
     check_varied(training, splits[0].kind)
+    _tell_small_steps(training)
     own = SAMPLERS[training.method].policy
     if not kind.looks and config.policy.name != own:
         raise ConfigError(

@@ -1,0 +1,31 @@
+"""`kscout zoo`: the trained weights that come with the package, and their cards."""
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def zoo(
+    name: Annotated[
+        str | None, typer.Argument(help="Entry whose card is shown; all are listed without.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """List the trained weights that come with the package, or show the card of one.
+
+    Commands take a name wherever they take weights.
+
+    Example: kscout zoo knee-base-column
+    """
+    from kscout.zoo import ZOO, zoo_card
+
+    if name is not None:
+        card = zoo_card(name)
+        typer.echo(json.dumps({"name": name, "kind": ZOO[name], "card": card}) if as_json else card)
+    elif as_json:
+        typer.echo(json.dumps(ZOO))
+    else:
+        width = max(map(len, ZOO))
+        for entry, kind in ZOO.items():
+            typer.echo(f"{entry:<{width}}  {kind}")
