@@ -155,6 +155,13 @@ def test_several_evaluations_are_told_together() -> None:
     assert "**ngreedy-0.9** minus fixed: +0.0" in told
     told = tell_overall([same[0], named("b", other)])
     assert told == "No policy comes first everywhere: **greedy** in a; **ngreedy-0.9** in b."
+    another = replace(same[1].summary, reconstructor="runs/wide", reconstructor_fingerprint="77")
+    told = tell_overall([same[0], replace(same[1], summary=another)])
+    network = Path(same[0].summary.reconstructor).name
+    assert told.endswith(
+        f"evaluations. Their reconstructions differ ({network}, wide): scores across evaluations "
+        "tell of both."
+    )
 
 
 def test_a_tie_is_what_the_oracles_take_for_one() -> None:

@@ -89,10 +89,23 @@ def tell_overall(evaluations: Sequence[EvaluationFolder]) -> str:
         for policy in _leaders(one.summary)[0]:
             firsts.setdefault(policy.policy, []).append(one.label)
     everywhere = [name for name, labels in firsts.items() if len(labels) == len(evaluations)]
+    apart = _told_networks([one.summary for one in evaluations])
     if everywhere:
-        return f"{_come(everywhere)} first in all {len(evaluations)} evaluations."
+        return f"{_come(everywhere)} first in all {len(evaluations)} evaluations.{apart}"
     told = "; ".join(f"**{name}** in {', '.join(labels)}" for name, labels in firsts.items())
-    return f"No policy comes first everywhere: {told}." if told else "Only oracles were evaluated."
+    if not told:
+        return "Only oracles were evaluated."
+    return f"No policy comes first everywhere: {told}.{apart}"
+
+
+def _told_networks(summaries: Sequence[Summary]) -> str:
+    """Say that evaluations are of several reconstructions, where they are."""
+    marks = [one.reconstructor_fingerprint or one.reconstructor for one in summaries]
+    if len(set(marks)) == 1:
+        return ""
+    names = dict.fromkeys(PurePath(one.reconstructor).name for one in summaries)
+    told = f" ({', '.join(names)})" if len(names) > 1 else ""
+    return f" Their reconstructions differ{told}: scores across evaluations tell of both."
 
 
 def tell_headroom(summary: Summary) -> str | None:
