@@ -8,6 +8,7 @@ import pytest
 from joint_runs import joint_config
 from training_stores import blob_store
 
+from kscout.cli import app
 from kscout.cli.train_joint import resolve_joint
 from kscout.config import Component, JointConfig
 from kscout.core import Policy
@@ -97,6 +98,23 @@ def test_processes_of_torchrun_are_refused_before_anything_is_written(
 def test_an_estimator_for_frozen_networks_is_named_with_its_command() -> None:
     with pytest.raises(ConfigError, match="kscout train policy --method ddqn"):
         resolve_joint("knee-base", None, [], {"training.method": "ddqn"})
+
+
+def test_a_network_is_trained_on_or_from_nothing(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "joint",
+        "--data",
+        "none",
+        "--out",
+        str(tmp_path / "run"),
+        "--method",
+        "fixed",
+    ]
+    words += ["--reconstructor", "heads8-varnet", "--model", "unet"]
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        app(words, standalone_mode=False)
+    assert not (tmp_path / "run").exists()
 
 
 def bad(method: str = "random", **changes: Any) -> JointConfig:

@@ -70,6 +70,11 @@ def train_joint(
     from kscout.data.store import Store
     from kscout.training.joint.train import train_joints
 
+    if model is not None and reconstructor is not None:
+        raise ConfigError(
+            f"--reconstructor {reconstructor} is trained on, and --model {model} would be trained "
+            "from nothing; leave one of them out"
+        )
     flags = {
         "reconstructor.name": model,
         "reconstructor.n_channels": channels,
