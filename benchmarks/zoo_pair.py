@@ -227,7 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     halves = [rounded(read_weights(path)) for path in (file, policy_beside(file))]
     names = tuple(f"joint-{record.horizon}-{one.component}" for one in halves)
     paths = [wanted.out / f"{name}.safetensors{SUFFIX}" for name in names]
-    save_weights(paths[0], halves[0])
+    horizon = HORIZONS[record.horizon]
+    columns = {"n_initial": horizon.n_initial, "horizon": horizon.steps}
+    save_weights(paths[0], replace(halves[0], extra={**halves[0].extra, **columns}))
     # The policy knows the network by what its file holds.
     known = {**halves[1].extra, "reconstructor": fingerprint(reconstruction.load(paths[0]))}
     save_weights(paths[1], replace(halves[1], extra=known))

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
-from kscout.evaluation.running.contenders import Sizes, resolve
+from kscout.evaluation.running.contenders import Sizes, network_note, resolve
 from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
@@ -276,6 +277,11 @@ def test_a_pair_runs_together_and_knows_each_other(pair: str) -> None:
     }
     other = f"trained with another reconstruction than this one: {pair}-column"
     assert other in notes["knee-unet"] and other not in notes[f"{pair}-unet"]
+    n = 8 if pair == "joint-knee-8x" else 16
+    learned = f"the reconstruction learned together with a policy for {n} + {n} columns and is used"
+    assert f"{learned} here with 8 + 2" in notes[f"{pair}-unet"]
+    assert learned not in notes["knee-unet"]
+    assert network_note(f"{pair}-unet", replace(SIZES, n_initial=n, horizon=n)) is None
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -17,7 +17,7 @@ from kscout.evaluation.summaries.summary import Training
 from kscout.names import POLICIES
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
-from kscout.weights import is_safetensors, policy_file, read_weights
+from kscout.weights import WEIGHTS_NAME, is_safetensors, policy_file, read_weights
 from kscout.zoo import as_shipped, zoo_names, zoo_path
 
 
@@ -291,6 +291,27 @@ def conditions_note(
     return (
         f"policy {contender.name!r} was trained for {words[0].format(' columns')} protocol "
         f"{trained[3]} and runs here with {words[1].format('')} {here[3]}"
+    )
+
+
+def network_note(source: Path | str, sizes: Sizes) -> str | None:
+    """Return what to say where a reconstruction learned together with a policy for other columns.
+
+    Args:
+        source: what it is loaded from.
+        sizes: of the acquisition here.
+    """
+    path = zoo_path(source) or Path(source)
+    file = path / WEIGHTS_NAME if path.is_dir() else path
+    if not file.is_file() or not is_safetensors(file):
+        return None
+    told = read_weights(file, only_described=True).extra
+    trained = (told.get("n_initial"), told.get("horizon"))
+    if not told.get("joint") or None in trained or trained == (sizes.n_initial, sizes.horizon):
+        return None
+    return (
+        f"the reconstruction learned together with a policy for {trained[0]} + {trained[1]} "
+        f"columns and is used here with {sizes.n_initial} + {sizes.horizon}"
     )
 
 

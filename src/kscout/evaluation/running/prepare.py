@@ -23,6 +23,7 @@ from kscout.evaluation.running.contenders import (
     check_distinct,
     conditions_note,
     is_fitted,
+    network_note,
     resolve,
     training_notes,
 )
@@ -190,6 +191,8 @@ def prepare(
         here["store"] = source.fingerprint
     notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
     notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
+    if not isinstance(reconstructor, Reconstructor):
+        notes.append(network_note(reconstructor, sizes))
     notes += [*_conditions(contenders, sizes, plan), *training_notes(contenders, here)]
     said = list(dict.fromkeys(note for note in notes if note is not None))
     if not fits_later:

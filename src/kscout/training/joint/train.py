@@ -124,12 +124,11 @@ def _save(config: JointConfig, inputs: dict[str, str], path: Path, pair: Pair, e
     training, setting = config.training, config.acquisition
     common: dict[str, Any] = {"epoch": epoch, "method": training.method, "seed": training.seed}
     common |= {"protocol": training.protocol, "store": inputs["store"]}
+    common |= {"n_initial": setting.n_initial, "horizon": setting.horizon}
     reconstruction.save(path, pair.reconstructor, extra={**common, "joint": True})
     told = {
         **common,
-        "n_initial": setting.n_initial,
         **({} if setting.initial is None else {"initial": setting.initial}),
-        "horizon": setting.horizon,
         "reconstructor": fingerprint(pair.reconstructor),
     }
     policies.save(policy_beside(path), pair.policy, extra=told)
