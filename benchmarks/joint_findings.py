@@ -74,37 +74,20 @@ def _agree(by_seed: Sequence[float]) -> bool:
 
 def answer(folder: Path = RECORDS) -> str:
     """Return whether adapting pays beside the strongest fixed order of each horizon, as a table."""
-    head = (
-        "",
-        "`dense` minus `fixed`",
-        "by seed",
-        "choosing anew adds",
-        "its network leads by",
-        "",
-    )
+    minus = f"`{ADAPTIVE}` minus `{REFERENCE}`"
+    head = ("", minus, "by seed", "choosing anew adds", "its network leads by", "")
     lines = []
     for horizon, group in hardest(read_records(folder), ADAPTIVE).items():
         arm, reference = (leading(group, name) for name in (ADAPTIVE, REFERENCE))
         found = paired(arm, reference)
         if found is None:
             continue
-        by_seed, told_verdict = judged(arm, reference, found)
-        parts = _parts([_of_seed(arm, reference, seed) for seed in found.seeds])
-        split = [] if parts is None else [parts.chosen, parts.network]
-        told = [number(mean(values), is_signed=True) for values in split] or ["-", "-"]
-        where = HORIZONS[horizon]
-        lines.append(
-            (
-                ", ".join(
-                    [
-                        f"`{horizon}`, {where.n_initial} + {where.steps}",
-                        *(arm[0].varied or ["not mirrored"]),
-                    ]
-                ),
-                *(difference(found), of_seeds(by_seed), *told),
-                told_verdict,
-            )
-        )
+        judged, where = Judged.of(arm, reference, found), HORIZONS[horizon]
+        parts = [] if judged.parts is None else [judged.parts.chosen, judged.parts.network]
+        told = [number(mean(values), is_signed=True) for values in parts] or ["-", "-"]
+        place = [f"`{horizon}`, {where.n_initial} + {where.steps}", *arm[0].varied]
+        scores = (difference(found), of_seeds(judged.by_seed), *told)
+        lines.append((", ".join(place), *scores, judged.verdict))
     return markdown(head, lines)
 
 
@@ -122,31 +105,21 @@ def findings(folder: Path = RECORDS) -> str:
     return "".join(f"- {line}\n" for line in lines)
 
 
-def judged(
-    arm: Sequence[JointRecord], reference: Sequence[JointRecord], found: Paired
-) -> tuple[list[float], str]:
-    """Return the difference of each seed, and whether adapting pays by all of them."""
-    by_seed = _leads(arm, reference, found)
-    parts = _parts([_of_seed(arm, reference, seed) for seed in found.seeds])
-    return by_seed, verdict(found, by_seed, adds=_adds(parts))
-
-
 def _finding(name: str, group: Group) -> str:
     arm, reference = group[name], leading(group, REFERENCE)
     other = name_of(group, reference)
     found = paired(arm, reference)
     assert found is not None
     pairs = [_of_seed(arm, reference, seed) for seed in found.seeds]
-    by_seed, told_verdict = judged(arm, reference, found)
+    judged = Judged.of(arm, reference, found)
     area = number(mean([one.area - two.area for one, two in pairs]), is_signed=True)
     psnr = mean([one.psnr - two.psnr for one, two in pairs])
-    parts = _parts(pairs)
     told = (
         f"{shown(name)} minus {other} {difference(found)} over {told_seeds(len(pairs))} "
-        f"({_spread_over_seeds(by_seed)}): {told_verdict}. In "
-        f"area {area}, in PSNR {psnr:+.2f} dB."
+        f"({_spread_over_seeds(judged.by_seed)}): {judged.verdict}. In area {area}, in PSNR "
+        f"{psnr:+.2f} dB."
     )
-    others = [x for x in (_parted(parts), _beside_frozen(reference)) if x]
+    others = [x for x in (_parted(judged.parts), _beside_frozen(reference)) if x]
     more = [*_other_references(name, group), *others]
     return "\n    - ".join(
         [f"**{arm[0].conditions}.** {told}{_beyond_its_best(other, reference)}", *more]
@@ -242,6 +215,26 @@ class _Parts:
     """What that network leads by with such an order."""
     intervals: tuple[Paired, Paired] | None = None
     """Of both parts, where scores are known by volume."""
+
+
+@final
+@dataclass(frozen=True)
+class Judged:
+    """Whether adapting pays by all seeds of an arm."""
+
+    by_seed: list[float]
+    """The difference of each seed."""
+    parts: _Parts | None
+    verdict: str
+
+    @classmethod
+    def of(
+        cls, arm: Sequence[JointRecord], reference: Sequence[JointRecord], found: Paired
+    ) -> "Judged":
+        """Judge the difference of an arm from the fixed one."""
+        by_seed = _leads(arm, reference, found)
+        parts = _parts([_of_seed(arm, reference, seed) for seed in found.seeds])
+        return cls(by_seed, parts, verdict(found, by_seed, adds=_adds(parts)))
 
 
 def _parts(pairs: Sequence[tuple[JointRecord, JointRecord]]) -> _Parts | None:

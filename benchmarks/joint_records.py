@@ -189,7 +189,8 @@ class JointRecord:
     @property
     def varied(self) -> list[str]:
         """How slices were varied, in words."""
-        return [word for key, word in _VARIED.items() if self.slices[key] != _AS_STORED[key]]
+        told = [word for key, word in _VARIED.items() if self.slices[key] != _AS_STORED[key]]
+        return told or ["not mirrored"]
 
     @property
     def n_train(self) -> int:
@@ -203,7 +204,7 @@ class JointRecord:
         columns = f"{self.horizon}, {horizon.n_initial} + {horizon.steps} columns"
         if "initial" in self.settings:
             columns += f" from {self.settings['initial']}"
-        slices = ", ".join([f"{self.n_train:,} slices", *(self.varied or ["not mirrored"])])
+        slices = ", ".join([f"{self.n_train:,} slices", *self.varied])
         network = f"{self.n_parameters / 1e6:.1f} million parameters"
         return f"{columns}, {network}, {slices}, {self.n_updates:,} updates"
 

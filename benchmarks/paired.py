@@ -64,17 +64,14 @@ def paired(arm: Sequence[Scored], other: Sequence[Scored]) -> Paired | None:
     seeds = sorted({one.seed for one in arm} & {one.seed for one in other})
     if not seeds:
         return None
-    differences, slices = [], {}
-    for seed in seeds:
-        (one,), (two,) = ([x for x in part if x.seed == seed] for part in (arm, other))
-        if _slices_of(one) != _slices_of(two):
-            raise ConfigError(f"{one.arm} and {two.arm} were scored on other volumes")
-        # The first seed says in which order all are read.
-        slices = slices or _slices_of(two)
-        if _slices_of(two) != slices:
-            raise ValueError(
-                f"{one.arm} and {two.arm} were scored on other volumes or slices with seed {seed} "
-                f"than with seed {seeds[0]}; score all seeds on the same store"
+    pairs = [[next(x for x in part if x.seed == s) for part in (arm, other)] for s in seeds]
+    # The first says in which order all are read.
+    slices, differences = _slices_of(pairs[0][1]), []
+    for one, two in pairs:
+        if not _slices_of(one) == _slices_of(two) == slices:
+            raise ConfigError(
+                f"{one.arm} and {two.arm} were scored on other volumes or slices (seed {one.seed}, "
+                f"or {seeds[0]}); score all on the same store"
             )
         differences.append([one.volumes[k].ssim - two.volumes[k].ssim for k in slices])
     # Slices of a volume stand for it as often as there are of them.

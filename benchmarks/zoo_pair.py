@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import fill, indent
 
-from joint_findings import judged
+from joint_findings import Judged, told_seeds
 from joint_records import (
     HORIZONS,
     RECORDS,
@@ -134,11 +134,10 @@ def lead_of(arm: Arm, reference: Arm) -> str:
         return ""
     own = [one.ssim for one in arm if one.seed in found.seeds]
     ends = " to ".join(f"{end:+.4f}" for end in found.interval or ())
-    seeds = f"{len(own)} seed{'s' if len(own) > 1 else ''}"
-    by_seed, told = judged(arm, reference, found)
-    leads = ", ".join(f"{one:+.4f}" for one in by_seed)
-    words = (seeds, sum(own) / len(own), found.difference, ends or "one volume", leads, told)
-    return LEAD.format(*words)
+    judged = Judged.of(arm, reference, found)
+    leads = ", ".join(f"{one:+.4f}" for one in judged.by_seed)
+    scores = (sum(own) / len(own), found.difference, ends or "one volume")
+    return LEAD.format(told_seeds(len(own)), *scores, leads, judged.verdict)
 
 
 def chosen_of(record: JointRecord, arm: Arm) -> str:

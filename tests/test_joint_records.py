@@ -65,7 +65,7 @@ def test_seeds_are_paired_by_the_names_of_volumes(records: ModuleType) -> None:
         )
     )
     for other in (renamed, longer):
-        with pytest.raises(ValueError, match="with seed 1 than with seed 0; score"):
+        with pytest.raises(ConfigError, match=r"\(seed 1, or 0\); score all on the same store"):
             records.paired([dense[0], other[0]], [fixed[0], other[1]])
 
 

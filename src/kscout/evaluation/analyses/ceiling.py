@@ -158,9 +158,8 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
             fit_kernels,
         )
         from kscout.evaluation.running.contenders import Contender
-        from kscout.physics.sampling import start_mask
 
-        plan, initial = ready.plan, ready.plan.start(ready.slices)
+        plan = ready.plan
 
         def telling(step: int) -> None:
             if on_step is not None:
@@ -169,14 +168,13 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
         kernels = fit_kernels(
             train.sample(self.fit),
             ready.reconstructor,
-            initial=initial,
+            initial=plan.start(ready.slices),
             horizon=plan.horizon,
             protocol=plan.protocol,
             batch_size=self.batch_size,
             on_step=telling,
         )
-        start = start_mask(initial, (1, train.n_cols), train.device)[0]
-        how = {"n_candidates": self.candidates, "protocol": plan.protocol, "start": start}
+        how = {"n_candidates": self.candidates, **_how(ready)}
         policy = PosteriorPolicy(Pool(train), ready.reconstructor, kernels, **how)
 
         def tell() -> list[Facts]:
@@ -201,14 +199,12 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
         from kscout import reconstruction
         from kscout.evaluation.lookahead import Estimates, LookAhead, fit_weights
         from kscout.evaluation.running.contenders import Contender
-        from kscout.physics.sampling import start_mask
 
         plan, estimator = ready.plan, ready.reconstructor
         if self.estimate is not None:
             estimator = reconstruction.load(self.estimate).to(train.device).eval()
         estimates = Estimates.of(estimator, train.sample(self.fit))
-        start = start_mask(plan.start(ready.slices), (1, train.n_cols), train.device)[0]
-        how = {"n_columns": self.columns, "protocol": plan.protocol, "start": start}
+        how = {"n_columns": self.columns, **_how(ready)}
         # Like the others it is called in evaluation mode, on the device of the slices.
         policy = one.policy.to(train.device).eval()
         ahead = LookAhead(policy, ready.reconstructor, estimates, **how)
@@ -252,6 +248,15 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
             Table("What could be reached without the truth", columns, lines, _NOTE, "ceiling"),
             Drawing(_draw(rows), "ceiling", caption),
         ]
+
+
+def _how(ready: Any) -> dict[str, Any]:  # noqa: ANN401 - `Prepared`, whose file imports torch
+    """Return what estimates know of acquisitions: the protocol and the columns of the start."""
+    from kscout.physics.sampling import start_mask
+
+    plan, slices = ready.plan, ready.slices
+    start = start_mask(plan.start(slices), (1, slices.n_cols), slices.device)[0]
+    return {"protocol": plan.protocol, "start": start}
 
 
 def _scores(

@@ -160,7 +160,7 @@ def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int, str | None, int]]:
 
 def _fitted_for(path: Path) -> dict[str, Any]:
     """Return the acquisition that an order in a file was fitted for, where the file tells."""
-    extra = _described(path)
+    extra = _described(policy_file(path))
     found = {key: extra.get(key) for key in ("n_initial", "horizon")}
     is_told = all(type(count) is int and count > 0 for count in found.values())
     # An order tells no columns of its start: where they are not central, a user names them.
@@ -202,23 +202,22 @@ def _config_of(path: Path) -> dict[str, Any] | None:
     return read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
 
 
-def _described(path: Path) -> dict[str, Any]:
-    """Return what a weights file of ours tells of its training."""
-    file = policy_file(path)
+def _described(file: Path) -> dict[str, Any]:
+    """Return what a weights file of ours tells of its training; nothing of any other."""
     if not file.is_file() or not is_safetensors(file):
         return {}
     return read_weights(file, only_described=True).extra
 
 
 def _trained_with(path: Path) -> dict[str, str]:
-    extra = _described(path)
+    extra = _described(policy_file(path))
     found = {key: extra[key] for key in ("store", "reconstructor") if key in extra}
     return {key: as_shipped(value) for key, value in found.items() if isinstance(value, str)}
 
 
 def _config_in(path: Path) -> dict[str, Any] | None:
     """Return the settings that a weights file of ours tells, where it was left by a training."""
-    extra = _described(path)
+    extra = _described(policy_file(path))
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
     sections = {
@@ -302,10 +301,7 @@ def network_note(source: Path | str, sizes: Sizes) -> str | None:
         sizes: of the acquisition here.
     """
     path = zoo_path(source) or Path(source)
-    file = path / WEIGHTS_NAME if path.is_dir() else path
-    if not file.is_file() or not is_safetensors(file):
-        return None
-    told = read_weights(file, only_described=True).extra
+    told = _described(path / WEIGHTS_NAME if path.is_dir() else path)
     trained = (told.get("n_initial"), told.get("horizon"))
     if not told.get("joint") or None in trained or trained == (sizes.n_initial, sizes.horizon):
         return None
