@@ -9,7 +9,9 @@ import pytest
 from kscout.demo import DemoSettings
 from kscout.demo.page import tell_claim
 from kscout.demo.seeds import SEEDS, tell_seeds
-from kscout.demo.settings import LEARNED
+from kscout.demo.settings import LEARNED, REFERENCE
+from kscout.demo.stages import CHOOSERS
+from kscout.demo.worlds import World, tell_worlds
 from kscout.evaluation.summaries.summary import Difference
 
 RECORD = Path(__file__).parents[1] / "benchmarks" / "demo_seeds.json"
@@ -60,3 +62,20 @@ def test_recorded_seeds_are_of_the_weights_that_ship(scripts: Any) -> None:
     told = scripts("demo_seeds").settings_told(DemoSettings())
     assert json.loads(RECORD.read_text())["settings"] == told
     assert set(told["weights"]) == {"knee-base-fixed", "knee-base-greedy", "knee-base-column"}
+
+
+def test_a_policy_that_scores_as_the_order_does_is_said_to_have_learned_nothing_else() -> None:
+    def told(*joint: float) -> str:
+        leads = {("frozen", LEARNED): (0.01, 0.005, 0.02), ("trained together", LEARNED): joint}
+        found = {key: Difference(lead[0], (lead[1], lead[2])) for key, lead in leads.items()}
+        order = Difference(0.06, (0.05, 0.07))
+        return tell_worlds(
+            [
+                World(network, CHOOSERS[name], 0.6, found.get((network, name)), order)
+                for network in ("frozen", "trained together")
+                for name in (REFERENCE, LEARNED)
+            ]
+        )
+
+    assert "the policy scores as that order does" in told(0.0, 0.0, 0.0)
+    assert "scores as that order" not in told(0.001, 0.0, 0.002)

@@ -75,7 +75,9 @@ def tell_worlds(worlds: list[World]) -> str:
     frozen, joint = (by[name, policy].over_order for name in ("frozen", "trained together"))
     assert network is not None and frozen is not None and joint is not None
     told = {"network": network, "frozen": frozen, "joint": joint}
-    return say("worlds", **{name: _signed(one) for name, one in told.items()})
+    words = say("worlds", **{name: _signed(one) for name, one in told.items()})
+    is_alike = joint.difference == 0 and joint.interval in (None, (0, 0))
+    return f"{words} {say('worlds_alike')}" if is_alike else words
 
 
 def _cell(found: Difference | None) -> Measured | None:
