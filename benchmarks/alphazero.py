@@ -37,6 +37,7 @@ from alphazero_records import (
     read_records,
 )
 from leaderboard import REFERENCE, STORES, join
+from marks import key_of, setting_of
 from paired import mean_ssim, volumes_of
 
 from kscout import policies
@@ -44,7 +45,7 @@ from kscout.config import ACQUISITIONS, PolicyConfig, merge, read, to_table
 from kscout.config.layers import assigned
 from kscout.data.store import Store
 from kscout.errors import ConfigError
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.analyses.entropy import Entropy
 from kscout.files import take_lock, write_json
 from kscout.runs import Progress, RunRecord, read_metrics, read_run
@@ -97,41 +98,48 @@ def trained(config: PolicyConfig, wanted: argparse.Namespace, out: Path) -> RunR
     return read_run(out)
 
 
-def setting_of(wanted: argparse.Namespace, *, is_argmax: bool = False) -> EvaluationSetting:
-    """Return how policies are evaluated."""
-    acquisition = config_of("alphazero", wanted.preset, 0, wanted.set).acquisition
-    plan = AcquisitionPlan(
-        n_initial=acquisition.n_initial,
-        horizon=acquisition.horizon,
-        n_trajectories=1 if is_argmax else N_TRAJECTORIES,
-        is_argmax=is_argmax,
-        batch_size=wanted.batch_size,
-    )
-    return EvaluationSetting(plan, limit=wanted.limit, device=wanted.device, n_examples=0)
+def evaluation_of(
+    config: PolicyConfig, wanted: argparse.Namespace, *, is_argmax: bool = False
+) -> EvaluationSetting:
+    """Return how the policies of an arm, and what they are compared with, are evaluated."""
+    how = {"limit": wanted.limit, "batch_size": wanted.batch_size, "device": wanted.device}
+    n_trajectories = 1 if is_argmax else N_TRAJECTORIES
+    return setting_of(config, **how, n_trajectories=n_trajectories, is_argmax=is_argmax)
 
 
-def write_marks(wanted: argparse.Namespace) -> None:
-    """Evaluate what arms are compared with, once for a store and preset."""
-    path = wanted.out / f"marks-{wanted.data.name}-{wanted.preset}.json"
+def marks_key(config: PolicyConfig, wanted: argparse.Namespace) -> str:
+    """Return what tells the marks that an arm stands beside from others."""
+    setting = evaluation_of(config, wanted)
+    return key_of(_names(wanted), wanted.data, wanted.reconstructor, setting)
+
+
+def _names(wanted: argparse.Namespace) -> list[str]:
+    greedy = f"{wanted.preset}-greedy"
+    return [*MARKS, *([greedy] if greedy in ZOO and not wanted.no_zoo else [])]
+
+
+def write_marks(config: PolicyConfig, wanted: argparse.Namespace) -> None:
+    """Evaluate what an arm is compared with, once for all arms that ask alike."""
+    key = marks_key(config, wanted)
+    path = wanted.out / f"marks-{wanted.data.name}-{wanted.preset}-{key}.json"
     # Of arms that end together, one evaluates them.
     lock = None if path.exists() else take_lock(wanted.out, name=f".{path.stem}.lock")
     if lock is None:
         return
     try:
         if not path.exists():
-            _write_marks(wanted, path)
+            write_json(path, to_table(_marks(config, wanted, key)))
     finally:
         (wanted.out / f".{path.stem}.lock").unlink(missing_ok=True)
         os.close(lock)
 
 
-def _write_marks(wanted: argparse.Namespace, path: Path) -> None:
-    greedy = f"{wanted.preset}-greedy"
-    names = [*MARKS, *([greedy] if greedy in ZOO and not wanted.no_zoo else [])]
-    found = evaluate(names, wanted.data, wanted.reconstructor, setting_of(wanted))
+def _marks(config: PolicyConfig, wanted: argparse.Namespace, key: str) -> Marks:
+    where = (wanted.data, wanted.reconstructor, evaluation_of(config, wanted))
+    found = evaluate(_names(wanted), *where)
     volumes = {one.policy: volumes_of(one) for one in found.scores}
     ssim = {one.policy: one.ssim for one in found.found.policies}
-    write_json(path, to_table(Marks(wanted.data.name, wanted.preset, volumes, ssim)))
+    return Marks(wanted.data.name, wanted.preset, volumes, ssim, key)
 
 
 def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) -> ArmRecord:
@@ -141,7 +149,9 @@ def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
     where, name = (wanted.data, wanted.reconstructor), wanted.arm
     drawn, argmax = (
         volumes_of(
-            evaluate([(name, policy)], *where, setting_of(wanted, is_argmax=is_argmax)).scores[0]
+            evaluate(
+                [(name, policy)], *where, evaluation_of(config, wanted, is_argmax=is_argmax)
+            ).scores[0]
         )
         for is_argmax in (False, True)
     )
@@ -170,6 +180,7 @@ def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
         evaluates=evaluates,
         device=run.provenance.device,
         commit=run.provenance.commit,
+        marks=marks_key(config, wanted),
         n_beside=wanted.beside,
         n_decisions=sum(line["n_decisions"] for line in lines),
         loss=_by_round(lines, "loss"),
@@ -180,12 +191,10 @@ def record_of(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
 
 def _entropies(policy: Path, wanted: argparse.Namespace) -> dict[str, float]:
     """Return entropies of a policy, means over steps, on some of the test slices."""
-    plan = setting_of(wanted).plan
+    # Start and columns are those that the run of the policy tells.
     analysis = Entropy(
         data=wanted.data,
         reconstructor=wanted.reconstructor,
-        n_initial=plan.n_initial,
-        steps=plan.horizon,
         limit=min(N_SLICES, wanted.limit or N_SLICES),
         device=wanted.device,
         precision="auto",
@@ -210,12 +219,17 @@ def _commands(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
     words += [f"--reconstructor {wanted.reconstructor} --preset {wanted.preset} --out {run.path}"]
     words += [f"--epochs {len(run.metrics)} --seed {training.seed}"]
     words += [f"--set {change}" for change in changes]
+    start = f"--n-initial {acquisition.n_initial}"
+    if acquisition.initial is not None:
+        start = f"--initial {acquisition.initial}"
+    pace = f"--columns-per-step {acquisition.group} " if acquisition.group > 1 else ""
     evaluates = (
         f"kscout evaluate --data {wanted.data} --reconstructor {wanted.reconstructor} --split test "
-        f"--n-initial {acquisition.n_initial} --steps {acquisition.horizon} "
+        f"{start} --steps {acquisition.horizon} {pace}"
         f"--policy {name}={run.path / 'best.safetensors'} "
-        f"--policy {REFERENCE} --trajectories {N_TRAJECTORIES} --seed 0 --protocol paper "
-        f"--reference {REFERENCE} --out results/{wanted.preset}/{name}"
+        f"--policy {REFERENCE} --trajectories {N_TRAJECTORIES} --seed 0 "
+        f"--protocol {training.protocol} --reference {REFERENCE} "
+        f"--out results/{wanted.preset}/{name}"
     )
     return " ".join(words), evaluates
 
@@ -224,17 +238,18 @@ def run_arm(wanted: argparse.Namespace) -> int:
     """Train and evaluate an arm that has no record yet; return 1 where it is not finished."""
     stem = f"{wanted.arm}-{wanted.data.name}-{wanted.preset}"
     path = wanted.out / f"{stem}-{wanted.minutes:g}m-seed{wanted.seed}.json"
-    if path.exists():
-        write_marks(wanted)
-        return 0
     config = config_of(wanted.arm, wanted.preset, wanted.seed, wanted.set)
+    if path.exists():
+        _check_same(path, marks_key(config, wanted))
+        write_marks(config, wanted)
+        return 0
     run = trained(config, wanted, wanted.runs / stem / f"seed-{wanted.seed}")
     if run is None:
         print(f"{path.stem} is not finished; type the same to go on")
         return 1
     record = record_of(run, config, wanted)
     write_json(path, to_table(record))
-    write_marks(wanted)
+    write_marks(config, wanted)
     print(
         f"{path.stem}: SSIM {mean_ssim(record.volumes):.4f} drawn, "
         f"{mean_ssim(record.argmax_volumes):.4f} best column, {record.n_rounds} rounds"
@@ -242,13 +257,36 @@ def run_arm(wanted: argparse.Namespace) -> int:
     return 0
 
 
+def _check_same(path: Path, key: str) -> None:
+    """Refuse a record that stands beside other marks than were asked for."""
+    there = read(ArmRecord, json.loads(path.read_text(encoding="utf-8"))).marks
+    if there not in ("", key):
+        raise ConfigError(
+            f"{path} was made with other slices, columns or another network than are asked for; "
+            "type what it was made with, or name another --out"
+        )
+
+
 def enter(wanted: argparse.Namespace) -> None:
     """Join the rows of a store and preset to the leaderboard."""
-    place = (wanted.data.name, wanted.preset)
-    own = [one for one in read_records(wanted.out) if one.place == place]
-    marks = read_marks(wanted.out)[place]
+    marks = _asked_marks(wanted)
+    own = [one for one in read_records(wanted.out) if one.place == marks.place]
     new = leaderboard_row(own, marks, store=STORES.get(wanted.data.name, wanted.data.name))
     join(new, marks.ssim[REFERENCE])
+
+
+def _asked_marks(wanted: argparse.Namespace) -> Marks:
+    """Return the marks of a store and preset; where there are several, those of the settings."""
+    place = (wanted.data.name, wanted.preset)
+    found = [one for one in read_marks(wanted.out).values() if one.place[:2] == place]
+    if len(found) > 1:
+        key = marks_key(config_of("alphazero", wanted.preset, 0, wanted.set), wanted)
+        found = [one for one in found if one.key == key]
+    if not found:
+        raise ConfigError(
+            f"{wanted.out} has no marks of {' and '.join(place)} with these settings; run an arm"
+        )
+    return found[0]
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -51,6 +51,8 @@ PLAN = [
 """What is run, the most telling first."""
 N_LAST = 5
 """Rounds at the end over which searches are averaged."""
+Place = tuple[str, str, str]
+"""Store, preset, and the key of marks."""
 
 
 @final
@@ -64,6 +66,13 @@ class Marks:
     """By policy and volume."""
     ssim: dict[str, float]
     """By policy, over all slices."""
+    key: str = ""
+    """Tells them from those of other slices, networks and columns; see `marks.key_of`."""
+
+    @property
+    def place(self) -> Place:
+        """Arms of the same place are compared with these."""
+        return self.data, self.preset, self.key
 
 
 @final
@@ -101,6 +110,8 @@ class ArmRecord:
     evaluates: str
     device: str
     commit: str | None = None
+    marks: str = ""
+    """Key of the marks that it stands beside."""
     n_beside: int | None = None
     """Other trainings that shared the GPU meanwhile, as told; time is not GPU time then."""
     n_decisions: int | None = None
@@ -122,9 +133,9 @@ class ArmRecord:
         return self.n_reconstructions + self.n_uncounted
 
     @property
-    def place(self) -> tuple[str, str]:
+    def place(self) -> Place:
         """Records of one place are compared."""
-        return self.data, self.preset
+        return self.data, self.preset, self.marks
 
 
 def read_records(folder: Path = RECORDS) -> list[ArmRecord]:
@@ -134,11 +145,11 @@ def read_records(folder: Path = RECORDS) -> list[ArmRecord]:
     return sorted(found, key=lambda x: (x.place, -x.minutes, [*ARMS].index(x.arm), x.seed))
 
 
-def read_marks(folder: Path = RECORDS) -> dict[tuple[str, str], Marks]:
-    """Return the marks by store and preset."""
+def read_marks(folder: Path = RECORDS) -> dict[Place, Marks]:
+    """Return the marks by place."""
     files = sorted(folder.glob("marks-*.json"))
     found = [read(Marks, json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    return {(one.data, one.preset): one for one in found}
+    return {one.place: one for one in found}
 
 
 def arms_of(records: Sequence[ArmRecord]) -> list[list[ArmRecord]]:

@@ -11,7 +11,6 @@ trained policy, whose own minutes are not counted. `--list` tells which arms hav
 """
 
 import argparse
-import hashlib
 import json
 import tempfile
 import time
@@ -22,21 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from marks import key_of, setting_of
 
-from kscout import policies, reconstruction
+from kscout import policies
 from kscout.assemble import make_policy
 from kscout.config import ACQUISITIONS, PolicyConfig, merge, read, to_table
 from kscout.config.layers import assigned
 from kscout.data.store import Store
 from kscout.device import describe_device, resolve_device
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
-from kscout.evaluation.compare import request_of
+from kscout.evaluation import EvaluationSetting, evaluate
 from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_json
 from kscout.runs import Progress, RunRecord
 from kscout.training.policy import train_policies
-from kscout.weights import fingerprint
 
 ARMS: dict[str, list[str]] = {
     "column": [],
@@ -119,21 +117,8 @@ def record_of(
     run: RunRecord, wanted: argparse.Namespace, config: PolicyConfig, seed: int
 ) -> dict[str, Any]:
     """Evaluate a trained policy, best column at each step, and tell all that counts."""
-    plan = AcquisitionPlan(
-        n_initial=config.acquisition.n_initial,
-        horizon=config.acquisition.horizon,
-        n_trajectories=1,
-        batch_size=wanted.batch_size,
-        protocol=config.training.protocol,
-    )
-    setting = EvaluationSetting(
-        plan,
-        reference="fixed",
-        limit=wanted.limit,
-        device=wanted.device,
-        initial=config.acquisition.initial,
-        n_examples=0,
-    )
+    how = {"limit": wanted.limit, "batch_size": wanted.batch_size, "device": wanted.device}
+    setting = replace(setting_of(config, **how), reference="fixed")
     where = (wanted.test or wanted.data, wanted.reconstructor, setting)
     policy = policies.load(run.path)
     own = evaluate([("dense", policy), "fixed"], *where).found
@@ -163,12 +148,7 @@ def record_of(
 def marks(wanted: argparse.Namespace, setting: EvaluationSetting) -> dict[str, float]:
     """Return SSIM of fixed orders and the oracle, found once for all arms that ask alike."""
     data, names = wanted.test or wanted.data, ["fixed", "na-oracle", "oracle"]
-    network = fingerprint(reconstruction.load(wanted.reconstructor))
-    # Slices and network by what they are: a path may lead to others later.
-    told = {"data": Store.open(data).fingerprint, "reconstructor": network}
-    asked = replace(request_of(names, data, wanted.reconstructor, setting), **told)
-    text = json.dumps(to_table(asked), sort_keys=True)
-    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    key = key_of(names, data, wanted.reconstructor, setting)
     folder = wanted.out / f"marks-{data.name}-{wanted.preset}-{wanted.limit or 'all'}-{key}"
     if (folder / "summary.json").is_file():
         found = read_summary(folder)

@@ -13,6 +13,7 @@ from training_stores import blob_store
 from kscout.config import PolicyConfig
 from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.training.estimators.alphazero import Sizes
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -69,7 +70,7 @@ def records(scripts: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run("alphazero", "--minutes", "0.0001", "--beside", "1") == 0
     assert run("greedy", "--minutes", "0.0001") == 0
     # What has a record is not made again: this could not be.
-    assert run("greedy", "--minutes", "0.0001", "--reconstructor", "nowhere") == 0
+    assert run("greedy", "--minutes", "0.0001", "--device", "nowhere") == 0
     return folder / "records"
 
 
@@ -263,22 +264,77 @@ def test_what_is_said_of_all_trainings_holds(scripts: Any, page: str) -> None:
 def test_marks_are_evaluated_once_by_arms_that_end_together(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script, files = scripts("alphazero"), scripts("kscout.files")
-    wanted, made = script.parsed(["--out", str(tmp_path), "--data", "knee"]), []
+    script, files, made = scripts("alphazero"), scripts("kscout.files"), []
+    wanted = script.parsed(["--out", str(tmp_path), "--data", "knee"])
+    config = script.config_of("greedy", "knee-base", 0)
 
-    def evaluated(wanted: Any, path: Path) -> None:
-        made.append(path)
-        script.write_marks(wanted)
-        path.write_text("{}", encoding="utf-8")
+    def evaluated(config: Any, wanted: Any, key: str) -> Any:
+        made.append(key)
+        script.write_marks(config, wanted)
+        return script.Marks("knee", "knee-base", {}, {}, key)
 
-    monkeypatch.setattr(script, "_write_marks", evaluated)
-    held = files.take_lock(tmp_path, name=".marks-knee-knee-base.lock")
-    script.write_marks(wanted)
+    monkeypatch.setattr(script, "_marks", evaluated)
+    monkeypatch.setattr(script, "marks_key", lambda *_: "abc")
+    held = files.take_lock(tmp_path, name=".marks-knee-knee-base-abc.lock")
+    script.write_marks(config, wanted)
     assert not made
     os.close(held)
-    script.write_marks(wanted)
-    script.write_marks(wanted)
-    assert made == [tmp_path / "marks-knee-knee-base.json"] == list(tmp_path.iterdir())
+    script.write_marks(config, wanted)
+    script.write_marks(config, wanted)
+    assert made == ["abc"]
+    assert [one.name for one in tmp_path.iterdir()] == ["marks-knee-knee-base-abc.json"]
+    assert [*script.read_marks(tmp_path)] == [("knee", "knee-base", "abc")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["--set", "acquisition.initial=1,9"],
+        ["--set", "acquisition.horizon=3"],
+        ["--set", "training.protocol=blind"],
+        ["--limit", "2"],
+        ["--reconstructor", "total-variation"],
+    ],
+)
+def test_arms_that_ask_otherwise_have_marks_of_their_own(
+    scripts: Any, records: Path, change: list[str]
+) -> None:
+    script = scripts("alphazero")
+    words = ["--data", str(records.parent / "blobs"), "--reconstructor", "zero-filled", "--no-zoo"]
+    words += ["--out", str(records), "--arm", "greedy", "--minutes", "0.0001"]
+    words += [word for one in (*TINY["greedy"], *ACQUISITION) for word in ("--set", one)]
+    keys = []
+    for own in (words, [*words, "--device", "cpu", "--batch-size", "3"], [*words, *change]):
+        wanted = script.parsed(own)
+        config = script.config_of("greedy", wanted.preset, wanted.seed, wanted.set)
+        keys.append(script.marks_key(config, wanted))
+    ((*_, known),) = script.read_marks(records)
+    assert keys[0] == keys[1] == known != keys[2]
+    with pytest.raises(ConfigError, match="was made with other slices, columns or another network"):
+        script.main([*words, *change])
+
+
+def test_an_arm_and_its_marks_start_from_the_columns_of_its_training(
+    scripts: Any, records: Path, tmp_path: Path
+) -> None:
+    script, store = scripts("alphazero"), records.parent / "blobs"
+    words = ["--data", str(store), "--reconstructor", "zero-filled", "--device", "cpu", "--no-zoo"]
+    words += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path), "--minutes", "0.0001"]
+    start = ("acquisition.initial=1,9", *TINY["greedy"], *ACQUISITION)
+    words += [word for one in start for word in ("--set", one)]
+    assert script.main([*words, "--arm", "greedy"]) == 0
+    (marks,) = script.read_marks(tmp_path).values()
+    (record,) = script.read_records(tmp_path)
+    assert record.place == marks.place and "--initial 1,9 --steps 2" in record.evaluates
+    plan = AcquisitionPlan(n_initial=2, horizon=2, n_trajectories=8)
+    setting = EvaluationSetting(plan, initial="1,9", device="cpu", n_examples=0)
+    best = next((tmp_path / "runs").rglob("best.safetensors"))
+    found = evaluate([f"greedy={best}", "fixed"], store, "zero-filled", setting).found
+    expected = {one.policy: one.ssim for one in found.policies}
+    mean = scripts("paired").mean_ssim(record.volumes)
+    assert {"greedy": mean, "fixed": marks.ssim["fixed"]} == pytest.approx(expected)
+    central = next(iter(script.read_marks(records).values()))
+    assert central.ssim["fixed"] != marks.ssim["fixed"]
 
 
 def test_seeds_are_one_row_of_the_leaderboard(scripts: Any, records: Path) -> None:
