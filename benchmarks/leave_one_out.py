@@ -5,8 +5,8 @@
 For each head a store is made of which it is the test head, and an arm of `dense.py` is trained on
 the others (its record is ARM-heads-without-NAME-PRESET-seedN.json). The head's file is imported as
 it is, all of its slices, cut to the size of the store, with and without resampling; the policy and
-the fixed order of the training heads acquire it. `--plain` names further files, of people and
-contrasts never seen.
+the fixed order of the training heads acquire it, for the columns that the policy was trained for.
+`--plain` names further files, of people and contrasts never seen.
 Of heads that are coarser than they were (`benchmarks/small_heads.py`), `--cut` names slices of the
 untouched files in place of an import without resampling. `--start` goes on from a trained policy.
 What has a record is not run again. The reconstruction is the same for all: where it has learned
@@ -18,16 +18,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import dense
+from marks import setting_of
 
 from kscout import policies
 from kscout.cli import app
-from kscout.config import ACQUISITIONS
+from kscout.config import PolicyConfig, read
 from kscout.data.store import Store
-from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation import evaluate
 from kscout.files import write_json
+from kscout.runs import read_run
 
 IMPORTS = {"cut": (), "resampled": ("--resample", "1.6")}
 """How a file is imported beside its size; heads are some 200 mm long."""
@@ -92,11 +95,8 @@ def acquire_plainly(
     sizes = ["--size", wanted.size, "--pad", wanted.size, "--absolute"]
     # A store of the same is taken as it is, one of another file or size refused.
     kscout("data", "import", file, *IMPORTS[how], *sizes, "--out", path)
-    acquisition = ACQUISITIONS[wanted.preset]
-    plan = AcquisitionPlan(
-        n_initial=acquisition.n_initial, horizon=acquisition.horizon, n_trajectories=1
-    )
-    setting = EvaluationSetting(plan, reference="fixed", device=wanted.device, n_examples=0)
+    config = read(PolicyConfig, read_run(run).config)
+    setting = replace(setting_of(config, device=wanted.device), reference="fixed")
     found = evaluate(
         [("dense", policies.load(run)), "fixed", "oracle"],
         # The only volume of an import is for training.
