@@ -9,6 +9,7 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
 from kscout.evaluation.running.contenders import budgets_of
+from kscout.evaluation.running.kinds import check_kinds
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.conditions import EvaluationRequest
 
@@ -64,6 +65,7 @@ def setting_of(
         batch_size: slices at once.
         device: `auto`, `cpu` or `cuda`.
     """
+    check_kinds(request.policies, request.reconstructor)
     for one, other in (("n_initial", "initial"), ("steps", "budget")):
         if None not in (getattr(request, one), getattr(request, other)):
             flags = f"--{one.replace('_', '-')} or --{other}"
@@ -112,6 +114,7 @@ def _with_columns(request: EvaluationRequest) -> EvaluationRequest:
 
 def setting_of_analysis(wanted: Sequence[str], setting: SliceSetting) -> EvaluationSetting:
     """Return how an analysis runs policies; where no budget is given, it is that of the runs."""
+    check_kinds(wanted, setting.reconstructor)
     n_initial, horizon, initial = _budget(wanted, setting)
     plan = AcquisitionPlan(
         n_initial=n_initial,

@@ -1,0 +1,72 @@
+"""Whether what was given as a policy is one, and what as a reconstruction; loads no weights."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kscout.errors import ConfigError
+from kscout.names import POLICIES, RECONSTRUCTORS, Table
+from kscout.weights import WEIGHTS_NAME, Kind, is_safetensors, policy_file, read_weights
+from kscout.zoo import ZOO
+
+_TABLES: dict[str, Table[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
+
+
+def check_kinds(wanted: Sequence[object], reconstructor: object) -> None:
+    """Refuse a policy where a reconstruction is asked for, and the other way around.
+
+    Args:
+        wanted: the policies; objects that are neither names nor paths are taken as they are.
+        reconstructor: likewise.
+    """
+    given = [one for one in wanted if isinstance(one, str | Path)]
+    others = [one for one in given if _kind_of(_of_label(one), "policy") == "reconstructor"]
+    is_policy = (
+        isinstance(reconstructor, str | Path)
+        and _kind_of(reconstructor, "reconstructor") == "policy"
+    )
+    if others and is_policy:
+        raise ConfigError(
+            f"--reconstructor {reconstructor} is a policy, and {others[0]} was given as a policy "
+            "and is a reconstruction; exchange the two"
+        )
+    if is_policy:
+        raise ConfigError(
+            f"--reconstructor {reconstructor} is a policy; give it as one, and a reconstruction "
+            "such as zero-filled or a trained one here"
+        )
+    if others:
+        raise ConfigError(
+            f"{others[0]} was given as a policy and is a reconstruction; give it as "
+            "--reconstructor, and a policy such as random or a trained one here"
+        )
+
+
+def _of_label(wanted: str | Path) -> str | Path:
+    """Return what a label stands before, as in LABEL=PATH."""
+    has_label = isinstance(wanted, str) and "=" in wanted and not Path(wanted).exists()
+    return str(wanted).partition("=")[2] if has_label else wanted
+
+
+def _kind_of(source: str | Path, asked: Kind) -> str | None:
+    """Return what a name, run folder or weights file is; None where only loading it tells.
+
+    Args:
+        source: what was given.
+        asked: what it should be, and is where both kinds have its name.
+    """
+    if isinstance(source, str) and source in _TABLES[asked]:
+        return asked
+    path = Path(source)
+    if path.exists():
+        alone = path / WEIGHTS_NAME if path.is_dir() else path
+        return _told(policy_file(path) if asked == "policy" else alone)
+    names = {name: kind for kind, table in _TABLES.items() for name in table} | ZOO
+    return names.get(source) if isinstance(source, str) else None
+
+
+def _told(file: Path) -> str | None:
+    """Return what a weights file of ours holds; None for any other file, and for none."""
+    if not file.is_file() or not is_safetensors(file):
+        return None
+    return read_weights(file, only_described=True).kind
