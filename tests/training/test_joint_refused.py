@@ -8,6 +8,7 @@ import pytest
 from joint_runs import joint_config
 from training_stores import blob_store
 
+from kscout import reconstruction
 from kscout.cli import app
 from kscout.cli.train_joint import resolve_joint
 from kscout.config import Component, JointConfig
@@ -16,6 +17,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, KScoutError, RunError
 from kscout.names import SAMPLERS
+from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
 
@@ -115,6 +117,37 @@ def test_a_network_is_trained_on_or_from_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave one of them out"):
         app(words, standalone_mode=False)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("how", ["file", "--set"])
+def test_a_network_that_is_named_is_what_training_starts_from(
+    how: str, store: Store, tmp_path: Path
+) -> None:
+    start, out, file = tmp_path / "start.safetensors", tmp_path / "run", tmp_path / "own.toml"
+    reconstruction.save(start, FastMRIUNet(n_channels=2, n_pools=1))
+    file.write_text("[reconstructor]\nname = 'unet'\n", encoding="utf-8")
+    words = ["train", "joint", "--data", str(store.path), "--out", str(out), "--method", "random"]
+    words += ["--reconstructor", str(start), "--n-initial", "2", "--steps", "2"]
+    own = ["--config", str(file)] if how == "file" else ["--set", "reconstructor.name=unet"]
+    with pytest.raises(ConfigError, match=r"is a fastmri-unet, and a unet was asked for; leave"):
+        app([*words, *own], standalone_mode=False)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, None),
+        ({"reconstructor.n_channels": 4}, Component("unet", {"n_channels": 4})),
+        ({"reconstructor.name": "unet"}, Component("unet")),
+        ({"reconstructor.name": "varnet"}, Component("varnet")),
+    ],
+)
+def test_a_network_is_asked_for_where_something_is_said_of_it(
+    flags: dict[str, Any], expected: Component | None
+) -> None:
+    config = resolve_joint("knee-base", None, [], {"training.method": "random", **flags})
+    assert config.reconstructor == expected
 
 
 def bad(method: str = "random", **changes: Any) -> JointConfig:

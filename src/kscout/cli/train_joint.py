@@ -8,7 +8,7 @@ import typer
 
 from kscout.cli.progress import tell_runs, training_progress
 from kscout.cli.train_policy import preset_acquisition
-from kscout.config import ACQUISITIONS, JointConfig, given, section, settle
+from kscout.config import ACQUISITIONS, JointConfig, ReconstructorConfig, given, section, settle
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import ESTIMATORS, METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS, Protocol
 
@@ -125,5 +125,9 @@ def resolve_joint(
     if method not in SAMPLERS:
         raise unknown_name("sampler", str(method), list(SAMPLERS))
     base = JointConfig.of(method)
-    training = replace(base.training, protocol=protocol)
-    return settle(replace(base, acquisition=acquisition, training=training), file, settings, flags)
+    base = replace(base, acquisition=acquisition)
+    base = replace(base, training=replace(base.training, protocol=protocol))
+    if section(wanted, "reconstructor"):
+        # Arguments without a name are the U-Net's.
+        base = replace(base, reconstructor=ReconstructorConfig.reconstructor)
+    return settle(base, file, settings, flags)

@@ -146,8 +146,8 @@ class JointConfig:
     """All settings of a `train joint` run."""
 
     kind: ClassVar[str] = "joint"
-    reconstructor: Component = Component("unet")
-    """What reconstructs; that of the start where training starts from a trained one."""
+    reconstructor: Component | None = None
+    """What reconstructs; not given: the paper's U-Net, or what training starts from."""
     policy: Component = Component("fixed")
     """What chooses columns."""
     acquisition: AcquisitionSetting = AcquisitionSetting()

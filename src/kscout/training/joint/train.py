@@ -9,7 +9,13 @@ from typing import Any
 
 from kscout import policies, reconstruction
 from kscout.assemble import make_reconstructor
-from kscout.config import Component, JointConfig, JointTraining, warmed_rate
+from kscout.config import (
+    Component,
+    JointConfig,
+    JointTraining,
+    ReconstructorConfig,
+    warmed_rate,
+)
 from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -138,21 +144,15 @@ def _reconstructor(
     config: JointConfig, start: str | Path | None
 ) -> tuple[Reconstructor, JointConfig]:
     """Return what learns, and the settings with its name and arguments."""
-    protocol = config.training.protocol
+    protocol, wanted = config.training.protocol, config.reconstructor
     if start is None:
-        seed = config.training.seed
-        return make_reconstructor(config.reconstructor, seed=seed, protocol=protocol), config
+        wanted = wanted or ReconstructorConfig.reconstructor
+        model = make_reconstructor(wanted, seed=config.training.seed, protocol=protocol)
+        return model, replace(config, reconstructor=wanted)
     model = reconstruction.load(start).train()
-    name, wanted = RECONSTRUCTORS.name_of(type(model)), config.reconstructor
-    arguments = constructor_arguments(model)
-    others = [key for key, value in wanted.arguments.items() if arguments.get(key) != value]
-    is_asked = wanted != JointConfig.reconstructor
-    if is_asked and (wanted.name != name or others):
-        raise ConfigError(
-            f"{start} is a {name} with {arguments}, and a {wanted.name} with "
-            f"{dict(wanted.arguments)} was asked for; leave [reconstructor] and --model out, or "
-            "start from nothing"
-        )
+    name, arguments = RECONSTRUCTORS.name_of(type(model)), constructor_arguments(model)
+    if wanted is not None:
+        _check_asked(wanted, name, arguments, start)
     if model.protocol not in (None, protocol):
         raise ConfigError(
             f"{start} was trained for protocol {model.protocol}; train with --protocol "
@@ -160,6 +160,20 @@ def _reconstructor(
         )
     plain = {key: value for key, value in arguments.items() if value is not None}
     return model, replace(config, reconstructor=Component(name, plain))
+
+
+def _check_asked(
+    wanted: Component, name: str, arguments: dict[str, Any], start: str | Path
+) -> None:
+    """Refuse a start that is another network than was asked for."""
+    others = {key: value for key, value in wanted.arguments.items() if arguments.get(key) != value}
+    if wanted.name == name and not others:
+        return
+    told = [f" with {one}" if others else "" for one in (arguments, dict(wanted.arguments))]
+    raise ConfigError(
+        f"{start} is a {name}{told[0]}, and a {wanted.name}{told[1]} was asked for; leave "
+        "[reconstructor] and --model out, or start from nothing"
+    )
 
 
 def _check_whole(kind: type[Sampler]) -> None:
