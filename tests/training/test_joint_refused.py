@@ -16,10 +16,11 @@ from kscout.core import Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError, KScoutError, RunError
-from kscout.names import SAMPLERS
+from kscout.names import SAMPLERS, untrained_reconstructions
 from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.training import Sampler
 from kscout.training.joint.train import train_joint
+from kscout.zoo import zoo_names
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,25 @@ def test_a_network_that_is_named_is_what_training_starts_from(
     with pytest.raises(ConfigError, match=r"is a fastmri-unet, and a unet was asked for; leave"):
         app([*words, *own], standalone_mode=False)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("start", "complaint"),
+    [
+        ("none-such", "none-such is neither a file nor a run folder to start from; give one, or"),
+        ("zero-filled", "zero-filled has nothing to train; start from a run folder"),
+    ],
+)
+def test_only_what_can_be_trained_is_offered_to_start_from(
+    start: str, complaint: str, store: Store, tmp_path: Path
+) -> None:
+    config = replace(joint_config("random"), reconstructor=None)
+    with pytest.raises(ConfigError, match=complaint) as told:
+        train_joint(config, store, tmp_path / "run", start=start, device="cpu")
+    offered = str(told.value).removeprefix(start)
+    assert all(name in offered for name in zoo_names("reconstructor"))
+    assert not any(name in offered for name in untrained_reconstructions())
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from kscout.training.policy import check_setting, final_scores
 from kscout.training.reconstructor import check_trainable
 from kscout.training.trainee import Trainee
 from kscout.weights import constructor_arguments, fingerprint, policy_beside
+from kscout.zoo import zoo_names, zoo_path
 
 
 def train_joint(
@@ -149,7 +150,7 @@ def _reconstructor(
         wanted = wanted or ReconstructorConfig.reconstructor
         model = make_reconstructor(wanted, seed=config.training.seed, protocol=protocol)
         return model, replace(config, reconstructor=wanted)
-    model = reconstruction.load(start).train()
+    model = _started(start)
     name, arguments = RECONSTRUCTORS.name_of(type(model)), constructor_arguments(model)
     if wanted is not None:
         _check_asked(wanted, name, arguments, start)
@@ -160,6 +161,23 @@ def _reconstructor(
         )
     plain = {key: value for key, value in arguments.items() if value is not None}
     return model, replace(config, reconstructor=Component(name, plain))
+
+
+def _started(start: str | Path) -> Reconstructor:
+    """Return a trained network to learn on; names that can be none are not offered."""
+    is_known = isinstance(start, str) and (start in RECONSTRUCTORS or zoo_path(start) is not None)
+    if not is_known and not Path(start).exists():
+        raise ConfigError(
+            f"{start} is neither a file nor a run folder to start from; give one, or a network of "
+            f"the zoo: {', '.join(zoo_names('reconstructor'))}; or start from nothing with --model"
+        )
+    model = reconstruction.load(start).train()
+    if not reconstruction.is_learnable(model):
+        raise ConfigError(
+            f"{start} has nothing to train; start from a run folder, a weights file or a network "
+            f"of the zoo: {', '.join(zoo_names('reconstructor'))}"
+        )
+    return model
 
 
 def _check_asked(
