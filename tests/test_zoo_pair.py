@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -57,3 +58,17 @@ def test_a_lead_is_parted_by_what_a_fixed_order_reaches_on_the_same_network(
         assert "comes from choosing" not in nothing
     assert pair.parted_of(replace(dense, bounds=None), []) == ""
     assert pair.parted_of(replace(dense, arm="fixed"), []) == ""
+
+
+def test_the_first_commands_of_a_card_make_its_store_from_nothing(pair: ModuleType) -> None:
+    page = (BENCHMARKS.parent / "docs" / "joint.md").read_text(encoding="utf-8")
+    makes = pair.MAKES["heads-coarse"]
+    told = [" ".join(text.replace("\\\n", "").split()) for text in (page, "\n".join(makes))]
+    assert told[1] in told[0]
+    shown = pair.shown_commands(makes)
+    assert "\npython benchmarks/small_heads.py ~/.cache/kscout/heads --out heads\n" in shown
+    assert [shlex.split(one) for one in shown.replace("\\\n", "").splitlines()] == [
+        shlex.split(one) for one in makes
+    ]
+    stores = {horizon.store for horizon in pair.HORIZONS.values()}
+    assert stores == set(pair.MAKES)
