@@ -95,6 +95,16 @@ def test_a_number_names_columns_and_rows_tell_sizes_of_as_many_columns_apart(
     assert store.split("val", size=(7, 11)).volumes == ("b", "b", "b")
 
 
+def test_a_number_takes_no_square_where_others_have_as_many_columns(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "store", RECIPE)
+    writer.append("val", "a", volume(0))
+    writer.append("val", "b", volume(1, rows=11))
+    store = writer.finish()
+    with pytest.raises(DataError, match="sizes 9x11, 11x11, and one is needed"):
+        store.split("val", size=11)
+    assert store.split("val", size=(11, 11)).volumes == ("b", "b", "b")
+
+
 def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
     first = write(tmp_path / "first").fingerprint
     assert write(tmp_path / "other").fingerprint == first

@@ -112,8 +112,8 @@ class Store:
 
         Args:
             name: train, val or test.
-            size: matrix size, as columns (of a square, where there are others) or (rows, columns);
-                needed only where the split holds several.
+            size: matrix size, as columns or, where several have as many, (rows, columns); needed
+                only where the split holds several.
             lazy: leave the slices on disk and read those of a batch when it is asked for, instead
                 of reading all now; None does so where they would take over half the free memory.
         """
@@ -173,8 +173,6 @@ class Store:
                 advice += f"; to run on what is there, name it with --split {of_any[0]}"
             raise DataError(f"{self.path} has no split {split!r}; it has: {splits}{advice}")
         found = [array for array in of_split if size in (None, array.size, array.size[1])]
-        if len(found) > 1 and size is not None:
-            found = [array for array in found if array.size == (size, size)]
         if len(found) != 1:
             raise DataError(f"split {split!r} of {self.path} {_why_no_size(of_split)}")
         return found[0]
