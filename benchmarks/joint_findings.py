@@ -138,14 +138,22 @@ def _alone(group: Group, groups: Sequence[Group]) -> str:
         found = paired(arm, rival)
         if found is None:
             continue
-        best = max(mean([one.ssim for one in own]) for own in other.values())
-        above = "above" if mean([one.ssim for one in arm]) > best else "below"
+        # By the seeds that were compared: others may be higher or lower on their own.
+        scores = [_of_seeds(own, found.seeds) for own in other.values()]
+        best = max(mean(values) for values in scores if len(values) == len(found.seeds))
+        above = "above" if mean(_of_seeds(arm, found.seeds)) > best else "below"
         leads = _spread_over_seeds(_leads(arm, rival, found))
+        alike = f"the same {len(found.seeds)} seeds" if len(found.seeds) > 1 else "the same seed"
         told += (
             f"\n    - It is {difference(found)} from `{REFERENCE}` under {rival[0].conditions}, by "
-            f"seed {leads}, and {above} the best arm there ({number(best)})."
+            f"seed {leads}, and {above} the best arm there with {alike} ({number(best)})."
         )
     return f"**{arm[0].conditions}.** {told}"
+
+
+def _of_seeds(arm: Sequence[JointRecord], seeds: Sequence[int]) -> list[float]:
+    """Return the scores of some seeds."""
+    return [one.ssim for one in arm if one.seed in seeds]
 
 
 def _spread_over_seeds(values: Sequence[float]) -> str:
