@@ -4,8 +4,9 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
-from joint_findings import mean, told_seeds
+from joint_findings import ADAPTIVE, mean, told_seeds
 from joint_records import (
     HORIZONS,
     RECORDS,
@@ -30,29 +31,53 @@ _DEFAULTS = {
 """What need not be typed: the same is computed."""
 
 
-def best(folder: Path = RECORDS, *, horizon: str = "knee-base") -> str:
-    """Return what to train for the best image at four times the speed."""
-    groups = groups_of(read_records(folder))
-    own = [(arm, x) for x in groups for arm in x.values() if arm[0].horizon == horizon]
-    if not own:
+def best(folder: Path = RECORDS, *, n_columns: int = 32, store: str = "knee-paper-size") -> str:
+    """Return what to train for the best image of so many columns, whatever the start."""
+    starts = [
+        name
+        for name, horizon in HORIZONS.items()
+        if horizon.store == store and horizon.n_initial + horizon.steps == n_columns
+    ]
+    found = {
+        name: max(arms, key=lambda pair: _ssim(pair[0]))
+        for name in starts
+        if (arms := _arms(folder, name))
+    }
+    if not found:
         return (
             "`kscout train joint --data stores/knee --out runs/joint --method fixed "
             "--reconstructor runs/unet` trains the reconstruction\n"
             "together with the order of its columns, or with a policy (`--method dense`); both are "
             "in the folder that it makes ([docs/joint.md](docs/joint.md)).\n"
         )
-    arm, group = max(own, key=lambda pair: _ssim(pair[0]))
-    first, frozen = arm[0], [x for x in frozen_rows() if x.horizon == horizon]
-    top = max((x for x in frozen if "oracle" not in x.method), key=lambda x: x.ssim_mean)
+    horizon, *others = sorted(found, key=lambda name: -_ssim(found[name][0]))
+    arm, _ = found[horizon]
+    frozen = [x for x in frozen_rows() if x.horizon in starts and "oracle" not in x.method]
+    top = max(frozen, key=lambda x: x.ssim_mean)
+    others_told = (f"From {_start(x)} central columns, {_named(*found[x])}." for x in others)
+    words = [
+        f"With {_slices(arm[0])} it reaches {_reached(*found[horizon])}.",
+        *others_told,
+        f"The best policy for a frozen network, `{top.method}`, reaches {number(top.ssim_mean)} "
+        f"from {_start(top.horizon)}. One folder holds network and policy.",
+        *_shipped(horizon),
+        "Whether adapting pays: [docs/joint.md](docs/joint.md#does-adapting-pay).",
+    ]
     return (
         f"For the highest SSIM at 4x, train reconstruction and columns together, which is work for "
-        f"a GPU\n({_time(arm)}):\n\n```bash\n{_command(first)}\n```\n\n"
-        f"With {_slices(first)} it reaches\nSSIM {number(_ssim(arm))} ({told_seeds(len(arm))}). "
-        f"{_beside(arm, group)}The best policy for a frozen network, "
-        f"`{top.method}`,\nreaches {number(top.ssim_mean)}. One folder holds network and policy. "
-        f"{_shipped(horizon)}\nWhether adapting pays: "
-        "[docs/joint.md](docs/joint.md#does-adapting-pay).\n"
+        f"a GPU\n({_time(arm)}):\n\n```bash\n{_command(arm[0])}\n```\n\n"
+        f"{fill(' '.join(words), 100, break_on_hyphens=False)}\n"
     )
+
+
+def _arms(folder: Path, horizon: str) -> list[tuple[Sequence[JointRecord], Group]]:
+    """Return all arms of a horizon, and what each is compared with."""
+    groups = groups_of(read_records(folder))
+    return [(arm, x) for x in groups for arm in x.values() if arm[0].horizon == horizon]
+
+
+def _start(horizon: str) -> int:
+    return HORIZONS[horizon].n_initial
 
 
 def _ssim(arm: Sequence[JointRecord]) -> float:
@@ -67,22 +92,31 @@ def _time(arm: Sequence[JointRecord]) -> str:
     )
 
 
-def _beside(arm: Sequence[JointRecord], group: Group) -> str:
-    """Say what a fixed order reaches that learned together with its network."""
-    reference = leading(group, REFERENCE)
-    if not reference or reference is arm:
-        return ""
-    return (
-        f"A fixed order that learned together\nwith its own network reaches "
-        f"{number(_ssim(reference))}. "
-    )
+def _reached(arm: Sequence[JointRecord], group: Group) -> str:
+    """Say what the best arm reaches, and the fixed order or the policy beside it."""
+    told = f"SSIM {number(_ssim(arm))} ({told_seeds(len(arm))})"
+    rival = leading(group, ADAPTIVE if arm[0].arm == REFERENCE else REFERENCE)
+    if not rival:
+        return told
+    kind = "a policy" if rival[0].arm == ADAPTIVE else "a fixed order"
+    return f"{told}, {kind} with a network of its own {number(_ssim(rival))}{_alone(arm, rival)}"
 
 
-def _shipped(horizon: str) -> str:
+def _named(arm: Sequence[JointRecord], group: Group) -> str:
+    """Say the same of an arm that is not the best, with its name."""
+    return f"`--method {arm[0].arm}` reaches {_reached(arm, group).removeprefix('SSIM ')}"
+
+
+def _alone(arm: Sequence[JointRecord], rival: Sequence[JointRecord]) -> str:
+    """Tell of another number of seeds."""
+    return "" if len(arm) == len(rival) else f" ({told_seeds(len(rival))})"
+
+
+def _shipped(horizon: str) -> list[str]:
     """Say which pair of the zoo need not be trained."""
     names = [name for name in ZOO if name.startswith(f"joint-{horizon}-")]
     return (
-        f"To train nothing, take a pair of the zoo:\n`{'` with `'.join(names)}`." if names else ""
+        [f"To train nothing, take a pair of the zoo: `{'` with `'.join(names)}`."] if names else []
     )
 
 

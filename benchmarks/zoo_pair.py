@@ -92,9 +92,9 @@ License: MIT.
 """
 
 LEAD = """
-The mean over {0} is {1:.4f}, {2:+.4f} ({3}) from a fixed order that
+{0} {1:+.4f} ({2}) from a fixed order that
 learned together with a network of its own, at equal updates; in brackets the 95 % interval over
-volumes. By seed it is {4}: {5}."""
+volumes. By seed it is {3}: {4}."""
 CHOSEN = (
     "Of {n} seeds this is the one of the highest validation SSIM at the last epoch, {best:.4f}; "
     "the others have {others}."
@@ -109,7 +109,7 @@ APART = (
     "test slices, where a fixed order that was fitted for it afterwards scores {fixed:.4f}."
 )
 PARTED = (
-    "Of {lead:+.4f} by which it leads there over the fixed order of the same seed with its own "
+    "Of {lead:+.4f} by which it {ends} the fixed order of the same seed with its own "
     "network, {choosing:+.4f} comes from choosing and {rest:+.4f} from the network, each rounded."
 )
 
@@ -141,8 +141,9 @@ def lead_of(arm: Arm, reference: Arm) -> str:
     ends = " to ".join(f"{end:+.4f}" for end in found.interval or ())
     judged = Judged.of(arm, reference, found)
     leads = ", ".join(f"{one:+.4f}" for one in judged.by_seed)
-    scores = (sum(own) / len(own), found.difference, ends or "one volume")
-    return LEAD.format(told_seeds(len(own)), *scores, leads, judged.verdict)
+    mean = f"The mean over {told_seeds(len(own))} is {sum(own) / len(own):.4f},"
+    whose = mean if len(own) > 1 else "No other seed was trained; this one is"
+    return LEAD.format(whose, found.difference, ends or "one volume", leads, judged.verdict)
 
 
 def chosen_of(record: JointRecord, arm: Arm) -> str:
@@ -177,7 +178,10 @@ def parted_of(record: JointRecord, reference: Arm) -> str:
         choosing=arm - fixed, arm=arm, fixed=fixed, n=f"{n:,}"
     )
     if other is not None:
-        words += " " + PARTED.format(lead=arm - other, choosing=arm - fixed, rest=fixed - other)
+        words += " " + PARTED.format(
+            ends="leads there over" if arm > other else "ends there below",
+            **{"lead": arm - other, "choosing": arm - fixed, "rest": fixed - other},
+        )
     return "\n\n" + fill(words, 100)
 
 

@@ -31,7 +31,7 @@ from kscout.weights import Weights, fingerprint, read_weights, save_weights
 from kscout.zoo import ZOO, zoo_card, zoo_names, zoo_path
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
-JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-8x", "knee-base")}
+JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-base", "knee-long")}
 """Records of `benchmarks/joint_results` that pairs of the zoo are from."""
 ALONE = [name for name in zoo_names("policy") if not name.startswith("joint-")]
 SIZES = Sizes(n_rows=128, n_cols=128, n_initial=16, horizon=16)
@@ -246,7 +246,8 @@ def test_cards_of_a_pair_tell_its_record_and_whose_the_gain_is(name: str) -> Non
     for command in record["commands"]:
         assert command in card
     n_steps = len(record["curve"]) - 1
-    assert f"Test SSIM after {n_steps} + {n_steps} columns {record['ssim']:.4f}," in card
+    columns = f"{32 - n_steps} + {n_steps} columns"
+    assert f"Test SSIM after {columns} {record['ssim']:.4f}," in card
     alike = "**A fixed order does as well with this network**" in card
     assert alike == (arm < fixed)
     told = f"scores {fixed:.4f} on {n_slices:,} test slices, and the pair's own policy"
@@ -255,13 +256,12 @@ def test_cards_of_a_pair_tell_its_record_and_whose_the_gain_is(name: str) -> Non
     assert "/work" not in card and " /" not in card
 
 
-@pytest.mark.parametrize("horizon", ["knee-8x", "knee-base"])
-def test_a_pair_is_of_the_seed_that_validation_chose(horizon: str) -> None:
-    ends = [_joint(f"{horizon}-dense-{seed}")["validation"][-1] for seed in (0, 1, 2)]
+def test_a_pair_is_of_the_seed_that_validation_chose() -> None:
+    ends = [_joint(f"knee-base-dense-{seed}")["validation"][-1] for seed in (0, 1, 2)]
     assert ends[0] == max(ends)
     words = f"highest validation SSIM at the last epoch, {ends[0]:.4f}; the others have"
     for half in ("unet", "column"):
-        assert words in " ".join(zoo_card(f"joint-{horizon}-{half}").split())
+        assert words in " ".join(zoo_card(f"joint-knee-base-{half}").split())
 
 
 @pytest.mark.parametrize("pair", list(JOINT))
@@ -277,11 +277,11 @@ def test_a_pair_runs_together_and_knows_each_other(pair: str) -> None:
     }
     other = f"trained with another reconstruction than this one: {pair}-column"
     assert other in notes["knee-unet"] and other not in notes[f"{pair}-unet"]
-    n = 8 if pair == "joint-knee-8x" else 16
-    learned = f"the reconstruction learned together with a policy for {n} + {n} columns and is used"
-    assert f"{learned} here with 8 + 2" in notes[f"{pair}-unet"]
+    n = 4 if pair == "joint-knee-long" else 16
+    learned = f"the reconstruction learned together with a policy for {n} + {32 - n} columns and is"
+    assert f"{learned} used here with 8 + 2" in notes[f"{pair}-unet"]
     assert learned not in notes["knee-unet"]
-    assert network_note(f"{pair}-unet", replace(SIZES, n_initial=n, horizon=n)) is None
+    assert network_note(f"{pair}-unet", replace(SIZES, n_initial=n, horizon=32 - n)) is None
 
 
 @pytest.mark.parametrize("name", ZOO)

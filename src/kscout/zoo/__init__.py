@@ -24,8 +24,8 @@ ZOO: dict[str, str] = {
     "heads8-varnet": "reconstructor",
     "joint-knee-base-unet": "reconstructor",
     "joint-knee-base-column": "policy",
-    "joint-knee-8x-unet": "reconstructor",
-    "joint-knee-8x-column": "policy",
+    "joint-knee-long-unet": "reconstructor",
+    "joint-knee-long-column": "policy",
 }
 """What each entry is. Networks lie compressed in NAME.safetensors.xz, orders in NAME.safetensors,
 the card in NAME.md."""
