@@ -160,7 +160,8 @@ def _settings(
     # Compiled or not, the same is computed, but for the order of sums.
     apart = {"method", "seed", "compile", *sampler}
     settings = {
-        "reconstructor": told["reconstructor"],
+        # Of a start that nothing was said of, which the fingerprint tells, the name alone.
+        "reconstructor": told.get("reconstructor") or {"name": run.config["reconstructor"]["name"]},
         "training": {k: v for k, v in told["training"].items() if k not in apart},
         "start": run.provenance.inputs.get("start", "nothing"),
         "n_train": len(Store.open(data).split("train")),

@@ -24,6 +24,8 @@ from training.joint_runs import joint_config
 from training.training_stores import blob_store
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+NEW = ("--start", "nothing", "--channels", "2", "--set", "reconstructor.n_pools=2")
+"""A network to train from nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -265,10 +267,9 @@ def command(records: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         writer.finish()
     return [
         *("--data", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")),
-        *("--records", str(tmp_path), "--horizon", "knee-8x", "--start", "nothing"),
-        *("--channels", "2", "--updates", "2", "--oracle-slices", "1", "--device", "cpu"),
-        *("--set", "reconstructor.n_pools=2", "--set", "training.n_epochs=1"),
-        *("--set", "training.batch_size=2"),
+        *("--records", str(tmp_path), "--horizon", "knee-8x", "--updates", "2"),
+        *("--oracle-slices", "1", "--device", "cpu"),
+        *("--set", "training.n_epochs=1", "--set", "training.batch_size=2"),
     ]
 
 
@@ -278,7 +279,7 @@ def test_a_command_makes_a_record(
 ) -> None:
     joint = scripts("joint")
     for arm in ("fixed", "random"):
-        assert joint.main(["--arm", arm, "--seed", "3", *command]) == 0
+        assert joint.main(["--arm", arm, "--seed", "3", *command, *NEW]) == 0
     fixed, drawn = records.read_records(tmp_path)
     assert (fixed.arm, drawn.arm, fixed.seed, fixed.n_updates) == ("fixed", "random", 3, 2)
     assert fixed.key == drawn.key
@@ -301,13 +302,26 @@ def test_a_command_makes_a_record(
 
 
 @pytest.mark.slow
+def test_an_arm_that_goes_on_from_a_network_tells_which(
+    scripts: Any, records: ModuleType, tmp_path: Path, command: list[str]
+) -> None:
+    joint = scripts("joint")
+    assert joint.main(["--arm", "random", *command, *NEW]) == 0
+    start = tmp_path / "runs" / "knee-8x" / "random-2" / "seed-0"
+    assert joint.main(["--arm", "fixed", *command, "--start", str(start), "--label", "on"]) == 0
+    found = {one.label: one for one in records.read_records(tmp_path)}["on"]
+    network = fingerprint(reconstruction.load(start))
+    assert (found.settings["reconstructor"], found.settings["start"]) == ({"name": "unet"}, network)
+
+
+@pytest.mark.slow
 def test_an_arm_is_evaluated_from_the_columns_that_its_training_started_from(
     scripts: Any, records: ModuleType, tmp_path: Path, command: list[str]
 ) -> None:
     joint = scripts("joint")
     start = ["--set", 'acquisition.initial="0, 7"', "--label", "own"]
     for more in ([], start):
-        assert joint.main(["--arm", "fixed", *command, *more]) == 0
+        assert joint.main(["--arm", "fixed", *command, *NEW, *more]) == 0
     found = {one.label: one for one in records.read_records(tmp_path)}
     central, own = found["2"], found["2-own"]
     assert central.key != own.key
