@@ -1,5 +1,6 @@
 """Open what an evaluation or an analysis runs: policies, slices and a reconstruction."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,6 +100,11 @@ class Prepared:
             groups.setdefault(one.name, []).append(one)
         return groups
 
+    def tell_notes(self) -> None:
+        """Warn of these conditions."""
+        for note in self.notes:
+            logging.getLogger(__name__).warning(note)
+
     def plan_of(self, contender: Contender) -> AcquisitionPlan:
         """Return the plan with the draws of one policy."""
         is_argmax = not contender.draws(is_argmax=self.plan.is_argmax)
@@ -119,11 +125,16 @@ class Prepared:
 
 
 def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
-    """Open what an analysis runs; where no budget is given, it is that of the runs."""
+    """Open what an analysis runs; where no budget is given, it is that of the runs.
+
+    As before an evaluation, it is said where policies or the reconstruction were trained otherwise.
+    """
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
     how = setting_of_analysis(wanted, setting)
-    return prepare(wanted, setting.data, setting.reconstructor, how)
+    ready = prepare(wanted, setting.data, setting.reconstructor, how, fits_later=True)
+    ready.tell_notes()
+    return replace(ready, contenders=[ready.fit(one) for one in ready.contenders])
 
 
 def prepare(
