@@ -1,6 +1,7 @@
 """A network and a policy that learned together: how evaluations and analyses run the pair."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import torch
 from kscout import policies, reconstruction
 from kscout.data.slices import SliceSet
 from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.running.setting import setting_of, told_by_runs
 from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.summaries.conditions import EvaluationRequest
 from kscout.names import ANALYSES
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
@@ -103,3 +107,22 @@ def test_a_table_from_before_there_was_a_protocol_is_of_that_of_its_store(
     del settings["protocol"]
     (out / "overlooked.settings.json").write_text(json.dumps(settings))
     _analyze("overlooked", pair, out, data=store)
+
+
+@pytest.mark.parametrize("told", [{}, {"initial": "4-6", "n_initial": 3}])
+def test_a_network_tells_start_and_budget_where_no_policy_does(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any]
+) -> None:
+    pair = str(save_pair(tmp_path / "pair", **told))
+    request = EvaluationRequest(data=str(store), reconstructor=pair, policies=("random",))
+    setting = setting_of(request, batch_size=None, device="cpu")
+    assert setting.plan.horizon == 2
+    assert (setting.plan.n_initial or setting.initial) == told.get("initial", 3)
+    (note,) = caplog.messages
+    assert f"those are taken that {pair} learned for together with a policy, 3" in note
+    with pytest.raises(ConfigError, match="no run tells how many columns"):
+        setting_of(replace(request, reconstructor="heads-unet"), batch_size=None, device="cpu")
+
+
+def test_a_pair_of_the_zoo_tells_start_and_budget() -> None:
+    assert told_by_runs(["random"], "joint-knee-long-unet") == (4, 28, None, 1)

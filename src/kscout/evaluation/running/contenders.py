@@ -293,6 +293,27 @@ def conditions_note(
     )
 
 
+def budget_of_network(source: Path | str) -> tuple[int, int, str | None, int] | None:
+    """Return what a reconstruction learned for together with a policy, as `budgets_of` does.
+
+    Args:
+        source: what it is loaded from; anything else than such a reconstruction tells nothing.
+    """
+    path = zoo_path(source) or Path(source)
+    file = path / WEIGHTS_NAME if path.is_dir() else path
+    told = _described(file)
+    if not told.get("joint"):
+        return None
+    run = read_run(file.parent).config if (file.parent / CONFIG).is_file() else {}
+    if run.get("kind") == "joint":
+        told = {**run["acquisition"], **told}
+    counts = {key: told.get(key) for key in ("n_initial", "horizon")}
+    if not all(type(count) is int and count > 0 for count in counts.values()):
+        return None
+    more = told.get("initial"), told.get("columns_per_step") or 1
+    return told["n_initial"], told["horizon"], *more
+
+
 def network_note(source: Path | str, sizes: Sizes) -> str | None:
     """Return what to say where a reconstruction learned together with a policy for other columns.
 
@@ -300,10 +321,9 @@ def network_note(source: Path | str, sizes: Sizes) -> str | None:
         source: what it is loaded from.
         sizes: of the acquisition here.
     """
-    path = zoo_path(source) or Path(source)
-    told = _described(path / WEIGHTS_NAME if path.is_dir() else path)
-    trained = (told.get("n_initial"), told.get("horizon"))
-    if not told.get("joint") or None in trained or trained == (sizes.n_initial, sizes.horizon):
+    told = budget_of_network(source)
+    trained = None if told is None else told[:2]
+    if trained is None or trained == (sizes.n_initial, sizes.horizon):
         return None
     return (
         f"the reconstruction learned together with a policy for {trained[0]} + {trained[1]} "
