@@ -14,6 +14,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.running.contenders import Sizes, network_note
 from kscout.evaluation.running.setting import setting_of, told_by_runs
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.conditions import EvaluationRequest
@@ -126,3 +127,13 @@ def test_a_network_tells_start_and_budget_where_no_policy_does(
 
 def test_a_pair_of_the_zoo_tells_start_and_budget() -> None:
     assert told_by_runs(["random"], "joint-knee-long-unet") == (4, 28, None, 1)
+
+
+def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:
+    pair = save_pair(tmp_path / "pair", initial="7,4-5")
+    sizes = Sizes(n_rows=18, n_cols=13, n_initial=3, horizon=2)
+    assert network_note(pair, sizes, "4-5,7") is None
+    note = network_note(pair, sizes)
+    assert note is not None and "for 3 (4-5,7) + 2 columns and is used here with 3 + 2" in note
+    central = network_note(save_pair(tmp_path / "central"), sizes, "4-5,7")
+    assert central is not None and "3 + 2 columns and is used here with 3 (4-5,7) + 2" in central

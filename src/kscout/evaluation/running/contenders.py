@@ -314,20 +314,26 @@ def budget_of_network(source: Path | str) -> tuple[int, int, str | None, int] | 
     return told["n_initial"], told["horizon"], *more
 
 
-def network_note(source: Path | str, sizes: Sizes) -> str | None:
+def network_note(source: Path | str, sizes: Sizes, start: str | None = None) -> str | None:
     """Return what to say where a reconstruction learned together with a policy for other columns.
 
     Args:
         source: what it is loaded from.
         sizes: of the acquisition here.
+        start: columns that it starts from here, None for central ones.
     """
     told = budget_of_network(source)
-    trained = None if told is None else told[:2]
-    if trained is None or trained == (sizes.n_initial, sizes.horizon):
+    if told is None:
         return None
+    n_initial, horizon, own, _ = told
+    trained = (n_initial, horizon, None if own is None else columns_text(parse_columns(own)))
+    here = (sizes.n_initial, sizes.horizon, start)
+    if trained == here:
+        return None
+    words = [f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}" for one in (trained, here)]
     return (
-        f"the reconstruction learned together with a policy for {trained[0]} + {trained[1]} "
-        f"columns and is used here with {sizes.n_initial} + {sizes.horizon}"
+        f"the reconstruction learned together with a policy for {words[0]} columns and is used "
+        f"here with {words[1]}"
     )
 
 

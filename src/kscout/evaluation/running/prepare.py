@@ -203,7 +203,7 @@ def prepare(
     notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
     notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
     if not isinstance(reconstructor, Reconstructor):
-        notes.append(network_note(reconstructor, sizes))
+        notes.append(network_note(reconstructor, sizes, _start_of(plan)))
     notes += [*_conditions(contenders, sizes, plan), *training_notes(contenders, here)]
     said = list(dict.fromkeys(note for note in notes if note is not None))
     if not fits_later:
@@ -215,10 +215,14 @@ def _conditions(
     contenders: Sequence[Contender], sizes: Sizes, plan: AcquisitionPlan
 ) -> list[str | None]:
     """Say of each policy under which other conditions it was trained, if any."""
-    starts = [columns_text(one) for one in plan.initial]
-    start = "own columns" if len(starts) > 1 else next(iter(starts), None)
-    how = (sizes, plan.protocol, start, plan.columns_per_step)
+    how = (sizes, plan.protocol, _start_of(plan), plan.columns_per_step)
     return [conditions_note(one, *how) for one in contenders]
+
+
+def _start_of(plan: AcquisitionPlan) -> str | None:
+    """Return the columns that acquisitions start from in words, None for central ones."""
+    starts = [columns_text(one) for one in plan.initial]
+    return "own columns" if len(starts) > 1 else next(iter(starts), None)
 
 
 def _psnr_note(slices: SliceSet) -> str | None:
