@@ -84,7 +84,11 @@ def test_labels_of_runs(tmp_path: Path) -> None:
     for name, label in (
         ("greedy", "greedy"),
         ("ngreedy-0.9-seed12", "ngreedy-0.9"),
-        ("greedy_s3", "greedy"),
+        ("greedy_seed=3", "greedy"),
+        ("greedy.seed3", "greedy"),
+        ("greedy_s3", "greedy_s3"),
+        ("s1", "s1"),
+        ("s2", "s2"),
         ("runs1", "runs1"),
         ("ngreedy/seed-4", "ngreedy"),
     ):

@@ -71,6 +71,20 @@ def test_every_analysis_has_its_section(tmp_path: Path) -> None:
     assert names == {"average-policy", "entropies", "gradient-snr", "discount", "examples"}
 
 
+def test_runs_of_every_kind_have_learning_curves_of_their_own(tmp_path: Path) -> None:
+    for kind in ("policy", "joint", "reconstructor"):
+        config = write_run(tmp_path / kind) / "config.toml"
+        config.write_text(config.read_text().replace('"policy"', f'"{kind}"'))
+    sections = build_report([tmp_path]).sections
+    assert [drawing.name for drawing in drawings_of(sections)] == [
+        "learning-curves",
+        "learning-curves-joint",
+        "learning-curves-reconstructor",
+    ]
+    alone = drawings_of(build_report([tmp_path / "joint"]).sections)
+    assert [drawing.name for drawing in alone] == ["learning-curves-joint"]
+
+
 def tables_at(folder: Path, n_cols: int, protocol: str = "paper") -> dict[str, Table]:
     """The tables of analyses beside an evaluation of 16 + 16 columns."""
     write_analyses(folder / "analyses", n_initial=16, steps=16)

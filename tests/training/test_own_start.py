@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from joint_runs import joint_config
 from torch import Tensor
 from training_stores import blob_store
 
@@ -18,6 +19,7 @@ from kscout.evaluation.analyses import SliceSetting
 from kscout.evaluation.running.prepare import open_policies
 from kscout.names import ESTIMATORS
 from kscout.reconstruction.zero_filled import WeightedZeroFilled
+from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights
 
@@ -80,6 +82,16 @@ def test_central_columns_as_a_list_train_the_same_weights(
         "policy 'other' was trained for 2 (0,8) + 2 columns under protocol paper and runs here "
         "with 2 + 2 under paper"
     ]
+
+
+def test_both_files_of_a_joint_training_tell_its_start(store: Store, tmp_path: Path) -> None:
+    usual = joint_config("random")
+    own = replace(usual, acquisition=replace(usual.acquisition, initial="0,8"))
+    for config, expected in ((usual, None), (own, "0,8")):
+        run = train_joint(config, store, tmp_path / f"{expected}", device="cpu")
+        for name in ("weights", "weights-policy"):
+            extra = read_weights(run.path / f"{name}.safetensors").extra
+            assert extra.get("initial") == expected, name
 
 
 def test_a_start_must_fit_its_number_and_the_images(store: Store, tmp_path: Path) -> None:

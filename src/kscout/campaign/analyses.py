@@ -20,10 +20,12 @@ from kscout.columns import LEAST_CENTRAL
 from kscout.config.records import read, unknown_key
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import Analysis, options_of
-from kscout.names import ANALYSES, untrained_reconstructions
+from kscout.names import ANALYSES, protocol_of, untrained_reconstructions
 
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
 """Options that the campaign sets."""
+_ONCE_WITHOUT_PROTOCOL = ("ceiling", "entropy", "overlooked")
+"""Analyses that always took the protocol of the store: of that, their names do not tell."""
 
 
 @final
@@ -94,7 +96,7 @@ def analysis_nodes(
                 if free != _untrained():
                     settings["reconstructions"] = free
             own |= _given(kind, setting)
-            settings |= {key: own[key] for key in ("protocol",) if key in own}
+            settings |= _protocol(name, own, setting)
         if not words:
             raise ConfigError(f"analysis {name!r} has nothing to read; list grid.methods")
         yield make_node(
@@ -108,6 +110,12 @@ def analysis_nodes(
             reads={**setting.reads, "runs": runs},
             group=name,
         )
+
+
+def _protocol(name: str, own: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
+    """Return the protocol of an analysis, as far as it is part of its name."""
+    is_usual = name in _ONCE_WITHOUT_PROTOCOL and setting.protocol == protocol_of(setting.kind)
+    return {"protocol": own["protocol"]} if "protocol" in own and not is_usual else {}
 
 
 def _untrained(setting: Setting | None = None) -> list[str]:

@@ -1,6 +1,5 @@
 """Policies over one split and one reconstruction: a long table and a summary."""
 
-import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -113,8 +112,7 @@ def _evaluate(
         on_step=on_step,
         fits_later=True,
     )
-    for note in ready.notes:
-        logging.getLogger(__name__).warning(note)
+    ready.tell_notes()
     conditions = _conditions(ready, request)
     finished = None
     if out is not None:

@@ -133,6 +133,14 @@ def test_cost_counts_reconstructions_from_settings_where_not_logged(tmp_path: Pa
     assert row.peak_memory_mib is None
 
 
+def test_cost_of_a_joint_training_takes_no_slices_for_reconstructions(tmp_path: Path) -> None:
+    run = _run(tmp_path / "pair", 0, [_line(1, 0, 0, n_slices=10, n_sampler_updates=3)])
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace('"policy"', '"joint"'))
+    (row,) = _cost(run)
+    assert (row.kind, row.reconstructions_per_s, row.reconstructions) == ("joint", None, None)
+
+
 def _summary(*policies: tuple[str, bool, float, float, Training | None], **changes: Any) -> Summary:
     entries = tuple(
         PolicySummary(

@@ -181,6 +181,8 @@ class PolicyAnalysis(Analysis[Row]):
     """Columns to acquire. (default: the runs')"""
     seed: tuple[int, ...] = (0,)
     """Of the draws."""
+    protocol: Protocol | None = None
+    """As for `evaluate`: paper or blind. (default: paper; blind for k-space)"""
     device: str = "auto"
     """auto, cpu or cuda."""
     precision: FrozenPrecision = "fp32"

@@ -8,7 +8,8 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float64
 
-from kscout.errors import ConfigError
+from kscout.data.manifest import read_manifest
+from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetting, grouped
 from kscout.evaluation.progress import OnStep, Step
 from kscout.figures.blocks import Block, Drawing
@@ -101,7 +102,8 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.split == "train":
             raise ConfigError(
-                "training slices are what others are compared with; give --split test or val"
+                "a ceiling needs two splits, and --split train leaves one: its weights are fitted "
+                "on train, and another is scored; give --split test or val"
             )
 
     def compute(
@@ -110,6 +112,7 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
         """Run the policies, then the estimates, over the same slices."""
         from kscout.evaluation.running.prepare import open_policies
 
+        self._check_splits()
         wanted = list(dict.fromkeys([*given, _LOWER, _UPPER]))
         ready = open_policies(wanted, SliceSetting.of(self))
         ssim = {
@@ -121,6 +124,22 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
             ssim[one.name] = _scores(ready, one, on_step)
             facts[one.name] = tell()
         return _rows(ssim, facts, ready.slices.volumes)
+
+    def _check_splits(self) -> None:
+        """Refuse a store that lacks the split to fit on or the one to score."""
+        from kscout.data.store import WAYS_TO_SPLIT
+
+        if self.data is None:
+            return
+        there = read_manifest(Path(self.data)).splits
+        if {"train", self.split} <= set(there):
+            return
+        other = next((name for name in there if "train" in there and name != "train"), None)
+        raise DataError(
+            f"a ceiling needs two splits, train to fit its weights on and {self.split} to score, "
+            f"and {self.data} has: {', '.join(there) or 'none'}; "
+            + (f"score what is there with --split {other}" if other else WAYS_TO_SPLIT)
+        )
 
     def _estimates(
         self,

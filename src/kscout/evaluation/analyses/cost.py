@@ -93,7 +93,8 @@ class Cost(Analysis[CostRow]):
             "Time is the mean over seeds of all epochs, validation included; runs that train in "
             "lockstep wait for each other, and the share of each is its time over their number. "
             "Reconstructions are those of one training, and for each column that it chose; a "
-            "trained policy needs one a decision, to see the image. "
+            "trained policy needs one a decision, to see the image. Joint trainings do not count "
+            "them. "
             f"{paper_times()}"
         )
         return [Table("What training took", columns, lines, note, "training")]
@@ -159,10 +160,14 @@ def _row(name: str, records: Sequence[RunRecord]) -> CostRow:
 
 
 def _n_reconstructions(record: RunRecord) -> int | None:
-    """Count those of a run; where it did not log them, one per slice and then q per step."""
+    """Count those of a run; where it did not log them, one per slice and then q per step.
+
+    The slices of a joint training are those of its network's updates alone: how many columns its
+    sampler tried, they do not tell.
+    """
     if all("n_reconstructions" in line for line in record.metrics):
         return sum(line["n_reconstructions"] for line in record.metrics)
-    if not all("n_slices" in line for line in record.metrics):
+    if record.kind == "joint" or not all("n_slices" in line for line in record.metrics):
         return None
     n_slices = sum(line["n_slices"] for line in record.metrics)
     if record.kind != "policy":

@@ -25,6 +25,13 @@ _CAPTION = (
     "slice for greedy, all q trajectories for non-greedy); the paper computes it apart, after the "
     "epoch. Validation: one acquisition per held-out slice after the epoch, the same draws always."
 )
+_OTHERS = {
+    "joint": "Learning curves of networks and policies that learn together: mean final SSIM on "
+    "held-out slices per epoch, acquired and reconstructed by the pair of then",
+    "reconstructor": "Learning curves of reconstructions: mean SSIM on held-out slices per epoch, "
+    "from masks that stay the same",
+}
+"""What validation tells in runs that train no policy alone, by kind."""
 
 
 @final
@@ -81,19 +88,31 @@ class Curves(Analysis[CurveRow]):
     @classmethod
     def blocks(cls, rows: Sequence[CurveRow], page: Page, folder: Path) -> list[Block]:
         """Draw the curves; nothing where no run has two epochs."""
-        panels = _panels(rows)
-        if all(len(curve.x) < 2 for curves in panels for curve in curves):
-            return []
-        from kscout.figures.curves import draw_curves
-
-        figure = partial(draw_curves, *panels, styles=page.looks_of({row.policy for row in rows}))
-        return [Drawing(figure, "learning-curves", _CAPTION, is_wide=True)]
+        return _blocks(rows, page)
 
     @classmethod
     def unasked(cls, material: Material, page: Page) -> list[Block]:
-        """Draw the policies' runs."""
-        runs = [str(path) for path in material.runs if read_run(path).kind == "policy"]
-        return cls.blocks(cls().compute(runs), page, Path()) if runs else []
+        """Draw all runs, each kind on a scale of its own."""
+        runs = grouped([str(path) for path in material.runs], lambda path: read_run(path).kind)
+        return [
+            block
+            for kind in ("policy", *_OTHERS)
+            if kind in runs
+            for block in _blocks(cls().compute(runs[kind]), page, kind)
+        ]
+
+
+def _blocks(rows: Sequence[CurveRow], page: Page, kind: str = "policy") -> list[Block]:
+    panels = _panels(rows)
+    if all(len(curve.x) < 2 for curves in panels for curve in curves):
+        return []
+    from kscout.figures.curves import draw_curves
+
+    figure = partial(draw_curves, *panels, styles=page.looks_of({row.policy for row in rows}))
+    if kind not in _OTHERS:
+        return [Drawing(figure, "learning-curves", _CAPTION, is_wide=True)]
+    caption = f"{_OTHERS[kind]}; bands are one standard deviation over seeds."
+    return [Drawing(figure, f"learning-curves-{kind}", caption)]
 
 
 def _rows(name: str, series: Series, records: Sequence[RunRecord]) -> list[CurveRow]:

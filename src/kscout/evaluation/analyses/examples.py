@@ -11,7 +11,6 @@ from kscout.evaluation.analyses.analysis import Page, PolicyAnalysis, SliceSetti
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.examples import EXAMPLES, Example, read_examples, save_examples
 from kscout.figures.blocks import Block, Drawing
-from kscout.names import Protocol
 
 _CAPTION = (
     "Reconstructions at the end of the acquisition: measured columns, reconstruction, target "
@@ -55,8 +54,6 @@ class Examples(PolicyAnalysis[ExampleRow]):
 
     slice: tuple[str, ...] = ()
     """Position or VOLUME:NUMBER; repeatable."""
-    protocol: Protocol | None = None
-    """paper or blind. (default: paper; blind for k-space)"""
 
     def compute(
         self, given: Sequence[str], *, out: Path, on_step: OnStep | None = None

@@ -15,7 +15,7 @@ from kscout.evaluation.records.saved_settings import Table, check_same
 from kscout.figures.blocks import Block
 from kscout.figures.tables import plain_table
 from kscout.files import check_replaceable, locked, read_json, write_json, written_whole
-from kscout.names import ANALYSES
+from kscout.names import ANALYSES, Protocol
 
 Row = TypeVar("Row")
 
@@ -49,7 +49,7 @@ def run_analysis(
         on_step: told how far the work has come.
     """
     refuse_store(out)
-    analysis = _with_protocol(analysis)
+    analysis = _with_protocol(analysis, given)
     with locked(out):
         settings = _settings(analysis, given)
         suffixes = (".csv", ".json", _SETTINGS)
@@ -71,13 +71,22 @@ def run_analysis(
         return rows
 
 
-def _with_protocol(analysis: Analysis[Row]) -> Analysis[Row]:
+def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Row]:
     """Let the protocol, where an analysis has one that was not asked for, follow from its store."""
     data = getattr(analysis, "data", None)
     if data is None or getattr(analysis, "protocol", "") is not None:
         return analysis
-    changes: dict[str, Any] = {"protocol": read_manifest(Path(data)).protocol}
+    if analysis.reads == "policies":
+        from kscout.evaluation.running.kinds import check_kinds
+
+        # What was exchanged is told before a store is asked for.
+        check_kinds(given, getattr(analysis, "reconstructor", None))
+    changes: dict[str, Any] = {"protocol": _protocol_of(data)}
     return replace(analysis, **changes)
+
+
+def _protocol_of(data: str | Path) -> Protocol:
+    return read_manifest(Path(data)).protocol
 
 
 def write_table(folder: Path, kind: type[Analysis[Row]], rows: Sequence[Row]) -> None:
@@ -115,8 +124,13 @@ def _kept(path: Path) -> Table | None:
 
 def _comparable(there: Table | None, here: Table) -> Table | None:
     """Return kept settings under the names of today; of version 0.1, only what both name."""
-    if there is None or "analysis" in there:
-        return there
+    if there is None:
+        return None
+    if "analysis" in there:
+        # Before policies' analyses had a protocol, they took that of the store.
+        data = here.get("data")
+        usual = {"protocol": data and _protocol_of(data)} if "protocol" in here else {}
+        return usual | there
     renamed = {_NAMES_IN_0_1.get(key, key): value for key, value in there.items()}
     return {key: renamed.get(key, value) for key, value in here.items()}
 

@@ -25,6 +25,7 @@ from kscout.evaluation.records.average_policy import AveragePolicy, average_poli
 from kscout.evaluation.records.results import RESULTS
 from kscout.evaluation.summaries.summary import EvaluationFolder, read_summary
 from kscout.figures.blocks import Block, Drawing, labeled
+from kscout.names import Protocol
 
 _CAPTION = (
     "Average policy: the fraction of test slices for which a column has been sampled by each "
@@ -83,6 +84,8 @@ class Policy(Analysis[PolicyRow]):
     """Only so many slices, spread over the split."""
     batch_size: Annotated[int | None, AtLeast(1)] = None
     """Slices at once; what suits the device where not given."""
+    protocol: Protocol | None = None
+    """As for `evaluate`: paper or blind. (default: paper; blind for k-space)"""
     device: str | None = None
     """auto (where not given), cpu or cuda."""
     precision: FrozenPrecision | None = None

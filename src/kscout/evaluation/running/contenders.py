@@ -293,21 +293,47 @@ def conditions_note(
     )
 
 
-def network_note(source: Path | str, sizes: Sizes) -> str | None:
+def budget_of_network(source: Path | str) -> tuple[int, int, str | None, int] | None:
+    """Return what a reconstruction learned for together with a policy, as `budgets_of` does.
+
+    Args:
+        source: what it is loaded from; anything else than such a reconstruction tells nothing.
+    """
+    path = zoo_path(source) or Path(source)
+    file = path / WEIGHTS_NAME if path.is_dir() else path
+    told = _described(file)
+    if not told.get("joint"):
+        return None
+    run = read_run(file.parent).config if (file.parent / CONFIG).is_file() else {}
+    if run.get("kind") == "joint":
+        told = {**run["acquisition"], **told}
+    counts = {key: told.get(key) for key in ("n_initial", "horizon")}
+    if not all(type(count) is int and count > 0 for count in counts.values()):
+        return None
+    more = told.get("initial"), told.get("columns_per_step") or 1
+    return told["n_initial"], told["horizon"], *more
+
+
+def network_note(source: Path | str, sizes: Sizes, start: str | None = None) -> str | None:
     """Return what to say where a reconstruction learned together with a policy for other columns.
 
     Args:
         source: what it is loaded from.
         sizes: of the acquisition here.
+        start: columns that it starts from here, None for central ones.
     """
-    path = zoo_path(source) or Path(source)
-    told = _described(path / WEIGHTS_NAME if path.is_dir() else path)
-    trained = (told.get("n_initial"), told.get("horizon"))
-    if not told.get("joint") or None in trained or trained == (sizes.n_initial, sizes.horizon):
+    told = budget_of_network(source)
+    if told is None:
         return None
+    n_initial, horizon, own, _ = told
+    trained = (n_initial, horizon, None if own is None else columns_text(parse_columns(own)))
+    here = (sizes.n_initial, sizes.horizon, start)
+    if trained == here:
+        return None
+    words = [f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}" for one in (trained, here)]
     return (
-        f"the reconstruction learned together with a policy for {trained[0]} + {trained[1]} "
-        f"columns and is used here with {sizes.n_initial} + {sizes.horizon}"
+        f"the reconstruction learned together with a policy for {words[0]} columns and is used "
+        f"here with {words[1]}"
     )
 
 

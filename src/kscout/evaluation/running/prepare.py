@@ -1,5 +1,6 @@
 """Open what an evaluation or an analysis runs: policies, slices and a reconstruction."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,6 +100,11 @@ class Prepared:
             groups.setdefault(one.name, []).append(one)
         return groups
 
+    def tell_notes(self) -> None:
+        """Warn of these conditions."""
+        for note in self.notes:
+            logging.getLogger(__name__).warning(note)
+
     def plan_of(self, contender: Contender) -> AcquisitionPlan:
         """Return the plan with the draws of one policy."""
         is_argmax = not contender.draws(is_argmax=self.plan.is_argmax)
@@ -119,11 +125,16 @@ class Prepared:
 
 
 def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
-    """Open what an analysis runs; where no budget is given, it is that of the runs."""
+    """Open what an analysis runs; where no budget is given, it is that of the runs.
+
+    As before an evaluation, it is said where policies or the reconstruction were trained otherwise.
+    """
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
     how = setting_of_analysis(wanted, setting)
-    return prepare(wanted, setting.data, setting.reconstructor, how)
+    ready = prepare(wanted, setting.data, setting.reconstructor, how, fits_later=True)
+    ready.tell_notes()
+    return replace(ready, contenders=[ready.fit(one) for one in ready.contenders])
 
 
 def prepare(
@@ -192,7 +203,7 @@ def prepare(
     notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
     notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
     if not isinstance(reconstructor, Reconstructor):
-        notes.append(network_note(reconstructor, sizes))
+        notes.append(network_note(reconstructor, sizes, _start_of(plan)))
     notes += [*_conditions(contenders, sizes, plan), *training_notes(contenders, here)]
     said = list(dict.fromkeys(note for note in notes if note is not None))
     if not fits_later:
@@ -204,10 +215,14 @@ def _conditions(
     contenders: Sequence[Contender], sizes: Sizes, plan: AcquisitionPlan
 ) -> list[str | None]:
     """Say of each policy under which other conditions it was trained, if any."""
-    starts = [columns_text(one) for one in plan.initial]
-    start = "own columns" if len(starts) > 1 else next(iter(starts), None)
-    how = (sizes, plan.protocol, start, plan.columns_per_step)
+    how = (sizes, plan.protocol, _start_of(plan), plan.columns_per_step)
     return [conditions_note(one, *how) for one in contenders]
+
+
+def _start_of(plan: AcquisitionPlan) -> str | None:
+    """Return the columns that acquisitions start from in words, None for central ones."""
+    starts = [columns_text(one) for one in plan.initial]
+    return "own columns" if len(starts) > 1 else next(iter(starts), None)
 
 
 def _psnr_note(slices: SliceSet) -> str | None:

@@ -1,5 +1,6 @@
 """How policies run: as was asked for, and as their training runs tell where nothing was."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import final
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
-from kscout.evaluation.running.contenders import budgets_of
+from kscout.evaluation.running.contenders import budget_of_network, budgets_of
 from kscout.evaluation.running.kinds import check_kinds
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.conditions import EvaluationRequest
@@ -102,7 +103,7 @@ def _with_columns(request: EvaluationRequest) -> EvaluationRequest:
     has_end = request.steps is not None or request.budget is not None
     if has_start and has_end:
         return request
-    n_initial, horizon, initial, group = told_by_runs(request.policies)
+    n_initial, horizon, initial, group = told_by_runs(request.policies, request.reconstructor)
     if not has_start and not has_end and request.columns_per_step == 1:
         request = replace(request, columns_per_step=group)
     if not has_start:
@@ -138,14 +139,27 @@ def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int, str
     n_initial, horizon = setting.n_initial, setting.steps
     if n_initial is not None and horizon is not None:
         return n_initial, horizon, None
-    own = told_by_runs(wanted)
+    own = told_by_runs(wanted, setting.reconstructor)
     horizon = own[1] if horizon is None else horizon
     return (own[0], horizon, own[2]) if n_initial is None else (n_initial, horizon, None)
 
 
-def told_by_runs(wanted: Sequence[str]) -> tuple[int, int, str | None, int]:
-    """Return the one acquisition that all runs among policies were trained for."""
+def told_by_runs(
+    wanted: Sequence[str], reconstructor: str | None = None
+) -> tuple[int, int, str | None, int]:
+    """Return the one acquisition that all runs among policies were trained for.
+
+    Args:
+        wanted: the policies.
+        reconstructor: what they run with; where no policy tells, one that learned together with a
+            policy does, which is noted.
+    """
     budgets = budgets_of(wanted)
+    if not budgets and reconstructor is not None:
+        learned = budget_of_network(reconstructor)
+        if learned is not None:
+            _tell_learned(reconstructor, learned)
+            return learned
     if len(budgets) != 1:
         found = "no run tells" if not budgets else "runs differ in"
         raise ConfigError(
@@ -153,3 +167,12 @@ def told_by_runs(wanted: Sequence[str]) -> tuple[int, int, str | None, int]:
         )
     (own,) = budgets
     return own
+
+
+def _tell_learned(reconstructor: str, learned: tuple[int, int, str | None, int]) -> None:
+    n_initial, horizon, initial, _ = learned
+    start = "" if initial is None else f" ({initial})"
+    logging.getLogger(__name__).warning(
+        f"no policy tells start and budget; those are taken that {reconstructor} learned for "
+        f"together with a policy, {n_initial}{start} + {horizon} columns"
+    )

@@ -132,12 +132,9 @@ def _save(config: JointConfig, inputs: dict[str, str], path: Path, pair: Pair, e
     common: dict[str, Any] = {"epoch": epoch, "method": training.method, "seed": training.seed}
     common |= {"protocol": training.protocol, "store": inputs["store"]}
     common |= {"n_initial": setting.n_initial, "horizon": setting.horizon}
+    common |= {} if setting.initial is None else {"initial": setting.initial}
     reconstruction.save(path, pair.reconstructor, extra={**common, "joint": True})
-    told = {
-        **common,
-        **({} if setting.initial is None else {"initial": setting.initial}),
-        "reconstructor": fingerprint(pair.reconstructor),
-    }
+    told = {**common, "reconstructor": fingerprint(pair.reconstructor)}
     policies.save(policy_beside(path), pair.policy, extra=told)
 
 

@@ -1,0 +1,139 @@
+"""A network and a policy that learned together: how evaluations and analyses run the pair."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kscout import policies, reconstruction
+from kscout.data.slices import SliceSet
+from kscout.data.store_writer import StoreWriter
+from kscout.errors import ConfigError
+from kscout.evaluation.analyses import run_analysis
+from kscout.evaluation.compare import EvaluationSetting, evaluate
+from kscout.evaluation.running.contenders import Sizes, network_note
+from kscout.evaluation.running.setting import setting_of, told_by_runs
+from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.evaluation.summaries.conditions import EvaluationRequest
+from kscout.names import ANALYSES
+from kscout.policies.fixed import FixedOrder
+from kscout.reconstruction.unet import UNet
+from kscout.weights import WEIGHTS_NAME, fingerprint, policy_beside
+
+TOLD = {"method": "dense", "seed": 0, "protocol": "blind", "n_initial": 3, "horizon": 2}
+SMALL: dict[str, dict[str, Any]] = {
+    "ceiling": {"candidates": 2, "columns": 2, "pool": 4, "fit": 2},
+    "entropy": {"trajectories": 1},
+    "overlooked": {},
+    "policy": {},
+    "examples": {},
+}
+"""Analyses that run policies, with options that take a fraction of a second."""
+
+
+@pytest.fixture
+def store(tmp_path: Path, test_slices: SliceSet, train_slices: SliceSet) -> Path:
+    writer = StoreWriter(tmp_path / "store", {"command": "test"})
+    for split, slices in (("train", train_slices), ("test", test_slices)):
+        for volume in dict.fromkeys(slices.volumes):
+            writer.append(split, volume, slices.of_volumes(volume).magnitudes().numpy())
+    return writer.finish().path
+
+
+def save_pair(folder: Path, **told: Any) -> Path:
+    """Write what a joint training leaves: a network, and beside it a policy that learned on it."""
+    torch.manual_seed(0)
+    model = UNet(n_channels=2, n_pools=1, protocol="blind")
+    policy, extra = FixedOrder(n_cols=13, order=[1, 11, 3]), {**TOLD, **told}
+    folder.mkdir()
+    reconstruction.save(folder / WEIGHTS_NAME, model, extra={**extra, "joint": True})
+    extra["reconstructor"] = fingerprint(model)
+    policies.save(policy_beside(folder / WEIGHTS_NAME), policy, extra=extra)
+    return folder
+
+
+def _analyze(name: str, pair: Path, out: Path, **options: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the rows of an analysis of a pair, and the settings that it noted."""
+    how = {"reconstructor": str(pair), "device": "cpu", **SMALL[name], **options}
+    analysis = ANALYSES.resolve(name)(**how)
+    rows = run_analysis(analysis, [str(pair)], out=out)
+    return rows, json.loads((out / f"{analysis.file}.settings.json").read_text())
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("name", SMALL)
+def test_analyses_score_by_the_protocol_that_is_asked_for_and_say_where_it_is_another(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    pair = save_pair(tmp_path / "pair")
+    _, settings = _analyze(name, pair, tmp_path / "blind", data=store, protocol="blind")
+    assert (settings["protocol"], caplog.messages) == ("blind", [])
+    _, settings = _analyze(name, pair, tmp_path / "usual", data=store)
+    assert settings["protocol"] == "paper"
+    assert "was trained for protocol blind" in caplog.messages[0]
+    assert "policy 'pair' was trained for 3 + 2 columns under protocol blind" in caplog.messages[1]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_ceiling_gives_a_policy_the_score_that_an_evaluation_gives(
+    store: Path, tmp_path: Path
+) -> None:
+    pair = save_pair(tmp_path / "pair")
+    rows, _ = _analyze("ceiling", pair, tmp_path / "out", data=store, protocol="blind")
+    plan = AcquisitionPlan(n_initial=3, horizon=2, protocol="blind")
+    setting = EvaluationSetting(plan, device="cpu", precision="fp32")
+    found = evaluate([str(pair)], store, str(pair), setting).found.policies[0]
+    last = next(row for row in rows if (row.policy, row.step) == ("pair", 2))
+    assert last.ssim == pytest.approx(found.ssim, abs=1e-6)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_analyses_say_where_a_policy_meets_another_reconstruction(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = save_pair(tmp_path / "pair", protocol="paper")
+    _analyze("overlooked", pair, tmp_path / "out", data=store, reconstructor="zero-filled")
+    assert caplog.messages == ["trained with another reconstruction than this one: pair"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_table_from_before_there_was_a_protocol_is_of_that_of_its_store(
+    store: Path, tmp_path: Path
+) -> None:
+    pair, out = save_pair(tmp_path / "pair"), tmp_path / "out"
+    _, settings = _analyze("overlooked", pair, out, data=store)
+    del settings["protocol"]
+    (out / "overlooked.settings.json").write_text(json.dumps(settings))
+    _analyze("overlooked", pair, out, data=store)
+
+
+@pytest.mark.parametrize("told", [{}, {"initial": "4-6", "n_initial": 3}])
+def test_a_network_tells_start_and_budget_where_no_policy_does(
+    store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, told: dict[str, Any]
+) -> None:
+    pair = str(save_pair(tmp_path / "pair", **told))
+    request = EvaluationRequest(data=str(store), reconstructor=pair, policies=("random",))
+    setting = setting_of(request, batch_size=None, device="cpu")
+    assert setting.plan.horizon == 2
+    assert (setting.plan.n_initial or setting.initial) == told.get("initial", 3)
+    (note,) = caplog.messages
+    assert f"those are taken that {pair} learned for together with a policy, 3" in note
+    with pytest.raises(ConfigError, match="no run tells how many columns"):
+        setting_of(replace(request, reconstructor="heads-unet"), batch_size=None, device="cpu")
+
+
+def test_a_pair_of_the_zoo_tells_start_and_budget() -> None:
+    assert told_by_runs(["random"], "joint-knee-long-unet") == (4, 28, None, 1)
+
+
+def test_a_network_that_learned_from_another_start_is_noted(tmp_path: Path) -> None:
+    pair = save_pair(tmp_path / "pair", initial="7,4-5")
+    sizes = Sizes(n_rows=18, n_cols=13, n_initial=3, horizon=2)
+    assert network_note(pair, sizes, "4-5,7") is None
+    note = network_note(pair, sizes)
+    assert note is not None and "for 3 (4-5,7) + 2 columns and is used here with 3 + 2" in note
+    central = network_note(save_pair(tmp_path / "central"), sizes, "4-5,7")
+    assert central is not None and "3 + 2 columns and is used here with 3 (4-5,7) + 2" in central
