@@ -86,7 +86,7 @@ def test_labels_of_runs(tmp_path: Path) -> None:
         ("ngreedy-0.9-seed12", "ngreedy-0.9"),
         ("greedy_seed=3", "greedy"),
         ("greedy.seed3", "greedy"),
-        ("greedy_s3", "greedy_s3"),
+        ("greedy_s3", "greedy"),
         ("s1", "s1"),
         ("s2", "s2"),
         ("runs1", "runs1"),

@@ -13,8 +13,8 @@ from kscout.runs import CONFIG, RunRecord, read_run
 Traits = dict[str, str]
 """What sets the runs of one label apart, as names tell it, by where it stands."""
 
-_SEED_AT_END = re.compile(r"[-_.]?seed[-_=]?(\d+)$")
-"""The word itself: a name like `s2` or `knee-s2` may mean anything else."""
+_SEED_AT_END = re.compile(r"(?:[-_.]?seed[-_=]?|[-_.]s)(\d+)$")
+"""A name that is nothing else, like `s2`, is told as it is, but for the word itself."""
 _N_CHARACTERS = 8
 """Of a fingerprint: enough to tell two inputs apart."""
 
