@@ -23,9 +23,13 @@ from rich.progress import Progress as Bar
 from kscout.cli.console import console
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import Step
+from kscout.names import metric_word
 from kscout.runs import Progress, RunRecord
 
 OnStep = Callable[[Progress], None]
+
+_METRICS = {"ssim": "SSIM", "psnr": "PSNR", "negative_nmse": "-NMSE", "score": "score"}
+"""What lines call metrics, by their words in records."""
 
 
 class Tell(Protocol):
@@ -155,12 +159,36 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         if as_json:
             typer.echo(json.dumps(answer))
             continue
+        last = _told_score(run, answer, "val_")
+        best = _told_score(run, answer, "best_val_").removeprefix("SSIM ")
         console().print(
-            f"{run.path}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
-            f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
-            f"(protocol {protocol}){_told_start(run, answer['best_val_ssim'])}",
+            f"{run.path}: validation {last} after epoch {answer['epoch']}, best {best} after epoch "
+            f"{answer['best_epoch']} (protocol {protocol})"
+            f"{_told_start(run, answer['best_val_ssim'])}",
             soft_wrap=True,
         )
+
+
+def _metric_of(run: RunRecord) -> str:
+    """Return what the best epoch of a run is best in."""
+    return run.config["training"].get("metric", "ssim")
+
+
+def _told_score(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
+    """Return a validation in words: by the training's metric, and SSIM where that is another.
+
+    Args:
+        run: what was trained.
+        answer: values by name.
+        prefix: of the names to tell.
+    """
+    metric, ssim = _metric_of(run), f"SSIM {answer[f'{prefix}ssim']:.4f}"
+    if metric == "ssim":
+        return ssim
+    word = metric_word(metric)
+    value = answer.get(f"{prefix}{word}")
+    told = f" {value:.4f}" if isinstance(value, float) else ""
+    return f"{metric if word == 'score' else _METRICS[word]}{told} ({ssim})"
 
 
 def _told_start(run: RunRecord, best: float) -> str:
@@ -168,10 +196,12 @@ def _told_start(run: RunRecord, best: float) -> str:
     begun = run.provenance.notes.get("val_ssim_at_start")
     if begun is None:
         return ""
-    # Another metric may have become better at the cost of SSIM.
-    is_worse = best <= begun and run.config["training"].get("metric", "ssim") == "ssim"
+    if _metric_of(run) != "ssim":
+        # Another metric may have become better at the cost of SSIM.
+        return f"; it began at SSIM {begun:.4f}"
     had_start = "start" in run.provenance.inputs
     better = "take the start" if had_start else "the fixed order that it began from is no worse"
+    is_worse = best <= begun
     warning = f", so that training has not improved it: {better}" if is_worse else ""
     return f"; it began at {begun:.4f}{warning}"
 
@@ -213,9 +243,8 @@ def _lines(place: Console) -> Iterator[OnStep]:
 
 
 def _facts(record: dict[str, Any]) -> str:
-    metrics = {"ssim": "SSIM", "psnr": "PSNR", "negative_nmse": "-NMSE", "score": "score"}
     kinds = {"train": "training", "search": "searched", "val": "validation"}
-    names = {f"{k}_{m}": f"{kinds[k]} {metrics[m]}" for k in kinds for m in metrics}
+    names = {f"{k}_{m}": f"{kinds[k]} {_METRICS[m]}" for k in kinds for m in _METRICS}
     names = {"train_loss": "loss", **names}
     found = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
     return "  ".join(found)
