@@ -125,13 +125,8 @@ class _Lines:
         self.place, self.every_s, self.clock = place, every_s, clock
         self.what, self.begun_s, self.told_s, self.last_s = "", clock(), clock(), clock()
 
-    def tell(self, step: Step, n_after: int = 0) -> None:
-        """Tell of a step.
-
-        Args:
-            step: what is done of how much.
-            n_after: how much more there is to do after all of that.
-        """
+    def tell(self, step: Step) -> None:
+        """Tell of a step: what is done of how much."""
         now = self.clock()
         if step.what != self.what:
             # Its first part is done already: it began when the work before it ended.
@@ -140,8 +135,7 @@ class _Lines:
         if step.done == step.total:
             self.place.print(f"{step.what}: done", soft_wrap=True)
         elif step.done and now - self.told_s >= self.every_s:
-            n_left = step.total - step.done + n_after
-            left_min = (now - self.begun_s) / 60 * n_left / step.done
+            left_min = (now - self.begun_s) / 60 * (step.total - step.done) / step.done
             line = f"{step.what}: {step.done} of {step.total}, {left_min:.1f} min left"
             self.place.print(line, soft_wrap=True)
         else:
@@ -224,22 +218,66 @@ def _bar(place: Console) -> Iterator[OnStep]:
 
 @contextmanager
 def _lines(place: Console) -> Iterator[OnStep]:
-    within = _Lines(place)
+    yield TrainingLines(place).tell
 
-    def draw(progress: Progress) -> None:
-        epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
-        if progress.step < progress.n_steps:
-            n_after = (progress.n_epochs - progress.epoch) * progress.n_steps
-            within.tell(Step(epoch, progress.step, progress.n_steps), n_after)
+
+@final
+class TrainingLines:
+    """Tells where a training stands: a line now and then, and one after each epoch.
+
+    The first update of an epoch is not counted: it may stand for all that is done once.
+
+    Args:
+        place: the console.
+        every_s: seconds between lines within an epoch.
+        clock: tells seconds.
+    """
+
+    def __init__(
+        self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.place, self.every_s, self.clock = place, every_s, clock
+        self.told_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
+        self.epoch_s: float | None = None
+        """Seconds of the last whole epoch that took as long as those to come."""
+
+    def tell(self, progress: Progress) -> None:
+        """Tell of an update, or of an epoch."""
         if progress.record:
-            left_s = (progress.n_epochs - progress.epoch) * progress.record["time_s"]
-            place.print(
-                f"epoch {progress.epoch}/{progress.n_epochs}  {_facts(progress.record)}  "
-                f"{progress.record['time_s']:.1f} s, {left_s / 60:.1f} min left",
-                soft_wrap=True,
-            )
+            self._tell_epoch(progress)
+            return
+        now = self.clock()
+        # Several seeds are trained one after the other.
+        if progress.epoch != self.epoch or progress.step <= self.first_step:
+            self.epoch, self.first_step, self.first_s = progress.epoch, progress.step, now
+        n_counted = progress.step - self.first_step
+        is_due = now - self.told_s >= self.every_s and progress.step < progress.n_steps
+        if n_counted and is_due:
+            left = self._left(progress, (now - self.first_s) / n_counted)
+            epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
+            line = f"{epoch}: {progress.step} of {progress.n_steps}{left}"
+            self.place.print(line, soft_wrap=True)
+            self.told_s = now
 
-    yield draw
+    def _left(self, progress: Progress, each_s: float) -> str:
+        """Return the time left in words, where it can be known, from that of an update."""
+        n_left, n_after = progress.n_steps - progress.step, progress.n_epochs - progress.epoch
+        if progress.typical_epoch is None:
+            return f", {each_s * (n_left + n_after * progress.n_steps) / 60:.1f} min left"
+        # Some updates take much longer than others: a few of them tell nothing.
+        if progress.epoch < progress.typical_epoch or progress.step * 8 < progress.n_steps:
+            return ""
+        if n_after and self.epoch_s is None:
+            return f", {each_s * n_left / 60:.1f} min left of this epoch"
+        return f", {(each_s * n_left + n_after * (self.epoch_s or 0)) / 60:.1f} min left"
+
+    def _tell_epoch(self, progress: Progress) -> None:
+        time_s, n_after = progress.record["time_s"], progress.n_epochs - progress.epoch
+        left = ""
+        if progress.epoch >= (progress.typical_epoch or 0) or not n_after:
+            self.epoch_s, left = time_s, f", {n_after * time_s / 60:.1f} min left"
+        words = f"epoch {progress.epoch}/{progress.n_epochs}  {_facts(progress.record)}"
+        self.place.print(f"{words}  {time_s:.1f} s{left}", soft_wrap=True)
 
 
 def _facts(record: dict[str, Any]) -> str:

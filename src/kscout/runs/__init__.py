@@ -59,6 +59,8 @@ class Progress:
     """Optimizer steps per epoch."""
     record: Record = field(default_factory=dict)
     """The line just written to `metrics.jsonl`; empty inside an epoch."""
+    typical_epoch: int | None = None
+    """The first epoch that takes as long as those after it; None where all do, and all steps."""
 
 
 @final

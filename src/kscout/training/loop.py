@@ -48,6 +48,8 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
 
     n_steps: int
     """Optimizer steps of an epoch."""
+    typical_epoch: int | None = None
+    """The first epoch that takes as long as those after it; None where all do, and all steps."""
 
     def __init__(self, trainees: Sequence[Trainee[ModuleT, ConfigT]], n_slices: int) -> None:
         self.trainees = trainees
@@ -139,7 +141,8 @@ def train_epochs(
         for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
             first = next(iter(scores[number].values()))
             trainee.keep(record, first, course.evaluated(number), course.state(number))
-        on_step(Progress(epoch, n_epochs, course.n_steps, course.n_steps, records[0]))
+        n_steps, typical = course.n_steps, course.typical_epoch
+        on_step(Progress(epoch, n_epochs, n_steps, n_steps, records[0], typical))
     for trainee in trainees:
         trainee.finish()
 

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -49,6 +50,10 @@ class Joint(Course[Pair, JointConfig]):
         self.trainee, self.slices, self.config = trainee, slices, trainee.config
         self.training, self.model = trainee.config.training, trainee.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
+        # Random columns, which come first, take no time.
+        self.typical_epoch = 1 + math.ceil(
+            self.training.n_random * self.training.n_epochs / self.training.n_updates
+        )
         self.start = start_mask(self.config.acquisition.start, (1, slices.n_cols), slices.device)
         self.pool = MaskPool(slices, self.training.n_pool)
         self.current = Current(self.model, self.training.sampler_precision, slices)
@@ -89,7 +94,8 @@ class Joint(Course[Pair, JointConfig]):
                 total += self._learn(number, draws[step])
                 if self.sampler.is_due(number):
                     taught.append(self._teach())
-                on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
+                done = Progress(epoch, training.n_epochs, step + 1, self.n_steps)
+                on_step(replace(done, typical_epoch=self.typical_epoch))
         scores = {"train_loss": float(total) / len(numbers)}
         if taught:
             scores["sampler_score"] = float(torch.stack(taught).mean())
