@@ -14,6 +14,7 @@ from kscout.config import Component, JointConfig, JointTraining
 from kscout.core import Policy
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
+from kscout.errors import ConfigError, RunError
 from kscout.policies import POLICIES
 from kscout.runs import Progress
 from kscout.training import Sampler
@@ -68,6 +69,27 @@ class Turning(Outwards):
         self.n_renewed = state["n_renewed"]
 
 
+class Plain(Turning):
+    """Tells its score as Python does."""
+
+    def update(self, number: int) -> Tensor:
+        return 0.25  # type: ignore[return-value]
+
+
+class Many(Turning):
+    """Tells a score for each slice."""
+
+    def update(self, number: int) -> Tensor:
+        return torch.rand(3)
+
+
+class Forgetful(Outwards):
+    """Has something to remember, and does not say how."""
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": 3}
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
@@ -102,3 +124,28 @@ def test_it_goes_on_after_a_kill_and_is_left_as_it_is_when_typed_again(
         for kept in ("weights", "best"):
             file = f"{kept}.safetensors"
             assert (cut / file).read_bytes() == (whole.path / file).read_bytes()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("Plain", "update of Plain returned float; return a tensor of one number"),
+        ("Many", r"update of Many returned Tensor of shape \(3,\); return a tensor of one"),
+        ("Forgetful", r"Forgetful \(looks = False\) lacks restore, which takes back"),
+    ],
+)
+def test_what_is_amiss_is_told_and_leaves_nothing(
+    name: str, complaint: str, store: Store, tmp_path: Path
+) -> None:
+    config = own_config(name, random_share=0.0)
+    with pytest.raises(ConfigError, match=complaint):
+        train_joint(config, store, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_more_than_it_takes_back_is_told() -> None:
+    plain = object.__new__(Outwards)
+    plain.restore({})
+    with pytest.raises(RunError, match="holds seen of Outwards, which has no `restore`; give it"):
+        plain.restore({"seen": 3})

@@ -16,6 +16,7 @@ from kscout.assemble import seeded_globals
 from kscout.config import JointConfig, warmed_rate
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
@@ -207,7 +208,13 @@ class Joint(Course[Pair, JointConfig]):
             self.current.refresh()
             score = self.sampler.update(self.n_taught)
             self.n_taught += 1
-        return score
+        if not isinstance(score, Tensor) or score.numel() != 1:
+            shape = f" of shape {tuple(score.shape)}" if isinstance(score, Tensor) else ""
+            raise ConfigError(
+                f"update of {type(self.sampler).__name__} returned {type(score).__name__}{shape}; "
+                "return a tensor of one number, the mean score of its slices"
+            )
+        return score.detach().float().reshape(())
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         mask, *tensors = inputs
