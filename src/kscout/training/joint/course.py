@@ -56,7 +56,7 @@ class Joint(Course[Pair, JointConfig]):
             self.training.n_random * self.training.n_epochs / self.training.n_updates
         )
         self.start = start_mask(self.config.acquisition.start, (1, slices.n_cols), slices.device)
-        self.pool = MaskPool(slices, self.training.n_pool)
+        self.pool = MaskPool(slices, self.training.n_pooled(len(slices)))
         self.current = Current(self.model, self.training.sampler_precision, slices)
         material = Material(
             self.config, slices, self.current.view, self.current.snapshot, trainee.optimizer
