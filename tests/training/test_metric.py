@@ -180,6 +180,24 @@ def test_what_is_no_metric_is_told(slices: SliceSet, metric: str, words: str) ->
         Simulator(slices.batch(torch.arange(2)), ZeroFilled(), metric=metric).start(3)
 
 
+@pytest.mark.parametrize("method", ["loupe", "straight-through"])
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("sharpness:plain_number", "a metric gave float for 2 images; return a tensor of one"),
+        ("sharpness:one_number", r"a metric gave \[\] for 2 images; return a tensor of one"),
+        ("sharpness:detached", "no gradient flows through the metric sharpness:detached, and"),
+    ],
+)
+def test_a_metric_that_nothing_learns_through_is_told_at_once(
+    store: Store, tmp_path: Path, method: str, metric: str, words: str
+) -> None:
+    config, steps = joint_config(method, metric=metric), []
+    with pytest.raises(ConfigError, match=words):
+        train_joint(config, store, tmp_path / "run", device="cpu", on_step=steps.append)
+    assert not steps and not (tmp_path / "run").exists()
+
+
 def test_metrics_are_those_of_the_table() -> None:
     assert {metric_word(name) for name in METRICS} == {"ssim", "psnr", "negative_nmse"}
     assert metric_word("sharpness:edges") == "score"
