@@ -18,7 +18,7 @@ import kscout
 from kscout import files
 from kscout.cli import TERMINATED, main, told_as
 from kscout.cli.console import console
-from kscout.cli.progress import _Lines, training_progress
+from kscout.cli.progress import TrainingLines, _Lines, training_progress
 from kscout.cli.threads import cpu_quota, settle
 from kscout.data.store_writer import StoreWriter
 from kscout.demo import run_demo
@@ -307,8 +307,8 @@ def test_help_says_nothing_of_how_busy_the_machine_is(
 def test_a_long_epoch_tells_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = iter([0.0, 0.0, 0.0, *(6.0 * step for step in range(1, 9))])
-    monkeypatch.setattr(_Lines.__init__, "__defaults__", (10.0, lambda: next(seconds)))
+    seconds = iter(6.0 * step for step in range(9))
+    monkeypatch.setattr(TrainingLines.__init__, "__defaults__", (10.0, lambda: next(seconds)))
     with training_progress() as on_step:
         for epoch, step in [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]:
             record = {"time_s": 24.0, "val_ssim": 0.5} if step == 4 else {}
@@ -316,7 +316,7 @@ def test_a_long_epoch_tells_how_far_it_is(
     assert capsys.readouterr().err.splitlines() == [
         "updates of epoch 1/2: 2 of 4, 0.6 min left",
         "epoch 1/2  validation SSIM 0.5000  24.0 s, 0.4 min left",
-        "updates of epoch 2/2: 1 of 4, 0.3 min left",
+        "updates of epoch 2/2: 2 of 4, 0.2 min left",
     ]
 
 

@@ -304,12 +304,15 @@ class MetricScorer:
             scale, shift = scale[rows], shift[rows]
         images = image.float() * scale[:, None, None] + shift[:, None, None]
         found = self.metric(images, self.target[rows], data_range=self.data_range[rows])
-        if not isinstance(found, Tensor) or found.shape != rows.shape:
-            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ConfigError(
-                f"a metric gave {shape} for {len(rows)} images; return a tensor of one value each"
-            )
-        return found.float()
+        return checked_scores(found, len(rows)).float()
 
 
-__all__ = ["MetricScorer", "SsimScorer", "negative_nmse", "nmse", "psnr", "ssim"]
+def checked_scores(found: object, n: int) -> Tensor:
+    """Return what a metric gave for so many images, one value each; refuse anything else."""
+    if isinstance(found, Tensor) and found.shape == (n,):
+        return found
+    shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    raise ConfigError(f"a metric gave {shape} for {n} images; return a tensor of one value each")
+
+
+__all__ = ["MetricScorer", "SsimScorer", "checked_scores", "negative_nmse", "nmse", "psnr", "ssim"]

@@ -15,4 +15,14 @@ def one_number(image: Tensor, target: Tensor, *, data_range: Tensor) -> Tensor:
     return (image - target).square().mean()
 
 
+def plain_number(image: Tensor, target: Tensor, *, data_range: Tensor) -> float:
+    """Return what is no tensor."""
+    return edges(image, target, data_range=data_range).mean().item()
+
+
+def detached(image: Tensor, target: Tensor, *, data_range: Tensor) -> Tensor:
+    """Return a metric that passes no gradient on."""
+    return edges(image.detach(), target, data_range=data_range)
+
+
 NO_FUNCTION = torch.zeros(3)

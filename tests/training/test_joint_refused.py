@@ -180,6 +180,10 @@ def bad(method: str = "random", **changes: Any) -> JointConfig:
         (lambda: bad(n_updates=2), "2 updates cannot be divided into 3 epochs"),
         (lambda: bad(temperature=1.0), "temperature"),
         (lambda: bad(n_epochs=0), "n_epochs is 0"),
+        (
+            lambda: bad(keep_epochs=(2, 4, 99)),
+            "keep_epochs names 4, 99, and training.n_epochs is 3; name epochs from 1 to 3",
+        ),
         (lambda: bad(model={"name": "zero-filled"}), "nothing to train"),
         (lambda: replace(bad("loupe"), policy=bad("dense").policy), "a policy of its own"),
         (

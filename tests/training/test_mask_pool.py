@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kscout.config import JointTraining, RandomSampling
 from kscout.data.slices import SliceSet
 from kscout.training.joint.pool import MaskPool
 from kscout.training.joint.sampler import moments_of
@@ -40,3 +41,36 @@ def test_a_pool_of_before_slices_were_varied_is_taken_back(slices: SliceSet) -> 
         pool = MaskPool(slices, n_most=4)
         pool.restore({**state, **more})
         assert (pool.draw(uniforms)[1][:, 0] < 0.5).tolist() == expected
+
+
+def ages(training: JointTraining, n_slices: int) -> list[int]:
+    """Return after how many updates each acquisition has left the pool."""
+    images = torch.rand(n_slices, 2, 4)
+    slices = SliceSet.from_images(images, ["v"] * n_slices, name="few", split="train")
+    pool, found = MaskPool(slices, training.n_pooled(n_slices)), {}
+    n = min(training.n_refill, n_slices)
+    for update in range(0, 12 * training.refill_every, training.refill_every):
+        masks = torch.zeros(n, 1, 4, dtype=torch.bool)
+        pool.add(torch.full((n,), update), torch.zeros(n, 1), masks)
+        there = set(pool.state()["index"].tolist())
+        found |= {old: update - old for old in range(0, update, 64) if old not in there | {*found}}
+    return [*found.values()]
+
+
+@pytest.mark.parametrize("n_slices", [1, 3, 40, 255, 256, 300])
+def test_a_mask_leaves_the_pool_at_the_same_age_whatever_the_store(n_slices: int) -> None:
+    assert ages(RandomSampling(), n_slices) == [512] * 4
+
+
+@pytest.mark.parametrize(("n_pool", "n_refill"), [(2048, 256), (7, 4), (3, 4), (1000, 300)])
+def test_a_store_of_enough_slices_fills_the_pool(n_pool: int, n_refill: int) -> None:
+    training = RandomSampling(n_pool=n_pool, n_refill=n_refill)
+    for n_slices in (n_refill, n_refill + 1, 5000):
+        assert training.n_pooled(n_slices) == n_pool
+
+
+def test_a_larger_pool_of_before_keeps_its_newest(slices: SliceSet) -> None:
+    state = {"index": torch.arange(9), "numbers": torch.zeros(9, 1)}
+    pool = MaskPool(slices, n_most=4)
+    pool.restore({**state, "masks": torch.zeros(9, 3, 16, dtype=torch.bool)})
+    assert pool.state()["index"].tolist() == [5, 6, 7, 8]

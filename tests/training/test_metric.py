@@ -1,5 +1,6 @@
 """Any metric may be the reward, of every estimator, and of the best epoch."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from joint_runs import joint_config
 from sharpness import edges
 from torch import Tensor
 from training_stores import blob_store
+from typer.testing import CliRunner
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
+from kscout.cli import app
 from kscout.config import PolicyConfig, read
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -22,6 +25,7 @@ from kscout.names import ESTIMATORS, METRICS, Protocol, metric_word
 from kscout.physics.sampling import center_mask
 from kscout.policies import build
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.runs import read_run
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.joint.train import train_joint
 from kscout.training.policy import train_policy
@@ -96,6 +100,7 @@ def test_every_estimator_learns_by_any_metric(
     assert run.done is not None
     values = [record[f"val_{word}"] for record in run.metrics]
     assert run.done["best_epoch"] == 1 + values.index(max(values))
+    assert (run.done["metric"], run.done[f"best_val_{word}"]) == (metric, max(values))
     assert run.done["best_val_ssim"] == run.metrics[run.done["best_epoch"] - 1]["val_ssim"]
     assert any(f"{kind}_{word}" in run.metrics[0] for kind in ("train", "search"))
 
@@ -114,6 +119,36 @@ def test_samplers_that_learn_with_a_network_learn_by_any_metric(
     config = joint_config(method, metric="sharpness:edges", n_updates=2, n_epochs=1, keep_epochs=())
     train_joint(config, store, tmp_path / "run", device="cpu")
     assert seen
+
+
+@pytest.mark.parametrize(
+    ("metric", "name", "word"),
+    [("nmse", "-NMSE", "negative_nmse"), ("sharpness:edges", "sharpness:edges", "score")],
+)
+def test_the_last_line_names_the_metric_that_the_best_epoch_is_best_in(
+    store: Store, tmp_path: Path, metric: str, name: str, word: str
+) -> None:
+    words = [
+        *("train", "joint", "--data", str(store.path), "--out", str(tmp_path / "run")),
+        *("--method", "random", "--model", "unet", "--channels", "2", "--n-initial", "2"),
+        *("--steps", "3", "--updates", "4", "--epochs", "2", "--batch-size", "3"),
+        *("--set", "reconstructor.n_pools=2", "--device", "cpu", "--metric", metric),
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    run = read_run(tmp_path / "run")
+    assert run.done is not None
+    best, last = run.metrics[run.done["best_epoch"] - 1], run.metrics[-1]
+    assert last[f"val_{word}"] <= best[f"val_{word}"]
+    told = [f"{name} {one[f'val_{word}']:.4f} (SSIM {one['val_ssim']:.4f})" for one in (last, best)]
+    line = done.stdout.strip().splitlines()[-1]
+    assert f"validation {told[0]} after epoch 2, best {told[1]} after epoch {best['epoch']}" in line
+    # Runs of before told SSIM alone.
+    file = tmp_path / "run" / "done.json"
+    kept = {key: run.done[key] for key in ("date", "best_epoch", "best_val_ssim")}
+    file.write_text(json.dumps(kept), encoding="utf-8")
+    again = CliRunner().invoke(app, words)
+    assert f"best {name} (SSIM {best['val_ssim']:.4f}) after epoch" in again.stdout, again.output
 
 
 def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
@@ -143,6 +178,24 @@ def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
 def test_what_is_no_metric_is_told(slices: SliceSet, metric: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Simulator(slices.batch(torch.arange(2)), ZeroFilled(), metric=metric).start(3)
+
+
+@pytest.mark.parametrize("method", ["loupe", "straight-through"])
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("sharpness:plain_number", "a metric gave float for 2 images; return a tensor of one"),
+        ("sharpness:one_number", r"a metric gave \[\] for 2 images; return a tensor of one"),
+        ("sharpness:detached", "no gradient flows through the metric sharpness:detached, and"),
+    ],
+)
+def test_a_metric_that_nothing_learns_through_is_told_at_once(
+    store: Store, tmp_path: Path, method: str, metric: str, words: str
+) -> None:
+    config, steps = joint_config(method, metric=metric), []
+    with pytest.raises(ConfigError, match=words):
+        train_joint(config, store, tmp_path / "run", device="cpu", on_step=steps.append)
+    assert not steps and not (tmp_path / "run").exists()
 
 
 def test_metrics_are_those_of_the_table() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from training_stores import blob_store, store_without_val, train_whole_and_cut, weights
 
 from kscout.cli.train_policy import folders_of, vary
-from kscout.config import Component, PolicyConfig, read, to_table, training_of
+from kscout.config import Component, PolicyConfig, read, to_table, to_toml, training_of
 from kscout.core import Observation, Policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError, DataError, RunError
@@ -67,6 +67,19 @@ def test_run_folder_holds_kept_best_and_last_weights(store: Store, tmp_path: Pat
     seen = Observation(image=torch.rand(2, 16, 16), mask=torch.zeros(2, 16, dtype=torch.bool))
     assert policy(seen).shape == (2, 16)
     assert run.done is not None and run.done["best_epoch"] in (1, 2)
+
+
+def test_epochs_that_never_come_are_kept_of_no_new_run(store: Store, tmp_path: Path) -> None:
+    asked, out = with_training(n_epochs=1, keep_epochs=[1, 99]), tmp_path / "run"
+    with pytest.raises(ConfigError, match=r"names 99, and training\.n_epochs is 1;"):
+        train_policy(asked, store, "zero-filled", out, device="cpu")
+    assert not out.exists()
+    paper = with_training(n_epochs=1, keep_epochs=type(asked.training).keep_epochs)
+    train_policy(paper, store, "zero-filled", out, device="cpu")
+    assert [path.name for path in out.glob("epoch-*")] == ["epoch-0001.safetensors"]
+    # A run of before was not refused, and goes on.
+    (out / "config.toml").write_text(to_toml(asked))
+    train_policy(asked, store, "zero-filled", out, device="cpu")
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ def test_the_chosen_convolution_is_recorded_and_kept(
 
 @pytest.mark.parametrize("backend", ["native", "auto"])
 def test_the_seed_decides_the_weights(backend: str, store: Store, tmp_path: Path) -> None:
-    short = replace(TRAINING, n_epochs=1, convolution=backend)
+    short = replace(TRAINING, n_epochs=1, convolution=backend, keep_epochs=())
     runs = [
         train_reconstructor(
             replace(CONFIG, training=replace(short, seed=seed)), store, tmp_path / name
@@ -281,7 +281,7 @@ def test_a_diverging_run_is_told(
 def test_any_registered_network_can_be_trained(store: Store, tmp_path: Path) -> None:
     config = ReconstructorConfig(
         Component("fastmri-unet", {"n_channels": 2, "n_pools": 2}),
-        replace(TRAINING, n_epochs=1, protocol="blind"),
+        replace(TRAINING, n_epochs=1, protocol="blind", keep_epochs=()),
     )
     run = train_reconstructor(config, store, tmp_path / "run", device="cpu")
     assert type(load(run.path)) is RECONSTRUCTORS["fastmri-unet"]

@@ -23,9 +23,13 @@ from rich.progress import Progress as Bar
 from kscout.cli.console import console
 from kscout.errors import ConfigError
 from kscout.evaluation.progress import Step
+from kscout.names import metric_word
 from kscout.runs import Progress, RunRecord
 
 OnStep = Callable[[Progress], None]
+
+_METRICS = {"ssim": "SSIM", "psnr": "PSNR", "negative_nmse": "-NMSE", "score": "score"}
+"""What lines call metrics, by their words in records."""
 
 
 class Tell(Protocol):
@@ -121,13 +125,8 @@ class _Lines:
         self.place, self.every_s, self.clock = place, every_s, clock
         self.what, self.begun_s, self.told_s, self.last_s = "", clock(), clock(), clock()
 
-    def tell(self, step: Step, n_after: int = 0) -> None:
-        """Tell of a step.
-
-        Args:
-            step: what is done of how much.
-            n_after: how much more there is to do after all of that.
-        """
+    def tell(self, step: Step) -> None:
+        """Tell of a step: what is done of how much."""
         now = self.clock()
         if step.what != self.what:
             # Its first part is done already: it began when the work before it ended.
@@ -136,8 +135,7 @@ class _Lines:
         if step.done == step.total:
             self.place.print(f"{step.what}: done", soft_wrap=True)
         elif step.done and now - self.told_s >= self.every_s:
-            n_left = step.total - step.done + n_after
-            left_min = (now - self.begun_s) / 60 * n_left / step.done
+            left_min = (now - self.begun_s) / 60 * (step.total - step.done) / step.done
             line = f"{step.what}: {step.done} of {step.total}, {left_min:.1f} min left"
             self.place.print(line, soft_wrap=True)
         else:
@@ -155,12 +153,36 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         if as_json:
             typer.echo(json.dumps(answer))
             continue
+        last = _told_score(run, answer, "val_")
+        best = _told_score(run, answer, "best_val_").removeprefix("SSIM ")
         console().print(
-            f"{run.path}: validation SSIM {answer['val_ssim']:.4f} after epoch {answer['epoch']}, "
-            f"best {answer['best_val_ssim']:.4f} after epoch {answer['best_epoch']} "
-            f"(protocol {protocol}){_told_start(run, answer['best_val_ssim'])}",
+            f"{run.path}: validation {last} after epoch {answer['epoch']}, best {best} after epoch "
+            f"{answer['best_epoch']} (protocol {protocol})"
+            f"{_told_start(run, answer['best_val_ssim'])}",
             soft_wrap=True,
         )
+
+
+def _metric_of(run: RunRecord) -> str:
+    """Return what the best epoch of a run is best in."""
+    return run.config["training"].get("metric", "ssim")
+
+
+def _told_score(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
+    """Return a validation in words: by the training's metric, and SSIM where that is another.
+
+    Args:
+        run: what was trained.
+        answer: values by name.
+        prefix: of the names to tell.
+    """
+    metric, ssim = _metric_of(run), f"SSIM {answer[f'{prefix}ssim']:.4f}"
+    if metric == "ssim":
+        return ssim
+    word = metric_word(metric)
+    value = answer.get(f"{prefix}{word}")
+    told = f" {value:.4f}" if isinstance(value, float) else ""
+    return f"{metric if word == 'score' else _METRICS[word]}{told} ({ssim})"
 
 
 def _told_start(run: RunRecord, best: float) -> str:
@@ -168,10 +190,12 @@ def _told_start(run: RunRecord, best: float) -> str:
     begun = run.provenance.notes.get("val_ssim_at_start")
     if begun is None:
         return ""
-    # Another metric may have become better at the cost of SSIM.
-    is_worse = best <= begun and run.config["training"].get("metric", "ssim") == "ssim"
+    if _metric_of(run) != "ssim":
+        # Another metric may have become better at the cost of SSIM.
+        return f"; it began at SSIM {begun:.4f}"
     had_start = "start" in run.provenance.inputs
     better = "take the start" if had_start else "the fixed order that it began from is no worse"
+    is_worse = best <= begun
     warning = f", so that training has not improved it: {better}" if is_worse else ""
     return f"; it began at {begun:.4f}{warning}"
 
@@ -194,28 +218,71 @@ def _bar(place: Console) -> Iterator[OnStep]:
 
 @contextmanager
 def _lines(place: Console) -> Iterator[OnStep]:
-    within = _Lines(place)
+    yield TrainingLines(place).tell
 
-    def draw(progress: Progress) -> None:
-        epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
-        if progress.step < progress.n_steps:
-            n_after = (progress.n_epochs - progress.epoch) * progress.n_steps
-            within.tell(Step(epoch, progress.step, progress.n_steps), n_after)
+
+@final
+class TrainingLines:
+    """Tells where a training stands: a line now and then, and one after each epoch.
+
+    The first update of an epoch is not counted: it may stand for all that is done once.
+
+    Args:
+        place: the console.
+        every_s: seconds between lines within an epoch.
+        clock: tells seconds.
+    """
+
+    def __init__(
+        self, place: Console, every_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.place, self.every_s, self.clock = place, every_s, clock
+        self.told_s, self.epoch, self.first_step, self.first_s = clock(), 0, 0, 0.0
+        self.epoch_s: float | None = None
+        """Seconds of the last whole epoch that took as long as those to come."""
+
+    def tell(self, progress: Progress) -> None:
+        """Tell of an update, or of an epoch."""
         if progress.record:
-            left_s = (progress.n_epochs - progress.epoch) * progress.record["time_s"]
-            place.print(
-                f"epoch {progress.epoch}/{progress.n_epochs}  {_facts(progress.record)}  "
-                f"{progress.record['time_s']:.1f} s, {left_s / 60:.1f} min left",
-                soft_wrap=True,
-            )
+            self._tell_epoch(progress)
+            return
+        now = self.clock()
+        # Several seeds are trained one after the other.
+        if progress.epoch != self.epoch or progress.step <= self.first_step:
+            self.epoch, self.first_step, self.first_s = progress.epoch, progress.step, now
+        n_counted = progress.step - self.first_step
+        is_due = now - self.told_s >= self.every_s and progress.step < progress.n_steps
+        if n_counted and is_due:
+            left = self._left(progress, (now - self.first_s) / n_counted)
+            epoch = f"updates of epoch {progress.epoch}/{progress.n_epochs}"
+            line = f"{epoch}: {progress.step} of {progress.n_steps}{left}"
+            self.place.print(line, soft_wrap=True)
+            self.told_s = now
 
-    yield draw
+    def _left(self, progress: Progress, each_s: float) -> str:
+        """Return the time left in words, where it can be known, from that of an update."""
+        n_left, n_after = progress.n_steps - progress.step, progress.n_epochs - progress.epoch
+        if progress.typical_epoch is None:
+            return f", {each_s * (n_left + n_after * progress.n_steps) / 60:.1f} min left"
+        # Some updates take much longer than others: a few of them tell nothing.
+        if progress.epoch < progress.typical_epoch or progress.step * 8 < progress.n_steps:
+            return ""
+        if n_after and self.epoch_s is None:
+            return f", {each_s * n_left / 60:.1f} min left of this epoch"
+        return f", {(each_s * n_left + n_after * (self.epoch_s or 0)) / 60:.1f} min left"
+
+    def _tell_epoch(self, progress: Progress) -> None:
+        time_s, n_after = progress.record["time_s"], progress.n_epochs - progress.epoch
+        left = ""
+        if progress.epoch >= (progress.typical_epoch or 0) or not n_after:
+            self.epoch_s, left = time_s, f", {n_after * time_s / 60:.1f} min left"
+        words = f"epoch {progress.epoch}/{progress.n_epochs}  {_facts(progress.record)}"
+        self.place.print(f"{words}  {time_s:.1f} s{left}", soft_wrap=True)
 
 
 def _facts(record: dict[str, Any]) -> str:
-    metrics = {"ssim": "SSIM", "psnr": "PSNR", "negative_nmse": "-NMSE", "score": "score"}
     kinds = {"train": "training", "search": "searched", "val": "validation"}
-    names = {f"{k}_{m}": f"{kinds[k]} {metrics[m]}" for k in kinds for m in metrics}
+    names = {f"{k}_{m}": f"{kinds[k]} {_METRICS[m]}" for k in kinds for m in _METRICS}
     names = {"train_loss": "loss", **names}
     found = [f"{word} {record[key]:.4f}" for key, word in names.items() if key in record]
     return "  ".join(found)

@@ -42,7 +42,8 @@ class JointTraining(VariedSlices):
     """Share of the updates, at the beginning, that learn from random columns: the sampler is not
     asked before, so that it never learns for a network that knows nothing."""
     n_pool: Annotated[int, AtLeast(1)] = 2048
-    """Newest acquisitions whose masks, of all moments, are learned from."""
+    """Newest acquisitions whose masks, of all moments, are learned from; where the store has fewer
+    slices than a refill asks for, as many fewer, so that masks grow no older."""
     n_refill: Annotated[int, AtLeast(1)] = 256
     """Slices acquired anew at a time."""
     refill_every: Annotated[int, AtLeast(1)] = 64
@@ -85,6 +86,11 @@ class JointTraining(VariedSlices):
     def n_random(self) -> int:
         """Updates of the reconstruction before the sampler is asked."""
         return round(self.random_share * self.n_updates)
+
+    def n_pooled(self, n_slices: int) -> int:
+        """Return the acquisitions that the pool holds for a store of so many slices."""
+        n_refills = -(-self.n_pool // self.n_refill)
+        return min(self.n_pool, n_refills * min(self.n_refill, n_slices))
 
     def updates_of(self, epoch: int) -> range:
         """Return the numbers of an epoch's updates; epochs count from 1, updates from 0."""

@@ -27,14 +27,13 @@ from typing import Any, TypeGuard, final
 
 from kscout.config import (
     Config,
-    PolicyTraining,
+    ReconstructorTraining,
     differences,
     load,
     read_file,
     save,
     to_toml,
     told,
-    training_of,
 )
 from kscout.errors import ConfigError, RunError
 from kscout.files import LOCK, now, read_bytes, take_lock, write_json, write_text
@@ -60,6 +59,8 @@ class Progress:
     """Optimizer steps per epoch."""
     record: Record = field(default_factory=dict)
     """The line just written to `metrics.jsonl`; empty inside an epoch."""
+    typical_epoch: int | None = None
+    """The first epoch that takes as long as those after it; None where all do, and all steps."""
 
 
 @final
@@ -315,10 +316,12 @@ def _completed(kept: Record, config: Config) -> Record:
     training = kept.get("training")
     if not isinstance(training, dict):
         return kept
-    # An estimator from outside names its settings, which have no method by default.
+    # What comes from outside names its settings, which have no method by default.
     own = config.training
-    preset = training_of(own.method) if isinstance(own, PolicyTraining) else type(own)()
-    defaults = tomllib.loads(to_toml(preset))
+    if isinstance(own, ReconstructorTraining):
+        defaults = tomllib.loads(to_toml(type(own)()))
+    else:
+        defaults = tomllib.loads(to_toml(type(own)(method=own.method)))
     return {**kept, "training": {**defaults, **training}}
 
 

@@ -45,7 +45,11 @@ class Done:
     """What a run says of itself when it is finished."""
 
     best_epoch: int
+    """Best in the training's metric."""
     best_val_ssim: float
+    """SSIM of that epoch, whatever it is best in."""
+    metric: str = "ssim"
+    """What it is best in, whose value follows as `best_val_...`; version 0.1 knew one."""
     others: Annotated[dict[str, Any], REST] = field(default_factory=dict)
 
 

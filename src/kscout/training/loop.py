@@ -15,7 +15,7 @@ from kscout.config import Config
 from kscout.data.kinds import Kind
 from kscout.device import describe_device, peak_memory
 from kscout.errors import ConfigError, RunError
-from kscout.runs import Progress, Run
+from kscout.runs import CONFIG, Progress, Run
 from kscout.training.convolution import choose_convolution
 from kscout.training.distributed import from_main, is_main, n_processes
 from kscout.training.trainee import ConfigT, ModuleT, Trainee
@@ -48,6 +48,8 @@ class Course(ABC, Generic[ModuleT, ConfigT]):
 
     n_steps: int
     """Optimizer steps of an epoch."""
+    typical_epoch: int | None = None
+    """The first epoch that takes as long as those after it; None where all do, and all steps."""
 
     def __init__(self, trainees: Sequence[Trainee[ModuleT, ConfigT]], n_slices: int) -> None:
         self.trainees = trainees
@@ -139,7 +141,8 @@ def train_epochs(
         for number, (trainee, record) in enumerate(zip(active, records, strict=True)):
             first = next(iter(scores[number].values()))
             trainee.keep(record, first, course.evaluated(number), course.state(number))
-        on_step(Progress(epoch, n_epochs, course.n_steps, course.n_steps, records[0]))
+        n_steps, typical = course.n_steps, course.typical_epoch
+        on_step(Progress(epoch, n_epochs, n_steps, n_steps, records[0], typical))
     for trainee in trainees:
         trainee.finish()
 
@@ -170,6 +173,7 @@ def opened_run(
     if not is_main():
         yield None
         return
+    _check_kept(config, Path(out))
     words = describe_device(device, n_processes())
     with Run.create_or_resume(out, config, inputs=inputs, device=words) as run:
         if kind.protocol_reason is not None and not run.is_finished:
@@ -179,6 +183,19 @@ def opened_run(
         except ConfigError:
             run.discard()
             raise
+
+
+def _check_kept(config: Config, out: Path) -> None:
+    """Refuse a new run that is asked to keep epochs which never come."""
+    training = config.training
+    never = [epoch for epoch in training.keep_epochs if not 1 <= epoch <= training.n_epochs]
+    # By default the paper's epochs are kept, of those that a shorter training has.
+    is_asked = training.keep_epochs != type(training).keep_epochs
+    if never and is_asked and not (out / CONFIG).exists():
+        raise ConfigError(
+            f"training.keep_epochs names {', '.join(map(str, never))}, and training.n_epochs is "
+            f"{training.n_epochs}; name epochs from 1 to {training.n_epochs}"
+        )
 
 
 def fixed_convolution(

@@ -15,9 +15,11 @@ from kscout.config import (
     JointTraining,
     PolicyConfig,
     ReconstructorConfig,
+    ReconstructorTraining,
     learning_rate_at,
 )
 from kscout.files import written_whole
+from kscout.names import metric_word
 from kscout.runs import Record, Run
 from kscout.training.checkpointing import (
     best_of,
@@ -159,4 +161,13 @@ class Trainee(Generic[ModuleT, ConfigT]):
         if not self.run.weights_path.exists():
             # Killed by version 0.1 between the last checkpoint and these weights.
             self.save(self.run.weights_path, self.module, self.n_done)
-        self.run.finish({"best_epoch": self.best_epoch, "best_val_ssim": self.best_ssim})
+        training = self.config.training
+        metric = "ssim" if isinstance(training, ReconstructorTraining) else training.metric
+        self.run.finish(
+            {
+                "best_epoch": self.best_epoch,
+                "metric": metric,
+                f"best_val_{metric_word(metric)}": self.best_score,
+                "best_val_ssim": self.best_ssim,
+            }
+        )

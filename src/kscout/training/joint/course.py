@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -15,6 +16,7 @@ from kscout.assemble import seeded_globals
 from kscout.config import JointConfig, warmed_rate
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
 from kscout.physics.sampling import start_mask
 from kscout.policies.random import Random
 from kscout.randomness import keyed_generator
@@ -49,8 +51,12 @@ class Joint(Course[Pair, JointConfig]):
         self.trainee, self.slices, self.config = trainee, slices, trainee.config
         self.training, self.model = trainee.config.training, trainee.module.reconstructor
         self.n_steps = math.ceil(self.training.n_updates / self.training.n_epochs)
+        # Random columns, which come first, take no time.
+        self.typical_epoch = 1 + math.ceil(
+            self.training.n_random * self.training.n_epochs / self.training.n_updates
+        )
         self.start = start_mask(self.config.acquisition.start, (1, slices.n_cols), slices.device)
-        self.pool = MaskPool(slices, self.training.n_pool)
+        self.pool = MaskPool(slices, self.training.n_pooled(len(slices)))
         self.current = Current(self.model, self.training.sampler_precision, slices)
         material = Material(
             self.config, slices, self.current.view, self.current.snapshot, trainee.optimizer
@@ -89,7 +95,8 @@ class Joint(Course[Pair, JointConfig]):
                 total += self._learn(number, draws[step])
                 if self.sampler.is_due(number):
                     taught.append(self._teach())
-                on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
+                done = Progress(epoch, training.n_epochs, step + 1, self.n_steps)
+                on_step(replace(done, typical_epoch=self.typical_epoch))
         scores = {"train_loss": float(total) / len(numbers)}
         if taught:
             scores["sampler_score"] = float(torch.stack(taught).mean())
@@ -201,7 +208,13 @@ class Joint(Course[Pair, JointConfig]):
             self.current.refresh()
             score = self.sampler.update(self.n_taught)
             self.n_taught += 1
-        return score
+        if not isinstance(score, Tensor) or score.numel() != 1:
+            shape = f" of shape {tuple(score.shape)}" if isinstance(score, Tensor) else ""
+            raise ConfigError(
+                f"update of {type(self.sampler).__name__} returned {type(score).__name__}{shape}; "
+                "return a tensor of one number, the mean score of its slices"
+            )
+        return score.detach().float().reshape(())
 
     def _backward(self, inputs: Sequence[Tensor]) -> Float[Tensor, ""]:
         mask, *tensors = inputs

@@ -118,7 +118,12 @@ class Sampler(ABC):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take back what `state` gave after at least one `renew`."""
-        assert not state, "what a sampler's `state` gives its `restore` takes"
+        if state:
+            raise RunError(
+                f"the checkpoint holds {', '.join(map(str, state))} of {type(self).__name__}, "
+                "which has no `restore`; give it one, or delete checkpoint.pt to train from the "
+                "start"
+            )
 
 
 @torch.no_grad()

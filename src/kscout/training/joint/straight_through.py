@@ -33,6 +33,8 @@ from kscout.config import (
 )
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.metrics import checked_scores
 from kscout.names import METRICS, is_outside
 from kscout.physics.fourier import ifft2c
 from kscout.physics.sampling import start_mask
@@ -87,7 +89,7 @@ class Judge:
         training: JointTraining,
     ) -> None:
         self.batch, self.reconstructor, self.protocol = batch, reconstructor, training.protocol
-        self.metric = METRICS.resolve(training.metric)
+        self.metric = training.metric
         with torch.no_grad():
             self.maps = reconstructor.calibrate(Measurement.of(batch.kspace, start))
 
@@ -98,8 +100,27 @@ class Judge:
         measured = replace(measured_through(self.batch, mask), maps=self.maps)
         found = self.reconstructor.reconstruct(measured)
         image = self.batch.unnormalized(found, self.protocol)
-        score = self.metric(image, self.batch.target, data_range=self.batch.data_range)
-        return measured, found, score
+        return measured, found, differentiable_scores(self.metric, image, self.batch)
+
+
+def differentiable_scores(
+    metric: str, image: Float[Tensor, "slice row col"], batch: SliceBatch
+) -> Float[Tensor, " slice"]:
+    """Score images by a metric; refuse one that no gradient flows through.
+
+    Args:
+        metric: its name.
+        image: un-normalized.
+        batch: the truth.
+    """
+    given = METRICS.resolve(metric)(image, batch.target, data_range=batch.data_range)
+    score = checked_scores(given, len(image))
+    if image.requires_grad and not score.requires_grad:
+        raise ConfigError(
+            f"no gradient flows through the metric {metric}, and the sampler learns by that; "
+            "compute it with torch alone, without detach, or use --method dense or fixed"
+        )
+    return score
 
 
 def scores_on_the_way(
@@ -176,6 +197,13 @@ class _Differentiated(Sampler):
         super().__init__(policy, material)
         self.gradients: EagerGradients | GraphedGradients | None = None
         """Made at the first update, when there is a network to learn for."""
+        if is_outside(self.training.metric):
+            # Before random columns take their share of the time.
+            slices = material.slices
+            first = torch.arange(min(2, len(slices)), device=slices.index_device)
+            batch = slices.batch(first)
+            image = batch.target.clone().requires_grad_()
+            differentiable_scores(self.training.metric, image, batch)
 
     @classmethod
     def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:

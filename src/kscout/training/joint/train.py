@@ -196,6 +196,8 @@ def _check_whole(kind: type[Sampler]) -> None:
     lacking = sorted(kind.__abstractmethods__)
     if not kind.looks and kind.make_policy.__func__ is Sampler.make_policy.__func__:  # type: ignore[attr-defined]
         lacking.append("make_policy")
+    if kind.state is not Sampler.state and kind.restore is Sampler.restore:
+        lacking.append("restore, which takes back what its state gives")
     if lacking:
         raise ConfigError(
             f"the sampler {kind.__name__} (looks = {kind.looks}) lacks {', '.join(lacking)}; "
