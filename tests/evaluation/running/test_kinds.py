@@ -55,6 +55,16 @@ def test_what_is_of_the_other_kind_is_refused(
         check_kinds(["random", wanted], reconstructor)
 
 
+def test_a_folder_of_several_runs_is_refused_with_the_name_of_one(runs: Path) -> None:
+    for wanted, reconstructor in ((".", "network"), ("mine=.", "network"), ("policy", Path())):
+        with pytest.raises(ConfigError, match=r"^\. is a folder of 3 runs, and one .* as in both$"):
+            check_kinds([wanted], reconstructor)
+    # A name goes before a folder.
+    (runs / "random" / "seed-0").mkdir(parents=True)
+    (runs / "random" / "seed-0" / WEIGHTS_NAME).touch()
+    check_kinds(["random"], "network")
+
+
 def test_what_may_be_right_is_left_to_be_loaded(runs: Path) -> None:
     (runs / "knee-unet").mkdir()
     pairs = [("policy", "network"), ("both", "both"), ("a=policy", "knee-unet"), ("nox", "nix")]

@@ -15,11 +15,15 @@ _TABLES: dict[str, Table[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRU
 def check_kinds(wanted: Sequence[object], reconstructor: object) -> None:
     """Refuse a policy where a reconstruction is asked for, and the other way around.
 
+    A folder of several runs is refused, too.
+
     Args:
         wanted: the policies; objects that are neither names nor paths are taken as they are.
         reconstructor: likewise.
     """
     given = [one for one in wanted if isinstance(one, str | Path)]
+    for one in (*map(_of_label, given), reconstructor):
+        _check_one(one)
     others = [one for one in given if _kind_of(_of_label(one), "policy") == "reconstructor"]
     is_policy = (
         isinstance(reconstructor, str | Path)
@@ -39,6 +43,18 @@ def check_kinds(wanted: Sequence[object], reconstructor: object) -> None:
         raise ConfigError(
             f"{others[0]} was given as a policy and is a reconstruction; give it as "
             "--reconstructor, and a policy such as random or a trained one here"
+        )
+
+
+def _check_one(source: object) -> None:
+    """Refuse a folder of several runs, such as the seeds of one command."""
+    if not isinstance(source, str | Path) or any(source in table for table in _TABLES.values()):
+        return
+    runs = sorted(file.parent.name for file in Path(source).glob(f"*/{WEIGHTS_NAME}"))
+    if runs and not (Path(source) / WEIGHTS_NAME).exists():
+        raise ConfigError(
+            f"{source} is a folder of {len(runs)} runs, and one was expected; name it, as in "
+            f"{Path(source) / runs[0]}"
         )
 
 
