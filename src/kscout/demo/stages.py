@@ -41,6 +41,7 @@ from kscout.evaluation.records.acquisitions import Acquisition
 from kscout.evaluation.records.examples import Example
 from kscout.evaluation.records.results import RESULTS, Scores, read_scores
 from kscout.evaluation.running.fixed_orders import ORDERS
+from kscout.evaluation.running.prepare import Prepared
 from kscout.evaluation.running.recording import Columns, columns_of, replayed
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.statistics import bootstrap_interval
@@ -302,7 +303,7 @@ def _picture(found: Acquisition, name: str, volume: str, number: int) -> Example
 @contextmanager
 def _notes_on_the_page() -> Iterator[None]:
     """Print no notes: summaries keep them, and that the zoo meets other knees is the point here."""
-    logger = logging.getLogger(evaluate.__module__)
+    logger = logging.getLogger(Prepared.__module__)
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
