@@ -285,3 +285,24 @@ def test_the_answer_in_words_is_that_of_the_table(scripts: Any) -> None:
         assert words in page and verdict in rows[horizon][-1], horizon
     by_seed = [float(lead) for lead in rows["knee-8x"][2].split(", ")]
     assert abs(float(rows["knee-8x"][3])) < max(by_seed) - min(by_seed)
+
+
+def test_the_page_in_short_is_what_the_records_say(scripts: Any, records: ModuleType) -> None:
+    page = " ".join(JOINT_PAGE.read_text(encoding="utf-8").split())
+    for words in (
+        "a network that learns for the columns in use gains more than any policy does",
+        "from a narrow start it gains more still. There a fixed order does as well as a policy",
+        "from 16 central columns a policy adds a little",
+    ):
+        assert words in page
+    groups, frozen = records.hardest(records.read_records(), "dense"), {}
+    for row in scripts("leaderboard").frozen_rows():
+        if row.store == "knee-paper-size" and row.horizon == "knee-base":
+            frozen[row.method] = row.ssim_mean
+    wide, narrow = (
+        {arm: _mean(records.leading(groups[horizon], arm)) for arm in ("fixed", "dense")}
+        for horizon in ("knee-base", "knee-long")
+    )
+    best = max(ssim for method, ssim in frozen.items() if "oracle" not in method)
+    assert wide["fixed"] - frozen["fixed"] > best - frozen["fixed"] > 0
+    assert narrow["fixed"] > wide["dense"] > wide["fixed"] and narrow["fixed"] >= narrow["dense"]
