@@ -192,7 +192,7 @@ def test_nothing_in_angle_brackets_is_lost(path: Path) -> None:
     """A page of the site drops what looks like an element."""
     text = re.sub(r"```.*?```|`[^`]*`|<!--.*?-->", "", path.read_text("utf-8"), flags=re.DOTALL)
     prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
-    assert set(re.findall(r"<(\w+)", prose)) <= {"picture", "source", "img"}
+    assert set(re.findall(r"<(\w+)", prose)) <= {"picture", "source", "img", "details", "summary"}
 
 
 def test_the_page_on_architecture_names_files_that_exist() -> None:
