@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from kscout.figures.blocks import Block, Prose, Widget
 from kscout.runs import RunRecord
@@ -59,22 +60,31 @@ def how_to_see(runs: Sequence[RunRecord]) -> tuple[Block, ...]:
 def _evaluation(runs: Sequence[RunRecord]) -> list[str]:
     first = runs[0]
     setting = first.config["acquisition"]
-    alike = [run for run in runs if run.config["acquisition"] == setting][:_MOST_RUNS]
+    protocol = _protocol(first)
+    alike = [
+        run for run in runs if run.config["acquisition"] == setting and _protocol(run) == protocol
+    ][:_MOST_RUNS]
     is_joint = first.kind == "joint"
     # A policy that learned together with its network meets no other.
     alike = [first] if is_joint else alike
     network = _paths([first])[0] if is_joint else _given(first, "--reconstructor", "RECONSTRUCTOR")
-    options = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
+    options: dict[str, Any] = {"data": _given(first, "--data", "STORE"), "reconstructor": network}
     own = setting.get("initial")
     options |= {"n-initial": setting.get("n_initial")} if own is None else {"initial": own}
     options |= {"steps": setting.get("horizon")}
-    options |= {"columns-per-step": setting.get("columns_per_step")}
+    options |= {"columns-per-step": setting.get("columns_per_step"), "protocol": protocol}
     words = ["kscout", "evaluate"]
     for name, value in options.items():
         words += [] if value is None else [f"--{name}", str(value)]
     for policy in ("random", "fixed", *_paths(alike)):
         words += ["--policy", policy]
     return [*words, "--out", _OUT]
+
+
+def _protocol(run: RunRecord) -> str | None:
+    """Return the protocol of a training; None for the one that is taken of images unasked."""
+    told = run.config.get("training", {}).get("protocol", "paper")
+    return None if told == "paper" else str(told)
 
 
 def _paths(runs: Sequence[RunRecord]) -> list[str]:
