@@ -250,11 +250,11 @@ def test_what_cannot_be_trained_is_told(store: Store, tmp_path: Path) -> None:
         config = ReconstructorConfig(component, training)
         train_reconstructor(config, store, tmp_path / component.name, device="cpu")
 
-    with pytest.raises(ConfigError, match="ZeroFilled has nothing to train"):
+    with pytest.raises(ConfigError, match=r"ZeroFilled has nothing to train.*; kscout has unet, "):
         attempt(Component("zero-filled"))
     with pytest.raises(ConfigError, match="'unet' takes no 'depth'; it takes: n_channels"):
         attempt(Component("unet", {"depth": 3}))
-    with pytest.raises(ConfigError, match="unknown reconstruction 'vnet'; choose one of"):
+    with pytest.raises(ConfigError, match=r"one of: fastmri-unet, module:Class, unet, varnet$"):
         attempt(Component("vnet"))
     with pytest.raises(ConfigError, match="train it with protocol blind"):
         attempt(Component("fastmri-unet", {"n_channels": 2, "n_pools": 2}))

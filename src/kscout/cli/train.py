@@ -14,7 +14,7 @@ from kscout.config import (
     settle,
 )
 from kscout.errors import unknown_name
-from kscout.names import RECONSTRUCTORS, Protocol
+from kscout.names import Protocol, trainable_reconstructions
 
 app = typer.Typer(cls=Commands, no_args_is_help=True)
 
@@ -36,7 +36,8 @@ def reconstructor(
         list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help=f"One with weights: {RECONSTRUCTORS.words()}.")
+        str | None,
+        typer.Option(help=f"One with weights: {', '.join(trainable_reconstructions())}."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,

@@ -10,7 +10,14 @@ from kscout.cli.progress import tell_runs, training_progress
 from kscout.cli.train_policy import preset_acquisition
 from kscout.config import ACQUISITIONS, JointConfig, ReconstructorConfig, given, section, settle
 from kscout.errors import ConfigError, unknown_name
-from kscout.names import ESTIMATORS, METRICS, POLICIES, RECONSTRUCTORS, SAMPLERS, Protocol
+from kscout.names import (
+    ESTIMATORS,
+    METRICS,
+    POLICIES,
+    SAMPLERS,
+    Protocol,
+    trainable_reconstructions,
+)
 
 _NETWORKS = ", ".join(name for name, one in POLICIES.entries.items() if one.origin == "training")
 
@@ -25,7 +32,7 @@ def train_joint(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help=f"Reconstruction to start from nothing: {RECONSTRUCTORS.words()}."),
+        typer.Option(help=f"To train from nothing: {', '.join(trainable_reconstructions())}."),
     ] = None,
     channels: Annotated[int | None, typer.Option(help="Its finest features (16).")] = None,
     policy: Annotated[

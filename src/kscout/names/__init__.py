@@ -150,6 +150,12 @@ def untrained_reconstructions(*, of_coils: bool = True) -> list[str]:
     return [name for name, one in free.items() if of_coils or not one.is_for_coils]
 
 
+def trainable_reconstructions() -> list[str]:
+    """Return the reconstructions that have weights, and how others are named."""
+    names = [name for name, one in RECONSTRUCTORS.items() if one.is_learnable]
+    return [*names, "module:Class"]
+
+
 ESTIMATORS = Table(
     "estimator",
     group="kscout.estimators",
@@ -339,6 +345,7 @@ __all__ = [
     "label_of",
     "metric_word",
     "protocol_of",
+    "trainable_reconstructions",
     "untrained_reconstructions",
     "use",
     "used",

@@ -12,13 +12,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.assemble import make_reconstructor, seeded_globals
-from kscout.config import JointTraining, ReconstructorConfig, ReconstructorTraining
+from kscout.config import Component, JointTraining, ReconstructorConfig, ReconstructorTraining
 from kscout.core import Measurement, Protocol, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, unknown_name
 from kscout.metrics import ssim
+from kscout.names import RECONSTRUCTORS, trainable_reconstructions
 from kscout.randomness import keyed_generator
 from kscout.reconstruction import is_learnable, save
 from kscout.runs import Progress, Run, RunRecord, read_run
@@ -74,10 +75,7 @@ def train_reconstructor(
     training, inputs = config.training, {"store": store.fingerprint}
     with process_group(device, faults=Path(out) / FAULTS) as place:
         # Before the folder is made: a mistake in settings or store leaves nothing behind.
-        model = make_reconstructor(
-            config.reconstructor, seed=training.seed, protocol=training.protocol
-        ).to(place)
-        check_trainable(model, training.protocol)
+        model = new_model(config.reconstructor, training.seed, training.protocol).to(place)
         store.kind.check_protocol(training.protocol)
         check_sizes(training.sizes, store.kind.name, store.array("train").shape[-1])
         _check_centers(training, store)
@@ -266,13 +264,23 @@ def _check_centers(training: ReconstructorTraining, store: Store) -> None:
         )
 
 
+def new_model(component: Component, seed: int, protocol: Protocol) -> Reconstructor:
+    """Build a network to train from nothing; names of what cannot be trained are not offered."""
+    if component.name not in RECONSTRUCTORS:
+        raise unknown_name("reconstruction", component.name, trainable_reconstructions())
+    model = make_reconstructor(component, seed=seed, protocol=protocol)
+    check_trainable(model, protocol)
+    return model
+
+
 def check_trainable(model: Reconstructor, protocol: Protocol) -> None:
     """Refuse a reconstructor without parameters, and one that another protocol is for."""
     name = type(model).__name__
     if not is_learnable(model):
         raise ConfigError(
             f"{name} has nothing to train; a learnable reconstructor has parameters, to which "
-            "gradients flow from the images that `reconstruct` returns"
+            "gradients flow from the images that `reconstruct` returns; kscout has "
+            f"{', '.join(trainable_reconstructions()[:-1])}"
         )
     if protocol != (model.protocol or "blind"):
         raise ConfigError(

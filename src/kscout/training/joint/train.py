@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from kscout import policies, reconstruction
-from kscout.assemble import make_reconstructor
 from kscout.config import (
     Component,
     JointConfig,
@@ -30,7 +29,7 @@ from kscout.training.joint.course import Joint
 from kscout.training.joint.sampler import Pair, Sampler
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
 from kscout.training.policy import check_setting, final_scores
-from kscout.training.reconstructor import check_trainable
+from kscout.training.reconstructor import check_trainable, new_model
 from kscout.training.trainee import Trainee
 from kscout.weights import constructor_arguments, fingerprint, policy_beside
 from kscout.zoo import zoo_names, zoo_path
@@ -145,7 +144,7 @@ def _reconstructor(
     protocol, wanted = config.training.protocol, config.reconstructor
     if start is None:
         wanted = wanted or ReconstructorConfig.reconstructor
-        model = make_reconstructor(wanted, seed=config.training.seed, protocol=protocol)
+        model = new_model(wanted, config.training.seed, protocol)
         return model, replace(config, reconstructor=wanted)
     model = _started(start)
     name, arguments = RECONSTRUCTORS.name_of(type(model)), constructor_arguments(model)
