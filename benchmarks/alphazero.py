@@ -37,7 +37,7 @@ from alphazero_records import (
     read_records,
 )
 from leaderboard import REFERENCE, STORES, join
-from marks import key_of, setting_of
+from marks import key_of, setting_of, start_words
 from paired import mean_ssim, volumes_of
 
 from kscout import policies
@@ -219,13 +219,10 @@ def _commands(run: RunRecord, config: PolicyConfig, wanted: argparse.Namespace) 
     words += [f"--reconstructor {wanted.reconstructor} --preset {wanted.preset} --out {run.path}"]
     words += [f"--epochs {len(run.metrics)} --seed {training.seed}"]
     words += [f"--set {change}" for change in changes]
-    start = f"--n-initial {acquisition.n_initial}"
-    if acquisition.initial is not None:
-        start = f"--initial {acquisition.initial}"
     pace = f"--columns-per-step {acquisition.group} " if acquisition.group > 1 else ""
     evaluates = (
         f"kscout evaluate --data {wanted.data} --reconstructor {wanted.reconstructor} --split test "
-        f"{start} --steps {acquisition.horizon} {pace}"
+        f"{start_words(acquisition)} --steps {acquisition.horizon} {pace}"
         f"--policy {name}={run.path / 'best.safetensors'} "
         f"--policy {REFERENCE} --trajectories {N_TRAJECTORIES} --seed 0 "
         f"--protocol {training.protocol} --reference {REFERENCE} "

@@ -36,6 +36,7 @@ from joint_records import (
     table,
 )
 from leaderboard import entered, read_leaderboard, write_leaderboard
+from marks import start_words
 from paired import volumes_of
 
 from kscout import reconstruction
@@ -113,12 +114,9 @@ def record_of(
     last, (settings, sampler) = run.metrics[-1], _settings(config, run, wanted.data)
     weights = run.path / "weights.safetensors"
     how = f"--trajectories {n_trajectories}" if wanted.arm in DRAWN else "--argmax"
-    start = f"--n-initial {setting.n_initial}"
-    if setting.initial is not None:
-        start = f"--initial {columns_text(setting.start)}"
     evaluates = (
         f"kscout evaluate --data {wanted.data} --reconstructor {run.path} --split test "
-        f"{start} --steps {setting.horizon} --policy "
+        f"{start_words(setting)} --steps {setting.horizon} --policy "
         f"{wanted.arm}={run.path} {how} --seed 0 --protocol {training.protocol} "
         f"--out results/joint/{wanted.horizon}/{wanted.arm}"
     )

@@ -38,11 +38,10 @@ def best(folder: Path = RECORDS, *, n_columns: int = 32, store: str = "knee-pape
         for name, horizon in HORIZONS.items()
         if horizon.store == store and horizon.n_initial + horizon.steps == n_columns
     ]
-    found = {
-        name: max(arms, key=lambda pair: _ssim(pair[0]))
-        for name in starts
-        if (arms := _arms(folder, name))
-    }
+    arms = [(arm, group) for group in groups_of(read_records(folder)) for arm in group.values()]
+    # The best is the last that is taken.
+    arms.sort(key=lambda pair: _ssim(pair[0]))
+    found = {arm[0].horizon: (arm, group) for arm, group in arms if arm[0].horizon in starts}
     if not found:
         return (
             "`kscout train joint --data stores/knee --out runs/joint --method fixed "
@@ -70,12 +69,6 @@ def best(folder: Path = RECORDS, *, n_columns: int = 32, store: str = "knee-pape
     )
 
 
-def _arms(folder: Path, horizon: str) -> list[tuple[Sequence[JointRecord], Group]]:
-    """Return all arms of a horizon, and what each is compared with."""
-    groups = groups_of(read_records(folder))
-    return [(arm, x) for x in groups for arm in x.values() if arm[0].horizon == horizon]
-
-
 def _start(horizon: str) -> int:
     return HORIZONS[horizon].n_initial
 
@@ -98,18 +91,14 @@ def _reached(arm: Sequence[JointRecord], group: Group) -> str:
     rival = leading(group, ADAPTIVE if arm[0].arm == REFERENCE else REFERENCE)
     if not rival:
         return told
+    seeds = "" if len(arm) == len(rival) else f" ({told_seeds(len(rival))})"
     kind = "a policy" if rival[0].arm == ADAPTIVE else "a fixed order"
-    return f"{told}, {kind} with a network of its own {number(_ssim(rival))}{_alone(arm, rival)}"
+    return f"{told}, {kind} with a network of its own {number(_ssim(rival))}{seeds}"
 
 
 def _named(arm: Sequence[JointRecord], group: Group) -> str:
     """Say the same of an arm that is not the best, with its name."""
     return f"`--method {arm[0].arm}` reaches {_reached(arm, group).removeprefix('SSIM ')}"
-
-
-def _alone(arm: Sequence[JointRecord], rival: Sequence[JointRecord]) -> str:
-    """Tell of another number of seeds."""
-    return "" if len(arm) == len(rival) else f" ({told_seeds(len(rival))})"
 
 
 def _shipped(horizon: str) -> list[str]:

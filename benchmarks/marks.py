@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from kscout import reconstruction
-from kscout.config import PolicyConfig, to_table
+from kscout.columns import columns_text
+from kscout.config import AcquisitionSetting, PolicyConfig, to_table
 from kscout.data.store import Store
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting
 from kscout.evaluation.compare import request_of
@@ -44,6 +45,13 @@ def setting_of(
     )
     initial = config.acquisition.initial
     return EvaluationSetting(plan, limit=limit, device=device, initial=initial, n_examples=0)
+
+
+def start_words(acquisition: AcquisitionSetting) -> str:
+    """Return what `kscout evaluate` is told of the columns that an acquisition starts from."""
+    if acquisition.initial is None:
+        return f"--n-initial {acquisition.n_initial}"
+    return f"--initial {columns_text(acquisition.start)}"
 
 
 def key_of(names: Sequence[str], data: Path, reconstructor: str, setting: EvaluationSetting) -> str:

@@ -45,6 +45,20 @@ def policy_file(path: Path) -> Path:
     return policy_beside(alone) if policy_beside(alone).is_file() else alone
 
 
+def network_file(path: Path) -> Path:
+    """Return the file of a reconstruction's weights: of a run folder that in it, else itself."""
+    return path / WEIGHTS_NAME if path.is_dir() else path
+
+
+def check_one_run(path: Path) -> None:
+    """Refuse a folder of several runs, such as the seeds of one command."""
+    runs = sorted(file.parent for file in path.glob(f"*/{WEIGHTS_NAME}"))
+    # One that has begun keeps weights, too, of its best epoch.
+    if runs and not any(path.glob("*.safetensors")):
+        names = ", ".join(map(str, runs))
+        raise WeightsError(f"{path} holds several runs; give one of {names}")
+
+
 Kind = Literal["reconstructor", "policy"]
 
 _TABLES: dict[str, Table[Any]] = {"reconstructor": RECONSTRUCTORS, "policy": POLICIES}
@@ -284,6 +298,17 @@ def _described(path: Path, text: str) -> _Header:
         f"{path} has schema version {version}, this kscout reads {SCHEMA_VERSION}; "
         "use the kscout that wrote it"
     )
+
+
+def described(file: Path) -> Weights | None:
+    """Return what a weights file of ours tells of itself, no weights; None of any other, or none.
+
+    Args:
+        file: where it may lie.
+    """
+    if not file.is_file() or not is_safetensors(file):
+        return None
+    return read_weights(file, only_described=True)
 
 
 def _upcast(tensor: Tensor) -> Tensor:

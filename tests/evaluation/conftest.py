@@ -1,9 +1,12 @@
 """Tiny data sets: more rows than columns, volumes of different sizes."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from kscout.data.slices import SliceSet
+from kscout.data.store_writer import StoreWriter
 
 
 def _images(n_slices: int, seed: int) -> torch.Tensor:
@@ -26,3 +29,12 @@ def test_slices() -> SliceSet:
 @pytest.fixture(scope="session")
 def train_slices() -> SliceSet:
     return SliceSet.from_images(_images(5, 2), list("ddeee"), name="blobs", split="train")
+
+
+@pytest.fixture
+def store(tmp_path: Path, test_slices: SliceSet, train_slices: SliceSet) -> Path:
+    writer = StoreWriter(tmp_path / "store", {"command": "test"})
+    for split, slices in (("train", train_slices), ("test", test_slices)):
+        for volume in dict.fromkeys(slices.volumes):
+            writer.append(split, volume, slices.of_volumes(volume).magnitudes().numpy())
+    return writer.finish().path

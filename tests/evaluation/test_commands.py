@@ -30,15 +30,6 @@ def _call(*arguments: object) -> str:
 
 
 @pytest.fixture
-def store(tmp_path: Path, test_slices: SliceSet, train_slices: SliceSet) -> Path:
-    writer = StoreWriter(tmp_path / "store", {"command": "test"})
-    for split, slices in (("train", train_slices), ("test", test_slices)):
-        for volume in dict.fromkeys(slices.volumes):
-            writer.append(split, volume, slices.of_volumes(volume).magnitudes().numpy())
-    return writer.finish().path
-
-
-@pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
     return [_run(tmp_path / f"ngreedy-seed{seed}", seed) for seed in (0, 1)]
 

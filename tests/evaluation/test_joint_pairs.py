@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from kscout import policies, reconstruction
-from kscout.data.slices import SliceSet
-from kscout.data.store_writer import StoreWriter
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
 from kscout.evaluation.compare import EvaluationSetting, evaluate
@@ -32,15 +30,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "examples": {},
 }
 """Analyses that run policies, with options that take a fraction of a second."""
-
-
-@pytest.fixture
-def store(tmp_path: Path, test_slices: SliceSet, train_slices: SliceSet) -> Path:
-    writer = StoreWriter(tmp_path / "store", {"command": "test"})
-    for split, slices in (("train", train_slices), ("test", test_slices)):
-        for volume in dict.fromkeys(slices.volumes):
-            writer.append(split, volume, slices.of_volumes(volume).magnitudes().numpy())
-    return writer.finish().path
 
 
 def save_pair(folder: Path, **told: Any) -> Path:

@@ -186,7 +186,7 @@ def test_what_is_no_metric_is_told(slices: SliceSet, metric: str, words: str) ->
     [
         ("sharpness:plain_number", "a metric gave float for 2 images; return a tensor of one"),
         ("sharpness:one_number", r"a metric gave \[\] for 2 images; return a tensor of one"),
-        ("sharpness:detached", "no gradient flows through the metric sharpness:detached, and"),
+        ("sharpness:detached", "no gradient flows through training.metric, and"),
     ],
 )
 def test_a_metric_that_nothing_learns_through_is_told_at_once(

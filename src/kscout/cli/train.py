@@ -37,7 +37,9 @@ def reconstructor(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help=f"One with weights: {', '.join(trainable_reconstructions())}."),
+        typer.Option(
+            help=f"One with weights: {', '.join(trainable_reconstructions())} or module:Class."
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data (paper: 50).")] = None,
     channels: Annotated[int | None, typer.Option(help="Finest features (paper: 16).")] = None,

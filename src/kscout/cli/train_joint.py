@@ -32,7 +32,9 @@ def train_joint(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help=f"To train from nothing: {', '.join(trainable_reconstructions())}."),
+        typer.Option(
+            help=f"To train from nothing: {', '.join(trainable_reconstructions())} or module:Class."
+        ),
     ] = None,
     channels: Annotated[int | None, typer.Option(help="Its finest features (16).")] = None,
     policy: Annotated[

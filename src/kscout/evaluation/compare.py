@@ -110,7 +110,6 @@ def _evaluate(
         train=train,
         cache=cache,
         on_step=on_step,
-        fits_later=True,
     )
     ready.tell_notes()
     conditions = _conditions(ready, request)

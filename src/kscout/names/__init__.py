@@ -151,9 +151,8 @@ def untrained_reconstructions(*, of_coils: bool = True) -> list[str]:
 
 
 def trainable_reconstructions() -> list[str]:
-    """Return the reconstructions that have weights, and how others are named."""
-    names = [name for name, one in RECONSTRUCTORS.items() if one.is_learnable]
-    return [*names, "module:Class"]
+    """Return the reconstructions of kscout that have weights."""
+    return [name for name, one in RECONSTRUCTORS.entries.items() if one.is_learnable]
 
 
 ESTIMATORS = Table(

@@ -10,9 +10,9 @@ from kscout.core import Policy
 from kscout.errors import WeightsError
 from kscout.pickles import read_checkpoint
 from kscout.weights import (
-    WEIGHTS_NAME,
     Weights,
     build_component,
+    check_one_run,
     is_safetensors,
     policy_file,
     read_weights,
@@ -24,6 +24,7 @@ def read_policy(path: Path) -> Policy:
     """Read a run folder, a .safetensors file of ours or a reference .pt file."""
     given, path = path, policy_file(path)
     if not path.is_file():
+        check_one_run(given)
         raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
     policy: Policy = build_component(path, weights, "policy")
@@ -40,9 +41,6 @@ def _missing(given: Path, file: Path) -> str:
             f"the training in {given} has not ended; type its command again, or give {best}, the "
             "best epoch so far"
         )
-    if seeds := sorted(given.glob(f"*/{WEIGHTS_NAME}")):
-        names = ", ".join(str(one.parent) for one in seeds)
-        return f"{given} holds several runs; give one of {names}"
     return (
         f"{file} does not exist; give a finished run folder, a .safetensors file, a .pt "
         f"checkpoint, or a policy of the zoo: {', '.join(zoo_names('policy'))}"

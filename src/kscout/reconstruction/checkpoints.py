@@ -14,7 +14,15 @@ from kscout.core import Reconstructor
 from kscout.errors import WeightsError
 from kscout.names import RECONSTRUCTORS, untrained_reconstructions
 from kscout.pickles import read_checkpoint, without_prefix
-from kscout.weights import WEIGHTS_NAME, Weights, build_component, is_safetensors, read_weights
+from kscout.weights import (
+    WEIGHTS_NAME,
+    Weights,
+    build_component,
+    check_one_run,
+    is_safetensors,
+    network_file,
+    read_weights,
+)
 from kscout.zoo import zoo_names, zoo_path
 
 FIRST_WEIGHT = "down_sample_layers.0.layers.0.weight"
@@ -50,13 +58,13 @@ def load_reconstructor(source: str | Path, *, device: torch.device | str) -> Rec
 
 
 def _weights_file(path: Path) -> Path:
-    if path.is_dir():
-        path = path / WEIGHTS_NAME
-        if not path.is_file():
-            raise WeightsError(
-                f"{path.parent} holds no {WEIGHTS_NAME}: its training has not come so far, or it "
-                "is no run folder; train it, or give another folder"
-            )
+    check_one_run(path)
+    given, path = path, network_file(path)
+    if not path.is_file() and given.is_dir():
+        raise WeightsError(
+            f"{given} holds no {WEIGHTS_NAME}: its training has not come so far, or it is no run "
+            "folder; train it, or give another folder"
+        )
     if not path.is_file():
         raise WeightsError(
             f"{path} is neither a file nor a run folder; give one, or a reconstruction that needs "

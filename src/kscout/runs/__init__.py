@@ -319,10 +319,10 @@ def _completed(kept: Record, config: Config) -> Record:
     # What comes from outside names its settings, which have no method by default.
     own = config.training
     if isinstance(own, ReconstructorTraining):
-        defaults = tomllib.loads(to_toml(type(own)()))
+        defaults = to_toml(type(own)())
     else:
-        defaults = tomllib.loads(to_toml(type(own)(method=own.method)))
-    return {**kept, "training": {**defaults, **training}}
+        defaults = to_toml(type(own)(method=own.method))
+    return {**kept, "training": {**tomllib.loads(defaults), **training}}
 
 
 def _check_whole(path: Path) -> None:

@@ -267,7 +267,8 @@ def _check_centers(training: ReconstructorTraining, store: Store) -> None:
 def new_model(component: Component, seed: int, protocol: Protocol) -> Reconstructor:
     """Build a network to train from nothing; names of what cannot be trained are not offered."""
     if component.name not in RECONSTRUCTORS:
-        raise unknown_name("reconstruction", component.name, trainable_reconstructions())
+        choices = [*trainable_reconstructions(), "module:Class"]
+        raise unknown_name("reconstruction", component.name, choices)
     model = make_reconstructor(component, seed=seed, protocol=protocol)
     check_trainable(model, protocol)
     return model
@@ -280,7 +281,7 @@ def check_trainable(model: Reconstructor, protocol: Protocol) -> None:
         raise ConfigError(
             f"{name} has nothing to train; a learnable reconstructor has parameters, to which "
             "gradients flow from the images that `reconstruct` returns; kscout has "
-            f"{', '.join(trainable_reconstructions()[:-1])}"
+            f"{', '.join(trainable_reconstructions())}"
         )
     if protocol != (model.protocol or "blind"):
         raise ConfigError(

@@ -7,7 +7,7 @@ import torch
 
 from kscout import policies, reconstruction
 from kscout.cli import app
-from kscout.errors import ConfigError
+from kscout.errors import ConfigError, WeightsError
 from kscout.evaluation.running.kinds import check_kinds
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
@@ -57,7 +57,9 @@ def test_what_is_of_the_other_kind_is_refused(
 
 def test_a_folder_of_several_runs_is_refused_with_the_name_of_one(runs: Path) -> None:
     for wanted, reconstructor in ((".", "network"), ("mine=.", "network"), ("policy", Path())):
-        with pytest.raises(ConfigError, match=r"^\. is a folder of 3 runs, and one .* as in both$"):
+        with pytest.raises(
+            WeightsError, match=r"^\. holds several runs; give one of both, network"
+        ):
             check_kinds([wanted], reconstructor)
     # A name goes before a folder.
     (runs / "random" / "seed-0").mkdir(parents=True)

@@ -49,7 +49,12 @@ def run_analysis(
         on_step: told how far the work has come.
     """
     refuse_store(out)
-    analysis = _with_protocol(analysis, given)
+    if analysis.reads == "policies":
+        from kscout.evaluation.running.kinds import check_kinds
+
+        # What was exchanged is told before a store or columns are asked for.
+        check_kinds(given, getattr(analysis, "reconstructor", None))
+    analysis = _with_protocol(analysis)
     with locked(out):
         settings = _settings(analysis, given)
         suffixes = (".csv", ".json", _SETTINGS)
@@ -71,16 +76,11 @@ def run_analysis(
         return rows
 
 
-def _with_protocol(analysis: Analysis[Row], given: Sequence[str]) -> Analysis[Row]:
+def _with_protocol(analysis: Analysis[Row]) -> Analysis[Row]:
     """Let the protocol, where an analysis has one that was not asked for, follow from its store."""
     data = getattr(analysis, "data", None)
     if data is None or getattr(analysis, "protocol", "") is not None:
         return analysis
-    if analysis.reads == "policies":
-        from kscout.evaluation.running.kinds import check_kinds
-
-        # What was exchanged is told before a store is asked for.
-        check_kinds(given, getattr(analysis, "reconstructor", None))
     changes: dict[str, Any] = {"protocol": _protocol_of(data)}
     return replace(analysis, **changes)
 

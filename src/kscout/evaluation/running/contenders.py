@@ -1,6 +1,6 @@
 """From what a user names (policy, run folder, weights file, zoo name) to policies ready to run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard, final
@@ -17,7 +17,7 @@ from kscout.evaluation.summaries.summary import Training
 from kscout.names import POLICIES
 from kscout.runs import CONFIG, read_run
 from kscout.runs.required import check_settings
-from kscout.weights import WEIGHTS_NAME, is_safetensors, policy_file, read_weights
+from kscout.weights import described, network_file, policy_file
 from kscout.zoo import as_shipped, zoo_names, zoo_path
 
 
@@ -137,13 +137,15 @@ def _built(name: str, sizes: Sizes, seed: int) -> Policy:
     return make_policy(Component(name), seed=seed, **asdict(sizes))
 
 
-def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int, str | None, int]]:
+Budget = tuple[int, int, str | None, int]
+"""Number of columns at the start, the horizon, the columns of the start where they are not central,
+and the number of columns per step."""
+
+
+def budgets_of(wanted: Sequence[str]) -> set[Budget]:
     """Return what the runs among these were trained for; loads no weights.
 
     Where there is no run, files of orders tell what they were fitted for.
-
-    It is the number of columns at the start, the horizon, the columns of the start where they are
-    not central, and the number of columns per step.
     """
     names = [one for one in wanted if one.rpartition("=")[2] not in POLICIES]
     paths = [_located(one)[1] for one in names]
@@ -151,20 +153,25 @@ def budgets_of(wanted: Sequence[str]) -> set[tuple[int, int, str | None, int]]:
     sections = [config["acquisition"] for config in configs if config and "acquisition" in config]
     if not sections:
         sections = [_fitted_for(path) for path in paths]
-    return {
-        (one["n_initial"], one["horizon"], one.get("initial"), one.get("columns_per_step") or 1)
-        for one in sections
-        if one
-    }
+    return {_budget(one) for one in sections if one}
+
+
+def _budget(told: Mapping[str, Any]) -> Budget:
+    initial, group = told.get("initial"), told.get("columns_per_step") or 1
+    return told["n_initial"], told["horizon"], initial, group
 
 
 def _fitted_for(path: Path) -> dict[str, Any]:
     """Return the acquisition that an order in a file was fitted for, where the file tells."""
-    extra = _described(policy_file(path))
-    found = {key: extra.get(key) for key in ("n_initial", "horizon")}
-    is_told = all(type(count) is int and count > 0 for count in found.values())
+    extra = _told_by(policy_file(path))
     # An order tells no columns of its start: where they are not central, a user names them.
-    return found if is_told and "initial" not in extra else {}
+    return extra if _tells_columns(extra) and "initial" not in extra else {}
+
+
+def _tells_columns(extra: Mapping[str, Any]) -> bool:
+    """Say whether a file tells how many columns there are at the start, and then."""
+    counts = (extra.get(key) for key in ("n_initial", "horizon"))
+    return all(type(count) is int and count > 0 for count in counts)
 
 
 def _loaded(wanted: str | Path, draw_seed: int) -> Contender:
@@ -202,22 +209,21 @@ def _config_of(path: Path) -> dict[str, Any] | None:
     return read_run(folder).config if (folder / CONFIG).is_file() else _config_in(path)
 
 
-def _described(file: Path) -> dict[str, Any]:
+def _told_by(file: Path) -> dict[str, Any]:
     """Return what a weights file of ours tells of its training; nothing of any other."""
-    if not file.is_file() or not is_safetensors(file):
-        return {}
-    return read_weights(file, only_described=True).extra
+    told = described(file)
+    return {} if told is None else told.extra
 
 
 def _trained_with(path: Path) -> dict[str, str]:
-    extra = _described(policy_file(path))
+    extra = _told_by(policy_file(path))
     found = {key: extra[key] for key in ("store", "reconstructor") if key in extra}
     return {key: as_shipped(value) for key, value in found.items() if isinstance(value, str)}
 
 
 def _config_in(path: Path) -> dict[str, Any] | None:
     """Return the settings that a weights file of ours tells, where it was left by a training."""
-    extra = _described(policy_file(path))
+    extra = _told_by(policy_file(path))
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
     sections = {
@@ -293,25 +299,20 @@ def conditions_note(
     )
 
 
-def budget_of_network(source: Path | str) -> tuple[int, int, str | None, int] | None:
-    """Return what a reconstruction learned for together with a policy, as `budgets_of` does.
+def budget_of_network(source: Path | str) -> Budget | None:
+    """Return what a reconstruction learned for together with a policy.
 
     Args:
         source: what it is loaded from; anything else than such a reconstruction tells nothing.
     """
-    path = zoo_path(source) or Path(source)
-    file = path / WEIGHTS_NAME if path.is_dir() else path
-    told = _described(file)
+    file = network_file(zoo_path(source) or Path(source))
+    told = _told_by(file)
     if not told.get("joint"):
         return None
     run = read_run(file.parent).config if (file.parent / CONFIG).is_file() else {}
     if run.get("kind") == "joint":
         told = {**run["acquisition"], **told}
-    counts = {key: told.get(key) for key in ("n_initial", "horizon")}
-    if not all(type(count) is int and count > 0 for count in counts.values()):
-        return None
-    more = told.get("initial"), told.get("columns_per_step") or 1
-    return told["n_initial"], told["horizon"], *more
+    return _budget(told) if _tells_columns(told) else None
 
 
 def network_note(source: Path | str, sizes: Sizes, start: str | None = None) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kscout.errors import ConfigError
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
-from kscout.weights import WEIGHTS_NAME, Kind, is_safetensors, policy_file, read_weights
+from kscout.weights import Kind, check_one_run, described, network_file, policy_file
 from kscout.zoo import ZOO
 
 _TABLES: dict[str, Table[Any]] = {"policy": POLICIES, "reconstructor": RECONSTRUCTORS}
@@ -23,7 +23,8 @@ def check_kinds(wanted: Sequence[object], reconstructor: object) -> None:
     """
     given = [one for one in wanted if isinstance(one, str | Path)]
     for one in (*map(_of_label, given), reconstructor):
-        _check_one(one)
+        if isinstance(one, str | Path) and not any(one in table for table in _TABLES.values()):
+            check_one_run(Path(one))
     others = [one for one in given if _kind_of(_of_label(one), "policy") == "reconstructor"]
     is_policy = (
         isinstance(reconstructor, str | Path)
@@ -46,18 +47,6 @@ def check_kinds(wanted: Sequence[object], reconstructor: object) -> None:
         )
 
 
-def _check_one(source: object) -> None:
-    """Refuse a folder of several runs, such as the seeds of one command."""
-    if not isinstance(source, str | Path) or any(source in table for table in _TABLES.values()):
-        return
-    runs = sorted(file.parent.name for file in Path(source).glob(f"*/{WEIGHTS_NAME}"))
-    if runs and not (Path(source) / WEIGHTS_NAME).exists():
-        raise ConfigError(
-            f"{source} is a folder of {len(runs)} runs, and one was expected; name it, as in "
-            f"{Path(source) / runs[0]}"
-        )
-
-
 def _of_label(wanted: str | Path) -> str | Path:
     """Return what a label stands before, as in LABEL=PATH."""
     has_label = isinstance(wanted, str) and "=" in wanted and not Path(wanted).exists()
@@ -75,14 +64,7 @@ def _kind_of(source: str | Path, asked: Kind) -> str | None:
         return asked
     path = Path(source)
     if path.exists():
-        alone = path / WEIGHTS_NAME if path.is_dir() else path
-        return _told(policy_file(path) if asked == "policy" else alone)
+        told = described(policy_file(path) if asked == "policy" else network_file(path))
+        return None if told is None else told.kind
     names = {name: kind for kind, table in _TABLES.items() for name in table} | ZOO
     return names.get(source) if isinstance(source, str) else None
-
-
-def _told(file: Path) -> str | None:
-    """Return what a weights file of ours holds; None for any other file, and for none."""
-    if not file.is_file() or not is_safetensors(file):
-        return None
-    return read_weights(file, only_described=True).kind

@@ -132,7 +132,7 @@ def open_policies(wanted: Sequence[str], setting: SliceSetting) -> Prepared:
     if not wanted:
         raise ConfigError("no policy to analyze; name a run folder or a policy")
     how = setting_of_analysis(wanted, setting)
-    ready = prepare(wanted, setting.data, setting.reconstructor, how, fits_later=True)
+    ready = prepare(wanted, setting.data, setting.reconstructor, how)
     ready.tell_notes()
     return replace(ready, contenders=[ready.fit(one) for one in ready.contenders])
 
@@ -146,9 +146,8 @@ def prepare(
     train: SliceSet | None = None,
     cache: Path | None = None,
     on_step: OnStep | None = None,
-    fits_later: bool = False,
 ) -> Prepared:
-    """Load a split and a reconstruction, and build the policies; orders are fitted last.
+    """Load a split and a reconstruction, and build the policies; `Prepared.fit` fits orders.
 
     Args:
         wanted: the policies.
@@ -158,7 +157,6 @@ def prepare(
         train: slices that `fixed` is fitted on; the store's training split where not given.
         cache: folder of orders fitted before.
         on_step: called after each fitted column.
-        fits_later: leave orders to be fitted by `Prepared.fit`.
     """
     device = str(resolve_device(setting.device))
     source = data if isinstance(data, SliceSet | Store) else Store.open(data)
@@ -206,8 +204,6 @@ def prepare(
         notes.append(network_note(reconstructor, sizes, _start_of(plan)))
     notes += [*_conditions(contenders, sizes, plan), *training_notes(contenders, here)]
     said = list(dict.fromkeys(note for note in notes if note is not None))
-    if not fits_later:
-        contenders = [fit(one) for one in contenders]
     return Prepared(contenders, slices, frozen, loaded, source, plan, reference, said, fit)
 
 

@@ -9,7 +9,7 @@ from typing import final
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses.analysis import SliceSetting
-from kscout.evaluation.running.contenders import budget_of_network, budgets_of
+from kscout.evaluation.running.contenders import Budget, budget_of_network, budgets_of
 from kscout.evaluation.running.kinds import check_kinds
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.conditions import EvaluationRequest
@@ -115,7 +115,6 @@ def _with_columns(request: EvaluationRequest) -> EvaluationRequest:
 
 def setting_of_analysis(wanted: Sequence[str], setting: SliceSetting) -> EvaluationSetting:
     """Return how an analysis runs policies; where no budget is given, it is that of the runs."""
-    check_kinds(wanted, setting.reconstructor)
     n_initial, horizon, initial = _budget(wanted, setting)
     plan = AcquisitionPlan(
         n_initial=n_initial,
@@ -144,9 +143,7 @@ def _budget(wanted: Sequence[str], setting: SliceSetting) -> tuple[int, int, str
     return (own[0], horizon, own[2]) if n_initial is None else (n_initial, horizon, None)
 
 
-def told_by_runs(
-    wanted: Sequence[str], reconstructor: str | None = None
-) -> tuple[int, int, str | None, int]:
+def told_by_runs(wanted: Sequence[str], reconstructor: str | None = None) -> Budget:
     """Return the one acquisition that all runs among policies were trained for.
 
     Args:
@@ -169,7 +166,7 @@ def told_by_runs(
     return own
 
 
-def _tell_learned(reconstructor: str, learned: tuple[int, int, str | None, int]) -> None:
+def _tell_learned(reconstructor: str, learned: Budget) -> None:
     n_initial, horizon, initial, _ = learned
     start = "" if initial is None else f" ({initial})"
     logging.getLogger(__name__).warning(

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -95,8 +94,8 @@ class Joint(Course[Pair, JointConfig]):
                 total += self._learn(number, draws[step])
                 if self.sampler.is_due(number):
                     taught.append(self._teach())
-                done = Progress(epoch, training.n_epochs, step + 1, self.n_steps)
-                on_step(replace(done, typical_epoch=self.typical_epoch))
+                where = (epoch, training.n_epochs, step + 1, self.n_steps)
+                on_step(Progress(*where, typical_epoch=self.typical_epoch))
         scores = {"train_loss": float(total) / len(numbers)}
         if taught:
             scores["sampler_score"] = float(torch.stack(taught).mean())

@@ -13,7 +13,7 @@ looks (after arXiv 2105.06460 and 2203.16392).
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -89,7 +89,7 @@ class Judge:
         training: JointTraining,
     ) -> None:
         self.batch, self.reconstructor, self.protocol = batch, reconstructor, training.protocol
-        self.metric = training.metric
+        self.metric = METRICS.resolve(training.metric)
         with torch.no_grad():
             self.maps = reconstructor.calibrate(Measurement.of(batch.kspace, start))
 
@@ -104,20 +104,20 @@ class Judge:
 
 
 def differentiable_scores(
-    metric: str, image: Float[Tensor, "slice row col"], batch: SliceBatch
+    metric: Callable[..., Tensor], image: Float[Tensor, "slice row col"], batch: SliceBatch
 ) -> Float[Tensor, " slice"]:
     """Score images by a metric; refuse one that no gradient flows through.
 
     Args:
-        metric: its name.
+        metric: of images, targets and data ranges.
         image: un-normalized.
         batch: the truth.
     """
-    given = METRICS.resolve(metric)(image, batch.target, data_range=batch.data_range)
-    score = checked_scores(given, len(image))
+    found = metric(image, batch.target, data_range=batch.data_range)
+    score = checked_scores(found, len(image))
     if image.requires_grad and not score.requires_grad:
         raise ConfigError(
-            f"no gradient flows through the metric {metric}, and the sampler learns by that; "
+            "no gradient flows through training.metric, and the sampler learns by that; "
             "compute it with torch alone, without detach, or use --method dense or fixed"
         )
     return score
@@ -203,7 +203,7 @@ class _Differentiated(Sampler):
             first = torch.arange(min(2, len(slices)), device=slices.index_device)
             batch = slices.batch(first)
             image = batch.target.clone().requires_grad_()
-            differentiable_scores(self.training.metric, image, batch)
+            differentiable_scores(METRICS.resolve(self.training.metric), image, batch)
 
     @classmethod
     def n_bytes(cls, config: JointConfig, slices: SliceSet, n_image: int) -> int:

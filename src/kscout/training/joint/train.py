@@ -155,6 +155,7 @@ def _reconstructor(
             f"{start} was trained for protocol {model.protocol}; train with --protocol "
             f"{model.protocol}, or start from nothing"
         )
+    check_trainable(model, protocol)
     plain = {key: value for key, value in arguments.items() if value is not None}
     return model, replace(config, reconstructor=Component(name, plain))
 
@@ -223,7 +224,6 @@ def _check(
 ) -> None:
     """Refuse what cannot be trained, before a folder is made."""
     training = config.training
-    check_trainable(model, training.protocol)
     check_setting(config, model, splits)
     check_varied(training, splits[0].kind)
     _tell_small_steps(training)
