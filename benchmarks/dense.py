@@ -4,7 +4,8 @@
         --seeds 0,1,2 --minutes 10 --out records
 
 How many epochs fit is measured on the first steps and kept for all seeds of the arm, so that the
-same command goes on after a kill. Each arm and seed is a file of its own,
+same command goes on after a kill; `--epochs` asks for a number of them in place of minutes, so that
+arms may share a GPU with others and be compared all the same. Each arm and seed is a file of its own,
 ARM-STORE-PRESET-seedN.json, with `--label` in place of ARM where given; one that is there is not
 run again. Seeds of one command train in lockstep and share the minutes. `--start` goes on from a
 trained policy, whose own minutes are not counted. `--list` tells which arms have which records.
@@ -129,7 +130,8 @@ def record_of(
     return {
         **{"arm": wanted.arm, "seed": seed, "data": wanted.data.name, "preset": wanted.preset},
         "test": (wanted.test or wanted.data).name,
-        **{"reconstructor": wanted.reconstructor, "minutes": wanted.minutes},
+        "reconstructor": wanted.reconstructor,
+        "minutes": 0.0 if wanted.epochs else wanted.minutes,
         **{"changes": [*ARMS[wanted.arm], *wanted.set], "n_epochs": len(lines)},
         "start": "" if wanted.start is None else wanted.start.name.removesuffix(".safetensors"),
         "n_lockstep": lines[0].get("n_lockstep", 1),
@@ -181,7 +183,7 @@ def run_arm(wanted: argparse.Namespace) -> None:
     runs = [wanted.out / "runs" / path_of(wanted, seed).stem for seed in missing]
     planned = runs[0].with_name(f"{runs[0].name.rpartition('-seed')[0]}.epochs.json")
     if not planned.exists():
-        n_epochs = epochs_that_fit(configs, store, wanted)
+        n_epochs = wanted.epochs or epochs_that_fit(configs, store, wanted)
         planned.parent.mkdir(parents=True, exist_ok=True)
         write_json(planned, n_epochs)
     n_epochs = json.loads(planned.read_text(encoding="utf-8"))
@@ -204,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--arm", choices=list(ARMS), default="column")
     parser.add_argument("--seeds", type=lambda text: [int(x) for x in text.split(",")], default=[0])
     parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--epochs", type=int, help="to train, in place of minutes")
     parser.add_argument("--limit", type=int, help="test slices; all where not given")
     parser.add_argument("--batch-size", type=int, default=256, help="slices evaluated at once")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")

@@ -57,7 +57,7 @@ class DenseRecord:
     preset: str
     reconstructor: str
     minutes: float
-    """Asked for, shared by all seeds in lockstep."""
+    """Asked for, shared by all seeds in lockstep; 0 where epochs were asked for."""
     changes: tuple[str, ...]
     n_epochs: int
     n_lockstep: int
@@ -81,14 +81,19 @@ class DenseRecord:
     """Trained policy that it went on from, whose minutes are not counted."""
 
     @property
-    def kind(self) -> tuple[str, str, float, str, tuple[str, ...], str]:
-        """Records of one kind differ in their seed."""
-        return self.data, self.preset, self.minutes, self.arm, self.changes, self.start
+    def asked(self) -> tuple[float, int]:
+        """How long it was to train: minutes, or epochs where those were asked for."""
+        return (self.minutes, 0) if self.minutes else (0.0, self.n_epochs)
 
     @property
-    def task(self) -> tuple[str, str, float, int, str]:
+    def kind(self) -> tuple[str, str, tuple[float, int], str, tuple[str, ...], str]:
+        """Records of one kind differ in their seed."""
+        return self.data, self.preset, self.asked, self.arm, self.changes, self.start
+
+    @property
+    def task(self) -> tuple[str, str, tuple[float, int], int, str]:
         """Arms with the same are compared."""
-        return self.data, self.preset, self.minutes, self.seed, self.start
+        return self.data, self.preset, self.asked, self.seed, self.start
 
 
 @final
@@ -169,7 +174,7 @@ def table(folder: Path = RECORDS) -> str:
     words = [f"{name} ({', '.join(seeds)})" for name, seeds in missing.items()]
     told = ", ".join(against(records)) or "not run"
     return (
-        f"{text}\nMinus `{_ARM}` of the same store, seed and minutes that were asked for: "
+        f"{text}\nMinus `{_ARM}` of the same store, seed and minutes or epochs that were asked for: "
         f"{told}.\n\n"
         f"Not run: {', '.join(words) or 'nothing of the plan'}.\n"
     )

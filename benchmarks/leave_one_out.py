@@ -121,6 +121,7 @@ def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
     given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
     given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
     given |= {"seeds": wanted.seeds} | ({"start": wanted.start} if wanted.start else {})
+    given |= {"epochs": wanted.epochs} if wanted.epochs else {}
     words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
     words += [word for change in wanted.set for word in ("--set", change)]
     dense.main([*words, "--out", str(wanted.out)])
@@ -143,6 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--start", help="a trained policy, which has not seen these heads")
     parser.add_argument("--seeds", default="0", help="in lockstep, as in 0,1,2; they share minutes")
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--epochs", type=int, help="to train, in place of minutes")
     parser.add_argument("--volumes", default="400,16,40")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")

@@ -291,7 +291,7 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
     assert (
         "Not run: knee-4x knee-base `column` (0, 1, 2), knee-4x knee-base `large` (0, 1, 2)" in text
     )
-    assert "seed and minutes that were asked for: `zoom` -.0025.\n" in text
+    assert "seed and minutes or epochs that were asked for: `zoom` -.0025.\n" in text
     assert "| +.0250 (-.0100 to .0500) | +.0100 | - |" in records.heads(tmp_path)
     assert "| a | `zoom`, on from `knees`, 0, 1 |" in records.heads(tmp_path)
     assert records.unseen(tmp_path).count("b.nii") == 2 and "a.nii" not in records.unseen(tmp_path)
