@@ -1,4 +1,5 @@
-"""Dense gains, one arm and seed at a time: trains for some minutes, evaluates, writes a record.
+"""Dense gains, and images drawn: one arm and seed at a time trains for some minutes, is evaluated
+and recorded.
 
     python benchmarks/dense.py --data stores/knee --reconstructor knee-unet --arm column \
         --seeds 0,1,2 --minutes 10 --out records
@@ -59,6 +60,9 @@ ARMS: dict[str, list[str]] = {
         *["training.turn=8", "training.bend=2"],
     ],
     "bent": ["training.turn=8", "training.bend=2"],
+    "imagine": [],
+    "imagine-zoom": ["training.zoom=1.8"],
+    "imagine-completion": ["training.completion='fixed'"],
 }
 """Settings that an arm changes; fewer or more slices are another store."""
 _N_TIMED = (8, 32)
@@ -71,7 +75,8 @@ class _TimeIsUpError(Exception):
 
 def config_of(arm: str, preset: str, changes: Sequence[str] = ()) -> PolicyConfig:
     """Return the settings of an arm with seed 0."""
-    base = replace(PolicyConfig.of("dense"), acquisition=ACQUISITIONS[preset])
+    method = "imagine" if arm.startswith("imagine") else "dense"
+    base = replace(PolicyConfig.of(method), acquisition=ACQUISITIONS[preset])
     return read(PolicyConfig, merge(to_table(base), assigned([*ARMS[arm], *changes])))
 
 

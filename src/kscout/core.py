@@ -230,6 +230,36 @@ class Truth:
     """SSIM of the reconstruction as it is; likewise."""
 
 
+class Judge(ABC):
+    """Tries columns on images that are taken for the truth, as an acquisition does on its slices.
+
+    It knows reconstruction, protocol and metric, and nothing of what is acquired.
+    """
+
+    @abstractmethod
+    def gains(
+        self, truth: SliceBatch, mask: Bool[Tensor, "batch col"]
+    ) -> Float[Tensor, "batch col"]:
+        """Return what each column gains that a mask lacks; 0 for the others."""
+
+    @abstractmethod
+    def values(
+        self,
+        truth: SliceBatch,
+        mask: Bool[Tensor, "batch col"],
+        order: Sequence[int],
+        n_left: Int[Tensor, " batch"],
+    ) -> Float[Tensor, "batch col"]:
+        """Return what each column is worth when a fixed order takes the rest.
+
+        Args:
+            truth: images.
+            mask: what is measured of each.
+            order: columns, the first to be taken first.
+            n_left: columns that may still be acquired.
+        """
+
+
 @final
 @dataclass(frozen=True)
 class Observation:
@@ -253,6 +283,8 @@ class Observation:
     """None, except for policies that set `needs_target`."""
     n_left: int | Int[Tensor, " batch"] | None = None
     """How many columns may still be acquired, the next one included; None where nobody counts."""
+    judge: Judge | None = None
+    """None, except for policies that set `needs_judge`."""
 
     def for_each(self, count: int | Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
         """Return a count such as `step` as one number per image, filled in on their device."""
@@ -274,6 +306,8 @@ class Policy(nn.Module, ABC):
     """Whether it looks at the complex zero-filled image or the statistics, not the image alone."""
     needs_coils: ClassVar[bool] = False
     """Whether that image is to have every coil; else they are combined to one."""
+    needs_judge: bool = False
+    """Whether it tries columns on images of its own, as the simulator does on the truth."""
     needs_target: ClassVar[bool] = False
     """An oracle: shown as such in every table and figure."""
     needs_candidate_scores: ClassVar[bool] = False
@@ -312,6 +346,7 @@ class Policy(nn.Module, ABC):
 __all__ = [
     "PRECISIONS",
     "PROTOCOLS",
+    "Judge",
     "Measurement",
     "Observation",
     "Policy",

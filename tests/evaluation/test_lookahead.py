@@ -14,8 +14,9 @@ from kscout.contracts import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstruction, Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.evaluation.lookahead import Estimates, LookAhead, agreeing, completed, fit_weights
+from kscout.evaluation.lookahead import Estimates, LookAhead, agreeing, fit_weights
 from kscout.evaluation.running.trajectories import AcquisitionPlan
+from kscout.physics.fourier import completed
 from kscout.policies import build
 from kscout.reconstruction.zero_filled import ZeroFilled
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fused_policies import scores_from
 from kscout.core import Observation
+from kscout.layers.unet import UNetNetwork
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.conv_fused import HalfPrecisionConvPolicy
 from kscout.reconstruction.unet_fused import FusedUNet
-from kscout.reconstruction.unet_network import UNetNetwork
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from emulated import Emulated
 
+from kscout.layers.unet import UNetNetwork
 from kscout.reconstruction.unet_fused import FusedUNet
-from kscout.reconstruction.unet_network import UNetNetwork
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 

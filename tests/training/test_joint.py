@@ -21,11 +21,11 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError, WeightsError
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.evaluation.policy_noise import measure_run
+from kscout.layers.unet import UNetNetwork
 from kscout.names import POLICIES, RECONSTRUCTORS, SAMPLERS
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.unet_fused import FusedUNet
-from kscout.reconstruction.unet_network import UNetNetwork
 from kscout.runs import read_run
 from kscout.training import convolution
 from kscout.training.fixed_order import fit_fixed_order

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from coil_slices import coil_batch
+from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator
 from kscout.data.slices import SliceSet
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.labels import Completion, carried_on, mean_values
+from kscout.training.estimators.labels import carried_on, mean_values
 from kscout.training.fixed_order import fit_fixed_order
 
 N_ROWS, N_COLS, N_INITIAL, HORIZON = 14, 11, 1, 4

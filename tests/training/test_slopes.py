@@ -10,6 +10,7 @@ from training_stores import COLUMN, blob_store, small_config, train_whole_and_cu
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
+from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator
 from kscout.config import AcquisitionSetting, PolicyConfig
 from kscout.core import Measurement, Reconstructor, SliceBatch
@@ -26,7 +27,7 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators import dense
-from kscout.training.estimators.labels import Completion, mean_labels
+from kscout.training.estimators.labels import mean_labels
 from kscout.training.estimators.slopes import Slopes, column_slopes, filled_in
 from kscout.training.estimators.visited import joined
 from kscout.training.policy import train_policy

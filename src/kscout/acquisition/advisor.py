@@ -15,6 +15,7 @@ from torch import Tensor
 from kscout.acquisition.episode import how_many_at_once
 from kscout.acquisition.graphs import MOST_BYTES, Graphs
 from kscout.acquisition.state import shown_to
+from kscout.acquisition.trial import Trial
 from kscout.core import Measurement, Policy, Reconstruction, Reconstructor
 from kscout.errors import ConfigError, RunError
 from kscout.weights import fingerprint
@@ -87,7 +88,9 @@ class Advisor:
         self._waiting: list[tuple[Question, Future[Answer]]] = []
         self._lock, self._is_closed = threading.Lock(), False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kscout-advisor")
-        has_graphs = self.device.type == "cuda" and not reconstructor.waits_for_device
+        # What tries columns keeps the device busy without a graph.
+        is_plain = reconstructor.waits_for_device or policy.needs_judge
+        has_graphs = self.device.type == "cuda" and not is_plain
         self._computed = partial(_computed, reconstructor, policy)
         self._graphs = Graphs(self._computed) if has_graphs else None
         self._computing = threading.Lock()
@@ -235,7 +238,8 @@ def _computed(
     summary = (more[-3], more[-2], more[-1]) if len(more) >= 3 else None
     measured = Measurement(zero_filled, mask, summary=summary, maps=maps)
     found = reconstructor.reconstruct(measured)
-    seen = shown_to(policy, found, zero_filled, mask, step=step, n_left=n_left)
+    judge = Trial(reconstructor, reconstructor.protocol or "blind")
+    seen = shown_to(policy, found, zero_filled, mask, step=step, n_left=n_left, judge=judge)
     return found.image, found.mean, found.std, policy(seen)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from kscout.acquisition.state import Branches, State, list_candidates, shown_to
 from kscout.core import (
+    Judge,
     Measurement,
     Observation,
     Policy,
@@ -198,7 +199,8 @@ class Simulator:
         """
         found = Reconstruction(state.image, state.mean, state.std)
         given = (policy, found, state.zero_filled, state.mask)
-        seen = shown_to(*given, step=state.step, n_left=n_left)
+        judge = self._judge() if policy.needs_judge else None
+        seen = shown_to(*given, step=state.step, n_left=n_left, judge=judge)
         if not policy.needs_target:
             return seen
         error = fft2c(self.images(state)) - fft2c(self.batch.target)[state.owner]
@@ -210,6 +212,12 @@ class Simulator:
             score=state.score if policy.needs_candidate_scores else None,
         )
         return replace(seen, truth=truth)
+
+    def _judge(self) -> Judge:
+        """Return what tries columns on other images as this does on its slices."""
+        from kscout.acquisition.trial import Trial  # which runs simulators itself
+
+        return Trial(self.reconstructor, self.protocol, self.metric)
 
     def blocked(self, state: State) -> Bool[Tensor, "state col"]:
         """Return the columns that may not be chosen: measured, or outside the matrix."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
-from kscout.core import Observation, Policy, Reconstruction
+from kscout.core import Judge, Observation, Policy, Reconstruction
 from kscout.kernels.acquisition_step import follow, list_distinct
 from kscout.kernels.registry import Request, serving
 from kscout.physics.candidates import Pairs
@@ -97,6 +97,7 @@ def shown_to(
     *,
     step: int | Int[Tensor, " state"],
     n_left: int | Int[Tensor, " state"] | None,
+    judge: Judge | None = None,
 ) -> Observation:
     """Return what a policy may see of acquisitions, which is no more than it asks for.
 
@@ -107,8 +108,11 @@ def shown_to(
         mask: the columns measured there.
         step: how many were acquired since the start.
         n_left: columns that may still be acquired, where that is known.
+        judge: of the images, where there is one.
     """
     seen = Observation(image=found.image, mask=mask, step=step, n_left=n_left)
+    if policy.needs_judge:
+        seen = replace(seen, judge=judge)
     if not policy.needs_measurement:
         return seen
     shown = zero_filled if policy.needs_coils else combined(zero_filled, mask)

@@ -7,9 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from kscout.acquisition.trial import Trial
 from kscout.core import Measurement, Observation, Policy, Truth
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
+from kscout.reconstruction.zero_filled import ZeroFilled
 
 TOLERANCE = 1e-4
 """Relative to the largest score: far above the noise of float32, far below any effect."""
@@ -50,6 +52,8 @@ def _example(policy: Policy, n_rows: int, n_cols: int) -> Observation:
     mask = torch.stack([start, start | outer, start | ~outer])
     image = torch.randn(len(mask), n_rows, n_cols, generator=generator)
     seen = Observation(image=image, mask=mask, step=1)
+    if policy.needs_judge:
+        seen = replace(seen, judge=Trial(ZeroFilled(), "blind"))
     if policy.needs_measurement:
         kspace = torch.randn(3, 1, n_rows, n_cols, dtype=torch.complex64, generator=generator)
         measured = Measurement.of(kspace, mask)
@@ -122,7 +126,7 @@ def _check_independence(
         one = slice(row, row + 1)
         truth = seen.truth and Truth(*(value[one] for value in vars(seen.truth).values()))
         own = {name: value[one] for name, value in _tensors(seen).items()}
-        alone = replace(seen, truth=truth, **own)
+        alone = replace(seen, truth=truth, **own)  # type: ignore[arg-type]
         if not _are_close(_scores(policy, alone, "a batch of one image")[0], first[row]):
             raise _fail(
                 policy,

@@ -26,22 +26,13 @@ from kscout.core import Measurement, Observation, Policy, Protocol, Reconstructo
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.trajectories import AcquisitionPlan
-from kscout.physics.fourier import conjugate_mirror, fft2c, ifft2c, opposite
+from kscout.physics.fourier import completed, fft2c, ifft2c
 
 _LEAST = torch.finfo(torch.float32).tiny
 _NEAR = 2
 """Steps before and after one whose states tell its weights, too."""
 Weights = tuple[float, float]
 """Of the gain that a policy expects, and of the simulated one."""
-
-
-def completed(
-    kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
-) -> tuple[Complex[Tensor, "batch coil row col"], Bool[Tensor, "batch col"]]:
-    """Return k-space of real images with opposites of measured columns filled in, and its mask."""
-    is_known = mask | mask[:, opposite(mask.shape[1], mask.device)]
-    filled = torch.where(mask[:, None, None], kspace, conjugate_mirror(kspace))
-    return filled * is_known[:, None, None], is_known
 
 
 def agreeing(
@@ -141,6 +132,7 @@ class LookAhead(Policy):
         if policy.needs_target:
             raise ConfigError("look-ahead needs no truth, and an oracle sees it; give a policy")
         self.policy, self.reconstructor, self.estimates = policy, reconstructor, estimates
+        self.needs_judge = policy.needs_judge
         self.weights, self.n_columns, self.protocol = list(weights), n_columns, protocol
 
     @torch.no_grad()
@@ -231,4 +223,4 @@ def _states(
             state = simulator.acquire(state, columns[:, 0])
 
 
-__all__ = ["Estimates", "LookAhead", "Weights", "agreeing", "completed", "fit_weights"]
+__all__ = ["Estimates", "LookAhead", "Weights", "agreeing", "fit_weights"]

@@ -97,6 +97,11 @@ POLICIES = Table(
         "column": PolicyEntry(
             "column:ColumnPolicy", "a network that sees k-space, one token per column", "training"
         ),
+        "imagine": PolicyEntry(
+            "imagine:ImaginePolicy",
+            "tries every column on images that a network draws from what was measured",
+            "training",
+        ),
     },
 )
 
@@ -184,6 +189,14 @@ ESTIMATORS = Table(
             title="dense",
             label="dense",
             policy="column",
+        ),
+        "imagine": EstimatorEntry(
+            "imagine:Imagine",
+            "a network learns to draw images from what was measured; columns are tried on these",
+            settings="kscout.config.policy:ImagineTraining",
+            title="imagine",
+            label="imagine",
+            policy="imagine",
         ),
         "alphazero": EstimatorEntry(
             "alphazero:AlphaZero",

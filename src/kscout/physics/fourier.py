@@ -11,7 +11,7 @@ The transform F is unitary: its inverse is its adjoint, and norms are kept.
 from functools import lru_cache
 
 import torch
-from jaxtyping import Complex, Inexact, Int, Shaped
+from jaxtyping import Bool, Complex, Inexact, Int, Shaped
 from torch import Tensor
 
 
@@ -68,3 +68,12 @@ def conjugate_mirror(
 ) -> Complex[Tensor, "*batch row col"]:
     """Return the complex conjugate at opposite frequencies: for a real image k-space itself."""
     return at_opposite(kspace).conj()
+
+
+def completed(
+    kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]
+) -> tuple[Complex[Tensor, "batch coil row col"], Bool[Tensor, "batch col"]]:
+    """Return k-space of real images with opposites of measured columns filled in, and its mask."""
+    is_known = mask | mask[:, opposite(mask.shape[1], mask.device)]
+    filled = torch.where(mask[:, None, None], kspace, conjugate_mirror(kspace))
+    return filled * is_known[:, None, None], is_known

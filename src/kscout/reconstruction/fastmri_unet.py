@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from kscout.core import Measurement, Reconstruction, Reconstructor, SliceBatch
 from kscout.errors import ConfigError
 from kscout.layers import InstanceNorm
+from kscout.layers.unet import ConvolutionBlock, check_size, peak_bytes
 from kscout.physics.normalization import denormalize, normalize_with
-from kscout.reconstruction.unet_network import ConvolutionBlock, check_size, peak_bytes
 
 SLOPE = 0.2
 """Of the leaky ReLU below zero."""

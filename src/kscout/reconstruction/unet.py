@@ -11,9 +11,9 @@ import torch
 from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
 from kscout.kernels.registry import Request, build
+from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.names import check_protocol
 from kscout.reconstruction.unet_frozen import HalfPrecisionUNet, InferenceReconstructor
-from kscout.reconstruction.unet_network import UNetNetwork, peak_bytes
 
 
 @final

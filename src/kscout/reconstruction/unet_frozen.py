@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, final
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
+from kscout.layers.unet import peak_bytes
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_inference import InferenceUNet
-from kscout.reconstruction.unet_network import peak_bytes
 
 if TYPE_CHECKING:
     from kscout.reconstruction.unet import UNet

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kscout.kernels.convolution import LAST, Convolution, Features, Input
 from kscout.kernels.cuda import compile_kernel
-from kscout.reconstruction.unet_network import (
+from kscout.layers.unet import (
     UNetNetwork,
     combined_weight,
     convolution_weights,

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from kscout.kernels.convolution_cpu import run_unet, transform_weights
 from kscout.kernels.registry import Request, serving
-from kscout.reconstruction.unet_network import (
+from kscout.layers.unet import (
     UNetNetwork,
     check_size,
     combined_weight,

@@ -27,7 +27,7 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import check_memory
 from kscout.errors import ConfigError
-from kscout.names import ESTIMATORS, metric_word
+from kscout.names import ESTIMATORS, SAMPLERS, metric_word
 from kscout.policies import load as load_policy
 from kscout.policies import save
 from kscout.reconstruction import load
@@ -149,7 +149,7 @@ def _train(
 def _validation(slices: SliceSet, estimator: Estimator, number: int) -> dict[str, float]:
     estimator.evaluated(number).eval()
     policy, config = estimator.chooser(number), estimator.trainees[number].config
-    return final_scores(policy, estimator.reconstructor, slices, config)
+    return final_scores(policy, estimator.reconstructor, estimator.validated(slices), config)
 
 
 @torch.no_grad()
@@ -212,6 +212,11 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     """Build the policy to train, with its initial weights; refuse one that cannot be."""
     policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
     _check_trainable(config.policy.name, policy)
+    if policy.needs_judge and config.training.method in _OTHERS:
+        raise ConfigError(
+            f"policy {config.policy.name!r} tries columns, so that no gradients of scores lead to "
+            "its weights; train it with --method imagine"
+        )
     return policy
 
 
@@ -300,6 +305,8 @@ def _check_trainable(name: str, policy: Policy) -> None:
             )
 
 
+_OTHERS = {*ESTIMATORS.entries, *SAMPLERS.entries} - {"imagine"}
+"""Ways to train by the gradients of scores."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (
     nn.Dropout,

@@ -51,6 +51,10 @@ class Estimator(Course[Policy, PolicyConfig], ABC):
             compiles=training.compile,
         )
 
+    def validated(self, slices: SliceSet) -> SliceSet:
+        """Return the held-out slices that policies are validated on: all of them."""
+        return slices
+
     def chooser(self, number: int) -> Policy:
         """Return a policy as it chooses columns at validation, in training's arithmetic."""
         return self.evaluated(number)

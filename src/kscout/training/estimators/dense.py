@@ -29,6 +29,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
 from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
@@ -46,7 +47,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     GradientEstimator,
 )
-from kscout.training.estimators.labels import Completion, mean_labels
+from kscout.training.estimators.labels import mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (

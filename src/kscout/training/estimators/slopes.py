@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
 from kscout.config import DenseTraining, PolicyConfig
@@ -34,7 +35,6 @@ from kscout.names import METRICS
 from kscout.physics.fourier import fft2c, opposite
 from kscout.physics.sampling import start_mask
 from kscout.training.convolution import choose_convolution, convolution
-from kscout.training.estimators.labels import Completion
 from kscout.training.replay import Rows
 
 _N_KEPT = 4

@@ -56,11 +56,11 @@ class UNetNetwork(nn.Module):
     to the size of the skip connection; for multiples this is plain upsampling by two.
     """
 
-    def __init__(self, *, n_channels: int, n_pools: int, dropout: float) -> None:
+    def __init__(self, *, n_channels: int, n_pools: int, dropout: float, n_inputs: int = 1) -> None:
         super().__init__()
         self.n_channels = n_channels
         widths = [n_channels * 2**level for level in range(n_pools)]
-        pairs = list(zip([1, *widths], widths, strict=False))
+        pairs = list(zip([n_inputs, *widths], widths, strict=False))
         self.down_sample_layers = nn.ModuleList(ConvolutionBlock(i, o, dropout) for i, o in pairs)
         self.conv = ConvolutionBlock(widths[-1], widths[-1], dropout)
         narrowed = [*reversed(widths[:-1]), n_channels]
@@ -74,7 +74,9 @@ class UNetNetwork(nn.Module):
             nn.Conv2d(1, 1, kernel_size=1),
         )
 
-    def forward(self, image: Float[Tensor, "batch 1 row col"]) -> Float[Tensor, "batch 1 row col"]:
+    def forward(
+        self, image: Float[Tensor, "batch input row col"]
+    ) -> Float[Tensor, "batch 1 row col"]:
         check_size(image.shape[-2], image.shape[-1], len(self.down_sample_layers))
         features, skips = image, []
         for block in self.down_sample_layers:

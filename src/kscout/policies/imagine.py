@@ -1,0 +1,204 @@
+"""A policy that imagines: it tries columns on images that may be the truth, as far as it can know.
+
+A network draws images from what was measured and noise, so that each noise gives another image.
+All of them agree with the measurement, and differ as much as the truth may differ from any of them.
+On each image every column can be measured, reconstructed and scored, as an oracle does it on the
+truth; the column whose gain is highest on average is taken. With perfect draws that is the best
+that a policy can do which looks one column ahead.
+
+The network knows nothing of reconstruction, metric and budget: these come with what is observed
+(`Observation.judge`), so that one network serves all of them. Images are real, as those of stores
+of images are: their k-space has y[-k] = conj(y[k]), so that each measured column tells its
+opposite, too.
+
+With a fixed `order` a column is tried by what it is worth at the end of the budget when the order
+takes the rest (`kscout.acquisition.completion`): on long horizons the next gain misleads.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import final
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor
+
+from kscout.core import Observation, Policy, SliceBatch
+from kscout.device import at_most_a_quarter
+from kscout.errors import ConfigError
+from kscout.layers.unet import UNetNetwork, peak_bytes
+from kscout.physics.fourier import completed, fft2c, ifft2c
+from kscout.physics.normalization import denormalize, magnitude, normalize, statistics
+from kscout.physics.sampling import apply_mask
+
+N_NOISES = 64
+"""Noises that images are drawn with."""
+_LEAST_STD = 1e-11
+"""Keeps a constant image from dividing by zero."""
+_N_INPUTS = 3
+"""Two images of the measurement, and noise."""
+_LEAST_RANGE = 1e-6
+_MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
+"""Bytes that images drawn at once may take, by kind of device."""
+
+Network = Callable[[Float[Tensor, "image input row col"]], Float[Tensor, "image 1 row col"]]
+
+
+@final
+class ImaginePolicy(Policy):
+    """Scores columns by their mean gain on images that it draws.
+
+    Args:
+        n_channels: features of the finest level of its U-Net, doubled at each coarser one.
+        n_pools: number of poolings.
+        n_draws: images that columns are tried on.
+        order: a fixed order that completes acquisitions; none: columns are tried by their gain.
+        order_cols: columns of the matrix that the order is for.
+    """
+
+    is_stochastic = False
+    needs_measurement = True
+    needs_judge = True
+    serves_any_size = True
+    gain_units: Sequence[float] = (1.0,)
+
+    range_per_std: Float[Tensor, ""]
+    """Data range over the deviation of an image: a slice cannot tell its volume's."""
+
+    def __init__(
+        self,
+        *,
+        n_channels: int = 24,
+        n_pools: int = 4,
+        n_draws: int = 8,
+        order: Sequence[int] = (),
+        order_cols: int = 0,
+    ) -> None:
+        super().__init__()
+        if n_channels < 2 or n_pools < 1 or not 1 <= n_draws <= N_NOISES:
+            raise ConfigError(
+                f"n_channels is {n_channels}, n_pools {n_pools} and n_draws {n_draws}; they start "
+                f"at 2, 1 and 1, and there are no more than {N_NOISES} draws"
+            )
+        self.n_channels, self.n_pools, self.n_draws = n_channels, n_pools, n_draws
+        self.complete_by(order, order_cols)
+        self.network = UNetNetwork(
+            n_channels=n_channels, n_pools=n_pools, dropout=0.0, n_inputs=_N_INPUTS
+        )
+        self.register_buffer("range_per_std", torch.ones(()))
+
+    def complete_by(self, order: Sequence[int], order_cols: int) -> None:
+        """Try columns by what they are worth when an order takes the rest; by gain without one."""
+        self.order, self.order_cols = tuple(int(column) for column in order), order_cols
+        # What a column is worth at the end is no gain that a rule to stop could ask for.
+        self.gain_units = () if self.order else (1.0,)
+
+    def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
+        is_other = self.order and self.order_cols != n_cols
+        return (f"{self.order_cols} columns", n_cols) if is_other else None
+
+    @torch.no_grad()
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        if seen.judge is None or seen.zero_filled is None:
+            raise ConfigError(
+                "a policy that imagines tries columns, and the observation names no "
+                "reconstruction or has no zero_filled; run it through kscout's acquisition, which "
+                "shows both to policies that set needs_judge"
+            )
+        kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
+        noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
+        images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1)).flatten(0, 1)
+        truth, mask = self.as_slices(images), seen.mask.repeat_interleave(self.n_draws, dim=0)
+        if self.order:
+            left = len(self.order) - seen.for_each(seen.step)
+            left = left if seen.n_left is None else seen.for_each(seen.n_left)
+            n_left = left.clamp(min=1).repeat_interleave(self.n_draws)
+            worth = seen.judge.values(truth, mask, self.order, n_left)
+        else:
+            worth = seen.judge.gains(truth, mask)
+        return worth.unflatten(0, (-1, self.n_draws)).mean(dim=1)
+
+    def draw(
+        self,
+        kspace: Complex[Tensor, "batch 1 row col"],
+        mask: Bool[Tensor, "batch col"],
+        noise: Float[Tensor, "batch draw row col"],
+        network: Network | None = None,
+    ) -> Float[Tensor, "batch draw row col"]:
+        """Return images that agree with what was measured, one for each noise.
+
+        Args:
+            kspace: zero where it was not measured.
+            mask: of what was measured.
+            noise: of the deviation one.
+            network: the same network in a faster form; by default some images at a time.
+        """
+        known, is_known = completed(kspace, mask)
+        image = ifft2c(known)[:, 0].real
+        mean, std = (x[:, None, None] for x in statistics(image))
+        std = std + _LEAST_STD
+        shown = torch.stack([(x - mean) / std for x in (image, magnitude(ifft2c(kspace)))], dim=1)
+        n_draws = noise.shape[1]
+        shown = shown.repeat_interleave(n_draws, dim=0)
+        inputs = torch.cat([shown, noise.flatten(0, 1)[:, None]], dim=1)
+        with torch.autocast("cuda", torch.bfloat16, enabled=inputs.is_cuda):
+            found = (network or self._passed)(inputs.contiguous(memory_format=torch.channels_last))
+        drawn = fft2c(found[:, 0].float().unflatten(0, (-1, n_draws)) * std[:, None])
+        return ifft2c(torch.where(is_known[:, None, None], known, drawn)).real
+
+    def _passed(
+        self, inputs: Float[Tensor, "image input row col"]
+    ) -> Float[Tensor, "image 1 row col"]:
+        """Pass images through the network, as many at once as memory allows."""
+        limit = at_most_a_quarter(_MEMORY_LIMIT[inputs.device.type], inputs.device)
+        most = max(1, limit // peak_bytes(self.n_channels, _N_INPUTS, *inputs.shape[-2:]))
+        return torch.cat([self.network(part) for part in inputs.split(most)])
+
+    def as_slices(self, images: Float[Tensor, "image row col"]) -> SliceBatch:
+        """Return images as if they were the truth, no pixel below zero."""
+        images = images.clamp(min=0)
+        normalized, n_cols = normalize(images), images.shape[-1]
+        everywhere = torch.ones(len(images), n_cols, dtype=torch.bool, device=images.device)
+        data_range = (normalized.std * self.range_per_std).clamp(min=_LEAST_RANGE)
+        return SliceBatch(
+            kspace=fft2c(images)[:, None],
+            target=denormalize(*normalized),
+            target_mean=normalized.mean,
+            target_std=normalized.std,
+            data_range=data_range,
+            selectable=everywhere,
+            index=torch.arange(len(images), device=images.device),
+        )
+
+
+@lru_cache(maxsize=8)
+def noises(n_rows: int, n_cols: int, device: torch.device) -> Float[Tensor, "noise row col"]:
+    """Return the noises that images of a size are drawn with; shared between calls."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(N_NOISES, n_rows, n_cols, generator=generator).to(device)
+
+
+def moved_noises(
+    n_rows: int, n_cols: int, numbers: Float[Tensor, "batch draw 3"]
+) -> Float[Tensor, "batch draw row col"]:
+    """Return noises that were drawn anew by moving known ones around.
+
+    Args:
+        n_rows: of the images.
+        n_cols: of the images.
+        numbers: in [0, 1): which noise, and how far down and across it is moved.
+    """
+    known = noises(n_rows, n_cols, numbers.device)
+    which, down, across = _chosen(numbers, N_NOISES, n_rows, n_cols)
+    rows = (torch.arange(n_rows, device=numbers.device) + down[..., None]) % n_rows
+    cols = (torch.arange(n_cols, device=numbers.device) + across[..., None]) % n_cols
+    return known[which[..., None, None], rows[..., None], cols[..., None, :]]
+
+
+def _chosen(
+    numbers: Float[Tensor, "batch draw 3"], *counts: int
+) -> list[Int[Tensor, "batch draw"]]:
+    return [(x * n).long() for x, n in zip(numbers.unbind(dim=-1), counts, strict=True)]
+
+
+__all__ = ["N_NOISES", "ImaginePolicy", "moved_noises", "noises"]

@@ -1,0 +1,230 @@
+"""Learning to imagine: images are drawn so that the truth could be one of them.
+
+For each slice some columns are measured, and the policy draws two images x, x' of what it may be.
+With the true image t, the loss of a value is the energy score
+
+    (|x - t| + |x' - t| - |x - x'|) / 2,
+
+the mean over noises of which is lowest where draws are distributed as the truth is, given the
+measurement. It is taken of all pixels and of all entries of k-space, whose spread tells what a
+column is worth. No column is tried and no image reconstructed: that comes when columns are chosen.
+
+Columns are those that an acquisition may have measured: a start, and up to the budget others, by a
+density that falls from the center outwards, more or less steeply.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast, final
+
+import torch
+from jaxtyping import Bool, Complex, Float
+from torch import Tensor
+
+from kscout.config import ImagineTraining, PolicyConfig, PolicyTraining, learning_rate_at
+from kscout.config.step_sizes import warmed_rate
+from kscout.core import Reconstructor, SliceBatch
+from kscout.data.kinds import IMAGES
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.metrics import ssim
+from kscout.physics.fourier import fft2c, ifft2c
+from kscout.physics.sampling import apply_mask, center_mask, start_mask
+from kscout.policies.imagine import ImaginePolicy, Network, moved_noises
+from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, varied
+from kscout.training.estimators import PolicyTrainee
+from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.fixed_order import fit_fixed_order
+
+_N_DRAWN = 2
+"""Images of each slice."""
+_STEEPEST = 6.0
+"""Columns at the edge are rarer than central ones by up to exp(6)."""
+_LEAST_SQUARE = 1e-12
+"""Added to squares before their root, whose slope at zero is infinite."""
+
+
+@final
+class Imagine(GradientEstimator):
+    """Trains policies to draw images from what was measured of them."""
+
+    settings = ImagineTraining
+    is_pure = True
+
+    def __init__(
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(trainees, slices, reconstructor)
+        if slices.kind != IMAGES.name:
+            raise ConfigError(
+                f"imagined images are real, and the store holds {slices.kind}; train another "
+                "policy, or import magnitude images"
+            )
+        training = _training(trainees[0].config)
+        builds = training.compile and self.device.type == "cuda"
+        networks = [_policy(x).network for x in trainees]
+        self.networks: list[Network] = [
+            cast(Network, torch.compile(x, dynamic=False)) if builds else x for x in networks
+        ]
+
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Go on, or find the range of images and, where it is asked for, a fixed order."""
+        policy, config = _policy(self.trainees[number]), self.trainees[number].config
+        if state:
+            policy.complete_by(state["order"], self.slices.n_cols)
+            return
+        if self.trainees[number].start is None:
+            ranges = [
+                batch.data_range / batch.target_std.clamp(min=1e-11)
+                for batch in self.slices.sample(256).batches(64)
+            ]
+            policy.range_per_std.copy_(torch.cat(ranges).mean())
+        if _training(config).completion == "fixed":
+            policy.complete_by(self._order(config), self.slices.n_cols)
+
+    def _order(self, config: PolicyConfig) -> list[int]:
+        training = _training(config)
+        return fit_fixed_order(
+            self.slices,
+            self.reconstructor,
+            n_initial=config.acquisition.start,
+            horizon=config.acquisition.horizon,
+            n_slices_per_step=training.n_prior_slices,
+            protocol=training.protocol,
+            metric=training.metric,
+            device=self.device,
+        ).order
+
+    def state(self, number: int) -> dict[str, Any]:
+        return {"order": [*_policy(self.trainees[number]).order]}
+
+    def validated(self, slices: SliceSet) -> SliceSet:
+        """Return some of the slices: every column of each is tried on every draw."""
+        return slices.sample(_training(self.trainees[0].config).n_validated)
+
+    def draw(
+        self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
+    ) -> Draws:
+        columns = torch.rand(n_slices, self.slices.n_cols, generator=generator("columns"))
+        counts = torch.rand(n_slices, 3, generator=generator("counts"))
+        noises = torch.rand(n_slices, _N_DRAWN, 3, generator=generator("noises"))
+        n_numbers = N_PLAIN + N_BENT * is_bent(_training(config))
+        numbers = torch.rand(n_slices, n_numbers, generator=generator("varied"))
+        return Draws([columns, counts, noises, numbers])
+
+    def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
+        """Return slices that are varied as was drawn for them."""
+        return varied(batch, per_slice[3], _training(self.trainees[0].config))
+
+    def n_tried(self, config: PolicyConfig) -> float:
+        """Return what makes two images a slice: no column is tried."""
+        return (_N_DRAWN - 1) / config.acquisition.n_steps
+
+    def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
+        """Rise over the first steps, then fall to zero."""
+        assert isinstance(training, ImagineTraining)
+        n_done, n_steps = (epoch - 1) * self.n_steps + step, training.n_epochs * self.n_steps
+        return warmed_rate(learning_rate_at(training, epoch), n_done, n_steps, training.n_warm)
+
+    def rate(self, number: int, epoch: int) -> float:
+        """Return the step size at the end of an epoch."""
+        return self.step_size(self.trainees[number].config.training, epoch, self.n_steps - 1)
+
+    def averaged(self) -> None:
+        """Clip the gradients, which are those of all processes by now."""
+        for trainee in self.trainees:
+            clip = _training(trainee.config).clip
+            torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), clip)
+
+    def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
+        slices, n_policies = batch.simulator.batch, len(batch.policies)
+        columns, counts, noises, _ = batch.per_slice
+        mask = self._masks(batch.configs[0], slices, columns, counts)
+        kspace = apply_mask(slices.kspace, mask)
+        truth = ifft2c(slices.kspace)[:, 0].real
+        n_rows, n_cols = truth.shape[-2:]
+        noise = moved_noises(n_rows, n_cols, noises)
+        parts = [x.chunk(n_policies) for x in (kspace, mask, noise, truth, slices.target_std)]
+        means = []
+        for number in range(n_policies):
+            own, own_mask, own_noise, own_truth, unit = (x[number] for x in parts)
+            policy = _policy(self.trainees[batch.first + number])
+            network = self.networks[batch.first + number]
+            drawn = policy.draw(own, own_mask, own_noise, network)
+            torch.autograd.backward(energy_score(drawn, own_truth, unit))
+            means.append(drawn.detach().mean(dim=1).clamp(min=0))
+        scores = ssim(torch.cat(means), slices.target, data_range=slices.data_range)
+        return scores.view(n_policies, -1).mean(dim=-1)
+
+    def _masks(
+        self,
+        config: PolicyConfig,
+        slices: SliceBatch,
+        columns: Float[Tensor, "slice col"],
+        counts: Float[Tensor, "slice 3"],
+    ) -> Bool[Tensor, "slice col"]:
+        """Return what may have been measured before a step, by numbers drawn for each slice.
+
+        Args:
+            config: says where acquisitions start and how far they go.
+            slices: that are measured.
+            columns: which columns.
+            counts: how many of them, how steep their density is, and from which start.
+        """
+        setting, starts = config.acquisition, _training(config).starts
+        n_cols, device = slices.n_cols, columns.device
+        start = start_mask(setting.start, columns.shape, device)
+        if starts:
+            known = torch.stack([center_mask(n_cols, n, device) for n in starts])
+            start = known[(counts[:, 2] * len(starts)).long()]
+        n_more = setting.n_initial + setting.horizon - start.sum(dim=-1)
+        away = (torch.arange(n_cols, device=device) - n_cols // 2).abs() / (n_cols / 2)
+        # The largest of such numbers are draws without replacement (Gumbel).
+        keys = -(-columns.clamp(min=1e-7).log()).log() - _STEEPEST * counts[:, 1:2] * away
+        keys = keys.masked_fill(start | ~slices.selectable, -torch.inf)
+        rank = keys.argsort(dim=-1, descending=True).argsort(dim=-1)
+        taken = rank < (counts[:, 0] * n_more).long()[:, None]
+        return start | (taken & slices.selectable)
+
+
+def energy_score(
+    drawn: Float[Tensor, "slice 2 row col"],
+    truth: Float[Tensor, "slice row col"],
+    unit: Float[Tensor, " slice"],
+) -> Float[Tensor, ""]:
+    """Return the mean energy score of pixels, plus that of entries of k-space.
+
+    Args:
+        drawn: two images of each slice.
+        truth: the image.
+        unit: what errors of each slice are told in.
+    """
+    pairs = [(*drawn.unbind(dim=1), truth), (*fft2c(drawn).unbind(dim=1), fft2c(truth))]
+    unit = unit[:, None, None].clamp(min=1e-11)
+    scores = [
+        (_length(one - true) + _length(other - true) - _length(one - other)) / (2 * unit)
+        for one, other, true in pairs
+    ]
+    return scores[0].mean() + scores[1].mean()
+
+
+def _length(
+    difference: Float[Tensor, "slice row col"] | Complex[Tensor, "slice row col"],
+) -> Float[Tensor, "slice row col"]:
+    if not difference.is_complex():
+        return difference.abs()
+    return (difference.real.square() + difference.imag.square() + _LEAST_SQUARE).sqrt()
+
+
+def _policy(trainee: PolicyTrainee) -> ImaginePolicy:
+    policy = trainee.module
+    if not isinstance(policy, ImaginePolicy):
+        raise ConfigError(
+            f"imagine trains networks that draw images, and {type(policy).__name__} draws none; "
+            "use policy.name = 'imagine', or another --method"
+        )
+    return policy
+
+
+def _training(config: PolicyConfig) -> ImagineTraining:
+    assert isinstance(config.training, ImagineTraining)
+    return config.training

@@ -1,0 +1,264 @@
+"""Imagined images: they agree with what was measured, and columns are tried on them alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import blob_store, small_config, train_whole_and_cut, weights
+
+from coil_data import coil_store
+from kscout import policies
+from kscout.acquisition import Advisor, Scan, Session
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import rollout
+from kscout.acquisition.trial import Trial
+from kscout.config import PolicyConfig
+from kscout.contracts import check_policy
+from kscout.core import Protocol, SliceBatch
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
+from kscout.policies.imagine import ImaginePolicy, moved_noises, noises
+from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.estimators.imagine import Imagine, energy_score
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.policy import new_policy, train_policies, train_policy
+from tiny_sessions import scanned
+
+IMAGINE = {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2}
+
+
+def config_of(policy: dict[str, object] = IMAGINE, **changes: object) -> PolicyConfig:
+    training = {
+        **{"method": "imagine", "n_epochs": 2, "batch_size": 4, "n_warm": 2, "seed": 3},
+        **{"n_validated": 2, "n_prior_slices": 4},
+    }
+    return small_config(policy, {**training, **changes})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+@pytest.fixture
+def batch(store: Store) -> SliceBatch:
+    return store.split("train").batch(torch.arange(3))
+
+
+def some_policy(**how: object) -> ImaginePolicy:
+    torch.manual_seed(1)
+    policy = ImaginePolicy(**{"n_channels": 4, "n_pools": 1, "n_draws": 3, **how}).eval()
+    policy.range_per_std.fill_(4.0)
+    return policy
+
+
+def some_mask(n_images: int) -> torch.Tensor:
+    mask = torch.zeros(n_images, 16, dtype=torch.bool)
+    mask[:, [2, 7, 8, 9]] = True
+    return mask
+
+
+def test_drawn_images_are_real_differ_and_agree_with_what_was_measured(batch: SliceBatch) -> None:
+    policy, mask = some_policy(), some_mask(3)
+    noise = noises(16, 16, torch.device("cpu"))[:2].expand(3, -1, -1, -1)
+    drawn = policy.draw(batch.kspace * mask[:, None, None], mask, noise)
+    found = fft2c(drawn)
+    known = mask | mask[:, opposite(16, mask.device)]
+    assert known.sum() == 3 * 5  # Columns 2 and 14 are opposites, as are 7 and 9.
+    there = known[:, None, None].expand(found.shape)
+    truth = batch.kspace.expand(found.shape)
+    torch.testing.assert_close(found[there], truth[there], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, conjugate_mirror(found), rtol=1e-4, atol=1e-5)
+    assert ((drawn[:, 0] - drawn[:, 1]).abs().amax(dim=(1, 2)) > 1e-4).all()
+
+
+def test_what_was_not_measured_changes_nothing(batch: SliceBatch) -> None:
+    policy, mask = some_policy(), some_mask(3)
+    other = replace(batch, kspace=torch.where(mask[:, None, None], batch.kspace, 7.0))
+    other = replace(other, target=batch.target + 1, data_range=batch.data_range * 2)
+    scores = []
+    for one in (batch, other):
+        simulator = Simulator(one, ZeroFilled(), protocol="blind")
+        scores.append(policy(simulator.observe(policy, simulator.start_from(mask))))
+    torch.testing.assert_close(*scores)
+
+
+def test_scores_are_mean_gains_on_the_drawn_images(batch: SliceBatch) -> None:
+    policy, mask = some_policy(), some_mask(3)
+    simulator = Simulator(batch, ZeroFilled())
+    seen = simulator.observe(policy, simulator.start_from(mask))
+    assert seen.judge == Trial(simulator.reconstructor, "paper", "ssim")
+    found = policy(seen)
+    noise = noises(16, 16, torch.device("cpu"))[:3].expand(3, -1, -1, -1)
+    images = policy.draw(batch.kspace * mask[:, None, None], mask, noise).clamp(min=0)
+    for column in (0, 5, 12):
+        after = mask.clone()
+        after[:, column] = True
+        gains = []
+        for image in images.unbind(dim=1):
+            truth = policy.as_slices(image)
+            torch.testing.assert_close(truth.data_range, 4 * image.std(dim=(1, 2)))
+            own = Simulator(truth, ZeroFilled())
+            gains.append(own.start_from(after).score - own.start_from(mask).score)
+        mean = torch.stack(gains).mean(dim=0)
+        torch.testing.assert_close(found[:, column], mean, rtol=1e-4, atol=1e-5)
+    assert (found[mask] == 0).all()
+
+
+def test_with_an_order_columns_are_worth_what_they_bring_at_the_end(batch: SliceBatch) -> None:
+    order = [5, 11, 3, 13]
+    policy, mask = some_policy(order=order, order_cols=16), some_mask(3)
+    simulator = Simulator(batch, ZeroFilled())
+    found = policy(simulator.observe(policy, simulator.start_from(mask), n_left=3))
+    noise = noises(16, 16, torch.device("cpu"))[:3].expand(3, -1, -1, -1)
+    images = policy.draw(batch.kspace * mask[:, None, None], mask, noise).clamp(min=0)
+    ends = {"without": [5, 11, 3], 0: [0, 5, 11], 11: [11, 5, 3]}
+    scores = {}
+    for name, columns in ends.items():
+        end = mask.clone()
+        end[:, columns] = True
+        own = [Simulator(policy.as_slices(x), ZeroFilled()) for x in images.unbind(dim=1)]
+        scores[name] = torch.stack([one.start_from(end).score for one in own]).mean(dim=0)
+    for column in (0, 11):
+        wanted = scores[column] - scores["without"]
+        torch.testing.assert_close(found[:, column], wanted, rtol=1e-4, atol=1e-5)
+    assert policy.gain_units == () and some_policy().gain_units == (1.0,)
+    assert policy.misfit(16, 32) == ("16 columns", 32) and some_policy().misfit(16, 32) is None
+
+
+def test_the_energy_score_is_least_for_draws_like_the_truth() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth, first, second = torch.randn(3, 4000, 2, 2, generator=generator)
+    unit = torch.full((4000,), 1.0)
+
+    def score(factor: float, shift: float = 0.0) -> float:
+        drawn = torch.stack([first, second], dim=1) * factor + shift
+        return float(energy_score(drawn, truth, unit))
+
+    right = score(1.0)
+    assert right < min(score(0.0), score(0.5), score(2.0), score(1.0, 0.5)) - 0.01
+    one = torch.tensor([[[[1.0]], [[3.0]]]])
+    # Of one pixel k-space is the same: (1 + 1 - 2) / 2 twice for the truth in the middle.
+    assert float(energy_score(one, torch.tensor([[[2.0]]]), unit[:1])) == pytest.approx(0, abs=1e-6)
+    assert float(energy_score(one, torch.tensor([[[5.0]]]), unit[:1])) == pytest.approx(4.0)
+
+
+def test_noises_that_are_moved_around_stay_noise() -> None:
+    known = noises(8, 6, torch.device("cpu"))
+    numbers = torch.tensor([[[0.0, 0.0, 0.0], [3.5 / 64, 0.5, 0.999]]])
+    found = moved_noises(8, 6, numbers)
+    torch.testing.assert_close(found[0, 0], known[0])
+    torch.testing.assert_close(found[0, 1], known[3].roll((-4, -5), dims=(0, 1)))
+
+
+def test_masks_hold_a_start_and_fewer_columns_than_the_budget(store: Store, tmp_path: Path) -> None:
+    config = config_of(starts=(2, 4))
+    slices = store.split("train")
+    run = train_policy(replace(config), store, "zero-filled", tmp_path / "run", device="cpu")
+    estimator = object.__new__(Imagine)
+    batch = slices.batch(torch.zeros(400, dtype=torch.int64))
+    generator = torch.Generator().manual_seed(0)
+    columns, counts = torch.rand(400, 16, generator=generator), torch.rand(400, 3)
+    mask = estimator._masks(config, batch, columns, counts)
+    setting = config.acquisition
+    n_measured = mask.sum(dim=-1)
+    budget = setting.n_initial + setting.horizon
+    assert {2, 4} <= set(n_measured.tolist()) and int(n_measured.max()) == budget - 1
+    assert mask[:, 7:9].all() and not mask.all(dim=-1).any()
+    # Denser near the center.
+    assert mask[:, [5, 10]].float().mean() > mask[:, [0, 15]].float().mean()
+    assert run.metrics[-1]["n_reconstructions"] == 2 * len(slices)
+
+
+def test_training_draws_better_images_and_is_the_same_again(store: Store, tmp_path: Path) -> None:
+    config = config_of(n_epochs=6, learning_rate=5e-3)
+    runs = [
+        train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
+        for name in ("one", "other")
+    ]
+    first, second = (weights(run.path) for run in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert runs[0].metrics[-1]["train_ssim"] > runs[0].metrics[0]["train_ssim"]
+    policy = policies.load(runs[0].path)
+    assert isinstance(policy, ImaginePolicy) and not policy.is_stochastic
+    slices = store.split("train")
+    every = slices.batch(torch.arange(len(slices)))
+    wanted = float((every.data_range / every.target_std).mean())
+    assert float(policy.range_per_std) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
+    cut = train_whole_and_cut(config_of(completion="fixed"), store, tmp_path, epoch=2)
+    found, expected = (policies.load(tmp_path / name) for name in ("cut", "whole"))
+    assert isinstance(found, ImaginePolicy) and isinstance(expected, ImaginePolicy)
+    assert cut.name == "cut" and found.order == expected.order != ()
+
+
+def test_a_trained_policy_keeps_the_order_that_completes_it(store: Store, tmp_path: Path) -> None:
+    config = config_of(completion="fixed", n_epochs=1)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    policy, setting = policies.load(run.path), config.acquisition
+    assert isinstance(policy, ImaginePolicy)
+    fitted = fit_fixed_order(
+        store.split("train"),
+        ZeroFilled(),
+        n_initial=setting.n_initial,
+        horizon=setting.horizon,
+        n_slices_per_step=4,
+    )
+    assert policy.order == tuple(fitted.order)
+
+
+def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
+    config = config_of(n_epochs=1)
+    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
+    outs = [tmp_path / "a", tmp_path / "b"]
+    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
+    alone = train_policy(configs[1], store, "zero-filled", tmp_path / "c", device="cpu")
+    first, second = weights(together[1].path), weights(alone.path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_it_keeps_the_contract_of_policies() -> None:
+    check_policy(some_policy(), n_rows=16, n_cols=16)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "blind"])
+def test_sessions_try_columns_by_the_protocol_of_their_network(
+    store: Store, protocol: Protocol
+) -> None:
+    batch, policy = store.split("val").batch(torch.arange(1)), some_policy()
+    torch.manual_seed(0)
+    network = UNet(n_channels=2, n_pools=1, protocol=protocol)
+    network = network.frozen(precision="fp32", n_rows=16, n_cols=16, device="cpu")
+    simulator = Simulator(batch, network, protocol=protocol)
+    wanted = rollout(policy, simulator, n_initial=4, horizon=3).columns[0, 0].tolist()
+    with Advisor(network, policy) as advisor:
+        session = Session(advisor, Scan(n_rows=16, n_cols=16, budget=7, initial=4))
+        scanned(session, batch)
+    assert session.order[4:] == wanted
+
+
+def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Path) -> None:
+    slices = store.split("train")
+    for method in ("dense", "greedy"):
+        config = small_config(IMAGINE, {"method": method, "n_epochs": 1})
+        with pytest.raises(ConfigError, match=r"train it with --method imagine"):
+            new_policy(config, slices)
+    conv = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+    with pytest.raises(ConfigError, match=r"ConvPolicy draws none; use policy\.name = 'imagine'"):
+        train_policy(config_of(conv), store, "zero-filled", tmp_path / "run", device="cpu")
+    with pytest.raises(ConfigError, match="they start at 2, 1 and 1"):
+        ImaginePolicy(n_draws=65)
+    coils = coil_store(tmp_path / "coils")
+    with pytest.raises(ConfigError, match="imagined images are real, and the store holds kspace"):
+        train_policy(
+            config_of(protocol="blind"), coils, "zero-filled", tmp_path / "other", device="cpu"
+        )
+    with pytest.raises(ConfigError, match="tries columns, and the observation names no"):
+        simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
+        seen = simulator.observe(some_policy(), simulator.start(4))
+        some_policy()(replace(seen, judge=None))
