@@ -238,23 +238,28 @@ class Judge(ABC):
 
     @abstractmethod
     def gains(
-        self, truth: SliceBatch, mask: Bool[Tensor, "batch col"]
-    ) -> Float[Tensor, "batch col"]:
-        """Return what each column gains that a mask lacks; 0 for the others."""
+        self,
+        truth: SliceBatch,
+        mask: Bool[Tensor, "batch col"],
+        columns: Int[Tensor, "batch candidate"],
+    ) -> Float[Tensor, "batch candidate"]:
+        """Return what columns gain; 0 for those that a mask has."""
 
     @abstractmethod
     def values(
         self,
         truth: SliceBatch,
         mask: Bool[Tensor, "batch col"],
+        columns: Int[Tensor, "batch candidate"],
         order: Sequence[int],
         n_left: Int[Tensor, " batch"],
-    ) -> Float[Tensor, "batch col"]:
-        """Return what each column is worth when a fixed order takes the rest.
+    ) -> Float[Tensor, "batch candidate"]:
+        """Return what columns are worth when a fixed order takes the rest; 0 where measured.
 
         Args:
             truth: images.
             mask: what is measured of each.
+            columns: to try.
             order: columns, the first to be taken first.
             n_left: columns that may still be acquired.
         """

@@ -18,6 +18,9 @@ from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch
 from kscout.data.store import Store
 from kscout.errors import ConfigError
+from kscout.evaluation import AcquisitionPlan
+from kscout.evaluation.running.trajectories import check_fits
+from kscout.export.onnx import export_onnx
 from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
 from kscout.policies.imagine import ImaginePolicy, moved_noises, noises
 from kscout.reconstruction.unet import UNet
@@ -27,7 +30,7 @@ from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import new_policy, train_policies, train_policy
 from tiny_sessions import scanned
 
-IMAGINE = {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2}
+IMAGINE = {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2, "n_first": 1}
 
 
 def config_of(policy: dict[str, object] = IMAGINE, **changes: object) -> PolicyConfig:
@@ -106,6 +109,30 @@ def test_scores_are_mean_gains_on_the_drawn_images(batch: SliceBatch) -> None:
         mean = torch.stack(gains).mean(dim=0)
         torch.testing.assert_close(found[:, column], mean, rtol=1e-4, atol=1e-5)
     assert (found[mask] == 0).all()
+
+
+def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBatch) -> None:
+    mask = some_mask(3)
+    simulator = Simulator(batch, ZeroFilled())
+
+    def scores(**how: int) -> torch.Tensor:
+        policy = some_policy(**how)
+        return policy(simulator.observe(policy, simulator.start_from(mask)))
+
+    found, whole, first = scores(n_draws=5, n_best=4), scores(n_draws=5), scores(n_draws=2)
+    best = first.masked_fill(mask, -torch.inf).topk(4, dim=-1).indices
+    chosen = found.gather(-1, best)
+    torch.testing.assert_close(chosen, whole.gather(-1, best), rtol=1e-4, atol=1e-6)
+    rest = torch.ones_like(mask).scatter(-1, best, False) & ~mask
+    least = chosen.amin(dim=-1, keepdim=True).expand(found.shape)
+    wanted = torch.minimum(first, least)[rest]
+    torch.testing.assert_close(found[rest], wanted, rtol=1e-4, atol=1e-6)
+    # Where fewer columns are left than would be tried, measured ones do not come in.
+    few = ~torch.zeros_like(mask)
+    few[:, [1, 14]] = False
+    policy = some_policy(n_draws=5, n_best=4)
+    last = policy(simulator.observe(policy, simulator.start_from(few)))
+    assert last.isfinite().all() and (last[few] == 0).all()
 
 
 def test_with_an_order_columns_are_worth_what_they_bring_at_the_end(batch: SliceBatch) -> None:
@@ -251,13 +278,20 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
     conv = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
     with pytest.raises(ConfigError, match=r"ConvPolicy draws none; use policy\.name = 'imagine'"):
         train_policy(config_of(conv), store, "zero-filled", tmp_path / "run", device="cpu")
-    with pytest.raises(ConfigError, match="they start at 2, 1 and 1"):
+    with pytest.raises(ConfigError, match="no more than 64 draws"):
         ImaginePolicy(n_draws=65)
+    with pytest.raises(ConfigError, match="n_first is 3; use 1 to n_draws, which is 2"):
+        ImaginePolicy(n_draws=2, n_first=3)
     coils = coil_store(tmp_path / "coils")
     with pytest.raises(ConfigError, match="imagined images are real, and the store holds kspace"):
         train_policy(
             config_of(protocol="blind"), coils, "zero-filled", tmp_path / "other", device="cpu"
         )
+    plan = AcquisitionPlan(n_initial=2, horizon=2, protocol="blind")
+    with pytest.raises(ConfigError, match="imagines real images, and the slices are kspace"):
+        check_fits(some_policy(), coils.split("train"), plan)
+    with pytest.raises(ConfigError, match="no network that ONNX could hold"):
+        export_onnx(tmp_path / "a.onnx", None, some_policy(), n_rows=16, n_cols=16)
     with pytest.raises(ConfigError, match="tries columns, and the observation names no"):
         simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
         seen = simulator.observe(some_policy(), simulator.start(4))

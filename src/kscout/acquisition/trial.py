@@ -26,25 +26,40 @@ class Trial(Judge):
     """A name of `kscout.names.METRICS`, or `module:function`."""
 
     def gains(
-        self, truth: SliceBatch, mask: Bool[Tensor, "batch col"]
-    ) -> Float[Tensor, "batch col"]:
+        self,
+        truth: SliceBatch,
+        mask: Bool[Tensor, "batch col"],
+        columns: Int[Tensor, "batch candidate"],
+    ) -> Float[Tensor, "batch candidate"]:
         simulator, state = self._begun(truth, mask)
-        gains = simulator.score_every_column(state) - state.score[:, None]
-        return gains.masked_fill(mask, 0.0)
+        columns, is_measured = _unmeasured(columns, mask)
+        gains = simulator.score_columns(state, columns) - state.score[:, None]
+        return gains.masked_fill(is_measured, 0.0)
 
     def values(
         self,
         truth: SliceBatch,
         mask: Bool[Tensor, "batch col"],
+        columns: Int[Tensor, "batch candidate"],
         order: Sequence[int],
         n_left: Int[Tensor, " batch"],
-    ) -> Float[Tensor, "batch col"]:
+    ) -> Float[Tensor, "batch candidate"]:
         simulator, state = self._begun(truth, mask)
-        columns = torch.arange(truth.n_cols, device=mask.device).expand(mask.shape)
+        columns, is_measured = _unmeasured(columns, mask)
         completion = Completion.of([*order], truth.n_cols, mask.device)
-        return completion.values(simulator, state, columns, n_left).masked_fill(mask, 0.0)
+        worth = completion.values(simulator, state, columns, n_left)
+        return worth.masked_fill(is_measured, 0.0)
 
     def _begun(self, truth: SliceBatch, mask: Bool[Tensor, "batch col"]) -> tuple[Simulator, State]:
         how = {"protocol": self.protocol, "metric": self.metric}
         simulator = Simulator(truth, self.reconstructor, **how)  # type: ignore[arg-type]
         return simulator, simulator.start_from(mask)
+
+
+def _unmeasured(
+    columns: Int[Tensor, "batch candidate"], mask: Bool[Tensor, "batch col"]
+) -> tuple[Int[Tensor, "batch candidate"], Bool[Tensor, "batch candidate"]]:
+    """Let a column that can be measured stand in for those that are, and say which those are."""
+    is_measured = mask.gather(-1, columns)
+    some = (~mask).to(torch.int8).argmax(dim=-1, keepdim=True)
+    return torch.where(is_measured, some, columns), is_measured

@@ -170,6 +170,11 @@ def export_onnx(
             f"{type(policy).__name__} is an oracle: it looks at the truth, which no scanner has; "
             "export another policy"
         )
+    if policy is not None and policy.needs_judge:
+        raise ConfigError(
+            f"{type(policy).__name__} reconstructs and scores for every column, which is no "
+            "network that ONNX could hold; export another policy, or ask `kscout serve`"
+        )
     if isinstance(reconstructor, TotalVariation | SenseTotalVariation):
         raise ConfigError(
             f"{type(reconstructor).__name__} is solved anew for each image, and no network that "

@@ -52,6 +52,8 @@ class ImaginePolicy(Policy):
         n_channels: features of the finest level of its U-Net, doubled at each coarser one.
         n_pools: number of poolings.
         n_draws: images that columns are tried on.
+        n_first: of these, so many on which every column is tried.
+        n_best: columns that are tried on the others, too: those that gain most on the first.
         order: a fixed order that completes acquisitions; none: columns are tried by their gain.
         order_cols: columns of the matrix that the order is for.
     """
@@ -71,16 +73,22 @@ class ImaginePolicy(Policy):
         n_channels: int = 24,
         n_pools: int = 4,
         n_draws: int = 8,
+        n_first: int = 2,
+        n_best: int = 32,
         order: Sequence[int] = (),
         order_cols: int = 0,
     ) -> None:
         super().__init__()
-        if n_channels < 2 or n_pools < 1 or not 1 <= n_draws <= N_NOISES:
+        if n_channels < 2 or n_pools < 1 or n_best < 1 or not 1 <= n_draws <= N_NOISES:
             raise ConfigError(
-                f"n_channels is {n_channels}, n_pools {n_pools} and n_draws {n_draws}; they start "
-                f"at 2, 1 and 1, and there are no more than {N_NOISES} draws"
+                f"n_channels is {n_channels}, n_pools {n_pools}, n_best {n_best} and n_draws "
+                f"{n_draws}; they start at 2, 1, 1 and 1, and there are no more than {N_NOISES} "
+                "draws"
             )
+        if not 1 <= n_first <= n_draws:
+            raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
         self.n_channels, self.n_pools, self.n_draws = n_channels, n_pools, n_draws
+        self.n_first, self.n_best = n_first, n_best
         self.complete_by(order, order_cols)
         self.network = UNetNetwork(
             n_channels=n_channels, n_pools=n_pools, dropout=0.0, n_inputs=_N_INPUTS
@@ -107,16 +115,39 @@ class ImaginePolicy(Policy):
             )
         kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
         noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
-        images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1)).flatten(0, 1)
-        truth, mask = self.as_slices(images), seen.mask.repeat_interleave(self.n_draws, dim=0)
+        images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1))
+        columns = torch.arange(kspace.shape[-1], device=kspace.device).expand(seen.mask.shape)
+        every = self._worth(images[:, : self.n_first], columns, seen)
+        worth = every.mean(dim=1).masked_fill(seen.mask, -torch.inf)
+        n_more = self.n_draws - self.n_first
+        if n_more:
+            best = worth.topk(min(self.n_best, worth.shape[1]), dim=-1).indices
+            more = self._worth(images[:, self.n_first :], best, seen)
+            total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
+            mean = (total / self.n_draws).masked_fill(seen.mask.gather(-1, best), torch.inf)
+            # The others are no better than the last of these, whatever few draws let hope.
+            worth = worth.clamp(max=mean.amin(dim=-1, keepdim=True)).scatter(-1, best, mean)
+        return worth.masked_fill(seen.mask, 0.0)
+
+    def _worth(
+        self,
+        images: Float[Tensor, "batch draw row col"],
+        columns: Int[Tensor, "batch candidate"],
+        seen: Observation,
+    ) -> Float[Tensor, "batch draw candidate"]:
+        """Return what columns gain on drawn images, or are worth at the end."""
+        assert seen.judge is not None
+        n_draws = images.shape[1]
+        mask, columns = (x.repeat_interleave(n_draws, dim=0) for x in (seen.mask, columns))
+        truth = self.as_slices(images.flatten(0, 1))
         if self.order:
             left = len(self.order) - seen.for_each(seen.step)
             left = left if seen.n_left is None else seen.for_each(seen.n_left)
-            n_left = left.clamp(min=1).repeat_interleave(self.n_draws)
-            worth = seen.judge.values(truth, mask, self.order, n_left)
+            n_left = left.clamp(min=1).repeat_interleave(n_draws)
+            worth = seen.judge.values(truth, mask, columns, self.order, n_left)
         else:
-            worth = seen.judge.gains(truth, mask)
-        return worth.unflatten(0, (-1, self.n_draws)).mean(dim=1)
+            worth = seen.judge.gains(truth, mask, columns)
+        return worth.unflatten(0, (-1, n_draws))
 
     def draw(
         self,

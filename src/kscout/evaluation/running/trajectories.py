@@ -18,6 +18,7 @@ from kscout.acquisition.pace import check_pace, check_promises
 from kscout.acquisition.rollout import NOT_ACQUIRED, Trajectory, action_uniforms, rollout
 from kscout.acquisition.starts import Starts, for_slices, read_budgets, read_starts
 from kscout.core import Measurement, Policy, Protocol, Reconstructor, SliceBatch
+from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError, DataError
 from kscout.evaluation.records.average_policy import AveragePolicy, sampled_by_step
@@ -201,6 +202,11 @@ def check_fits(policy: Policy, slices: SliceSet, plan: AcquisitionPlan) -> None:
     check_budget(slices.selectable, n_initial=plan.start(slices), horizon=plan.columns(slices))
     slices.check_start(plan.start(slices))
     check_promises(policy, plan.stop_below)
+    if policy.needs_judge and slices.kind != IMAGES.name:
+        raise ConfigError(
+            f"{type(policy).__name__} imagines real images, and the slices are {slices.kind}; give "
+            "another policy, or import magnitude images"
+        )
     misfit = policy.misfit(*slices.shape[1:])
     if misfit is not None:
         raise ConfigError(
