@@ -159,12 +159,12 @@ def share(seeds: Sequence[DenseRecord]) -> str:
 
 
 def table(folder: Path = RECORDS) -> str:
-    """Return what every arm reached, and what was not run."""
+    """Return what every arm of dense gains reached, and what was not run."""
     head = (
         *("store, acquisition", "arm", "seeds", "SSIM", "gap closed", "minus fixed", "fixed"),
         *("NA oracle", "oracle", "minutes", "epochs", "parameters", "columns tried a second"),
     )
-    records = read_records(folder)
+    records = [one for one in read_records(folder) if not _imagines(one)]
     text = markdown(head, [_line(seeds) for seeds in kinds_of(records)])
     done = {(one.data, one.preset, one.arm, one.seed) for one in records}
     missing: dict[str, list[str]] = {}
@@ -299,6 +299,29 @@ def heads(folder: Path = HEADS) -> str:
             )
         )
     return markdown(head, lines) if lines else NOT_RUN
+
+
+def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
+    """Return a line for each policy that imagines, and what lies beside it."""
+    head = (
+        *("store, acquisition", "settings", "slices", "SSIM", "gap closed", "minus fixed"),
+        *("fixed", "NA oracle", "oracle", "minutes"),
+    )
+    found = [one for folder in folders for one in read_records(folder) if _imagines(one)]
+    lines = [
+        (
+            *(_where(one), _arm(one, one.changes), str(one.n_slices), number(one.ssim)),
+            *(share([one]), minus([one])),
+            *(number(one.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
+            f"{one.train_s / 60:.1f}",
+        )
+        for one in found
+    ]
+    return markdown(head, lines) if lines else NOT_RUN
+
+
+def _imagines(record: DenseRecord) -> bool:
+    return record.arm.startswith("imagine")
 
 
 def unseen(folder: Path = HEADS) -> str:

@@ -22,12 +22,15 @@ from kscout.evaluation import AcquisitionPlan
 from kscout.evaluation.running.trajectories import check_fits
 from kscout.export.onnx import export_onnx
 from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
+from kscout.physics.sampling import center_mask
+from kscout.policies.fixed import FixedOrder
 from kscout.policies.imagine import ImaginePolicy, moved_noises, noises
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.imagine import Imagine, energy_score
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import new_policy, train_policies, train_policy
+from kscout.training.trainee import Trainee
 from tiny_sessions import scanned
 
 IMAGINE = {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2, "n_first": 1}
@@ -181,23 +184,58 @@ def test_noises_that_are_moved_around_stay_noise() -> None:
     torch.testing.assert_close(found[0, 1], known[3].roll((-4, -5), dims=(0, 1)))
 
 
-def test_masks_hold_a_start_and_fewer_columns_than_the_budget(store: Store, tmp_path: Path) -> None:
-    config = config_of(starts=(2, 4))
+def estimator_of(config: PolicyConfig, store: Store) -> Imagine:
     slices = store.split("train")
-    run = train_policy(replace(config), store, "zero-filled", tmp_path / "run", device="cpu")
-    estimator = object.__new__(Imagine)
-    batch = slices.batch(torch.zeros(400, dtype=torch.int64))
-    generator = torch.Generator().manual_seed(0)
-    columns, counts = torch.rand(400, 16, generator=generator), torch.rand(400, 3)
-    mask = estimator._masks(config, batch, columns, counts)
-    setting = config.acquisition
-    n_measured = mask.sum(dim=-1)
-    budget = setting.n_initial + setting.horizon
-    assert {2, 4} <= set(n_measured.tolist()) and int(n_measured.max()) == budget - 1
-    assert mask[:, 7:9].all() and not mask.all(dim=-1).any()
-    # Denser near the center.
-    assert mask[:, [5, 10]].float().mean() > mask[:, [0, 15]].float().mean()
-    assert run.metrics[-1]["n_reconstructions"] == 2 * len(slices)
+    estimator = Imagine([Trainee.resume(new_policy(config, slices), config)], slices, ZeroFilled())
+    estimator.restore(0, {})
+    return estimator
+
+
+def drawn_masks(estimator: Imagine, index: torch.Tensor, *, is_mirrored: bool) -> torch.Tensor:
+    batch, generator = estimator.slices.batch(index), torch.Generator().manual_seed(0)
+    columns, counts = (torch.rand(len(index), n, generator=generator) for n in (16, 3))
+    mirrored = torch.full((len(index),), is_mirrored)
+    return estimator._masks(estimator.trainees[0].config, batch, columns, counts, mirrored)
+
+
+def test_masks_hold_a_start_and_fewer_columns_than_the_budget(store: Store) -> None:
+    estimator = estimator_of(config_of(starts=(2, 4)), store)
+    mask = drawn_masks(estimator, torch.zeros(400, dtype=torch.int64), is_mirrored=False)
+    setting = estimator.trainees[0].config.acquisition
+    assert setting.n_initial + setting.horizon == 5
+    assert set(mask.sum(dim=-1).tolist()) == {2, 3, 4} and mask[:, 7:9].all()
+
+
+def test_columns_that_gain_more_on_average_are_measured_more_often(store: Store) -> None:
+    estimator = estimator_of(config_of(), store)
+    n_steps = estimator.trainees[0].config.acquisition.horizon
+    torch.testing.assert_close(estimator.gains.std(dim=-1), torch.ones(n_steps))
+    mask = drawn_masks(estimator, torch.zeros(9000, dtype=torch.int64), is_mirrored=False)
+    is_open, alone = ~center_mask(16, 2), mask[mask.sum(dim=-1) == 3]
+    often = alone.float().mean(dim=0)[is_open]
+    # One column is drawn by the softmax of gains, more or less sharp, as they are before the next.
+    sharpness = torch.linspace(0.5, 2.5, 201)[:, None]
+    wanted = torch.softmax(sharpness * estimator.gains[1][is_open], dim=-1).mean(dim=0)
+    torch.testing.assert_close(often, wanted, rtol=0, atol=0.03)
+    assert wanted.max() > 3 * wanted.min() and len(alone) > 2500
+
+
+def test_masks_follow_another_policy_on_mirrored_slices_too(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    policies.save(path, FixedOrder(n_cols=16, order=[3, 12, 5]))
+    estimator = estimator_of(config_of(follows=str(path)), store)
+    assert estimator.followed is not None and estimator.followed.tolist() == [[3, 12, 5]] * 11
+    index = torch.arange(11).repeat(40)
+    for is_mirrored, wanted in ((False, [3, 12]), (True, [13, 4])):
+        mask = drawn_masks(estimator, index, is_mirrored=is_mirrored)
+        n_more = mask.sum(dim=-1) - 2
+        for n in (1, 2):
+            expected = center_mask(16, 2)
+            expected[wanted[:n]] = True
+            share = (mask[n_more == n] == expected).all(dim=-1).float().mean()
+            assert 0.75 < float(share) < 0.97  # 85 % and chance; the others are drawn.
+    with pytest.raises(ConfigError, match=r"leave out training\.starts"):
+        config_of(follows="a", starts=(2,))
 
 
 def test_training_draws_better_images_and_is_the_same_again(store: Store, tmp_path: Path) -> None:

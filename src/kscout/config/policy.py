@@ -266,6 +266,9 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
     """Central columns to start from, drawn for each slice, up to the same number of columns in all;
     none: those of `acquisition`."""
+    follows: str = ""
+    """A trained policy, as `--policy` of `evaluate` takes it: most slices are measured where it
+    would measure them. None: columns are drawn by what they gain on average along a fixed order."""
     completion: Literal["none", "fixed"] = "none"
     """What columns are tried by: the gain of the next one (`none`), or what it is worth at the end
     of the budget when a fixed order takes the rest (`fixed`)."""
@@ -273,6 +276,14 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     """Slices per step on which that order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
     """Slices that are validated, at most: every column of each is tried on every draw."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.starts and self.follows:
+            raise ConfigError(
+                "training.follows measures from the start of the acquisition; leave out "
+                "training.starts"
+            )
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Count a number for each column, too."""

@@ -4,6 +4,7 @@ arXiv 2010.16262, appendix A, after arXiv 1811.08839. Parameter names are those 
 checkpoints, which therefore load as they are.
 """
 
+from functools import partial
 from typing import final
 
 import torch
@@ -56,17 +57,25 @@ class UNetNetwork(nn.Module):
     to the size of the skip connection; for multiples this is plain upsampling by two.
     """
 
-    def __init__(self, *, n_channels: int, n_pools: int, dropout: float, n_inputs: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        n_channels: int,
+        n_pools: int,
+        dropout: float,
+        n_inputs: int = 1,
+        slope: float = 0.0,
+    ) -> None:
         super().__init__()
+        block = partial(ConvolutionBlock, dropout=dropout, slope=slope)
         self.n_channels = n_channels
         widths = [n_channels * 2**level for level in range(n_pools)]
         pairs = list(zip([n_inputs, *widths], widths, strict=False))
-        self.down_sample_layers = nn.ModuleList(ConvolutionBlock(i, o, dropout) for i, o in pairs)
-        self.conv = ConvolutionBlock(widths[-1], widths[-1], dropout)
+        self.down_sample_layers = nn.ModuleList(block(i, o) for i, o in pairs)
+        self.conv = block(widths[-1], widths[-1])
         narrowed = [*reversed(widths[:-1]), n_channels]
         self.up_sample_layers = nn.ModuleList(
-            ConvolutionBlock(2 * n_in, n_out, dropout)
-            for n_in, n_out in zip(reversed(widths), narrowed, strict=True)
+            block(2 * n_in, n_out) for n_in, n_out in zip(reversed(widths), narrowed, strict=True)
         )
         self.conv2 = nn.Sequential(
             nn.Conv2d(n_channels, n_channels // 2, kernel_size=1),

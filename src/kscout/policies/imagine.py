@@ -51,6 +51,7 @@ class ImaginePolicy(Policy):
     Args:
         n_channels: features of the finest level of its U-Net, doubled at each coarser one.
         n_pools: number of poolings.
+        slope: of its ReLUs below zero.
         n_draws: images that columns are tried on.
         n_first: of these, so many on which every column is tried.
         n_best: columns that are tried on the others, too: those that gain most on the first.
@@ -70,8 +71,9 @@ class ImaginePolicy(Policy):
     def __init__(
         self,
         *,
-        n_channels: int = 24,
+        n_channels: int = 32,
         n_pools: int = 4,
+        slope: float = 0.2,
         n_draws: int = 8,
         n_first: int = 2,
         n_best: int = 32,
@@ -88,10 +90,10 @@ class ImaginePolicy(Policy):
         if not 1 <= n_first <= n_draws:
             raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
         self.n_channels, self.n_pools, self.n_draws = n_channels, n_pools, n_draws
-        self.n_first, self.n_best = n_first, n_best
+        self.n_first, self.n_best, self.slope = n_first, n_best, slope
         self.complete_by(order, order_cols)
         self.network = UNetNetwork(
-            n_channels=n_channels, n_pools=n_pools, dropout=0.0, n_inputs=_N_INPUTS
+            n_channels=n_channels, n_pools=n_pools, dropout=0.0, n_inputs=_N_INPUTS, slope=slope
         )
         self.register_buffer("range_per_std", torch.ones(()))
 

@@ -9,17 +9,20 @@ the mean over noises of which is lowest where draws are distributed as the truth
 measurement. It is taken of all pixels and of all entries of k-space, whose spread tells what a
 column is worth. No column is tried and no image reconstructed: that comes when columns are chosen.
 
-Columns are those that an acquisition may have measured: a start, and up to the budget others, by a
-density that falls from the center outwards, more or less steeply.
+Columns are those that an acquisition may have measured: a start, and up to the budget others. They
+are drawn by their mean gains along a fixed order, more or less sharply, or are those that another
+policy takes on the same slice (`training.follows`).
 """
 
 from collections.abc import Sequence
 from typing import Any, cast, final
 
 import torch
-from jaxtyping import Bool, Complex, Float
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import rollout
 from kscout.config import ImagineTraining, PolicyConfig, PolicyTraining, learning_rate_at
 from kscout.config.step_sizes import warmed_rate
 from kscout.core import Reconstructor, SliceBatch
@@ -27,18 +30,27 @@ from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
-from kscout.physics.fourier import fft2c, ifft2c
+from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
+from kscout.policies import load
 from kscout.policies.imagine import ImaginePolicy, Network, moved_noises
 from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, varied
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.estimators.labels import carried_on
 from kscout.training.fixed_order import fit_fixed_order
 
 _N_DRAWN = 2
 """Images of each slice."""
-_STEEPEST = 6.0
-"""Columns at the edge are rarer than central ones by up to exp(6)."""
+_SHARPNESS = (0.5, 2.5)
+"""Least and most weight of a mean gain, in its deviations over columns, beside Gumbel noise."""
+_FOLLOWED = 0.85
+"""Share of slices that are measured where another policy would."""
+_N_RANGES = 256
+"""Slices whose range is told in deviations."""
+_N_AT_ONCE = {"cpu": 16, "cuda": 256}
+"""Slices that another policy acquires at a time."""
+_LEAST_STD = 1e-11
 _LEAST_SQUARE = 1e-12
 """Added to squares before their root, whose slope at zero is infinite."""
 
@@ -59,6 +71,10 @@ class Imagine(GradientEstimator):
                 f"imagined images are real, and the store holds {slices.kind}; train another "
                 "policy, or import magnitude images"
             )
+        self.gains = torch.zeros(1, slices.n_cols, device=self.device)
+        """By the number of columns measured after the start, in deviations over columns."""
+        self.order: list[int] = []
+        self.followed: Int[Tensor, "slice step"] | None = None
         training = _training(trainees[0].config)
         builds = training.compile and self.device.type == "cuda"
         networks = [_policy(x).network for x in trainees]
@@ -67,35 +83,55 @@ class Imagine(GradientEstimator):
         ]
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
-        """Go on, or find the range of images and, where it is asked for, a fixed order."""
+        """Go on, or find the range of images and what columns gain along a fixed order."""
         policy, config = _policy(self.trainees[number]), self.trainees[number].config
-        if state:
-            policy.complete_by(state["order"], self.slices.n_cols)
-            return
-        if self.trainees[number].start is None:
+        if number == 0:
+            self._begin(config, state)
+        if not state and self.trainees[number].start is None:
             ranges = [
-                batch.data_range / batch.target_std.clamp(min=1e-11)
-                for batch in self.slices.sample(256).batches(64)
+                batch.data_range / batch.target_std.clamp(min=_LEAST_STD)
+                for batch in self.slices.sample(_N_RANGES).batches(64)
             ]
             policy.range_per_std.copy_(torch.cat(ranges).mean())
         if _training(config).completion == "fixed":
-            policy.complete_by(self._order(config), self.slices.n_cols)
+            policy.complete_by(self.order, self.slices.n_cols)
 
-    def _order(self, config: PolicyConfig) -> list[int]:
-        training = _training(config)
-        return fit_fixed_order(
-            self.slices,
-            self.reconstructor,
-            n_initial=config.acquisition.start,
-            horizon=config.acquisition.horizon,
-            n_slices_per_step=training.n_prior_slices,
-            protocol=training.protocol,
-            metric=training.metric,
-            device=self.device,
-        ).order
+    def _begin(self, config: PolicyConfig, state: dict[str, Any]) -> None:
+        training, setting = _training(config), config.acquisition
+        if state:
+            self.gains, self.order = state["gains"].to(self.device), state["order"]
+        else:
+            found = fit_fixed_order(
+                self.slices,
+                self.reconstructor,
+                n_initial=setting.start,
+                horizon=setting.horizon,
+                n_slices_per_step=training.n_prior_slices,
+                protocol=training.protocol,
+                metric=training.metric,
+                device=self.device,
+            )
+            gains = carried_on(found.gains.to(self.device))
+            apart = gains - gains.mean(dim=-1, keepdim=True)
+            unit = gains.std(dim=-1, keepdim=True).clamp(min=1e-12)
+            self.gains, self.order = apart / unit, found.order
+        if training.follows:
+            self.followed = self._paths(config)
+
+    @torch.no_grad()
+    def _paths(self, config: PolicyConfig) -> Int[Tensor, "slice step"]:
+        """Return the columns that another policy takes, slice by slice."""
+        training, setting = _training(config), config.acquisition
+        policy, found = load(training.follows, device=self.device), []
+        for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
+            how = {"protocol": training.protocol, "metric": training.metric}
+            simulator = Simulator(batch, self.reconstructor, **how)  # type: ignore[arg-type]
+            done = rollout(policy, simulator, n_initial=setting.start, horizon=setting.horizon)
+            found.append(done.columns[:, 0])
+        return torch.cat(found)
 
     def state(self, number: int) -> dict[str, Any]:
-        return {"order": [*_policy(self.trainees[number]).order]}
+        return {"gains": self.gains.cpu(), "order": self.order}
 
     def validated(self, slices: SliceSet) -> SliceSet:
         """Return some of the slices: every column of each is tried on every draw."""
@@ -137,8 +173,9 @@ class Imagine(GradientEstimator):
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         slices, n_policies = batch.simulator.batch, len(batch.policies)
-        columns, counts, noises, _ = batch.per_slice
-        mask = self._masks(batch.configs[0], slices, columns, counts)
+        columns, counts, noises, numbers = batch.per_slice
+        is_mirrored = (numbers[:, 0] < 0.5) & _training(batch.configs[0]).flips
+        mask = self._masks(batch.configs[0], slices, columns, counts, is_mirrored)
         kspace = apply_mask(slices.kspace, mask)
         truth = ifft2c(slices.kspace)[:, 0].real
         n_rows, n_cols = truth.shape[-2:]
@@ -161,6 +198,7 @@ class Imagine(GradientEstimator):
         slices: SliceBatch,
         columns: Float[Tensor, "slice col"],
         counts: Float[Tensor, "slice 3"],
+        is_mirrored: Bool[Tensor, " slice"],
     ) -> Bool[Tensor, "slice col"]:
         """Return what may have been measured before a step, by numbers drawn for each slice.
 
@@ -168,7 +206,9 @@ class Imagine(GradientEstimator):
             config: says where acquisitions start and how far they go.
             slices: that are measured.
             columns: which columns.
-            counts: how many of them, how steep their density is, and from which start.
+            counts: how many of them, how sharply they are drawn, and from which start, or whether
+                another policy is followed.
+            is_mirrored: whether the slice is mirrored since another policy saw it.
         """
         setting, starts = config.acquisition, _training(config).starts
         n_cols, device = slices.n_cols, columns.device
@@ -176,14 +216,22 @@ class Imagine(GradientEstimator):
         if starts:
             known = torch.stack([center_mask(n_cols, n, device) for n in starts])
             start = known[(counts[:, 2] * len(starts)).long()]
-        n_more = setting.n_initial + setting.horizon - start.sum(dim=-1)
-        away = (torch.arange(n_cols, device=device) - n_cols // 2).abs() / (n_cols / 2)
+        n_start = start.sum(dim=-1)
+        n_more = (counts[:, 0] * (setting.n_initial + setting.horizon - n_start)).long()
+        row = (n_start + n_more - setting.n_initial).clamp(min=0, max=len(self.gains) - 1)
+        least, most = _SHARPNESS
+        sharpness = least + (most - least) * counts[:, 1:2]
         # The largest of such numbers are draws without replacement (Gumbel).
-        keys = -(-columns.clamp(min=1e-7).log()).log() - _STEEPEST * counts[:, 1:2] * away
+        keys = sharpness * self.gains[row] - (-columns.clamp(min=1e-7).log()).log()
+        if self.followed is not None:
+            path = self.followed[slices.index]
+            path = torch.where(is_mirrored[:, None], opposite(n_cols, device)[path], path)
+            places = torch.arange(path.shape[1], 0, -1, device=device).float().expand(path.shape)
+            own = torch.zeros_like(keys).scatter(-1, path, places)
+            keys = torch.where(counts[:, 2:] < _FOLLOWED, own, keys)
         keys = keys.masked_fill(start | ~slices.selectable, -torch.inf)
         rank = keys.argsort(dim=-1, descending=True).argsort(dim=-1)
-        taken = rank < (counts[:, 0] * n_more).long()[:, None]
-        return start | (taken & slices.selectable)
+        return start | ((rank < n_more[:, None]) & slices.selectable)
 
 
 def energy_score(
@@ -199,7 +247,7 @@ def energy_score(
         unit: what errors of each slice are told in.
     """
     pairs = [(*drawn.unbind(dim=1), truth), (*fft2c(drawn).unbind(dim=1), fft2c(truth))]
-    unit = unit[:, None, None].clamp(min=1e-11)
+    unit = unit[:, None, None].clamp(min=_LEAST_STD)
     scores = [
         (_length(one - true) + _length(other - true) - _length(one - other)) / (2 * unit)
         for one, other, true in pairs
