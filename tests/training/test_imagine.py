@@ -136,6 +136,9 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
     policy = some_policy(n_draws=5, n_best=4)
     last = policy(simulator.observe(policy, simulator.start_from(few)))
     assert last.isfinite().all() and (last[few] == 0).all()
+    assert (last[~few] != 0).all()
+    none = policy(simulator.observe(policy, simulator.start_from(torch.ones_like(few))))
+    assert (none == 0).all()
 
 
 def test_with_an_order_columns_are_worth_what_they_bring_at_the_end(batch: SliceBatch) -> None:
@@ -174,6 +177,23 @@ def test_the_energy_score_is_least_for_draws_like_the_truth() -> None:
     # Of one pixel k-space is the same: (1 + 1 - 2) / 2 twice for the truth in the middle.
     assert float(energy_score(one, torch.tensor([[[2.0]]]), unit[:1])) == pytest.approx(0, abs=1e-6)
     assert float(energy_score(one, torch.tensor([[[5.0]]]), unit[:1])) == pytest.approx(4.0)
+
+
+def test_the_page_tells_defaults_and_what_a_decision_costs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "imagine.md").read_text(encoding="utf-8")
+    policy = ImaginePolicy()
+    n_parameters = sum(weight.numel() for weight in policy.parameters())
+    assert n_parameters <= 4_000_000
+    n_tried = policy.n_first * 112 + (policy.n_draws - policy.n_first) * policy.n_best
+    for words in (
+        f"size of its U-Net: {n_parameters:,} parameters | {policy.n_channels}, {policy.n_pools} |",
+        f"| `slope` | of its ReLUs below zero | {policy.slope} |",
+        f"| images that columns are tried on | {policy.n_draws} |",
+        f"on which every column is tried | {policy.n_first} |",
+        f"tried on the others | {policy.n_best} |",
+        f"at 128 columns, 16 of them measured, costs {n_tried} reconstructions",
+    ):
+        assert words in page
 
 
 def test_noises_that_are_moved_around_stay_noise() -> None:

@@ -118,18 +118,23 @@ class ImaginePolicy(Policy):
         kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
         noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
         images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1))
-        columns = torch.arange(kspace.shape[-1], device=kspace.device).expand(seen.mask.shape)
+        # Those left to measure come first; where an image has fewer of them, others stand in.
+        scores = torch.zeros(seen.mask.shape, device=seen.mask.device)
+        n_left = int((~seen.mask).sum(dim=-1).max())
+        if not n_left:
+            return scores
+        columns = seen.mask.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_left]
+        is_measured = seen.mask.gather(-1, columns)
         every = self._worth(images[:, : self.n_first], columns, seen)
-        worth = every.mean(dim=1).masked_fill(seen.mask, -torch.inf)
-        n_more = self.n_draws - self.n_first
-        if n_more:
-            best = worth.topk(min(self.n_best, worth.shape[1]), dim=-1).indices
-            more = self._worth(images[:, self.n_first :], best, seen)
+        worth = every.mean(dim=1).masked_fill(is_measured, -torch.inf)
+        if self.n_draws > self.n_first:
+            best = worth.topk(min(self.n_best, n_left), dim=-1).indices
+            more = self._worth(images[:, self.n_first :], columns.gather(-1, best), seen)
             total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
-            mean = (total / self.n_draws).masked_fill(seen.mask.gather(-1, best), torch.inf)
+            mean = (total / self.n_draws).masked_fill(is_measured.gather(-1, best), torch.inf)
             # The others are no better than the last of these, whatever few draws let hope.
             worth = worth.clamp(max=mean.amin(dim=-1, keepdim=True)).scatter(-1, best, mean)
-        return worth.masked_fill(seen.mask, 0.0)
+        return scores.scatter(-1, columns, worth.masked_fill(is_measured, 0.0))
 
     def _worth(
         self,
