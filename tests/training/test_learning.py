@@ -26,6 +26,7 @@ N_SLICES = {"train": 56, "val": 4, "test": 20}
 N_ROWS, SIZE = 32, 64
 BUDGET = AcquisitionSetting(n_initial=8, horizon=3)
 NETWORK = Component("conv", {"n_channels": 4, "n_hidden": 32})
+DRAWING = Component("imagine", {"n_channels": 8, "n_pools": 2, "n_draws": 4, "n_first": 4})
 SMALL: dict[str, Any] = {
     **{"n_epochs": 2, "batch_size": 8, "n_trajectories": 4, "learning_rate": 2e-3},
     **{"decay_epochs": (), "keep_epochs": ()},
@@ -39,6 +40,10 @@ OWN: dict[str, dict[str, Any]] = {
     "alphazero": {
         **{"n_epochs": 2, "n_episodes": 16, "n_searches": 24, "n_updates": 40},
         **{"noise_share": 0.1, "exploration": 0.3},
+    },
+    "imagine": {
+        **{"n_epochs": 6, "n_warm": 4, "learning_rate": 5e-3, "n_prior_slices": 8},
+        **{"n_validated": 1, "flips": False},
     },
     "ddqn": {"n_epochs": 2, "n_episodes": 40, "n_updates": 25, "batch_size": 12, "n_target": 25},
 }
@@ -91,7 +96,8 @@ def test_training_beats_the_start_and_uniform_draws_on_unseen_slices(
     names = {item.name for item in fields(settings_class(method))}
     small = {name: value for name, value in SMALL.items() if name in names}
     own = {**small, **OWN.get(method, {})}
-    config = PolicyConfig(NETWORK, BUDGET, replace(training_of(method), **own))
+    network = DRAWING if method == "imagine" else NETWORK
+    config = PolicyConfig(network, BUDGET, replace(training_of(method), **own))
     train_policy(config, store, "zero-filled", tmp_path / method, device="cpu")
     learned = final_ssim(tmp_path / method, store)
     assert learned > start_ssim + MARGIN

@@ -34,7 +34,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "dense": {"n_best": 2, "n_random": 3, "n_prior_slices": 4, "n_repeats": 0},
     "ddqn": {"n_episodes": 4, "n_updates": 2},
     "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
+    "imagine": {"n_prior_slices": 4, "n_validated": 2},
 }
+CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+IMAGINE = {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,7 @@ def test_every_estimator_learns_by_any_metric(
     config = read(
         PolicyConfig,
         {
-            "policy": {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8},
+            "policy": IMAGINE if method == "imagine" else CONV,
             "acquisition": {"n_initial": 2, "horizon": 2},
             "training": {
                 **{"method": method, "metric": metric, "n_epochs": 2, "batch_size": 4},

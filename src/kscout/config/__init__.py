@@ -4,6 +4,7 @@
 `variation` how slices may be varied in it.
 """
 
+from kscout.config.imagine import ImagineTraining
 from kscout.config.joint import (
     DenseSampling,
     FixedSampling,
@@ -32,7 +33,6 @@ from kscout.config.policy import (
     FrozenPrecision,
     GradientTraining,
     GreedyTraining,
-    ImagineTraining,
     NonGreedyTraining,
     PolicyTraining,
     estimators_with,

@@ -244,55 +244,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
 
 @final
 @dataclass(frozen=True)
-class ImagineTraining(PolicyTraining, VariedSlices):
-    """How a policy learns to draw images that agree with what was measured."""
-
-    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "imagine"
-    """Name of the estimator."""
-    n_epochs: Annotated[int, AtLeast(1)] = 20
-    """Passes over the training split."""
-    batch_size: Annotated[int, AtLeast(1)] = 32
-    """Slices per optimizer step, over all processes."""
-    learning_rate: Annotated[float, Above(0), Between(0, 1e3)] = 1e-3
-    """Adam's largest step size: it rises to it over `n_warm` steps, then falls to zero."""
-    decay_epochs: tuple[int, ...] = ()
-    """Epochs after which the step size is multiplied by `decay_factor` besides."""
-    n_warm: Annotated[int, AtLeast(0)] = 200
-    """Optimizer steps over which the step size rises."""
-    keep_epochs: tuple[int, ...] = ()
-    """Epochs whose weights are kept beside the last and the best."""
-    clip: Annotated[float, Above(0)] = 1.0
-    """Largest norm of the gradient of a batch."""
-    starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Central columns to start from, drawn for each slice, up to the same number of columns in all;
-    none: those of `acquisition`."""
-    follows: str = ""
-    """A trained policy, as `--policy` of `evaluate` takes it: most slices are measured where it
-    would measure them. None: columns are drawn by what they gain on average along a fixed order."""
-    completion: Literal["none", "fixed"] = "none"
-    """What columns are tried by: the gain of the next one (`none`), or what it is worth at the end
-    of the budget when a fixed order takes the rest (`fixed`)."""
-    n_prior_slices: Annotated[int, AtLeast(1)] = 256
-    """Slices per step on which that order is fitted."""
-    n_validated: Annotated[int, AtLeast(1)] = 64
-    """Slices that are validated, at most: every column of each is tried on every draw."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.starts and self.follows:
-            raise ConfigError(
-                "training.follows measures from the start of the acquisition; leave out "
-                "training.starts"
-            )
-
-    def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
-        """Count a number for each column, too."""
-        draws = 4 * n_slices * math.isqrt(n_pixels)
-        return super().n_bytes(n_slices, horizon, n_pixels) + draws
-
-
-@final
-@dataclass(frozen=True)
 class AlphaZeroTraining(PolicyTraining):
     """How a policy learns to foresee a tree search; an epoch is one round of episodes.
 

@@ -193,7 +193,7 @@ ESTIMATORS = Table(
         "imagine": EstimatorEntry(
             "imagine:Imagine",
             "a network learns to draw images from what was measured; columns are tried on these",
-            settings="kscout.config.policy:ImagineTraining",
+            settings="kscout.config.imagine:ImagineTraining",
             title="imagine",
             label="imagine",
             policy="imagine",

@@ -29,7 +29,7 @@ from kscout.core import Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.metrics import ssim
+from kscout.names import METRICS
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
@@ -189,7 +189,8 @@ class Imagine(GradientEstimator):
             drawn = policy.draw(own, own_mask, own_noise, network)
             torch.autograd.backward(energy_score(drawn, own_truth, unit))
             means.append(drawn.detach().mean(dim=1).clamp(min=0))
-        scores = ssim(torch.cat(means), slices.target, data_range=slices.data_range)
+        metric = METRICS.resolve(_training(batch.configs[0]).metric)
+        scores = metric(torch.cat(means), slices.target, data_range=slices.data_range)
         return scores.view(n_policies, -1).mean(dim=-1)
 
     def _masks(
