@@ -42,4 +42,6 @@ def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
         )
         for one in found
     ]
-    return f"{markdown(head, lines) if lines else ''}\n{not_run(IMAGINED, found)}"
+    n_above = sum(one.interval is not None and one.interval[0] > 0 for one in found)
+    told = f"An interval above zero has {n_above} of {len(found)}.\n\n"
+    return f"{markdown(head, lines)}\n{told}{not_run(IMAGINED, found)}"

@@ -354,3 +354,22 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
         simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
         seen = simulator.observe(some_policy(), simulator.start(4))
         some_policy()(replace(seen, judge=None))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
+def test_on_cuda_it_learns_by_a_graph_and_scores_as_on_a_cpu(
+    store: Store, tmp_path: Path, compiles: bool
+) -> None:
+    config = config_of(n_epochs=6, learning_rate=5e-3, compile=compiles)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cuda")
+    assert run.metrics[-1]["train_ssim"] > run.metrics[0]["train_ssim"]
+    batch, scores = store.split("val").batch(torch.arange(5)), []
+    for device in ("cpu", "cuda"):
+        policy = policies.load(run.path, device=device)
+        simulator = Simulator(batch.to(device), ZeroFilled())
+        seen = simulator.observe(policy, simulator.start(4))
+        scores.append(policy(seen)[~seen.mask].cpu())
+    # Drawn in 16 bit on CUDA.
+    assert float(torch.corrcoef(torch.stack(scores))[0, 1]) > 0.98
