@@ -32,7 +32,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
-from kscout.config import DenseTraining, PolicyConfig, PolicyTraining, learning_rate_at
+from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
@@ -45,7 +45,7 @@ from kscout.training.estimators.gradient import (
     Drawn,
     Draws,
     GeneratorFor,
-    GradientEstimator,
+    WarmedEstimator,
 )
 from kscout.training.estimators.labels import mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
@@ -71,7 +71,7 @@ class StartsFromGains(Protocol):
 
 
 @final
-class Dense(GradientEstimator):
+class Dense(WarmedEstimator):
     """Trains policies to expect the gain of every column."""
 
     settings = DenseTraining
@@ -213,24 +213,6 @@ class Dense(GradientEstimator):
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
         """Return slices that are varied as was drawn for them."""
         return self.variation.of(batch, per_slice[2])
-
-    def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
-        """Rise over the first steps, then fall to zero."""
-        assert isinstance(training, DenseTraining)
-        done = (epoch - 1) * self.n_steps + step
-        rise = min(1.0, (done + 1) / (training.n_warm + 1))
-        fall = 1 - done / (training.n_epochs * self.n_steps)
-        return rise * fall * learning_rate_at(training, epoch)
-
-    def rate(self, number: int, epoch: int) -> float:
-        """Return the step size at the end of an epoch."""
-        return self.step_size(self.trainees[number].config.training, epoch, self.n_steps - 1)
-
-    def averaged(self) -> None:
-        """Clip the gradients, which are those of all processes by now."""
-        for trainee in self.trainees:
-            clip = _training(trainee.config).clip
-            torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), clip)
 
     def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
         """Move the mean weights, and take the steps on remembered states."""

@@ -17,7 +17,15 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
-from kscout.config import GradientTraining, PolicyConfig, PolicyTraining, learning_rate_at
+from kscout.config import (
+    DenseTraining,
+    GradientTraining,
+    ImagineTraining,
+    PolicyConfig,
+    PolicyTraining,
+    learning_rate_at,
+    warmed_rate,
+)
 from kscout.core import Policy, SliceBatch
 from kscout.names import is_outside, metric_word
 from kscout.policies.views import View
@@ -273,6 +281,27 @@ class GradientEstimator(Estimator, ABC):
         return self.gradients(Batch(views, configs, simulator, per_slice, rest, group.start))
 
 
+class WarmedEstimator(GradientEstimator, ABC):
+    """One whose step size rises over the first steps and falls to zero, with clipped gradients."""
+
+    def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
+        """Rise over `training.n_warm` steps, then fall to zero."""
+        assert isinstance(training, DenseTraining | ImagineTraining)
+        n_done, n_steps = (epoch - 1) * self.n_steps + step, training.n_epochs * self.n_steps
+        return warmed_rate(learning_rate_at(training, epoch), n_done, n_steps, training.n_warm)
+
+    def rate(self, number: int, epoch: int) -> float:
+        """Return the step size at the end of an epoch."""
+        return self.step_size(self.trainees[number].config.training, epoch, self.n_steps - 1)
+
+    def averaged(self) -> None:
+        """Clip the gradients, which are those of all processes by now."""
+        for trainee in self.trainees:
+            training = trainee.config.training
+            assert isinstance(training, DenseTraining | ImagineTraining)
+            torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), training.clip)
+
+
 def n_draws(config: PolicyConfig) -> int:
     """Return q: columns drawn per state, or trajectories per slice."""
     assert isinstance(config.training, GradientTraining)
@@ -299,6 +328,7 @@ __all__ = [
     "Draws",
     "GeneratorFor",
     "GradientEstimator",
+    "WarmedEstimator",
     "action_draws",
     "n_draws",
 ]

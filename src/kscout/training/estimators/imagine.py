@@ -23,8 +23,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.config import ImagineTraining, PolicyConfig, PolicyTraining, learning_rate_at
-from kscout.config.step_sizes import warmed_rate
+from kscout.config import ImagineTraining, PolicyConfig
 from kscout.core import Reconstructor, SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
@@ -36,7 +35,7 @@ from kscout.policies import load
 from kscout.policies.imagine import ImaginePolicy, Network, moved_noises
 from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, varied
 from kscout.training.estimators import PolicyTrainee
-from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, GradientEstimator
+from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, WarmedEstimator
 from kscout.training.estimators.labels import carried_on
 from kscout.training.fixed_order import fit_fixed_order
 
@@ -56,7 +55,7 @@ _LEAST_SQUARE = 1e-12
 
 
 @final
-class Imagine(GradientEstimator):
+class Imagine(WarmedEstimator):
     """Trains policies to draw images from what was measured of them."""
 
     settings = ImagineTraining
@@ -154,22 +153,6 @@ class Imagine(GradientEstimator):
     def n_tried(self, config: PolicyConfig) -> float:
         """Return what makes two images a slice: no column is tried."""
         return (_N_DRAWN - 1) / config.acquisition.n_steps
-
-    def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
-        """Rise over the first steps, then fall to zero."""
-        assert isinstance(training, ImagineTraining)
-        n_done, n_steps = (epoch - 1) * self.n_steps + step, training.n_epochs * self.n_steps
-        return warmed_rate(learning_rate_at(training, epoch), n_done, n_steps, training.n_warm)
-
-    def rate(self, number: int, epoch: int) -> float:
-        """Return the step size at the end of an epoch."""
-        return self.step_size(self.trainees[number].config.training, epoch, self.n_steps - 1)
-
-    def averaged(self) -> None:
-        """Clip the gradients, which are those of all processes by now."""
-        for trainee in self.trainees:
-            clip = _training(trainee.config).clip
-            torch.nn.utils.clip_grad_norm_(trainee.module.parameters(), clip)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         slices, n_policies = batch.simulator.batch, len(batch.policies)
