@@ -186,11 +186,12 @@ def run_arm(wanted: argparse.Namespace) -> None:
     configs = [replace(config, training=replace(config.training, seed=seed)) for seed in missing]
     runs = [wanted.out / "runs" / path_of(wanted, seed).stem for seed in missing]
     planned = runs[0].with_name(f"{runs[0].name.rpartition('-seed')[0]}.epochs.json")
-    if not planned.exists():
-        n_epochs = wanted.epochs or epochs_that_fit(configs, store, wanted)
+    if wanted.epochs is None and not planned.exists():
+        n_epochs = epochs_that_fit(configs, store, wanted)
         planned.parent.mkdir(parents=True, exist_ok=True)
         write_json(planned, n_epochs)
-    n_epochs = json.loads(planned.read_text(encoding="utf-8"))
+    # A run that was begun with another number refuses to go on.
+    n_epochs = wanted.epochs or json.loads(planned.read_text(encoding="utf-8"))
     configs = [replace(x, training=replace(x.training, n_epochs=n_epochs)) for x in configs]
     how = {"start": wanted.start, "device": wanted.device}
     done = train_policies(configs, store, wanted.reconstructor, runs, **how)
@@ -220,6 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--list", action="store_true")
     wanted = parser.parse_args(arguments)
+    if wanted.epochs is not None and wanted.epochs < 1:
+        parser.error(f"--epochs is {wanted.epochs}; give 1 or more, or --minutes")
     wanted.out.mkdir(parents=True, exist_ok=True)
     list_records(wanted) if wanted.list else run_arm(wanted)
 

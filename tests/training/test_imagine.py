@@ -1,19 +1,18 @@
-"""Imagined images: they agree with what was measured, and columns are tried on them alone."""
+"""Imagined images agree with what was measured, and columns are tried on them alone."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from imagining import IMAGINE, config_of, some_mask, some_policy
+from training_stores import blob_store, small_config
 
 from coil_data import coil_store
-from kscout import policies
 from kscout.acquisition import Advisor, Scan, Session
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.acquisition.trial import Trial
-from kscout.config import PolicyConfig
 from kscout.contracts import check_policy
 from kscout.core import Protocol, SliceBatch
 from kscout.data.store import Store
@@ -22,26 +21,12 @@ from kscout.evaluation import AcquisitionPlan
 from kscout.evaluation.running.trajectories import check_fits
 from kscout.export.onnx import export_onnx
 from kscout.physics.fourier import conjugate_mirror, fft2c, opposite
-from kscout.physics.sampling import center_mask
-from kscout.policies.fixed import FixedOrder
+from kscout.physics.sampling import apply_mask
 from kscout.policies.imagine import ImaginePolicy, moved_noises, noises
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.imagine import Imagine, energy_score
-from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.policy import new_policy, train_policies, train_policy
-from kscout.training.trainee import Trainee
+from kscout.training.policy import new_policy, train_policy
 from tiny_sessions import scanned
-
-IMAGINE = {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2, "n_first": 1}
-
-
-def config_of(policy: dict[str, object] = IMAGINE, **changes: object) -> PolicyConfig:
-    training = {
-        **{"method": "imagine", "n_epochs": 2, "batch_size": 4, "n_warm": 2, "seed": 3},
-        **{"n_validated": 2, "n_prior_slices": 4},
-    }
-    return small_config(policy, {**training, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +37,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def batch(store: Store) -> SliceBatch:
     return store.split("train").batch(torch.arange(3))
-
-
-def some_policy(**how: object) -> ImaginePolicy:
-    torch.manual_seed(1)
-    policy = ImaginePolicy(**{"n_channels": 4, "n_pools": 1, "n_draws": 3, **how}).eval()
-    policy.range_per_std.fill_(4.0)
-    return policy
-
-
-def some_mask(n_images: int) -> torch.Tensor:
-    mask = torch.zeros(n_images, 16, dtype=torch.bool)
-    mask[:, [2, 7, 8, 9]] = True
-    return mask
 
 
 def test_drawn_images_are_real_differ_and_agree_with_what_was_measured(batch: SliceBatch) -> None:
@@ -162,23 +134,6 @@ def test_with_an_order_columns_are_worth_what_they_bring_at_the_end(batch: Slice
     assert policy.misfit(16, 32) == ("16 columns", 32) and some_policy().misfit(16, 32) is None
 
 
-def test_the_energy_score_is_least_for_draws_like_the_truth() -> None:
-    generator = torch.Generator().manual_seed(0)
-    truth, first, second = torch.randn(3, 4000, 2, 2, generator=generator)
-    unit = torch.full((4000,), 1.0)
-
-    def score(factor: float, shift: float = 0.0) -> float:
-        drawn = torch.stack([first, second], dim=1) * factor + shift
-        return float(energy_score(drawn, truth, unit))
-
-    right = score(1.0)
-    assert right < min(score(0.0), score(0.5), score(2.0), score(1.0, 0.5)) - 0.01
-    one = torch.tensor([[[[1.0]], [[3.0]]]])
-    # Of one pixel k-space is the same: (1 + 1 - 2) / 2 twice for the truth in the middle.
-    assert float(energy_score(one, torch.tensor([[[2.0]]]), unit[:1])) == pytest.approx(0, abs=1e-6)
-    assert float(energy_score(one, torch.tensor([[[5.0]]]), unit[:1])) == pytest.approx(4.0)
-
-
 def test_the_page_tells_defaults_and_what_a_decision_costs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "imagine.md").read_text(encoding="utf-8")
     policy = ImaginePolicy()
@@ -196,115 +151,26 @@ def test_the_page_tells_defaults_and_what_a_decision_costs() -> None:
         assert words in page
 
 
+def test_images_of_odd_and_unequal_sides_agree_with_what_was_measured() -> None:
+    generator, policy = torch.Generator().manual_seed(0), some_policy()
+    images = torch.rand(2, 14, 11, generator=generator)
+    mask = torch.zeros(2, 11, dtype=torch.bool)
+    mask[:, [1, 5, 6]] = True
+    kspace = apply_mask(fft2c(images)[:, None], mask)
+    noise = moved_noises(14, 11, torch.rand(2, 2, 3, generator=generator))
+    found = fft2c(policy.draw(kspace, mask, noise))
+    for column in (1, 9, 5, 4, 6):  # 9 and 4 are the opposites of 1 and 6.
+        wanted = fft2c(images)[:, None, :, column].expand(-1, 2, -1)
+        torch.testing.assert_close(found[..., column], wanted, rtol=1e-4, atol=1e-5)
+    assert ((found[..., 2] - fft2c(images)[:, None, :, 2]).abs() > 1e-3).any()
+
+
 def test_noises_that_are_moved_around_stay_noise() -> None:
     known = noises(8, 6, torch.device("cpu"))
     numbers = torch.tensor([[[0.0, 0.0, 0.0], [3.5 / 64, 0.5, 0.999]]])
     found = moved_noises(8, 6, numbers)
     torch.testing.assert_close(found[0, 0], known[0])
     torch.testing.assert_close(found[0, 1], known[3].roll((-4, -5), dims=(0, 1)))
-
-
-def estimator_of(config: PolicyConfig, store: Store) -> Imagine:
-    slices = store.split("train")
-    estimator = Imagine([Trainee.resume(new_policy(config, slices), config)], slices, ZeroFilled())
-    estimator.restore(0, {})
-    return estimator
-
-
-def drawn_masks(estimator: Imagine, index: torch.Tensor, *, is_mirrored: bool) -> torch.Tensor:
-    batch, generator = estimator.slices.batch(index), torch.Generator().manual_seed(0)
-    columns, counts = (torch.rand(len(index), n, generator=generator) for n in (16, 3))
-    mirrored = torch.full((len(index),), is_mirrored)
-    return estimator._masks(estimator.trainees[0].config, batch, columns, counts, mirrored)
-
-
-def test_masks_hold_a_start_and_fewer_columns_than_the_budget(store: Store) -> None:
-    estimator = estimator_of(config_of(starts=(2, 4)), store)
-    mask = drawn_masks(estimator, torch.zeros(400, dtype=torch.int64), is_mirrored=False)
-    setting = estimator.trainees[0].config.acquisition
-    assert setting.n_initial + setting.horizon == 5
-    assert set(mask.sum(dim=-1).tolist()) == {2, 3, 4} and mask[:, 7:9].all()
-
-
-def test_columns_that_gain_more_on_average_are_measured_more_often(store: Store) -> None:
-    estimator = estimator_of(config_of(), store)
-    n_steps = estimator.trainees[0].config.acquisition.horizon
-    torch.testing.assert_close(estimator.gains.std(dim=-1), torch.ones(n_steps))
-    mask = drawn_masks(estimator, torch.zeros(9000, dtype=torch.int64), is_mirrored=False)
-    is_open, alone = ~center_mask(16, 2), mask[mask.sum(dim=-1) == 3]
-    often = alone.float().mean(dim=0)[is_open]
-    # One column is drawn by the softmax of gains, more or less sharp, as they are before the next.
-    sharpness = torch.linspace(0.5, 2.5, 201)[:, None]
-    wanted = torch.softmax(sharpness * estimator.gains[1][is_open], dim=-1).mean(dim=0)
-    torch.testing.assert_close(often, wanted, rtol=0, atol=0.03)
-    assert wanted.max() > 3 * wanted.min() and len(alone) > 2500
-
-
-def test_masks_follow_another_policy_on_mirrored_slices_too(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "other.safetensors"
-    policies.save(path, FixedOrder(n_cols=16, order=[3, 12, 5]))
-    estimator = estimator_of(config_of(follows=str(path)), store)
-    assert estimator.followed is not None and estimator.followed.tolist() == [[3, 12, 5]] * 11
-    index = torch.arange(11).repeat(40)
-    for is_mirrored, wanted in ((False, [3, 12]), (True, [13, 4])):
-        mask = drawn_masks(estimator, index, is_mirrored=is_mirrored)
-        n_more = mask.sum(dim=-1) - 2
-        for n in (1, 2):
-            expected = center_mask(16, 2)
-            expected[wanted[:n]] = True
-            share = (mask[n_more == n] == expected).all(dim=-1).float().mean()
-            assert 0.75 < float(share) < 0.97  # 85 % and chance; the others are drawn.
-    with pytest.raises(ConfigError, match=r"leave out training\.starts"):
-        config_of(follows="a", starts=(2,))
-
-
-def test_training_draws_better_images_and_is_the_same_again(store: Store, tmp_path: Path) -> None:
-    config = config_of(n_epochs=6, learning_rate=5e-3)
-    runs = [
-        train_policy(config, store, "zero-filled", tmp_path / name, device="cpu")
-        for name in ("one", "other")
-    ]
-    first, second = (weights(run.path) for run in runs)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert runs[0].metrics[-1]["train_ssim"] > runs[0].metrics[0]["train_ssim"]
-    policy = policies.load(runs[0].path)
-    assert isinstance(policy, ImaginePolicy) and not policy.is_stochastic
-    slices = store.split("train")
-    every = slices.batch(torch.arange(len(slices)))
-    wanted = float((every.data_range / every.target_std).mean())
-    assert float(policy.range_per_std) == pytest.approx(wanted, rel=1e-5)
-
-
-def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    cut = train_whole_and_cut(config_of(completion="fixed"), store, tmp_path, epoch=2)
-    found, expected = (policies.load(tmp_path / name) for name in ("cut", "whole"))
-    assert isinstance(found, ImaginePolicy) and isinstance(expected, ImaginePolicy)
-    assert cut.name == "cut" and found.order == expected.order != ()
-
-
-def test_a_trained_policy_keeps_the_order_that_completes_it(store: Store, tmp_path: Path) -> None:
-    config = config_of(completion="fixed", n_epochs=1)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
-    policy, setting = policies.load(run.path), config.acquisition
-    assert isinstance(policy, ImaginePolicy)
-    fitted = fit_fixed_order(
-        store.split("train"),
-        ZeroFilled(),
-        n_initial=setting.n_initial,
-        horizon=setting.horizon,
-        n_slices_per_step=4,
-    )
-    assert policy.order == tuple(fitted.order)
-
-
-def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
-    config = config_of(n_epochs=1)
-    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
-    outs = [tmp_path / "a", tmp_path / "b"]
-    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
-    alone = train_policy(configs[1], store, "zero-filled", tmp_path / "c", device="cpu")
-    first, second = weights(together[1].path), weights(alone.path)
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_it_keeps_the_contract_of_policies() -> None:
@@ -348,28 +214,15 @@ def test_other_networks_methods_and_data_are_refused(store: Store, tmp_path: Pat
     plan = AcquisitionPlan(n_initial=2, horizon=2, protocol="blind")
     with pytest.raises(ConfigError, match="imagines real images, and the slices are kspace"):
         check_fits(some_policy(), coils.split("train"), plan)
+    scan = Scan(n_rows=16, n_cols=16, n_coils=3, budget=7, initial=4)
+    with (
+        Advisor(ZeroFilled(), some_policy()) as advisor,
+        pytest.raises(ConfigError, match="imagines real images, and 3 coils are measured"),
+    ):
+        Session(advisor, scan)
     with pytest.raises(ConfigError, match="no network that ONNX could hold"):
         export_onnx(tmp_path / "a.onnx", None, some_policy(), n_rows=16, n_cols=16)
     with pytest.raises(ConfigError, match="tries columns, and the observation names no"):
         simulator = Simulator(slices.batch(torch.arange(1)), ZeroFilled())
         seen = simulator.observe(some_policy(), simulator.start(4))
         some_policy()(replace(seen, judge=None))
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("compiles", [False, True])
-@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
-def test_on_cuda_it_learns_by_a_graph_and_scores_as_on_a_cpu(
-    store: Store, tmp_path: Path, compiles: bool
-) -> None:
-    config = config_of(n_epochs=6, learning_rate=5e-3, compile=compiles)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cuda")
-    assert run.metrics[-1]["train_ssim"] > run.metrics[0]["train_ssim"]
-    batch, scores = store.split("val").batch(torch.arange(5)), []
-    for device in ("cpu", "cuda"):
-        policy = policies.load(run.path, device=device)
-        simulator = Simulator(batch.to(device), ZeroFilled())
-        seen = simulator.observe(policy, simulator.start(4))
-        scores.append(policy(seen)[~seen.mask].cpu())
-    # Drawn in 16 bit on CUDA.
-    assert float(torch.corrcoef(torch.stack(scores))[0, 1]) > 0.98

@@ -121,7 +121,9 @@ def test_the_command_takes_a_list_or_a_file(store: Store, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [x for x in ESTIMATORS.entries if x != "imagine"])
+@pytest.mark.parametrize(
+    "method", [x for x in ESTIMATORS.entries if x != "imagine"]
+)  # Real images.
 def test_coils_keep_the_sensitivities_of_the_start(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Trials of columns on images that are taken for the truth, for policies that imagine some."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.completion import Completion
-from kscout.acquisition.episode import Simulator
+from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
 from kscout.core import Judge, Protocol, Reconstructor, SliceBatch
 
@@ -31,10 +31,12 @@ class Trial(Judge):
         mask: Bool[Tensor, "batch col"],
         columns: Int[Tensor, "batch candidate"],
     ) -> Float[Tensor, "batch candidate"]:
-        simulator, state = self._begun(truth, mask)
         columns, is_measured = _unmeasured(columns, mask)
-        gains = simulator.score_columns(state, columns) - state.score[:, None]
-        return gains.masked_fill(is_measured, 0.0)
+        gains = [
+            simulator.score_columns(state, columns[rows]) - state.score[:, None]
+            for simulator, state, rows in self._parts(truth, mask)
+        ]
+        return torch.cat(gains).masked_fill(is_measured, 0.0)
 
     def values(
         self,
@@ -44,16 +46,24 @@ class Trial(Judge):
         order: Sequence[int],
         n_left: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch candidate"]:
-        simulator, state = self._begun(truth, mask)
         columns, is_measured = _unmeasured(columns, mask)
         completion = Completion.of([*order], truth.n_cols, mask.device)
-        worth = completion.values(simulator, state, columns, n_left)
-        return worth.masked_fill(is_measured, 0.0)
+        worth = [
+            completion.values(simulator, state, columns[rows], n_left[rows])
+            for simulator, state, rows in self._parts(truth, mask)
+        ]
+        return torch.cat(worth).masked_fill(is_measured, 0.0)
 
-    def _begun(self, truth: SliceBatch, mask: Bool[Tensor, "batch col"]) -> tuple[Simulator, State]:
-        how = {"protocol": self.protocol, "metric": self.metric}
-        simulator = Simulator(truth, self.reconstructor, **how)  # type: ignore[arg-type]
-        return simulator, simulator.start_from(mask)
+    def _parts(
+        self, truth: SliceBatch, mask: Bool[Tensor, "batch col"]
+    ) -> Iterator[tuple[Simulator, State, Int[Tensor, " part"]]]:
+        """Yield simulators of as many images as are reconstructed at once, and which those are."""
+        most = how_many_at_once(self.reconstructor, truth.kspace.shape[1:], mask.device)
+        for rows in torch.arange(len(truth), device=mask.device).split(most):
+            simulator = Simulator(
+                truth.rows(rows), self.reconstructor, protocol=self.protocol, metric=self.metric
+            )
+            yield simulator, simulator.start_from(mask[rows]), rows
 
 
 def _unmeasured(

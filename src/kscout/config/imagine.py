@@ -36,15 +36,15 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     """Central columns to start from, drawn for each slice, up to the same number of columns in all;
     none: those of `acquisition`."""
     follows: str = ""
-    """A trained policy, as `--policy` of `evaluate` takes it: most slices are measured where it
-    would measure them. None: columns are drawn by what they gain on average along a fixed order."""
+    """A trained policy, as `kscout.policies.load` takes it: most slices are measured where it would
+    measure them. None: columns are drawn by what they gain on average along a fixed order."""
     completion: Literal["none", "fixed"] = "none"
     """What columns are tried by: the gain of the next one (`none`), or what it is worth at the end
     of the budget when a fixed order takes the rest (`fixed`)."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which that order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
-    """Slices that are validated, at most: every column of each is tried on every draw."""
+    """Slices that are validated, at most: many columns of each are tried on every draw."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -173,7 +173,7 @@ def export_onnx(
     if policy is not None and policy.needs_judge:
         raise ConfigError(
             f"{type(policy).__name__} reconstructs and scores for every column, which is no "
-            "network that ONNX could hold; export another policy, or ask `kscout serve`"
+            "network that ONNX could hold; export another policy"
         )
     if isinstance(reconstructor, TotalVariation | SenseTotalVariation):
         raise ConfigError(

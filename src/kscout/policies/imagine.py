@@ -6,7 +6,7 @@ On each image every column can be measured, reconstructed and scored, as an orac
 truth; the column whose gain is highest on average is taken. With perfect draws that is the best
 that a policy can do which looks one column ahead.
 
-The network knows nothing of reconstruction, metric and budget: these come with what is observed
+The network knows nothing of reconstruction and metric: these come with what is observed
 (`Observation.judge`), so that one network serves all of them. Images are real, as those of stores
 of images are: their k-space has y[-k] = conj(y[k]), so that each measured column tells its
 opposite, too.
@@ -37,7 +37,7 @@ _LEAST_STD = 1e-11
 """Keeps a constant image from dividing by zero."""
 _N_INPUTS = 3
 """Two images of the measurement, and noise."""
-_LEAST_RANGE = 1e-6
+_LEAST_RANGE = 1e-9
 _MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
 """Bytes that images drawn at once may take, by kind of device."""
 
@@ -161,7 +161,9 @@ class ImaginePolicy(Policy):
         kspace: Complex[Tensor, "batch 1 row col"],
         mask: Bool[Tensor, "batch col"],
         noise: Float[Tensor, "batch draw row col"],
+        *,
         network: Network | None = None,
+        is_half: bool = True,
     ) -> Float[Tensor, "batch draw row col"]:
         """Return images that agree with what was measured, one for each noise.
 
@@ -170,6 +172,7 @@ class ImaginePolicy(Policy):
             mask: of what was measured.
             noise: of the deviation one.
             network: the same network in a faster form; by default some images at a time.
+            is_half: whether the network passes images in 16 bit on CUDA.
         """
         known, is_known = completed(kspace, mask)
         image = ifft2c(known)[:, 0].real
@@ -179,7 +182,7 @@ class ImaginePolicy(Policy):
         n_draws = noise.shape[1]
         shown = shown.repeat_interleave(n_draws, dim=0)
         inputs = torch.cat([shown, noise.flatten(0, 1)[:, None]], dim=1)
-        with torch.autocast("cuda", torch.bfloat16, enabled=inputs.is_cuda):
+        with torch.autocast("cuda", torch.bfloat16, enabled=inputs.is_cuda and is_half):
             found = (network or self._passed)(inputs.contiguous(memory_format=torch.channels_last))
         drawn = fft2c(found[:, 0].float().unflatten(0, (-1, n_draws)) * std[:, None])
         return ifft2c(torch.where(is_known[:, None, None], known, drawn)).real

@@ -32,8 +32,9 @@ from kscout.names import METRICS
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
-from kscout.policies.imagine import ImaginePolicy, Network, moved_noises
+from kscout.policies.imagine import ImaginePolicy, Network, moved_noises, noises
 from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, varied
+from kscout.training.distributed import from_main, share
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, WarmedEstimator
 from kscout.training.estimators.labels import carried_on
@@ -45,6 +46,8 @@ _SHARPNESS = (0.5, 2.5)
 """Least and most weight of a mean gain, in its deviations over columns, beside Gumbel noise."""
 _FOLLOWED = 0.85
 """Share of slices that are measured where another policy would."""
+_FIRST = 1e3
+"""Far above any number that a column is drawn by."""
 _N_RANGES = 256
 """Slices whose range is told in deviations."""
 _N_AT_ONCE = {"cpu": 16, "cuda": 256}
@@ -74,8 +77,18 @@ class Imagine(WarmedEstimator):
         """By the number of columns measured after the start, in deviations over columns."""
         self.order: list[int] = []
         self.followed: Int[Tensor, "slice step"] | None = None
-        training = _training(trainees[0].config)
-        builds = training.compile and self.device.type == "cuda"
+        training, setting = _training(trainees[0].config), trainees[0].config.acquisition
+        budget = setting.n_initial + setting.horizon
+        if max(training.starts, default=0) >= budget:
+            raise ConfigError(
+                f"of training.starts, {max(training.starts)} columns leave nothing to choose of a "
+                f"budget of {budget}; leave it out"
+            )
+        self.n_whole = len(share(torch.arange(training.batch_size)))
+        # Kept here, as CUDA graphs read it.
+        self.noises = noises(*slices.shape[1:], self.device)
+        is_half = self.device.type == "cuda" and training.precision != "fp32"
+        builds = training.compile and is_half
         networks = [_policy(x).network for x in trainees]
         self.networks: list[Network] = [
             cast(Network, torch.compile(x, dynamic=False)) if builds else x for x in networks
@@ -86,19 +99,24 @@ class Imagine(WarmedEstimator):
         policy, config = _policy(self.trainees[number]), self.trainees[number].config
         if number == 0:
             self._begin(config, state)
-        if not state and self.trainees[number].start is None:
-            ranges = [
-                batch.data_range / batch.target_std.clamp(min=_LEAST_STD)
-                for batch in self.slices.sample(_N_RANGES).batches(64)
-            ]
-            policy.range_per_std.copy_(torch.cat(ranges).mean())
-        if _training(config).completion == "fixed":
-            policy.complete_by(self.order, self.slices.n_cols)
+        if not state:
+            policy.range_per_std.copy_(self._range_per_std())
+        # One that it began from may have had an order of its own.
+        completes = _training(config).completion == "fixed"
+        policy.complete_by(self.order if completes else (), self.slices.n_cols)
+
+    def _range_per_std(self) -> Float[Tensor, ""]:
+        """Return the ratio of sums, in which a dark slice of a bright volume counts for little."""
+        total = torch.zeros(2, device=self.device)
+        for batch in self.slices.sample(_N_RANGES).batches(64):
+            total += torch.stack([batch.data_range.sum(), batch.target_std.sum()])
+        return total[0] / total[1].clamp(min=_LEAST_STD)
 
     def _begin(self, config: PolicyConfig, state: dict[str, Any]) -> None:
         training, setting = _training(config), config.acquisition
         if state:
             self.gains, self.order = state["gains"].to(self.device), state["order"]
+            self.followed = state["followed"]
         else:
             found = fit_fixed_order(
                 self.slices,
@@ -113,27 +131,37 @@ class Imagine(WarmedEstimator):
             gains = carried_on(found.gains.to(self.device))
             apart = gains - gains.mean(dim=-1, keepdim=True)
             unit = gains.std(dim=-1, keepdim=True).clamp(min=1e-12)
-            self.gains, self.order = apart / unit, found.order
-        if training.follows:
-            self.followed = self._paths(config)
+            # Near a tie another process may come to another order.
+            self.gains = from_main((apart / unit).cpu()).to(self.device)
+            self.order = from_main(found.order)
+            self.followed = from_main(self._paths(config)) if training.follows else None
+        if self.followed is not None:
+            self.followed = self.followed.to(self.device)
 
     @torch.no_grad()
     def _paths(self, config: PolicyConfig) -> Int[Tensor, "slice step"]:
         """Return the columns that another policy takes, slice by slice."""
         training, setting = _training(config), config.acquisition
         policy, found = load(training.follows, device=self.device), []
+        misfit = policy.misfit(*self.slices.shape[1:])
+        if misfit is not None:
+            raise ConfigError(
+                f"training.follows names a policy for {misfit[0]}, and the slices have "
+                f"{misfit[1]}; follow one of their size"
+            )
         for batch in self.slices.batches(_N_AT_ONCE[self.device.type]):
             how = {"protocol": training.protocol, "metric": training.metric}
             simulator = Simulator(batch, self.reconstructor, **how)  # type: ignore[arg-type]
             done = rollout(policy, simulator, n_initial=setting.start, horizon=setting.horizon)
-            found.append(done.columns[:, 0])
+            found.append(done.columns[:, 0].cpu())
         return torch.cat(found)
 
     def state(self, number: int) -> dict[str, Any]:
-        return {"gains": self.gains.cpu(), "order": self.order}
+        followed = None if self.followed is None else self.followed.cpu()
+        return {"gains": self.gains.cpu(), "order": self.order, "followed": followed}
 
     def validated(self, slices: SliceSet) -> SliceSet:
-        """Return some of the slices: every column of each is tried on every draw."""
+        """Return some of the slices: many columns of each are tried on every draw."""
         return slices.sample(_training(self.trainees[0].config).n_validated)
 
     def draw(
@@ -141,10 +169,10 @@ class Imagine(WarmedEstimator):
     ) -> Draws:
         columns = torch.rand(n_slices, self.slices.n_cols, generator=generator("columns"))
         counts = torch.rand(n_slices, 3, generator=generator("counts"))
-        noises = torch.rand(n_slices, _N_DRAWN, 3, generator=generator("noises"))
+        moved = torch.rand(n_slices, _N_DRAWN, 3, generator=generator("noises"))
         n_numbers = N_PLAIN + N_BENT * is_bent(_training(config))
         numbers = torch.rand(n_slices, n_numbers, generator=generator("varied"))
-        return Draws([columns, counts, noises, numbers])
+        return Draws([columns, counts, moved, numbers])
 
     def varied(self, batch: SliceBatch, per_slice: Sequence[Tensor]) -> SliceBatch:
         """Return slices that are varied as was drawn for them."""
@@ -156,20 +184,23 @@ class Imagine(WarmedEstimator):
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         slices, n_policies = batch.simulator.batch, len(batch.policies)
-        columns, counts, noises, numbers = batch.per_slice
+        columns, counts, moved, numbers = batch.per_slice
         is_mirrored = (numbers[:, 0] < 0.5) & _training(batch.configs[0]).flips
         mask = self._masks(batch.configs[0], slices, columns, counts, is_mirrored)
         kspace = apply_mask(slices.kspace, mask)
         truth = ifft2c(slices.kspace)[:, 0].real
         n_rows, n_cols = truth.shape[-2:]
-        noise = moved_noises(n_rows, n_cols, noises)
+        noise = moved_noises(n_rows, n_cols, moved)
         parts = [x.chunk(n_policies) for x in (kspace, mask, noise, truth, slices.target_std)]
         means = []
         for number in range(n_policies):
             own, own_mask, own_noise, own_truth, unit = (x[number] for x in parts)
             policy = _policy(self.trainees[batch.first + number])
-            network = self.networks[batch.first + number]
-            drawn = policy.draw(own, own_mask, own_noise, network)
+            # An epoch's last batch may be smaller, and is not worth another compilation.
+            is_whole = len(own) == self.n_whole
+            network = self.networks[batch.first + number] if is_whole else policy.network
+            is_half = _training(batch.configs[0]).precision != "fp32"
+            drawn = policy.draw(own, own_mask, own_noise, network=network, is_half=is_half)
             torch.autograd.backward(energy_score(drawn, own_truth, unit))
             means.append(drawn.detach().mean(dim=1).clamp(min=0))
         metric = METRICS.resolve(_training(batch.configs[0]).metric)
@@ -210,8 +241,9 @@ class Imagine(WarmedEstimator):
         if self.followed is not None:
             path = self.followed[slices.index]
             path = torch.where(is_mirrored[:, None], opposite(n_cols, device)[path], path)
-            places = torch.arange(path.shape[1], 0, -1, device=device).float().expand(path.shape)
-            own = torch.zeros_like(keys).scatter(-1, path, places)
+            # Before all that are drawn, which follow where a mirrored path lies in the start.
+            places = torch.arange(path.shape[1], 0, -1, device=device) * _FIRST
+            own = keys.scatter(-1, path, places.to(keys.dtype).expand(path.shape))
             keys = torch.where(counts[:, 2:] < _FOLLOWED, own, keys)
         keys = keys.masked_fill(start | ~slices.selectable, -torch.inf)
         rank = keys.argsort(dim=-1, descending=True).argsort(dim=-1)
@@ -233,10 +265,12 @@ def energy_score(
     pairs = [(*drawn.unbind(dim=1), truth), (*fft2c(drawn).unbind(dim=1), fft2c(truth))]
     unit = unit[:, None, None].clamp(min=_LEAST_STD)
     scores = [
-        (_length(one - true) + _length(other - true) - _length(one - other)) / (2 * unit)
+        _length((one - true) / unit)
+        + _length((other - true) / unit)
+        - _length((one - other) / unit)
         for one, other, true in pairs
     ]
-    return scores[0].mean() + scores[1].mean()
+    return (scores[0].mean() + scores[1].mean()) / 2
 
 
 def _length(
