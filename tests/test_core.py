@@ -136,3 +136,14 @@ def test_scores_of_another_shape_are_one_sentence(
     expected = rf"Returning returned scores of {found}; .*\({N_SLICES}, {N_COLS}\).*check_policy"
     with pytest.raises(ConfigError, match=expected):
         rollout(Returning(scores), Simulator(batch, ZeroFilled()), n_initial=3, horizon=2)
+
+
+def test_images_taken_for_the_truth_are_what_a_set_of_them_hands_out() -> None:
+    images = torch.rand(3, 8, 6, generator=torch.Generator().manual_seed(0))
+    found = SliceBatch.of_images(images, 5.0)
+    wanted = SliceSet.from_images(images, ["a", "b", "c"]).batch(torch.arange(3))
+    for name in ("kspace", "target", "target_mean", "target_std", "selectable", "index"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
+    torch.testing.assert_close(found.data_range, 5 * images.std(dim=(1, 2)))
+    dark = SliceBatch.of_images(torch.zeros(1, 8, 6), 5.0)
+    assert (dark.data_range > 0).all() and dark.kspace.abs().max() == 0

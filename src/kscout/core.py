@@ -19,8 +19,15 @@ from torch import Tensor, nn
 
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import PROTOCOLS, Protocol
+from kscout.physics.fourier import fft2c
 from kscout.physics.measurement import Measurement
-from kscout.physics.normalization import EPSILON, denormalize, normalize_with, statistics
+from kscout.physics.normalization import (
+    EPSILON,
+    denormalize,
+    normalize,
+    normalize_with,
+    statistics,
+)
 
 PRECISIONS = ("auto", "fp32", "fp16")
 """Arithmetic of a frozen reconstructor; `auto` is `fp16` where it exists for network, image size
@@ -28,6 +35,8 @@ and device, else `fp32`."""
 
 DEFAULT_BYTES_PER_PIXEL = 512
 """Per coil: 64 complex images in 32 bit, where a reconstructor does not know better."""
+_LEAST_RANGE = 1e-9
+"""Of an image without any contrast, whose SSIM would be undefined."""
 
 
 @final
@@ -82,6 +91,28 @@ class SliceBatch:
     def to(self, device: torch.device | str) -> "SliceBatch":
         """Return the same slices on another device."""
         return SliceBatch(*(tensor.to(device, non_blocking=True) for tensor in self.tensors()))
+
+    @classmethod
+    def of_images(
+        cls, images: Float[Tensor, "batch row col"], range_per_std: float | Float[Tensor, ""]
+    ) -> "SliceBatch":
+        """Return images as if they were the truth, never waiting for the device.
+
+        Args:
+            images: no pixel below zero.
+            range_per_std: data range over the deviation of an image, which cannot tell its
+                volume's.
+        """
+        normalized, (n_images, _, n_cols) = normalize(images), images.shape
+        return cls(
+            kspace=fft2c(images)[:, None],
+            target=denormalize(*normalized),
+            target_mean=normalized.mean,
+            target_std=normalized.std,
+            data_range=(normalized.std * range_per_std).clamp(min=_LEAST_RANGE),
+            selectable=torch.ones(n_images, n_cols, dtype=torch.bool, device=images.device),
+            index=torch.arange(n_images, device=images.device),
+        )
 
     def units(
         self, found: Reconstruction, protocol: Protocol

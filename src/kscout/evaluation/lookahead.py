@@ -14,7 +14,7 @@ to noise.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -88,9 +88,7 @@ class Estimates:
         kspace = fft2c(seen.zero_filled) * seen.mask[:, None, None]
         found = [self._image(kspace, seen.mask), self._image(*completed(kspace, seen.mask))]
         images = torch.cat([agreeing(fft2c(image), kspace[:, 0], seen.mask) for image in found])
-        made = SliceSet.from_images(images, [str(n) for n in range(len(images))])
-        batch = made.batch(torch.arange(len(images), device=images.device))
-        return replace(batch, data_range=batch.target_std * self.range_per_std)
+        return SliceBatch.of_images(images, self.range_per_std)
 
     def _image(
         self, kspace: Complex[Tensor, "batch coil row col"], mask: Bool[Tensor, "batch col"]

@@ -28,7 +28,7 @@ from kscout.device import at_most_a_quarter
 from kscout.errors import ConfigError
 from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.physics.fourier import completed, fft2c, ifft2c
-from kscout.physics.normalization import denormalize, magnitude, normalize, statistics
+from kscout.physics.normalization import magnitude, statistics
 from kscout.physics.sampling import apply_mask
 
 N_NOISES = 64
@@ -37,7 +37,6 @@ _LEAST_STD = 1e-11
 """Keeps a constant image from dividing by zero."""
 _N_INPUTS = 3
 """Two images of the measurement, and noise."""
-_LEAST_RANGE = 1e-9
 _MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
 """Bytes that images drawn at once may take, by kind of device."""
 
@@ -115,14 +114,14 @@ class ImaginePolicy(Policy):
                 "reconstruction or has no zero_filled; run it through kscout's acquisition, which "
                 "shows both to policies that set needs_judge"
             )
-        kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
-        noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
-        images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1))
-        # Those left to measure come first; where an image has fewer of them, others stand in.
         scores = torch.zeros(seen.mask.shape, device=seen.mask.device)
         n_left = int((~seen.mask).sum(dim=-1).max())
         if not n_left:
             return scores
+        kspace = apply_mask(fft2c(seen.zero_filled), seen.mask)
+        noise = noises(*kspace.shape[-2:], kspace.device)[: self.n_draws]
+        images = self.draw(kspace, seen.mask, noise.expand(len(kspace), -1, -1, -1))
+        # Those left to measure come first; where an image has fewer of them, others stand in.
         columns = seen.mask.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_left]
         is_measured = seen.mask.gather(-1, columns)
         every = self._worth(images[:, : self.n_first], columns, seen)
@@ -197,19 +196,7 @@ class ImaginePolicy(Policy):
 
     def as_slices(self, images: Float[Tensor, "image row col"]) -> SliceBatch:
         """Return images as if they were the truth, no pixel below zero."""
-        images = images.clamp(min=0)
-        normalized, n_cols = normalize(images), images.shape[-1]
-        everywhere = torch.ones(len(images), n_cols, dtype=torch.bool, device=images.device)
-        data_range = (normalized.std * self.range_per_std).clamp(min=_LEAST_RANGE)
-        return SliceBatch(
-            kspace=fft2c(images)[:, None],
-            target=denormalize(*normalized),
-            target_mean=normalized.mean,
-            target_std=normalized.std,
-            data_range=data_range,
-            selectable=everywhere,
-            index=torch.arange(len(images), device=images.device),
-        )
+        return SliceBatch.of_images(images.clamp(min=0), self.range_per_std)
 
 
 @lru_cache(maxsize=8)

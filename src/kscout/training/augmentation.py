@@ -41,12 +41,19 @@ def varied(
         training: says by how much.
     """
     if training.flips:
-        batch = mirrored(batch, numbers[:, 0] < 0.5)
+        batch = mirrored(batch, is_flipped(numbers, training))
     if training.zoom > 1:
         batch = zoomed(batch, training.zoom ** (2 * numbers[:, 1] - 1))
     if is_bent(training):
         batch = bent(batch, numbers[:, -N_BENT:], turn=training.turn, bend=training.bend)
     return batch
+
+
+def is_flipped(
+    numbers: Float[Tensor, "slice number"], training: VariedSlices
+) -> Bool[Tensor, " slice"]:
+    """Return which slices `varied` mirrors."""
+    return (numbers[:, 0] < 0.5) & training.flips
 
 
 def check_varied(training: VariedSlices, kind: str) -> None:

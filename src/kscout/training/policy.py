@@ -212,7 +212,7 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     """Build the policy to train, with its initial weights; refuse one that cannot be."""
     policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
     _check_trainable(config.policy.name, policy)
-    if policy.needs_judge and config.training.method in _OTHERS:
+    if policy.needs_judge and config.training.method in _BY_SCORES:
         raise ConfigError(
             f"policy {config.policy.name!r} tries columns, so that no gradients of scores lead to "
             "its weights; train it with --method imagine"
@@ -305,8 +305,8 @@ def _check_trainable(name: str, policy: Policy) -> None:
             )
 
 
-_OTHERS = {*ESTIMATORS.entries, *SAMPLERS.entries} - {"imagine"}
-"""Ways to train by the gradients of scores."""
+_BY_SCORES = {*ESTIMATORS.entries, *SAMPLERS.entries} - {"imagine"}
+"""Ways to train by the gradients of scores; those from outside are not known."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (
     nn.Dropout,

@@ -33,7 +33,7 @@ from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
 from kscout.policies.imagine import ImaginePolicy, Network, moved_noises, noises
-from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, varied
+from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, is_flipped, varied
 from kscout.training.distributed import from_main, share
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, WarmedEstimator
@@ -185,7 +185,7 @@ class Imagine(WarmedEstimator):
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         slices, n_policies = batch.simulator.batch, len(batch.policies)
         columns, counts, moved, numbers = batch.per_slice
-        is_mirrored = (numbers[:, 0] < 0.5) & _training(batch.configs[0]).flips
+        is_mirrored = is_flipped(numbers, _training(batch.configs[0]))
         mask = self._masks(batch.configs[0], slices, columns, counts, is_mirrored)
         kspace = apply_mask(slices.kspace, mask)
         truth = ifft2c(slices.kspace)[:, 0].real
