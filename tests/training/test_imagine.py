@@ -113,9 +113,12 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
     assert (none == 0).all()
 
 
-def test_with_an_order_columns_are_worth_what_they_bring_at_the_end(batch: SliceBatch) -> None:
+@pytest.mark.parametrize("caution", [0.0, 1.5])
+def test_with_an_order_columns_are_worth_what_they_surely_bring_at_the_end(
+    batch: SliceBatch, caution: float
+) -> None:
     order = [5, 11, 3, 13]
-    policy, mask = some_policy(order=order, order_cols=16), some_mask(3)
+    policy, mask = some_policy(order=order, order_cols=16, caution=caution), some_mask(3)
     simulator = Simulator(batch, ZeroFilled())
     found = policy(simulator.observe(policy, simulator.start_from(mask), n_left=3))
     noise = noises(16, 16, torch.device("cpu"))[:3].expand(3, -1, -1, -1)
@@ -126,12 +129,30 @@ def test_with_an_order_columns_are_worth_what_they_bring_at_the_end(batch: Slice
         end = mask.clone()
         end[:, columns] = True
         own = [Simulator(policy.as_slices(x), ZeroFilled()) for x in images.unbind(dim=1)]
-        scores[name] = torch.stack([one.start_from(end).score for one in own]).mean(dim=0)
+        scores[name] = torch.stack([one.start_from(end).score for one in own])
     for column in (0, 11):
-        wanted = scores[column] - scores["without"]
+        worth = scores[column] - scores["without"]
+        wanted = worth.mean(dim=0) - caution * worth.std(dim=0) / len(worth) ** 0.5
         torch.testing.assert_close(found[:, column], wanted, rtol=1e-4, atol=1e-5)
     assert policy.gain_units == () and some_policy().gain_units == (1.0,)
     assert policy.misfit(16, 32) == ("16 columns", 32) and some_policy().misfit(16, 32) is None
+
+
+@pytest.mark.parametrize("n_first", [1, 2, 3])
+def test_one_that_is_never_sure_takes_the_order_that_completes_it(
+    batch: SliceBatch, n_first: int
+) -> None:
+    how = {"order": [5, 11, 3, 13], "order_cols": 16, "n_first": n_first, "n_best": 2}
+    simulator = Simulator(batch, ZeroFilled())
+
+    def columns(caution: float) -> torch.Tensor:
+        policy = some_policy(caution=caution, **how)
+        return rollout(policy, simulator, n_initial=4, horizon=4).columns[:, 0]
+
+    assert columns(1e6).tolist() == [[5, 11, 3, 13]] * 3
+    assert columns(0.0).tolist() != [[5, 11, 3, 13]] * 3
+    with pytest.raises(ConfigError, match="caution is -1; use standard errors, 0 or more"):
+        some_policy(caution=-1)
 
 
 def test_the_page_tells_defaults_and_what_a_decision_costs() -> None:
@@ -146,6 +167,7 @@ def test_the_page_tells_defaults_and_what_a_decision_costs() -> None:
         f"| images that columns are tried on | {policy.n_draws} |",
         f"on which every column is tried | {policy.n_first} |",
         f"tried on the others | {policy.n_best} |",
+        f"taken off what a column is worth | {policy.caution:g} |",
         f"at 128 columns, 16 of them measured, costs {n_tried} reconstructions",
     ):
         assert words in page

@@ -62,7 +62,9 @@ class Completion:
             self.masks(after, (n_left[:, None] - 1).expand(columns.shape), selectable_after),
         ]
         scores = _scores(simulator, torch.cat(ends, dim=1), state)
-        return scores[:, 1:] - scores[:, :1]
+        # A column that the order takes anyway is worth 0, however its reconstruction was rounded.
+        is_same = (ends[1] == ends[0]).all(dim=-1)
+        return (scores[:, 1:] - scores[:, :1]).masked_fill(is_same, 0.0)
 
 
 def _scores(

@@ -36,8 +36,8 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     """Central columns to start from, drawn for each slice, up to the same number of columns in all;
     none: those of `acquisition`."""
     follows: str = ""
-    """A trained policy, as `kscout.policies.load` takes it: most slices are measured where it would
-    measure them. None: columns are drawn by what they gain on average along a fixed order."""
+    """A trained policy, as `kscout.policies.load` takes it: slices are measured where it would
+    measure them, with some other columns in half of all cases. None: a fixed order's columns."""
     completion: Literal["none", "fixed"] = "none"
     """What columns are tried by: the gain of the next one (`none`), or what it is worth at the end
     of the budget when a fixed order takes the rest (`fixed`)."""

@@ -13,7 +13,7 @@ class VariedSlices:
     flips: bool = True
     """Whether half of the slices are mirrored left to right."""
     zoom: Annotated[float, Between(1, 4)] = 1.0
-    """Slices are magnified by a factor between this and its inverse."""
+    """Half of the slices are magnified by a factor between this and its inverse."""
     turn: Annotated[float, Between(0, 180)] = 0.0
     """Slices are turned by up to so many degrees either way."""
     bend: Annotated[float, Between(0, 64)] = 0.0

@@ -12,9 +12,12 @@ of images are: their k-space has y[-k] = conj(y[k]), so that each measured colum
 opposite, too.
 
 With a fixed `order` a column is tried by what it is worth at the end of the budget when the order
-takes the rest (`kscout.acquisition.completion`): on long horizons the next gain misleads.
+takes the rest (`kscout.acquisition.completion`): on long horizons the next gain misleads. What the
+order takes anyway is worth 0, and another column is taken where it is surely worth more: few draws
+of an image of which little is known agree on little, and then the order is what to follow.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import final
@@ -35,6 +38,8 @@ N_NOISES = 64
 """Noises that images are drawn with."""
 _LEAST_STD = 1e-11
 """Keeps a constant image from dividing by zero."""
+_TIE = 1e-9
+"""Far below what counts; by so much a column of the order goes before the one after it."""
 _N_INPUTS = 3
 """Two images of the measurement, and noise."""
 _MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
@@ -56,6 +61,7 @@ class ImaginePolicy(Policy):
         n_best: columns that are tried on the others, too: those that gain most on the first.
         order: a fixed order that completes acquisitions; none: columns are tried by their gain.
         order_cols: columns of the matrix that the order is for.
+        caution: with an order, standard errors over draws that are taken off a column's worth.
     """
 
     is_stochastic = False
@@ -73,11 +79,12 @@ class ImaginePolicy(Policy):
         n_channels: int = 32,
         n_pools: int = 4,
         slope: float = 0.2,
-        n_draws: int = 8,
+        n_draws: int = 16,
         n_first: int = 2,
-        n_best: int = 32,
+        n_best: int = 16,
         order: Sequence[int] = (),
         order_cols: int = 0,
+        caution: float = 1.0,
     ) -> None:
         super().__init__()
         if n_channels < 2 or n_pools < 1 or n_best < 1 or not 1 <= n_draws <= N_NOISES:
@@ -88,7 +95,10 @@ class ImaginePolicy(Policy):
             )
         if not 1 <= n_first <= n_draws:
             raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
+        if not 0 <= caution < math.inf:
+            raise ConfigError(f"caution is {caution}; use standard errors, 0 or more")
         self.n_channels, self.n_pools, self.n_draws = n_channels, n_pools, n_draws
+        self.caution = caution
         self.n_first, self.n_best, self.slope = n_first, n_best, slope
         self.complete_by(order, order_cols)
         self.network = UNetNetwork(
@@ -126,14 +136,44 @@ class ImaginePolicy(Policy):
         is_measured = seen.mask.gather(-1, columns)
         every = self._worth(images[:, : self.n_first], columns, seen)
         worth = every.mean(dim=1).masked_fill(is_measured, -torch.inf)
-        if self.n_draws > self.n_first:
-            best = worth.topk(min(self.n_best, n_left), dim=-1).indices
+        places = self._places(columns, seen.mask) if self.order else None
+        if self.n_draws == self.n_first:
+            worth = self._surely(every)
+        else:
+            hoped = worth
+            if places is not None:
+                # What the order takes next is among the best: the others are measured by it.
+                is_next = places == places.amin(dim=-1, keepdim=True)
+                hoped = worth.masked_fill(is_next & ~is_measured, torch.inf)
+            best = hoped.topk(min(self.n_best, n_left), dim=-1).indices
             more = self._worth(images[:, self.n_first :], columns.gather(-1, best), seen)
-            total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
-            mean = (total / self.n_draws).masked_fill(is_measured.gather(-1, best), torch.inf)
+            whole = every.gather(-1, best[:, None].expand(-1, self.n_first, -1))
+            sure = self._surely(torch.cat([whole, more], dim=1))
+            sure = sure.masked_fill(is_measured.gather(-1, best), torch.inf)
             # The others are no better than the last of these, whatever few draws let hope.
-            worth = worth.clamp(max=mean.amin(dim=-1, keepdim=True)).scatter(-1, best, mean)
+            worth = worth.clamp(max=sure.amin(dim=-1, keepdim=True)).scatter(-1, best, sure)
+        if places is not None:
+            # Columns that the order takes anyway are worth the same, and keep its order.
+            worth = worth - _TIE * places
         return scores.scatter(-1, columns, worth.masked_fill(is_measured, 0.0))
+
+    def _places(
+        self, columns: Int[Tensor, "batch candidate"], mask: Bool[Tensor, "batch col"]
+    ) -> Int[Tensor, "batch candidate"]:
+        """Return where columns stand in the order: behind it those that it lacks, measured last."""
+        known = torch.full((mask.shape[-1],), len(self.order), device=mask.device)
+        order = torch.tensor(self.order, device=mask.device)
+        known[order] = torch.arange(len(order), device=mask.device)
+        return known[columns].masked_fill(mask.gather(-1, columns), len(order) + 1)
+
+    def _surely(
+        self, worth: Float[Tensor, "batch draw candidate"]
+    ) -> Float[Tensor, "batch candidate"]:
+        """Return the mean over draws, with an order less what it may be too high by."""
+        mean, n_draws = worth.mean(dim=1), worth.shape[1]
+        if not self.order or n_draws == 1:
+            return mean
+        return mean - self.caution * worth.std(dim=1) / math.sqrt(n_draws)
 
     def _worth(
         self,

@@ -43,7 +43,7 @@ def varied(
     if training.flips:
         batch = mirrored(batch, is_flipped(numbers, training))
     if training.zoom > 1:
-        batch = zoomed(batch, training.zoom ** (2 * numbers[:, 1] - 1))
+        batch = zoomed(batch, _factors(numbers[:, 1], training.zoom))
     if is_bent(training):
         batch = bent(batch, numbers[:, -N_BENT:], turn=training.turn, bend=training.bend)
     return batch
@@ -54,6 +54,11 @@ def is_flipped(
 ) -> Bool[Tensor, " slice"]:
     """Return which slices `varied` mirrors."""
     return (numbers[:, 0] < 0.5) & training.flips
+
+
+def _factors(numbers: Float[Tensor, " slice"], zoom: float) -> Float[Tensor, " slice"]:
+    """Return one for half of the slices: others have lost some of their noise and edges."""
+    return torch.where(numbers < 0.5, torch.ones_like(numbers), zoom ** (4 * numbers - 3))
 
 
 def check_varied(training: VariedSlices, kind: str) -> None:
@@ -80,15 +85,24 @@ def mirrored(batch: SliceBatch, is_mirrored: Bool[Tensor, " slice"]) -> SliceBat
 
 
 def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
-    """Return slices of real images magnified about their center; what is outside is dark."""
-    image = ifft2c(batch.kspace).real
-    zeros = torch.zeros_like(factor)
-    rows = [
-        torch.stack(x, dim=-1) for x in ((1 / factor, zeros, zeros), (zeros, 1 / factor, zeros))
-    ]
-    grid = F.affine_grid(torch.stack(rows, dim=1), list(image.shape), align_corners=False)
-    image = F.grid_sample(image, grid, align_corners=False)
-    return _with_images(batch, image, batch.selectable)
+    """Return slices of real images magnified about their center; what is outside is dark.
+
+    A reduced slice is what a scanner with a larger field of view shows: what is finer than its
+    pixels is left out before, as it would fold in.
+    """
+    n_rows, n_cols = batch.kspace.shape[-2:]
+    y, x = _places(n_rows, n_cols, factor.device)
+    scale = factor[:, None, None]
+    is_seen = torch.maximum(y.abs(), x.abs()) <= scale.clamp(max=1) / 2
+    image = _sampled(batch.kspace * is_seen[:, None], y / scale, x / scale)
+    found = _with_images(batch, image, batch.selectable)
+    is_same = factor == 1
+    kept = {
+        name: torch.where(is_same.view(-1, *[1] * (own.ndim - 1)), own, getattr(found, name))
+        for name in ("kspace", "target", "target_mean", "target_std")
+        for own in (getattr(batch, name),)
+    }
+    return replace(found, **kept)
 
 
 def bent(
@@ -103,9 +117,7 @@ def bent(
         bend: pixels that each wave moves the image by at the most.
     """
     n_rows, n_cols = batch.kspace.shape[-2:]
-    device = uniforms.device
-    rows, cols = ((torch.arange(n, device=device) - n // 2) / n for n in (n_rows, n_cols))
-    y, x = torch.meshgrid(rows, cols, indexing="ij")
+    y, x = _places(n_rows, n_cols, uniforms.device)
     angle = (2 * uniforms[:, 0] - 1) * math.radians(turn)
     sin, cos = angle.sin()[:, None, None], angle.cos()[:, None, None]
     # Turned in pixels, so that a rectangle is not sheared.
@@ -118,6 +130,15 @@ def bent(
         moved = lengths[..., None, None] * (phase + phases[..., None, None]).sin()
         at_y, at_x = at_y + bend / n_rows * moved[:, 0], at_x + bend / n_cols * moved[:, 1]
     return _with_images(batch, _sampled(batch.kspace, at_y, at_x), batch.selectable)
+
+
+def _places(
+    n_rows: int, n_cols: int, device: torch.device
+) -> tuple[Float[Tensor, "row col"], Float[Tensor, "row col"]]:
+    """Return where pixels lie in fields of view from the center; columns of k-space likewise."""
+    rows, cols = ((torch.arange(n, device=device) - n // 2) / n for n in (n_rows, n_cols))
+    y, x = torch.meshgrid(rows, cols, indexing="ij")
+    return y, x
 
 
 def _sampled(

@@ -10,8 +10,10 @@ measurement. It is taken of all pixels and of all entries of k-space, whose spre
 column is worth. No column is tried and no image reconstructed: that comes when columns are chosen.
 
 Columns are those that an acquisition may have measured: a start, and up to the budget others. They
-are drawn by their mean gains along a fixed order, more or less sharply, or are those that another
-policy takes on the same slice (`training.follows`).
+are the first of a fixed order, or those that another policy takes on the same slice
+(`training.follows`). In half of all cases some of them are left out, and others stand in that are
+drawn by their mean gains along the order, more or less sharply: no policy knows the ways of the one
+that it will become.
 """
 
 from collections.abc import Sequence
@@ -44,8 +46,8 @@ _N_DRAWN = 2
 """Images of each slice."""
 _SHARPNESS = (0.5, 2.5)
 """Least and most weight of a mean gain, in its deviations over columns, beside Gumbel noise."""
-_FOLLOWED = 0.85
-"""Share of slices that are measured where another policy would."""
+_WHOLE = 0.5
+"""Share of slices that are measured where the order, or another policy, would."""
 _FIRST = 1e3
 """Far above any number that a column is drawn by."""
 _N_RANGES = 256
@@ -76,7 +78,10 @@ class Imagine(WarmedEstimator):
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
         self.order: list[int] = []
+        self.ordered: Int[Tensor, " step"] = torch.zeros(0, dtype=torch.int64, device=self.device)
+        """The same on the device, as CUDA graphs read it."""
         self.followed: Int[Tensor, "slice step"] | None = None
+        """Columns that another policy takes; none: those of the order."""
         training, setting = _training(trainees[0].config), trainees[0].config.acquisition
         budget = setting.n_initial + setting.horizon
         if max(training.starts, default=0) >= budget:
@@ -135,6 +140,7 @@ class Imagine(WarmedEstimator):
             self.gains = from_main((apart / unit).cpu()).to(self.device)
             self.order = from_main(found.order)
             self.followed = from_main(self._paths(config)) if training.follows else None
+        self.ordered = torch.tensor(self.order, device=self.device)
         if self.followed is not None:
             self.followed = self.followed.to(self.device)
 
@@ -168,7 +174,7 @@ class Imagine(WarmedEstimator):
         self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
     ) -> Draws:
         columns = torch.rand(n_slices, self.slices.n_cols, generator=generator("columns"))
-        counts = torch.rand(n_slices, 3, generator=generator("counts"))
+        counts = torch.rand(n_slices, 4, generator=generator("counts"))
         moved = torch.rand(n_slices, _N_DRAWN, 3, generator=generator("noises"))
         n_numbers = N_PLAIN + N_BENT * is_bent(_training(config))
         numbers = torch.rand(n_slices, n_numbers, generator=generator("varied"))
@@ -212,7 +218,7 @@ class Imagine(WarmedEstimator):
         config: PolicyConfig,
         slices: SliceBatch,
         columns: Float[Tensor, "slice col"],
-        counts: Float[Tensor, "slice 3"],
+        counts: Float[Tensor, "slice 4"],
         is_mirrored: Bool[Tensor, " slice"],
     ) -> Bool[Tensor, "slice col"]:
         """Return what may have been measured before a step, by numbers drawn for each slice.
@@ -221,8 +227,8 @@ class Imagine(WarmedEstimator):
             config: says where acquisitions start and how far they go.
             slices: that are measured.
             columns: which columns.
-            counts: how many of them, how sharply they are drawn, and from which start, or whether
-                another policy is followed.
+            counts: how many of them, how sharply they are drawn, how many of a path are left out,
+                and from which start.
             is_mirrored: whether the slice is mirrored since another policy saw it.
         """
         setting, starts = config.acquisition, _training(config).starts
@@ -230,7 +236,7 @@ class Imagine(WarmedEstimator):
         start = start_mask(setting.start, columns.shape, device)
         if starts:
             known = torch.stack([center_mask(n_cols, n, device) for n in starts])
-            start = known[(counts[:, 2] * len(starts)).long()]
+            start = known[(counts[:, 3] * len(starts)).long()]
         n_start = start.sum(dim=-1)
         n_more = (counts[:, 0] * (setting.n_initial + setting.horizon - n_start)).long()
         row = (n_start + n_more - setting.n_initial).clamp(min=0, max=len(self.gains) - 1)
@@ -238,16 +244,24 @@ class Imagine(WarmedEstimator):
         sharpness = least + (most - least) * counts[:, 1:2]
         # The largest of such numbers are draws without replacement (Gumbel).
         keys = sharpness * self.gains[row] - (-columns.clamp(min=1e-7).log()).log()
-        if self.followed is not None:
-            path = self.followed[slices.index]
-            path = torch.where(is_mirrored[:, None], opposite(n_cols, device)[path], path)
-            # Before all that are drawn, which follow where a mirrored path lies in the start.
-            places = torch.arange(path.shape[1], 0, -1, device=device) * _FIRST
-            own = keys.scatter(-1, path, places.to(keys.dtype).expand(path.shape))
-            keys = torch.where(counts[:, 2:] < _FOLLOWED, own, keys)
-        keys = keys.masked_fill(start | ~slices.selectable, -torch.inf)
+        path = self._path(slices, is_mirrored)
+        is_passed = torch.arange(path.shape[1], device=device) < n_more[:, None]
+        left_out = (counts[:, 2:3] - _WHOLE) / (1 - _WHOLE)
+        is_kept = is_passed & (columns.gather(-1, path) >= left_out)
+        # Before all that are drawn, which stand in for those left out or in the start.
+        first = torch.zeros_like(keys).scatter(-1, path, _FIRST * is_kept.to(keys.dtype))
+        keys = (keys + first).masked_fill(start | ~slices.selectable, -torch.inf)
         rank = keys.argsort(dim=-1, descending=True).argsort(dim=-1)
         return start | ((rank < n_more[:, None]) & slices.selectable)
+
+    def _path(
+        self, slices: SliceBatch, is_mirrored: Bool[Tensor, " slice"]
+    ) -> Int[Tensor, "slice step"]:
+        """Return the columns that slices are measured at, the first one first."""
+        if self.followed is None:
+            return self.ordered.expand(len(slices), -1)
+        path = self.followed[slices.index]
+        return torch.where(is_mirrored[:, None], opposite(slices.n_cols, path.device)[path], path)
 
 
 def energy_score(
