@@ -62,6 +62,7 @@ ARMS: dict[str, list[str]] = {
     "imagine": [],
     "imagine-zoom": ["training.zoom=1.8"],
     "imagine-completion": ["training.completion='fixed'"],
+    "weighed": [],
 }
 """Settings that an arm changes; fewer or more slices are another store."""
 _N_TIMED = (8, 32)
@@ -74,7 +75,8 @@ class _TimeIsUpError(Exception):
 
 def config_of(arm: str, preset: str, changes: Sequence[str] = ()) -> PolicyConfig:
     """Return the settings of an arm with seed 0."""
-    method = "imagine" if arm.startswith("imagine") else "dense"
+    own = {"imagine": "imagine", "weighed": "weigh"}
+    method = own.get(arm.partition("-")[0], "dense")
     base = replace(PolicyConfig.of(method), acquisition=ACQUISITIONS[preset])
     return read(PolicyConfig, merge(to_table(base), assigned([*ARMS[arm], *changes])))
 

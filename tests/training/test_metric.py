@@ -10,7 +10,7 @@ import torch
 from joint_runs import joint_config
 from sharpness import edges
 from torch import Tensor
-from training_stores import blob_store
+from training_stores import blob_store, weighed
 from typer.testing import CliRunner
 
 from kscout.acquisition.episode import Simulator
@@ -35,9 +35,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "ddqn": {"n_episodes": 4, "n_updates": 2},
     "alphazero": {"n_searches": 3, "n_episodes": 4, "n_updates": 2},
     "imagine": {"n_prior_slices": 4, "n_validated": 2},
+    "weigh": {"n_slices": 4, "n_best": 2},
 }
 CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
-IMAGINE = {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2}
+NETWORKS = {
+    "imagine": {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2},
+    "weigh": weighed(),
+}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,7 @@ def test_every_estimator_learns_by_any_metric(
     config = read(
         PolicyConfig,
         {
-            "policy": IMAGINE if method == "imagine" else CONV,
+            "policy": NETWORKS.get(method, CONV),
             "acquisition": {"n_initial": 2, "horizon": 2},
             "training": {
                 **{"method": method, "metric": metric, "n_epochs": 2, "batch_size": 4},

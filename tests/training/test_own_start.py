@@ -2,12 +2,13 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from joint_runs import joint_config
 from torch import Tensor
-from training_stores import blob_store
+from training_stores import blob_store, weighed
 
 from coil_data import coil_store
 from kscout.cli.train_policy import _start
@@ -36,19 +37,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=12, n_cols=16)
 
 
-def config_of(method: str, initial: str | None, n_initial: int = 2) -> PolicyConfig:
+def config_of(
+    method: str, initial: str | None, n_initial: int = 2, n_cols: int = 16
+) -> PolicyConfig:
     names = {item.name for item in fields(training_of(method))}
     short = {name: value for name, value in SMALL.items() if name in names}
-    network = {"name": "conv", "n_blocks": 2, "n_hidden": 8}
+    network: dict[str, Any] = {"name": "conv", "n_blocks": 2, "n_hidden": 8}
     if method == "alphazero":
         network = {"name": "alphazero", "n_hidden": 8}
     if method == "imagine":
         network = {"name": "imagine", "n_pools": 1, "n_draws": 2}
+    if method == "weigh":
+        network = weighed(n_cols)
     start = {} if initial is None else {"initial": initial}
     return read(
         PolicyConfig,
         {
-            "policy": {**network, "n_channels": 2},
+            "policy": network if method == "weigh" else {**network, "n_channels": 2},
             "acquisition": {"n_initial": n_initial, "horizon": 2, **start},
             "training": {"method": method, **short},
         },
@@ -135,7 +140,7 @@ def test_coils_keep_the_sensitivities_of_the_start(
         return calibrate(self, measured)
 
     monkeypatch.setattr(WeightedZeroFilled, "calibrate", watched)
-    config = config_of(method, None, n_initial=8)
+    config = config_of(method, None, n_initial=8, n_cols=20)
     config = replace(config, training=replace(config.training, protocol="blind"))
     store = coil_store(tmp_path / "coils", n_coils=2)
     train_policy(config, store, "zero-filled-weighted", tmp_path / "run", device="cpu")

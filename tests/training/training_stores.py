@@ -1,6 +1,8 @@
 """Tiny stores of smooth blobs: enough structure to learn from, made in milliseconds."""
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -8,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from kscout import policies
 from kscout.config import PolicyConfig, read
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.policies.fixed import FixedOrder
 from kscout.runs import Progress
 from kscout.training.policy import train_policy
 from kscout.weights import read_weights
@@ -20,6 +24,18 @@ COLUMN = {
     **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
 }
 """A network that sees k-space, small enough for a test."""
+_FILES: list[TemporaryDirectory[str]] = []
+
+
+@cache
+def weighed(n_cols: int = 16) -> dict[str, Any]:
+    """Return a policy of two orders, whose files last as long as the tests do."""
+    _FILES.append(TemporaryDirectory())
+    paths = []
+    for number, order in enumerate(([4, 10, 12, 3, 5], [10, 11, 4, 2, 1])):
+        paths.append(f"{_FILES[-1].name}/{number}.safetensors")
+        policies.save(paths[-1], FixedOrder(n_cols=n_cols, order=order))
+    return {"name": "weighed", "members": paths}
 
 
 def blob_store(path: Path, *, n_rows: int = 20, n_cols: int = 24, n_train: int = 11) -> Store:

@@ -61,6 +61,7 @@ from kscout.config.schema import (
 )
 from kscout.config.step_sizes import learning_rate_at, warmed_rate
 from kscout.config.variation import VariedSlices
+from kscout.config.weigh import WeighTraining
 
 __all__ = [
     "ACQUISITIONS",
@@ -89,6 +90,7 @@ __all__ = [
     "ReconstructorTraining",
     "StraightThroughSampling",
     "VariedSlices",
+    "WeighTraining",
     "assigned",
     "check",
     "check_arguments",

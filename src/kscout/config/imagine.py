@@ -37,7 +37,8 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     none: those of `acquisition`."""
     follows: str = ""
     """A trained policy, as `kscout.policies.load` takes it: slices are measured where it would
-    measure them, with some other columns in half of all cases. None: a fixed order's columns."""
+    measure them, with some other columns in half of all cases. None: columns are drawn by what
+    they gain on average along a fixed order."""
     completion: Literal["none", "fixed"] = "none"
     """What columns are tried by: the gain of the next one (`none`), or what it is worth at the end
     of the budget when a fixed order takes the rest (`fixed`)."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Bool, Complex, Float, Float64, Int
+from jaxtyping import Bool, Complex, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
@@ -27,6 +27,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics.fourier import completed, fft2c, ifft2c
+from kscout.training.least_squares import non_negative
 
 _LEAST = torch.finfo(torch.float32).tiny
 _NEAR = 2
@@ -194,16 +195,8 @@ def fit_weights(ahead: LookAhead, slices: SliceSet, plan: AcquisitionPlan) -> li
         for near in range(max(0, step - _NEAR), min(plan.horizon, step + _NEAR + 1)):
             normal[near] += inputs @ inputs.T
             moment[near] += inputs @ about[2]
-    return [_solved(*both) for both in zip(normal, moment, strict=True)]
-
-
-def _solved(normal: Float64[Tensor, "2 2"], moment: Float64[Tensor, " 2"]) -> Weights:
-    """Return the weights, none of which is negative; the policy's alone where nothing tells."""
-    own, other = torch.linalg.lstsq(normal, moment).solution.tolist()
-    if own < 0 or other < 0:
-        alone = (moment / normal.diagonal().clamp(min=_LEAST)).tolist()
-        own, other = (0.0, alone[1]) if own < other else (alone[0], 0.0)
-    return (own, other) if own > 0 or other > 0 else (1.0, 0.0)
+    found = [non_negative(*both).tolist() for both in zip(normal, moment, strict=True)]
+    return [(own, other) for own, other in found]
 
 
 def _states(

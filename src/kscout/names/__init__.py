@@ -102,6 +102,9 @@ POLICIES = Table(
             "tries every column on images that a network draws from what was measured",
             "training",
         ),
+        "weighed": PolicyEntry(
+            "weighed:WeighedPolicy", "what several policies expect, by fitted weights", "training"
+        ),
     },
 )
 
@@ -197,6 +200,14 @@ ESTIMATORS = Table(
             title="imagine",
             label="imagine",
             policy="imagine",
+        ),
+        "weigh": EstimatorEntry(
+            "weigh:Weigh",
+            "weights of several trained policies, by least squares",
+            settings="kscout.config.weigh:WeighTraining",
+            title="weighed",
+            label="weighed",
+            policy="weighed",
         ),
         "alphazero": EstimatorEntry(
             "alphazero:AlphaZero",

@@ -222,7 +222,8 @@ class ImaginePolicy(Policy):
         shown = shown.repeat_interleave(n_draws, dim=0)
         inputs = torch.cat([shown, noise.flatten(0, 1)[:, None]], dim=1)
         with torch.autocast("cuda", torch.bfloat16, enabled=inputs.is_cuda and is_half):
-            found = (network or self._passed)(inputs.contiguous(memory_format=torch.channels_last))
+            passed = self._passed if network is None else network
+            found = passed(inputs.contiguous(memory_format=torch.channels_last))
         drawn = fft2c(found[:, 0].float().unflatten(0, (-1, n_draws)) * std[:, None])
         return ifft2c(torch.where(is_known[:, None, None], known, drawn)).real
 

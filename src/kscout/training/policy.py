@@ -305,7 +305,7 @@ def _check_trainable(name: str, policy: Policy) -> None:
             )
 
 
-_BY_SCORES = {*ESTIMATORS.entries, *SAMPLERS.entries} - {"imagine"}
+_BY_SCORES = {*ESTIMATORS.entries, *SAMPLERS.entries} - {"imagine", "weigh"}
 """Ways to train by the gradients of scores; those from outside are not known."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (

@@ -10,10 +10,9 @@ measurement. It is taken of all pixels and of all entries of k-space, whose spre
 column is worth. No column is tried and no image reconstructed: that comes when columns are chosen.
 
 Columns are those that an acquisition may have measured: a start, and up to the budget others. They
-are the first of a fixed order, or those that another policy takes on the same slice
-(`training.follows`). In half of all cases some of them are left out, and others stand in that are
-drawn by their mean gains along the order, more or less sharply: no policy knows the ways of the one
-that it will become.
+are drawn by their mean gains along a fixed order, more or less sharply, or are those that another
+policy takes on the same slice (`training.follows`). Of these some are left out in half of all cases
+and drawn ones stand in: no other policy takes quite the columns that this one will.
 """
 
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ _N_DRAWN = 2
 _SHARPNESS = (0.5, 2.5)
 """Least and most weight of a mean gain, in its deviations over columns, beside Gumbel noise."""
 _WHOLE = 0.5
-"""Share of slices that are measured where the order, or another policy, would."""
+"""Share of slices that are measured where another policy would, and nowhere else."""
 _FIRST = 1e3
 """Far above any number that a column is drawn by."""
 _N_RANGES = 256
@@ -78,10 +77,7 @@ class Imagine(WarmedEstimator):
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
         self.order: list[int] = []
-        self.ordered: Int[Tensor, " step"] = torch.zeros(0, dtype=torch.int64, device=self.device)
-        """The same on the device, as CUDA graphs read it."""
         self.followed: Int[Tensor, "slice step"] | None = None
-        """Columns that another policy takes; none: those of the order."""
         training, setting = _training(trainees[0].config), trainees[0].config.acquisition
         budget = setting.n_initial + setting.horizon
         if max(training.starts, default=0) >= budget:
@@ -140,7 +136,6 @@ class Imagine(WarmedEstimator):
             self.gains = from_main((apart / unit).cpu()).to(self.device)
             self.order = from_main(found.order)
             self.followed = from_main(self._paths(config)) if training.follows else None
-        self.ordered = torch.tensor(self.order, device=self.device)
         if self.followed is not None:
             self.followed = self.followed.to(self.device)
 
@@ -244,24 +239,17 @@ class Imagine(WarmedEstimator):
         sharpness = least + (most - least) * counts[:, 1:2]
         # The largest of such numbers are draws without replacement (Gumbel).
         keys = sharpness * self.gains[row] - (-columns.clamp(min=1e-7).log()).log()
-        path = self._path(slices, is_mirrored)
-        is_passed = torch.arange(path.shape[1], device=device) < n_more[:, None]
-        left_out = (counts[:, 2:3] - _WHOLE) / (1 - _WHOLE)
-        is_kept = is_passed & (columns.gather(-1, path) >= left_out)
-        # Before all that are drawn, which stand in for those left out or in the start.
-        first = torch.zeros_like(keys).scatter(-1, path, _FIRST * is_kept.to(keys.dtype))
-        keys = (keys + first).masked_fill(start | ~slices.selectable, -torch.inf)
+        if self.followed is not None:
+            path = self.followed[slices.index]
+            path = torch.where(is_mirrored[:, None], opposite(n_cols, device)[path], path)
+            is_passed = torch.arange(path.shape[1], device=device) < n_more[:, None]
+            left_out = (counts[:, 2:3] - _WHOLE) / (1 - _WHOLE)
+            is_kept = is_passed & (columns.gather(-1, path) >= left_out)
+            # Before all that are drawn, which stand in for those left out or in the start.
+            keys = keys + keys.new_zeros(keys.shape).scatter(-1, path, _FIRST * is_kept)
+        keys = keys.masked_fill(start | ~slices.selectable, -torch.inf)
         rank = keys.argsort(dim=-1, descending=True).argsort(dim=-1)
         return start | ((rank < n_more[:, None]) & slices.selectable)
-
-    def _path(
-        self, slices: SliceBatch, is_mirrored: Bool[Tensor, " slice"]
-    ) -> Int[Tensor, "slice step"]:
-        """Return the columns that slices are measured at, the first one first."""
-        if self.followed is None:
-            return self.ordered.expand(len(slices), -1)
-        path = self.followed[slices.index]
-        return torch.where(is_mirrored[:, None], opposite(slices.n_cols, path.device)[path], path)
 
 
 def energy_score(

@@ -1,0 +1,33 @@
+"""Settings of weighed policies: the section `[training]`; nothing here needs torch."""
+
+from dataclasses import dataclass
+from typing import Annotated, final
+
+from kscout.config.bounds import AtLeast, OneOf
+from kscout.config.policy import PolicyTraining
+from kscout.names import ESTIMATORS
+
+
+@final
+@dataclass(frozen=True)
+class WeighTraining(PolicyTraining):
+    """How weights of several policies are found."""
+
+    method: Annotated[str, OneOf("estimator", ESTIMATORS)] = "weigh"
+    """Name of the estimator."""
+    n_epochs: Annotated[int, AtLeast(1)] = 1
+    """How often weights are found anew, each time on other slices."""
+    decay_epochs: tuple[int, ...] = ()
+    """Without effect: nothing is learned step by step."""
+    keep_epochs: tuple[int, ...] = ()
+    """Epochs whose weights are kept beside the last and the best."""
+    n_slices: Annotated[int, AtLeast(1)] = 96
+    """Training slices that are acquired, at most."""
+    n_best: Annotated[int, AtLeast(1)] = 8
+    """Columns tried at each step for each member: those that it scores highest."""
+    n_validated: Annotated[int, AtLeast(1)] = 64
+    """Slices that are validated, at most: members may try many columns of each."""
+
+    @property
+    def n_tried(self) -> int:
+        return self.n_best

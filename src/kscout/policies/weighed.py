@@ -1,0 +1,113 @@
+"""What several policies expect, added up by weights that were fitted where gains are known.
+
+Policies err in different ways: one that tries columns on imagined images knows what a slice may
+look like, a network that learned gains knows what such columns brought on average. The gain of a
+column is told better by both than by either. Weights go by the number of columns acquired, and are
+found by `kscout.training.estimators.weigh`.
+
+A file holds all members, so that it needs no other one.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from kscout.core import Observation, Policy
+from kscout.errors import ConfigError
+from kscout.names import POLICIES
+from kscout.policies.checkpoints import read_policy
+from kscout.weights import constructor_arguments
+from kscout.zoo import zoo_path
+
+_KEYS = {"component", "arguments", "gain_units"}
+
+
+@final
+class WeighedPolicy(Policy):
+    """Scores columns by a weighted sum of what its members expect.
+
+    Args:
+        members: two policies or more, each as `kscout.policies.load` takes it, or as a file of
+            such a policy describes it: `component`, `arguments` and `gain_units`.
+        horizon: steps that have weights of their own; the last are those of all that follow.
+    """
+
+    is_stochastic = False
+    needs_measurement = True
+    serves_any_size = True
+    gain_units: Sequence[float] = (1.0,)
+
+    def __init__(
+        self, *, members: Sequence[str | Mapping[str, Any]] = (), horizon: int = 1
+    ) -> None:
+        super().__init__()
+        if isinstance(members, str) or len(members) < 2:
+            raise ConfigError(
+                f"members are {members!r}; give two policies or more, as in --set "
+                '\'policy.members=["runs/imagine", "knee-base-column"]\''
+            )
+        if horizon < 1:
+            raise ConfigError(f"horizon is {horizon}; use 1 or more")
+        policies = [_member(one) for one in members]
+        self.horizon = horizon
+        self.members = [_described(policy) for policy in policies]
+        self.policies = nn.ModuleList(policies)
+        self.needs_judge = any(policy.needs_judge for policy in policies)
+        self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))
+        self.constants = nn.Parameter(torch.zeros(horizon))
+        with torch.no_grad():
+            self.weights[:, 0] = 1.0
+
+    def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
+        found = (policy.misfit(n_rows, n_cols) for policy in self._policies())
+        return next((one for one in found if one is not None), None)
+
+    def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        step = seen.for_each(seen.step).clamp(max=self.horizon - 1)
+        weights = self.weights[step].T[:, :, None]
+        return (weights * self.expected(seen)).sum(dim=0) + self.constants[step][:, None]
+
+    def expected(self, seen: Observation) -> Float[Tensor, "member batch col"]:
+        """Return what each member expects of columns: gains, or scores where it tells no unit."""
+        step, found = seen.for_each(seen.step), []
+        for policy in self._policies():
+            units = torch.tensor(policy.gain_units or (1.0,), device=seen.mask.device)
+            unit = units[step.clamp(max=len(units) - 1)]
+            found.append(policy(seen).float() * unit[:, None])
+        return torch.stack(found)
+
+    def _policies(self) -> list[Policy]:
+        return [policy for policy in self.policies if isinstance(policy, Policy)]
+
+
+def _member(given: str | Mapping[str, Any]) -> Policy:
+    if isinstance(given, Mapping):
+        if set(given) != _KEYS:
+            raise ConfigError(f"a member is told by {sorted(given)}; it takes {sorted(_KEYS)}")
+        policy = POLICIES.recall(given["component"], "a member")(**given["arguments"])
+        policy.gain_units = tuple(given["gain_units"])
+    else:
+        # Where a network is only looked at, on a device without numbers, files cannot be read.
+        with torch.device("cpu"):
+            policy = read_policy(zoo_path(given) or Path(given))
+    if policy.needs_target or policy.needs_coils or isinstance(policy, WeighedPolicy):
+        raise ConfigError(
+            f"a {type(policy).__name__} cannot be weighed: an oracle sees the truth, one that sees "
+            "coils wants another image, and weighed policies are no members; give other policies"
+        )
+    return policy
+
+
+def _described(policy: Policy) -> dict[str, Any]:
+    return {
+        "component": POLICIES.name_of(type(policy)),
+        "arguments": constructor_arguments(policy),
+        "gain_units": list(policy.gain_units),
+    }
+
+
+__all__ = ["WeighedPolicy"]

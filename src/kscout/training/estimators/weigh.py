@@ -1,0 +1,172 @@
+"""Weights of several policies, by least squares on training slices, where gains are known.
+
+Slices are acquired as the members would, each by one of them in turn. At each step the columns that
+some member scores highest are tried, and their gains are regressed on what the members expect,
+within each state: what all its columns share decides nothing. No weight is negative. States of
+steps nearby count, too. A constant makes the sum a gain, as rules to stop ask for.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from kscout.acquisition.episode import Simulator
+from kscout.config import PolicyConfig, WeighTraining
+from kscout.core import Reconstructor
+from kscout.data.slices import SliceSet
+from kscout.errors import ConfigError
+from kscout.names import metric_word
+from kscout.policies.weighed import WeighedPolicy
+from kscout.randomness import keyed_generator
+from kscout.runs import Progress
+from kscout.training.distributed import share, sum_over_processes
+from kscout.training.estimators import Estimator, PolicyTrainee
+from kscout.training.least_squares import non_negative
+from kscout.training.loop import EpochResult, OnStep
+
+_NEAR = 2
+"""Steps before and after one whose states tell its weights, too."""
+_N_AT_ONCE = {"cpu": 4, "cuda": 48}
+"""Slices that are acquired at a time."""
+
+
+@final
+class Weigh(Estimator):
+    """Finds weights of the members of a `WeighedPolicy`."""
+
+    settings = WeighTraining
+
+    def __init__(
+        self, trainees: Sequence[PolicyTrainee], slices: SliceSet, reconstructor: Reconstructor
+    ) -> None:
+        super().__init__(trainees, slices, reconstructor)
+        self.n_slices = min(_training(trainees[0].config).n_slices, len(slices))
+        self.n_steps = -(-self.n_slices // _N_AT_ONCE[self.device.type])
+        for trainee in trainees:
+            _policy(trainee)
+
+    def validated(self, slices: SliceSet) -> SliceSet:
+        """Return some of the slices: members may try many columns of each."""
+        return slices.sample(_training(self.trainees[0].config).n_validated)
+
+    @torch.no_grad()
+    def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
+        """Find the weights of one trainee after the other."""
+        results = []
+        for trainee in self.trainees:
+            config, policy = trainee.config, _policy(trainee).eval()
+            sums = Sums.empty(config.acquisition.horizon, len(policy.members), self.device)
+            final_score = torch.zeros((), dtype=torch.float64, device=self.device)
+            for step, index in enumerate(self._batches(config, epoch)):
+                if len(mine := share(index)):
+                    final_score += self._acquire(policy, config, mine, sums)
+                on_step(Progress(epoch, config.training.n_epochs, step + 1, self.n_steps))
+            weights, constants = sums.over_processes().solved()
+            policy.weights.copy_(weights)
+            policy.constants.copy_(constants)
+            mean = float(sum_over_processes(final_score)) / self.n_slices
+            n_decisions = self.n_slices * config.acquisition.horizon
+            n_tried = len(policy.members) * _training(config).n_best
+            facts = {"n_reconstructions": n_decisions * (1 + n_tried), "n_decisions": n_decisions}
+            name = f"train_{metric_word(config.training.metric)}"
+            results.append(EpochResult({name: mean}, facts))
+        return results
+
+    def _batches(self, config: PolicyConfig, epoch: int) -> Iterator[Int[Tensor, " slice"]]:
+        """Yield which slices are acquired together."""
+        generator = keyed_generator(config.training.seed, epoch, "weighed slices")
+        drawn = torch.randperm(len(self.slices), generator=generator)[: self.n_slices]
+        yield from drawn.to(self.slices.index_device).split(_N_AT_ONCE[self.device.type])
+
+    def _acquire(
+        self,
+        policy: WeighedPolicy,
+        config: PolicyConfig,
+        index: Int[Tensor, " slice"],
+        sums: "Sums",
+    ) -> Float[Tensor, ""]:
+        """Acquire slices, try columns of each step, and return the sum of their final scores."""
+        training, setting = _training(config), config.acquisition
+        how = {"protocol": training.protocol, "metric": training.metric}
+        simulator = Simulator(self.slices.batch(index), self.reconstructor, **how)  # type: ignore[arg-type]
+        state = simulator.start(setting.start)
+        slices = torch.arange(len(index), device=self.device)
+        for step in range(setting.horizon):
+            seen = simulator.observe(policy, state, n_left=setting.horizon - step)
+            blocked = simulator.blocked(state)
+            expected = policy.expected(seen).masked_fill(blocked, -torch.inf)
+            n_best = min(training.n_best, blocked.shape[-1])
+            best = expected.topk(n_best, dim=-1).indices
+            # Where too few are left, the best stands in for the others.
+            is_left = ~blocked.expand(expected.shape).gather(-1, best)
+            best = torch.where(is_left, best, best[..., :1])
+            columns = best.transpose(0, 1).flatten(1)
+            gains = simulator.score_columns(state, columns) - state.score[:, None]
+            told = expected.gather(-1, columns.expand(len(expected), -1, -1))
+            sums.add(step, told, gains)
+            state = simulator.acquire(state, best[slices % len(best), slices, 0])
+        return state.score.double().sum()
+
+
+@final
+@dataclass(frozen=True)
+class Sums:
+    """What least squares need, by step."""
+
+    products: Float64[Tensor, "step member member"]
+    moments: Float64[Tensor, "step member"]
+    totals: Float64[Tensor, "step told"]
+    """Of what each member expects, of gains, and how many they are."""
+
+    @classmethod
+    def empty(cls, n_steps: int, n_members: int, device: torch.device) -> "Sums":
+        """Return sums of nothing."""
+        shapes = ((n_members, n_members), (n_members,), (n_members + 2,))
+        nothing = torch.zeros((), dtype=torch.float64, device=device)
+        return cls(*(nothing.new_zeros((n_steps, *shape)) for shape in shapes))
+
+    def add(
+        self,
+        step: int,
+        expected: Float[Tensor, "member state column"],
+        gains: Float[Tensor, "state column"],
+    ) -> None:
+        """Add states of a step, and of those nearby."""
+        told = torch.cat([expected, gains[None]]).double()
+        about = (told - told.mean(dim=-1, keepdim=True)).flatten(1)
+        count = told.new_full((1,), gains.numel())
+        near = slice(max(0, step - _NEAR), step + _NEAR + 1)
+        self.products[near] += about[:-1] @ about[:-1].T
+        self.moments[near] += about[:-1] @ about[-1]
+        self.totals[near] += torch.cat([told.flatten(1).sum(dim=-1), count])
+
+    def over_processes(self) -> "Sums":
+        """Return the sums of all processes."""
+        return Sums(*(sum_over_processes(x) for x in vars(self).values()))
+
+    def solved(self) -> tuple[Float[Tensor, "step member"], Float[Tensor, " step"]]:
+        """Return weights, none of which is negative, and constants."""
+        found = [non_negative(*both) for both in zip(self.products, self.moments, strict=True)]
+        weights = torch.stack(found).to(self.totals.device)
+        means = self.totals[:, :-1] / self.totals[:, -1:]
+        constants = means[:, -1] - (weights * means[:, :-1]).sum(dim=-1)
+        return weights.float(), constants.float()
+
+
+def _policy(trainee: PolicyTrainee) -> WeighedPolicy:
+    policy = trainee.module
+    if not isinstance(policy, WeighedPolicy):
+        raise ConfigError(
+            f"weigh finds the weights of several policies, and a {type(policy).__name__} is one; "
+            "use policy.name = 'weighed', or another --method"
+        )
+    return policy
+
+
+def _training(config: PolicyConfig) -> WeighTraining:
+    assert isinstance(config.training, WeighTraining)
+    return config.training

@@ -1,0 +1,39 @@
+"""Least squares whose weights are not negative, for few weights."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+_RIDGE = 1e-12
+"""Of the mean square of what weights belong to: keeps what tells nothing from dividing by zero."""
+
+
+def non_negative(
+    products: Float64[Tensor, "weight weight"], moments: Float64[Tensor, " weight"]
+) -> Float64[Tensor, " weight"]:
+    """Return the weights that normal equations ask for; one that came out negative is zero.
+
+    The lowest is left out, and the others are found anew, until none is negative. Where nothing
+    tells, the first is one.
+
+    Args:
+        products: sums of the products of what the weights belong to.
+        moments: sums of the products of these with what they shall tell.
+    """
+    products, moments = products.cpu(), moments.cpu()
+    weights, kept = torch.zeros_like(moments), list(range(len(moments)))
+    while kept:
+        own = products[kept][:, kept]
+        ridge = _RIDGE * own.diagonal().mean() * torch.eye(len(kept), dtype=own.dtype)
+        # Not by lstsq, which in some calls takes what lies in memory for a part of its input.
+        found, info = torch.linalg.solve_ex(own + ridge, moments[kept])
+        if int(info) == 0 and bool((found >= 0).all()):
+            weights[kept] = found
+            break
+        del kept[int(found.nan_to_num().argmin())]
+    if not bool((weights > 0).any()):
+        weights[0] = 1.0
+    return weights
+
+
+__all__ = ["non_negative"]

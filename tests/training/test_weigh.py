@@ -1,0 +1,206 @@
+"""Weighed policies: what their members expect, added up as least squares say."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from imagining import some_policy
+from training_stores import blob_store, small_config, train_whole_and_cut, weights
+
+from kscout import policies
+from kscout.acquisition.episode import Simulator
+from kscout.contracts import check_policy
+from kscout.data.store import Store
+from kscout.errors import ConfigError, WeightsError
+from kscout.policies.column import ColumnPolicy
+from kscout.policies.fixed import FixedOrder
+from kscout.policies.weighed import WeighedPolicy
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.estimators.weigh import Sums
+from kscout.training.policy import train_policies, train_policy
+
+SHORT = {"method": "weigh", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("members")
+    torch.manual_seed(0)
+    column = ColumnPolicy(n_cols=16, n_initial=2, horizon=3, width=16, n_heads=2)
+    column.is_stochastic, column.gain_units = False, (0.5, 0.25)
+    policies.save(folder / "column.safetensors", column)
+    policies.save(folder / "imagine.safetensors", some_policy())
+    return [str(folder / f"{name}.safetensors") for name in ("imagine", "column")]
+
+
+def config_of(members: list[str], **changes: Any) -> Any:
+    return small_config({"name": "weighed", "members": members}, {**SHORT, **changes})
+
+
+def test_scores_are_the_weighted_sum_of_gains_that_members_expect(
+    store: Store, members: list[str]
+) -> None:
+    policy = WeighedPolicy(members=members, horizon=2).eval()
+    with torch.no_grad():
+        policy.weights.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        policy.constants.copy_(torch.tensor([0.1, 0.2]))
+    simulator = Simulator(store.split("train").batch(torch.arange(3)), ZeroFilled())
+    state = simulator.start(2)
+    imagine, column = (policies.load(path) for path in members)
+    for step, unit in enumerate((0.5, 0.25, 0.25)):
+        seen = simulator.observe(policy, state, n_left=3)
+        own = (1.0, 2.0, 0.1) if step == 0 else (3.0, 4.0, 0.2)
+        wanted = own[0] * imagine(seen) + own[1] * unit * column(seen) + own[2]
+        torch.testing.assert_close(policy(seen), wanted)
+        state = simulator.acquire(state, torch.full((3,), 3 + step))
+    assert policy.needs_judge and policy.gain_units == (1.0,)
+    check_policy(policy, n_rows=16, n_cols=16)
+
+
+def test_a_file_holds_all_members(members: list[str], tmp_path: Path) -> None:
+    policy = WeighedPolicy(members=members, horizon=3)
+    with torch.no_grad():
+        policy.weights.uniform_()
+    policies.save(tmp_path / "weighed.safetensors", policy)
+    found = policies.load(tmp_path / "weighed.safetensors")
+    assert isinstance(found, WeighedPolicy) and found.members == policy.members
+    wanted = policy.state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in found.state_dict().items())
+    assert found.policies[1].gain_units == (0.5, 0.25)
+    assert found.misfit(16, 32) is None
+    orders = [FixedOrder(n_cols=n, order=[3, 5]) for n in (16, 16)]
+    for number, order in enumerate(orders):
+        policies.save(tmp_path / f"{number}.safetensors", order)
+    both = WeighedPolicy(members=[str(tmp_path / f"{n}.safetensors") for n in (0, 1)])
+    assert both.misfit(16, 32) == ("16 columns", 32) and both.misfit(16, 16) is None
+    assert not both.needs_judge
+
+
+def test_least_squares_find_the_weights_that_gains_were_made_with() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sums = Sums.empty(8, 3, torch.device("cpu"))
+    true = torch.tensor([[0.5, 2.0, 0.0]] * 4 + [[1.0, 0.25, 0.0]] * 4)
+    for step in range(8):
+        expected = (
+            torch.randn(3, 50, 6, generator=generator) + torch.tensor([1.0, 2, 3])[:, None, None]
+        )
+        # What a state's columns share is no member's: it decides nothing.
+        shared = torch.randn(50, 1, generator=generator)
+        gains = (true[step][:, None, None] * expected).sum(dim=0) + shared + 0.7
+        sums.add(step, expected, gains)
+    found, constants = sums.solved()
+    torch.testing.assert_close(found[[0, 1, 6, 7]], true[[0, 1, 6, 7]], rtol=0, atol=1e-5)
+    # Two steps nearby count, so that those in the middle lie between.
+    assert ((found[3] - true[0]) * (found[3] - true[7]) <= 1e-6).all()
+    torch.testing.assert_close(constants[[0, 7]], torch.tensor([0.7, 0.7]), rtol=0, atol=0.25)
+
+
+def test_no_weight_is_negative_and_what_remains_is_fitted_anew() -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.randn(3, 400, 5, generator=generator)
+    expected[1] += 0.5 * expected[0]
+    gains = expected[0] - 0.4 * expected[1] + 0.3 * expected[2]
+    sums = Sums.empty(1, 3, torch.device("cpu"))
+    sums.add(0, expected, gains)
+    about = [
+        (x - x.mean(dim=-1, keepdim=True)).flatten().double().numpy() for x in (*expected, gains)
+    ]
+    wanted = np.linalg.lstsq(np.stack([about[0], about[2]], axis=1), about[3], rcond=None)[0]
+    np.testing.assert_allclose(sums.solved()[0][0], [wanted[0], 0, wanted[1]], rtol=1e-4)
+    nothing = Sums.empty(1, 2, torch.device("cpu"))
+    nothing.add(0, -expected[:2], expected[0] + expected[1])
+    assert nothing.solved()[0].tolist() == [[1.0, 0.0]]
+
+
+def test_weights_are_what_the_columns_that_members_like_gain(store: Store, tmp_path: Path) -> None:
+    """Both members are orders, so that all can be reckoned by hand."""
+    paths, orders = [], ([4, 10, 12, 3, 5], [10, 11, 4, 2, 1])
+    for number, order in enumerate(orders):
+        paths.append(str(tmp_path / f"{number}.safetensors"))
+        policies.save(paths[-1], FixedOrder(n_cols=16, order=order))
+    config = config_of(paths, n_slices=11, n_best=2)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    found, slices = policies.load(run.path), store.split("train")
+    members = [policies.load(path) for path in paths]
+    assert isinstance(found, WeighedPolicy)
+    sums = Sums.empty(config.acquisition.horizon, 2, torch.device("cpu"))
+    first = {tuple(order[:2]) for order in orders}
+    assert first == {(4, 10), (10, 11)}
+    simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())
+    state = simulator.start(config.acquisition.start)
+    seen = simulator.observe(found, state)
+    columns = torch.tensor([4, 10, 10, 11]).expand(11, -1)
+    after = [simulator.acquire(state, columns[:, n]).score - state.score for n in range(4)]
+    told = torch.stack([member(seen).gather(-1, columns) for member in members])
+    sums.add(0, told, torch.stack(after, dim=-1))
+    assert config.acquisition.horizon == 3
+    # The first step's states are known whoever is followed; those of others are not.
+    only = replace(config, acquisition=replace(config.acquisition, horizon=1))
+    one = train_policy(only, store, "zero-filled", tmp_path / "one", device="cpu")
+    fitted = policies.load(one.path)
+    assert isinstance(fitted, WeighedPolicy)
+    wanted, constants = sums.solved()
+    torch.testing.assert_close(fitted.weights[0].detach(), wanted[0], rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(fitted.constants[0].detach(), constants[0], rtol=1e-4, atol=1e-6)
+
+
+def test_trainings_repeat_resume_and_stand_in_lockstep(
+    store: Store, members: list[str], tmp_path: Path
+) -> None:
+    train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
+    config = config_of(members)
+    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
+    outs = [tmp_path / "a", tmp_path / "b"]
+    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
+    alone = train_policy(configs[1], store, "zero-filled", tmp_path / "c", device="cpu")
+    first, second = weights(together[1].path), weights(alone.path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["weights"], weights(together[0].path)["weights"])
+    # Members stay as they were.
+    for name, value in policies.load(members[1]).state_dict().items():
+        assert torch.equal(first[f"policies.1.{name}"], value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((), "give two policies or more"),
+        (["random"], "give two policies or more"),
+        ("knee-base-fixed", "give two policies or more"),
+        ([{"component": "oracle"}] * 2, r"a member is told by \['component'\]; it takes"),
+        (
+            [{"component": "oracle", "arguments": {}, "gain_units": []}] * 2,
+            "a Oracle cannot be weighed: an oracle sees the truth",
+        ),
+        (
+            [{"component": "os:system", "arguments": {}, "gain_units": []}] * 2,
+            "a member names the policy os:system, which is not part of kscout",
+        ),
+    ],
+)
+def test_what_cannot_be_weighed_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        WeighedPolicy(members=given)
+
+
+def test_other_networks_and_methods_are_refused(
+    store: Store, members: list[str], tmp_path: Path
+) -> None:
+    where = (store, "zero-filled", tmp_path / "run")
+    conv = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+    with pytest.raises(ConfigError, match="weigh finds the weights of several policies"):
+        train_policy(small_config(conv, SHORT), *where, device="cpu")
+    own: Mapping[str, Any] = {"method": "dense", "n_epochs": 1}
+    with pytest.raises(ConfigError, match="no gradients of scores"):
+        train_policy(small_config({"name": "weighed", "members": members}, own), *where)
+    with pytest.raises(WeightsError, match="does not exist"):
+        WeighedPolicy(members=["knee-base-column", str(tmp_path / "gone")])
