@@ -64,6 +64,26 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     )
 
 
+def lead(folder: Path = RECORDS) -> str:
+    """Return what weighed policies of several seeds reached on knees, in a sentence."""
+    found = [one for one in read_records(folder) if one.arm == "weighed"]
+    seeds = max(kinds_of(found), key=len)
+    ssim, fixed = [one.ssim for one in seeds], seeds[0].marks["fixed"]
+    return (
+        f"**Weighed with a policy that tries columns on imagined images, `knee-base-column` closes "
+        f"{share(seeds)} of the gap between NA oracle and oracle** "
+        f"([docs/imagine.md](docs/imagine.md)): {len(seeds)} seeds reach "
+        f"{spread(float(np.mean(ssim)), std_over_seeds(ssim))} on {seeds[0].n_slices} of the test "
+        f"slices, {minus(seeds)} from the fixed order's {number(fixed)} there. It tries hundreds "
+        "of columns before it takes one, which is work for a GPU, and is not in the zoo.\n"
+    )
+
+
+def lead_in_docs() -> str:
+    """Return the same with links for a page in a folder of docs."""
+    return lead().replace("docs/imagine.md](docs/", "policies that imagine](../")
+
+
 def people(folder: Path = HEADS) -> str:
     """Return what weighed policies reached on files of people they never saw."""
     found = [one for one in read_plain(folder) if one.arm == "weighed"]

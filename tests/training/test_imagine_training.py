@@ -196,6 +196,7 @@ def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path)
 @pytest.mark.cuda
 @pytest.mark.parametrize("compiles", [False, True])
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
+@pytest.mark.filterwarnings("ignore:.*script_method.* is deprecated:DeprecationWarning")
 def test_on_cuda_it_learns_by_a_graph_and_scores_as_on_a_cpu(
     store: Store, tmp_path: Path, compiles: bool
 ) -> None:

@@ -13,11 +13,11 @@ opposite, too.
 
 With a fixed `order` a column is tried by what it is worth at the end of the budget when the order
 takes the rest (`kscout.acquisition.completion`): on long horizons the next gain misleads. What the
-order takes anyway is worth 0, and another column is taken where it is surely worth more: few draws
-of an image of which little is known agree on little, and then the order is what to follow.
+order takes anyway is worth 0. Another column is taken where it is worth more than the `least` that
+was found on training slices, step by step: as long as little is known of an image the draws promise
+too much, and the order is what to follow.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import final
@@ -61,7 +61,8 @@ class ImaginePolicy(Policy):
         n_best: columns that are tried on the others, too: those that gain most on the first.
         order: a fixed order that completes acquisitions; none: columns are tried by their gain.
         order_cols: columns of the matrix that the order is for.
-        caution: with an order, standard errors over draws that are taken off a column's worth.
+        least: with an order, what a column must be worth to be taken before those of the order, by
+            the number of columns acquired; the last for all that follow, none for 0.
     """
 
     is_stochastic = False
@@ -84,7 +85,7 @@ class ImaginePolicy(Policy):
         n_best: int = 16,
         order: Sequence[int] = (),
         order_cols: int = 0,
-        caution: float = 1.0,
+        least: Sequence[float] = (),
     ) -> None:
         super().__init__()
         if n_channels < 2 or n_pools < 1 or n_best < 1 or not 1 <= n_draws <= N_NOISES:
@@ -95,20 +96,20 @@ class ImaginePolicy(Policy):
             )
         if not 1 <= n_first <= n_draws:
             raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
-        if not 0 <= caution < math.inf:
-            raise ConfigError(f"caution is {caution}; use standard errors, 0 or more")
         self.n_channels, self.n_pools, self.n_draws = n_channels, n_pools, n_draws
-        self.caution = caution
         self.n_first, self.n_best, self.slope = n_first, n_best, slope
-        self.complete_by(order, order_cols)
+        self.complete_by(order, order_cols, least)
         self.network = UNetNetwork(
             n_channels=n_channels, n_pools=n_pools, dropout=0.0, n_inputs=_N_INPUTS, slope=slope
         )
         self.register_buffer("range_per_std", torch.ones(()))
 
-    def complete_by(self, order: Sequence[int], order_cols: int) -> None:
+    def complete_by(
+        self, order: Sequence[int], order_cols: int, least: Sequence[float] = ()
+    ) -> None:
         """Try columns by what they are worth when an order takes the rest; by gain without one."""
         self.order, self.order_cols = tuple(int(column) for column in order), order_cols
+        self.least = tuple(float(worth) for worth in least)
         # What a column is worth at the end is no gain that a rule to stop could ask for.
         self.gain_units = () if self.order else (1.0,)
 
@@ -118,6 +119,20 @@ class ImaginePolicy(Policy):
 
     @torch.no_grad()
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        worth = self.expected(seen)
+        if not self.order:
+            return worth
+        least = torch.tensor(self.least or (0.0,), device=worth.device)
+        own = least[seen.for_each(seen.step).clamp(max=len(least) - 1)][:, None]
+        # Columns that the order takes anyway are worth 0, and keep its order.
+        return torch.where(worth == 0, worth, worth - own) - _TIE * self.places(seen.mask)
+
+    @torch.no_grad()
+    def expected(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        """Return the mean over draws of what columns gain, or with an order are worth at the end.
+
+        It is 0 for measured columns, and for those that the order takes anyway.
+        """
         if seen.judge is None or seen.zero_filled is None:
             raise ConfigError(
                 "a policy that imagines tries columns, and the observation names no "
@@ -136,44 +151,24 @@ class ImaginePolicy(Policy):
         is_measured = seen.mask.gather(-1, columns)
         every = self._worth(images[:, : self.n_first], columns, seen)
         worth = every.mean(dim=1).masked_fill(is_measured, -torch.inf)
-        places = self._places(columns, seen.mask) if self.order else None
-        if self.n_draws == self.n_first:
-            worth = self._surely(every)
-        else:
-            hoped = worth
-            if places is not None:
-                # What the order takes next is among the best: the others are measured by it.
-                is_next = places == places.amin(dim=-1, keepdim=True)
-                hoped = worth.masked_fill(is_next & ~is_measured, torch.inf)
-            best = hoped.topk(min(self.n_best, n_left), dim=-1).indices
+        if self.n_draws > self.n_first:
+            best = worth.topk(min(self.n_best, n_left), dim=-1).indices
             more = self._worth(images[:, self.n_first :], columns.gather(-1, best), seen)
-            whole = every.gather(-1, best[:, None].expand(-1, self.n_first, -1))
-            sure = self._surely(torch.cat([whole, more], dim=1))
-            sure = sure.masked_fill(is_measured.gather(-1, best), torch.inf)
-            # The others are no better than the last of these, whatever few draws let hope.
-            worth = worth.clamp(max=sure.amin(dim=-1, keepdim=True)).scatter(-1, best, sure)
-        if places is not None:
-            # Columns that the order takes anyway are worth the same, and keep its order.
-            worth = worth - _TIE * places
+            total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
+            mean = (total / self.n_draws).masked_fill(is_measured.gather(-1, best), torch.inf)
+            # The others are no better than the last of these, whatever few draws let hope; but
+            # what the order takes anyway is worth 0 on all.
+            lowest = mean.amin(dim=-1, keepdim=True)
+            limited = torch.where(worth == 0, worth, worth.clamp(max=lowest))
+            worth = limited.scatter(-1, best, mean)
         return scores.scatter(-1, columns, worth.masked_fill(is_measured, 0.0))
 
-    def _places(
-        self, columns: Int[Tensor, "batch candidate"], mask: Bool[Tensor, "batch col"]
-    ) -> Int[Tensor, "batch candidate"]:
+    def places(self, mask: Bool[Tensor, "batch col"]) -> Int[Tensor, "batch col"]:
         """Return where columns stand in the order: behind it those that it lacks, measured last."""
         known = torch.full((mask.shape[-1],), len(self.order), device=mask.device)
-        order = torch.tensor(self.order, device=mask.device)
+        order = torch.tensor(self.order, dtype=torch.int64, device=mask.device)
         known[order] = torch.arange(len(order), device=mask.device)
-        return known[columns].masked_fill(mask.gather(-1, columns), len(order) + 1)
-
-    def _surely(
-        self, worth: Float[Tensor, "batch draw candidate"]
-    ) -> Float[Tensor, "batch candidate"]:
-        """Return the mean over draws, with an order less what it may be too high by."""
-        mean, n_draws = worth.mean(dim=1), worth.shape[1]
-        if not self.order or n_draws == 1:
-            return mean
-        return mean - self.caution * worth.std(dim=1) / math.sqrt(n_draws)
+        return known.expand(mask.shape).masked_fill(mask, len(order) + 1)
 
     def _worth(
         self,

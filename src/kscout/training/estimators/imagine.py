@@ -34,11 +34,19 @@ from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
 from kscout.policies.imagine import ImaginePolicy, Network, moved_noises, noises
+from kscout.randomness import keyed_generator
 from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, is_flipped, varied
 from kscout.training.distributed import from_main, share
 from kscout.training.estimators import PolicyTrainee
-from kscout.training.estimators.gradient import Batch, Draws, GeneratorFor, WarmedEstimator
+from kscout.training.estimators.gradient import (
+    Batch,
+    Drawn,
+    Draws,
+    GeneratorFor,
+    WarmedEstimator,
+)
 from kscout.training.estimators.labels import carried_on
+from kscout.training.estimators.trusted import least_worth
 from kscout.training.fixed_order import fit_fixed_order
 
 _N_DRAWN = 2
@@ -52,7 +60,7 @@ _FIRST = 1e3
 _N_RANGES = 256
 """Slices whose range is told in deviations."""
 _N_AT_ONCE = {"cpu": 16, "cuda": 256}
-"""Slices that another policy acquires at a time."""
+"""Slices that are acquired at a time."""
 _LEAST_STD = 1e-11
 _LEAST_SQUARE = 1e-12
 """Added to squares before their root, whose slope at zero is infinite."""
@@ -156,6 +164,24 @@ class Imagine(WarmedEstimator):
             done = rollout(policy, simulator, n_initial=setting.start, horizon=setting.horizon)
             found.append(done.columns[:, 0].cpu())
         return torch.cat(found)
+
+    def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
+        """After the last step of all find how much to trust what is imagined."""
+        for trainee in self.trainees:
+            config = trainee.config
+            is_last = trainee.n_done + 1 == config.training.n_epochs and step + 1 == self.n_steps
+            if is_last and _training(config).completion == "fixed":
+                self._trust(trainee)
+
+    def _trust(self, trainee: PolicyTrainee) -> None:
+        config, policy = trainee.config, _policy(trainee).eval()
+        n_slices = min(_training(config).n_trusted, len(self.slices))
+        generator = keyed_generator("trusted", config.training.seed)
+        index = torch.randperm(len(self.slices), generator=generator)[:n_slices]
+        mine = share(index.to(self.slices.index_device)).split(_N_AT_ONCE[self.device.type])
+        batches = [self.slices.batch(part) for part in mine if len(part)]
+        least = least_worth(policy, batches, self.reconstructor, config, n_slices)
+        policy.complete_by(self.order, self.slices.n_cols, least)
 
     def state(self, number: int) -> dict[str, Any]:
         followed = None if self.followed is None else self.followed.cpu()
