@@ -25,7 +25,7 @@ def non_negative(
     while kept:
         own = products[kept][:, kept]
         ridge = _RIDGE * own.diagonal().mean() * torch.eye(len(kept), dtype=own.dtype)
-        # Not by lstsq, which in some calls takes what lies in memory for a part of its input.
+        # Not by lstsq, which answers the same input differently from call to call.
         found, info = torch.linalg.solve_ex(own + ridge, moments[kept])
         if int(info) == 0 and bool((found >= 0).all()):
             weights[kept] = found
