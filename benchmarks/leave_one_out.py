@@ -9,11 +9,18 @@ the fixed order of the training heads acquire it, for the columns that the polic
 `--plain` names further files, of people and contrasts never seen.
 Of heads that are coarser than they were (`benchmarks/small_heads.py`), `--cut` names slices of the
 untouched files in place of an import without resampling. `--start` goes on from a trained policy.
-What has a record is not run again. The reconstruction is the same for all: where it has learned
+What has a record is not run again. `--imagine-epochs` is for the arm `weighed`: a policy that
+imagines is trained on the other heads first, with `--imagine-set`, and weighed with `--beside`:
+
+    python benchmarks/leave_one_out.py --heads heads/*.nii.gz --arm weighed --epochs 1 \
+        --imagine-epochs 10 --start runs/imagine-4x --imagine-set training.compile=true --out records
+
+The reconstruction is the same for all: where it has learned
 from a head, its images are better than they should be, for both orders alike.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,6 +38,7 @@ from kscout.data.store import Store
 from kscout.evaluation import evaluate
 from kscout.files import write_json
 from kscout.runs import read_run
+from kscout.training.policy import train_policy
 
 IMPORTS = {"cut": (), "resampled": ("--resample", "1.6")}
 """How a file is imported beside its size; heads are some 200 mm long."""
@@ -116,14 +124,28 @@ def acquire_plainly(
     )
 
 
+def imagined(wanted: argparse.Namespace, store: Path) -> Path:
+    """Return a policy that imagines heads of a store, trained where it is not there."""
+    config = dense.config_of("imagine-zoom", wanted.preset, wanted.imagine_set)
+    config = replace(config, training=replace(config.training, n_epochs=wanted.imagine_epochs))
+    run = wanted.out / "runs" / f"imagine-zoom-{store.name}-{wanted.preset}-seed0"
+    how = {"start": wanted.start, "device": wanted.device}
+    return train_policy(config, Store.open(store), wanted.reconstructor, run, **how).path
+
+
 def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
     """Train on the store that has a head for test, and acquire the head as it is imported."""
     given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
     given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
-    given |= {"seeds": wanted.seeds} | ({"start": wanted.start} if wanted.start else {})
-    given |= {"epochs": wanted.epochs} if wanted.epochs else {}
+    given |= {"seeds": wanted.seeds, **({"epochs": wanted.epochs} if wanted.epochs else {})}
+    changes = list(wanted.set)
+    if wanted.imagine_epochs:
+        members = [str(imagined(wanted, store)), *wanted.beside]
+        changes.append(f"policy.members={json.dumps(members, separators=(',', ':'))}")
+    elif wanted.start:
+        given["start"] = wanted.start
     words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
-    words += [word for change in wanted.set for word in ("--set", change)]
+    words += [word for change in changes for word in ("--set", change)]
     dense.main([*words, "--out", str(wanted.out)])
     for seed in wanted.seeds.split(","):
         run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed{seed}"
@@ -148,9 +170,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--volumes", default="400,16,40")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--imagine-epochs", type=int, help="of a member that imagines")
+    parser.add_argument("--imagine-set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--beside", nargs="+", default=["knee-base-column"], help="other members")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     wanted = parser.parse_args(arguments)
+    if wanted.imagine_epochs and wanted.arm != "weighed":
+        parser.error(f"--imagine-epochs is for --arm weighed, and the arm is {wanted.arm}")
     left_out = [head for head in wanted.heads if wanted.only in (None, name_of(head))]
     pool = ThreadPoolExecutor(1)
     try:
