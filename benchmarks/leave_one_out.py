@@ -13,7 +13,8 @@ What has a record is not run again. `--imagine-epochs` is for the arm `weighed`:
 imagines is trained on the other heads first, with `--imagine-set`, and weighed with `--beside`:
 
     python benchmarks/leave_one_out.py --heads heads/*.nii.gz --arm weighed --epochs 1 \
-        --imagine-epochs 10 --start runs/imagine-4x --imagine-set training.compile=true --out records
+        --imagine-epochs 10 --start runs/imagine-4x --imagine-set training.compile=true \
+        --out records
 
 The reconstruction is the same for all: where it has learned
 from a head, its images are better than they should be, for both orders alike.
