@@ -296,7 +296,8 @@ def where(record: DenseRecord) -> str:
 def heads(folder: Path = HEADS) -> str:
     """Return a line for each head that was left out: as made, and as its file is."""
     head = (
-        *("left out", "arm, seeds", "SSIM", "gap closed", "minus fixed"),
+        *("left out", "arm, seeds", "slices, volumes", "fixed", "SSIM", "gap closed"),
+        "minus fixed",
         *("its file, cut: minus fixed", "its file, resampled: minus fixed"),
     )
     plain, lines = read_plain(folder), []
@@ -308,8 +309,8 @@ def heads(folder: Path = HEADS) -> str:
         lines.append(
             (
                 *(name, f"{arm_words(first)}, {', '.join(str(one.seed) for one in seeds)}"),
-                spread(float(np.mean(ssim)), std_over_seeds(ssim)),
-                *(share(seeds), minus(seeds)),
+                *(f"{first.n_slices}, {first.n_volumes}", number(first.marks["fixed"])),
+                *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
                 *(_plainly([one for one in own if one.how == how]) for how in ("cut", "resampled")),
             )
         )

@@ -347,7 +347,7 @@ class Policy(nn.Module, ABC):
     needs_target: ClassVar[bool] = False
     """An oracle: shown as such in every table and figure."""
     needs_candidate_scores: ClassVar[bool] = False
-    serves_any_size: ClassVar[bool] = False
+    serves_any_size: bool = False
     """Whether it scores the columns of other matrix sizes than its `n_cols`."""
     gain_units: Sequence[float] = ()
     """The gain in SSIM that a score of 1 predicts, by the number of columns acquired (the last for

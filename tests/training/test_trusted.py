@@ -79,6 +79,5 @@ def test_a_training_finds_them_at_its_end(store: Store, tmp_path: Path) -> None:
     assert policies.load(plain.path).least == ()
     # Slices that are acquired are those of a seed, and no more than there are.
     estimator = estimator_of(config_of(completion="fixed", n_trusted=99), store)
-    estimator.trainees[0].n_done = 1
     estimator.step_taken([], estimator.n_steps - 1)
     assert len(estimator.trainees[0].module.least) == 3

@@ -1,5 +1,6 @@
 """Weighed policies: what their members expect, added up as least squares say."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,23 @@ import pytest
 import torch
 from imagining import some_policy
 from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from training_stores import weighed as weighed_orders
 
+from coil_data import coil_store
 from kscout import policies
 from kscout.acquisition.episode import Simulator
 from kscout.contracts import check_policy
 from kscout.data.store import Store
-from kscout.errors import ConfigError, WeightsError
+from kscout.errors import ConfigError, KScoutError, WeightsError
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.weighed import WeighedPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.estimators.weigh import Sums
-from kscout.training.policy import train_policies, train_policy
+from kscout.training.estimators import weigh
+from kscout.training.estimators.weigh import Sums, Weigh
+from kscout.training.policy import new_policy, train_policies, train_policy
+from kscout.training.trainee import Trainee
+from kscout.weights import fingerprint, read_weights, save_weights
 
 SHORT = {"method": "weigh", "n_slices": 6, "n_best": 3, "n_validated": 2, "seed": 3}
 
@@ -170,6 +176,95 @@ def test_trainings_repeat_resume_and_stand_in_lockstep(
         assert torch.equal(first[f"policies.1.{name}"], value)
 
 
+def test_weights_do_not_depend_on_the_units_of_scores() -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.randn(2, 60, 5, generator=generator)
+    gains = 2 * expected[0] + 3 * expected[1]
+    for scale in (1e-7, 1.0, 1e7):
+        sums = Sums.empty(1, 2, torch.device("cpu"))
+        sums.add(0, expected * torch.tensor([1.0, scale])[:, None, None], gains)
+        torch.testing.assert_close(
+            sums.solved()[0][0] * torch.tensor([1.0, scale]), torch.tensor([2.0, 3.0])
+        )
+
+
+def test_slices_follow_members_in_turn_whatever_is_acquired_together(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under torchrun each process has every n-th slice of a batch."""
+    orders, paths = ([4, 10, 12], [10, 11, 4], [3, 2, 1]), []
+    for number, order in enumerate(orders):
+        paths.append(str(tmp_path / f"{number}.safetensors"))
+        policies.save(paths[-1], FixedOrder(n_cols=16, order=order))
+    config = config_of(paths, n_slices=9, n_best=1)
+    trainee = Trainee.resume(new_policy(config, store.split("train")), config)
+    followed: list[list[int]] = []
+    acquire = Simulator.acquire
+
+    def watched(self: Simulator, state: Any, column: torch.Tensor) -> Any:
+        followed.append(column.tolist())
+        return acquire(self, state, column)
+
+    monkeypatch.setattr(Simulator, "acquire", watched)
+    firsts = {}
+    for n_processes in (1, 2):
+        counts = []
+        for rank in range(n_processes):
+            followed.clear()
+            take = slice(rank, None, n_processes)
+            monkeypatch.setattr(weigh, "share", lambda values, take=take: values[take])
+            Weigh([trainee], store.split("train"), ZeroFilled()).train_epoch(1, lambda _: None)
+            counts += [column for batch in followed[::3] for column in batch]
+        firsts[n_processes] = sorted(counts)
+    assert firsts[1] == firsts[2] == sorted([4, 10, 3] * 3)
+
+
+def test_a_changed_member_is_another_training(store: Store, tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{number}.safetensors") for number in (0, 1)]
+    for path in paths:
+        policies.save(path, FixedOrder(n_cols=16, order=[4, 10, 12]))
+    where = (config_of(paths), store, "zero-filled", tmp_path / "run")
+    train_policy(*where, device="cpu")
+    policies.save(paths[0], FixedOrder(n_cols=16, order=[5, 10, 12]))
+    with pytest.raises(KScoutError, match="members"):
+        train_policy(*where, device="cpu")
+    one, other = (some_policy(n_draws=3, n_first=n) for n in (1, 2))
+    for path, policy in zip(paths, (one, other), strict=True):
+        policies.save(path, policy)
+    told = [fingerprint(WeighedPolicy(members=[path, path])) for path in paths]
+    assert told[0] != told[1]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"members": ["knee-base-fixed", "knee-base-fixed"]}, "names other files as its members"),
+        ({"gain_units": ["a"]}, "units of gain that are not numbers"),
+        ({"gain_units": [math.nan]}, "units of gain that are not numbers"),
+    ],
+)
+def test_files_that_tell_nonsense_of_members_are_refused(
+    members: list[str], tmp_path: Path, told: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / "weighed.safetensors"
+    policies.save(path, WeighedPolicy(members=members))
+    read = read_weights(path)
+    if "members" in told:
+        arguments = {**read.arguments, **told}
+    else:
+        arguments = {**read.arguments, "members": [one | told for one in read.arguments["members"]]}
+    save_weights(path, replace(read, arguments=arguments))
+    with pytest.raises(WeightsError, match=words):
+        policies.load(path)
+
+
+def test_gains_of_another_metric_are_no_gains_to_stop_by(store: Store, tmp_path: Path) -> None:
+    config = small_config(weighed_orders(), {**SHORT, "metric": "psnr"})
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    policy = policies.load(run.path)
+    assert policy.gain_units == () and policy.n_cols == 16 and not policy.serves_any_size
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -200,7 +295,28 @@ def test_other_networks_and_methods_are_refused(
     with pytest.raises(ConfigError, match="weigh finds the weights of several policies"):
         train_policy(small_config(conv, SHORT), *where, device="cpu")
     own: Mapping[str, Any] = {"method": "dense", "n_epochs": 1}
-    with pytest.raises(ConfigError, match="no gradients of scores"):
+    with pytest.raises(ConfigError, match="dense would change the members of a weighed policy"):
         train_policy(small_config({"name": "weighed", "members": members}, own), *where)
+    weighed = train_policy(config_of(members), store, "zero-filled", tmp_path / "w", device="cpu")
+    with pytest.raises(ConfigError, match=r"is a weighed policy.*leave out --start"):
+        train_policy(config_of(members), *where, start=weighed.path, device="cpu")
+    with pytest.raises(ConfigError, match="tries columns by SSIM when it is used"):
+        train_policy(config_of(members, metric="psnr"), *where, device="cpu")
+    wide = blob_store(tmp_path / "wide", n_rows=16, n_cols=24)
+    with pytest.raises(ConfigError, match="made for 16 columns, and the slices have 24"):
+        train_policy(
+            small_config(weighed_orders(), SHORT), wide, "zero-filled", tmp_path / "x", device="cpu"
+        )
+    coils = coil_store(tmp_path / "coils")
+    with pytest.raises(ConfigError, match="imagines real images, and the store holds kspace"):
+        train_policy(
+            config_of([members[0], members[0]], protocol="blind"),
+            *(coils, "zero-filled", tmp_path / "y"),
+            device="cpu",
+        )
+    completing = tmp_path / "completing.safetensors"
+    policies.save(completing, some_policy(order=[5, 3], order_cols=16))
+    with pytest.raises(ConfigError, match="expects no gain of the next one"):
+        WeighedPolicy(members=[str(completing), members[0]])
     with pytest.raises(WeightsError, match="does not exist"):
         WeighedPolicy(members=["knee-base-column", str(tmp_path / "gone")])

@@ -43,8 +43,8 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     """What columns are tried by: the gain of the next one (`none`), or what it is worth at the end
     of the budget when a fixed order takes the rest (`fixed`)."""
     n_trusted: Annotated[int, AtLeast(1)] = 128
-    """Slices on which it is found at the end what imagined columns must be worth to be taken before
-    those of that order."""
+    """Slices on which it is found after each epoch what imagined columns must be worth to be taken
+    before those of that order."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which that order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64

@@ -27,9 +27,14 @@ def read_policy(path: Path) -> Policy:
         check_one_run(given)
         raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
+    if any(isinstance(one, str) for one in weights.arguments.get("members", ())):
+        raise WeightsError(
+            f"{path} names other files as its members, and a file holds its own; weigh them anew "
+            "with --method weigh"
+        )
     policy: Policy = build_component(path, weights, "policy")
     policy.is_stochastic = bool(weights.extra.get("is_stochastic", policy.is_stochastic))
-    policy.gain_units = _gain_units(path, weights.extra.get("gain_units", policy.gain_units))
+    policy.gain_units = checked_units(path, weights.extra.get("gain_units", policy.gain_units))
     return policy
 
 
@@ -47,12 +52,18 @@ def _missing(given: Path, file: Path) -> str:
     )
 
 
-def _gain_units(path: Path, units: object) -> tuple[float, ...]:
+def checked_units(source: object, units: object) -> tuple[float, ...]:
+    """Return units of gain; refuse what are no finite numbers.
+
+    Args:
+        source: what tells them, for the message.
+        units: whatever it says.
+    """
     numbers: list[Any] = list(units) if isinstance(units, list | tuple) else [units]
     if not all(isinstance(one, int | float) and math.isfinite(one) for one in numbers):
         raise WeightsError(
-            f"{path} tells units of gain that are not numbers ({str(units)[:40]}); copy it again, "
-            "or save the policy again"
+            f"{source} tells units of gain that are not numbers ({str(units)[:40]}); copy it "
+            "again, or save the policy again"
         )
     return tuple(float(one) for one in numbers)
 

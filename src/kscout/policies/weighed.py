@@ -8,6 +8,8 @@ found by `kscout.training.estimators.weigh`.
 A file holds all members, so that it needs no other one.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -19,8 +21,9 @@ from torch import Tensor, nn
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
-from kscout.policies.checkpoints import read_policy
-from kscout.weights import constructor_arguments
+from kscout.policies.checkpoints import checked_units, read_policy
+from kscout.policies.imagine import ImaginePolicy
+from kscout.weights import constructor_arguments, fingerprint
 from kscout.zoo import zoo_path
 
 _KEYS = {"component", "arguments", "gain_units"}
@@ -38,7 +41,6 @@ class WeighedPolicy(Policy):
 
     is_stochastic = False
     needs_measurement = True
-    serves_any_size = True
     gain_units: Sequence[float] = (1.0,)
 
     def __init__(
@@ -55,12 +57,23 @@ class WeighedPolicy(Policy):
         policies = [_member(one) for one in members]
         self.horizon = horizon
         self.members = [_described(policy) for policy in policies]
+        # As text it is a plain setting, by which fingerprints tell policies apart.
+        self.told = json.dumps(self.members, sort_keys=True)
+        bound = [policy for policy in policies if not policy.serves_any_size]
+        self.n_rows, self.n_cols = _size_of(bound, "n_rows"), _size_of(bound, "n_cols")
+        self.serves_any_size = self.n_rows is None and self.n_cols is None
         self.policies = nn.ModuleList(policies)
         self.needs_judge = any(policy.needs_judge for policy in policies)
         self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))
         self.constants = nn.Parameter(torch.zeros(horizon))
         with torch.no_grad():
             self.weights[:, 0] = 1.0
+
+    @property
+    def members_key(self) -> str:
+        """A hash of all members: their settings and weights."""
+        told = [self.told, *map(fingerprint, self._policies())]
+        return hashlib.sha256(" ".join(told).encode()).hexdigest()[:16]
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
         found = (policy.misfit(n_rows, n_cols) for policy in self._policies())
@@ -89,7 +102,7 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         if set(given) != _KEYS:
             raise ConfigError(f"a member is told by {sorted(given)}; it takes {sorted(_KEYS)}")
         policy = POLICIES.recall(given["component"], "a member")(**given["arguments"])
-        policy.gain_units = tuple(given["gain_units"])
+        policy.gain_units = checked_units("a member", given["gain_units"])
     else:
         # Where a network is only looked at, on a device without numbers, files cannot be read.
         with torch.device("cpu"):
@@ -99,7 +112,17 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
             f"a {type(policy).__name__} cannot be weighed: an oracle sees the truth, one that sees "
             "coils wants another image, and weighed policies are no members; give other policies"
         )
+    if isinstance(policy, ImaginePolicy) and policy.order:
+        raise ConfigError(
+            "a policy that imagines what columns are worth at the end expects no gain of the next "
+            "one; give one that was trained without training.completion"
+        )
     return policy
+
+
+def _size_of(policies: Sequence[Policy], name: str) -> int | None:
+    """Return the size that the first of some policies is made for; None where none is."""
+    return next((n for one in policies if (n := getattr(one, name, None)) is not None), None)
 
 
 def _described(policy: Policy) -> dict[str, Any]:

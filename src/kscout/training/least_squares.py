@@ -5,7 +5,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 _RIDGE = 1e-12
-"""Of the mean square of what weights belong to: keeps what tells nothing from dividing by zero."""
+"""Of the mean square of what a weight belongs to, where others tell the same."""
+_LEAST = 1e-300
+"""Keeps what tells nothing from dividing by zero."""
 
 
 def non_negative(
@@ -24,11 +26,13 @@ def non_negative(
     weights, kept = torch.zeros_like(moments), list(range(len(moments)))
     while kept:
         own = products[kept][:, kept]
-        ridge = _RIDGE * own.diagonal().mean() * torch.eye(len(kept), dtype=own.dtype)
+        # In units of its own each counts alike, however large its numbers are.
+        unit = own.diagonal().clamp(min=_LEAST).sqrt()
+        own = own / (unit[:, None] * unit) + _RIDGE * torch.eye(len(kept), dtype=own.dtype)
         # Not by lstsq, which answers the same input differently from call to call.
-        found, info = torch.linalg.solve_ex(own + ridge, moments[kept])
+        found, info = torch.linalg.solve_ex(own, moments[kept] / unit)
         if int(info) == 0 and bool((found >= 0).all()):
-            weights[kept] = found
+            weights[kept] = found / unit
             break
         del kept[int(found.nan_to_num().argmin())]
     if not bool((weights > 0).any()):

@@ -30,6 +30,7 @@ from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, SAMPLERS, metric_word
 from kscout.policies import load as load_policy
 from kscout.policies import save
+from kscout.policies.weighed import WeighedPolicy
 from kscout.reconstruction import load
 from kscout.runs import RunRecord, read_run
 from kscout.training.convolution import convolution, to_layout
@@ -106,6 +107,8 @@ def train_policies(
         for config, out in zip(configs, outs, strict=True):
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
             policy = new_policy(config, slices).to(place)
+            if isinstance(policy, WeighedPolicy):
+                inputs["members"] = policy.members_key
             if begun is not None:
                 policy.load_state_dict(begun.state_dict())
             run = stack.enter_context(opened_run(out, config, inputs, place, store.kind))
@@ -212,7 +215,12 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     """Build the policy to train, with its initial weights; refuse one that cannot be."""
     policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
     _check_trainable(config.policy.name, policy)
-    if policy.needs_judge and config.training.method in _BY_SCORES:
+    method = config.training.method
+    if isinstance(policy, WeighedPolicy) and method in _BY_SCORES | {"imagine"}:
+        raise ConfigError(
+            f"{method} would change the members of a weighed policy; train it with --method weigh"
+        )
+    if policy.needs_judge and method in _BY_SCORES:
         raise ConfigError(
             f"policy {config.policy.name!r} tries columns, so that no gradients of scores lead to "
             "its weights; train it with --method imagine"

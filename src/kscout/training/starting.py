@@ -24,6 +24,11 @@ def network_of(
         sizes: what data and acquisition imply of a network, by the name of its argument.
     """
     name, wanted = POLICIES.name_of(type(start)), config.policy
+    if name == "weighed":
+        raise ConfigError(
+            f"{path} is a weighed policy, and weights are found from nothing; leave out --start, "
+            "and give its members to --method weigh as policy.members"
+        )
     arguments = constructor_arguments(start)
     for key, value in sizes.items():
         if key in arguments and arguments[key] != value:

@@ -166,11 +166,10 @@ class Imagine(WarmedEstimator):
         return torch.cat(found)
 
     def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
-        """After the last step of all find how much to trust what is imagined."""
+        """After the last step of an epoch find how much to trust what is imagined."""
         for trainee in self.trainees:
-            config = trainee.config
-            is_last = trainee.n_done + 1 == config.training.n_epochs and step + 1 == self.n_steps
-            if is_last and _training(config).completion == "fixed":
+            is_last = step + 1 == self.n_steps
+            if is_last and _training(trainee.config).completion == "fixed":
                 self._trust(trainee)
 
     def _trust(self, trainee: PolicyTrainee) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from kscout.acquisition.episode import Simulator
 from kscout.config import PolicyConfig, WeighTraining
 from kscout.core import Reconstructor
+from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.names import metric_word
@@ -47,7 +48,28 @@ class Weigh(Estimator):
         self.n_slices = min(_training(trainees[0].config).n_slices, len(slices))
         self.n_steps = -(-self.n_slices // _N_AT_ONCE[self.device.type])
         for trainee in trainees:
-            _policy(trainee)
+            self._check(trainee)
+
+    def _check(self, trainee: PolicyTrainee) -> None:
+        """Refuse what cannot be weighed on these slices, and tell what scores will be."""
+        policy, metric = _policy(trainee), trainee.config.training.metric
+        misfit = policy.misfit(*self.slices.shape[1:])
+        if misfit is not None:
+            raise ConfigError(
+                f"a member is made for {misfit[0]}, and the slices have {misfit[1]}; give policies "
+                "of their size"
+            )
+        if policy.needs_judge and self.slices.kind != IMAGES.name:
+            raise ConfigError(
+                f"a member imagines real images, and the store holds {self.slices.kind}; weigh "
+                "other policies"
+            )
+        if policy.needs_judge and metric != "ssim":
+            raise ConfigError(
+                f"a member tries columns by SSIM when it is used, and weights are asked for "
+                f"{metric}; leave out --metric, or weigh policies that try none"
+            )
+        policy.gain_units = (1.0,) if metric == "ssim" else ()
 
     def validated(self, slices: SliceSet) -> SliceSet:
         """Return some of the slices: members may try many columns of each."""
@@ -61,9 +83,9 @@ class Weigh(Estimator):
             config, policy = trainee.config, _policy(trainee).eval()
             sums = Sums.empty(config.acquisition.horizon, len(policy.members), self.device)
             final_score = torch.zeros((), dtype=torch.float64, device=self.device)
-            for step, index in enumerate(self._batches(config, epoch)):
+            for step, (index, number) in enumerate(self._batches(config, epoch)):
                 if len(mine := share(index)):
-                    final_score += self._acquire(policy, config, mine, sums)
+                    final_score += self._acquire(policy, config, mine, share(number), sums)
                 on_step(Progress(epoch, config.training.n_epochs, step + 1, self.n_steps))
             weights, constants = sums.over_processes().solved()
             policy.weights.copy_(weights)
@@ -76,17 +98,23 @@ class Weigh(Estimator):
             results.append(EpochResult({name: mean}, facts))
         return results
 
-    def _batches(self, config: PolicyConfig, epoch: int) -> Iterator[Int[Tensor, " slice"]]:
-        """Yield which slices are acquired together."""
+    def _batches(
+        self, config: PolicyConfig, epoch: int
+    ) -> Iterator[tuple[Int[Tensor, " slice"], Int[Tensor, " slice"]]]:
+        """Yield which slices are acquired together, and their numbers, which say by whom."""
         generator = keyed_generator(config.training.seed, epoch, "weighed slices")
         drawn = torch.randperm(len(self.slices), generator=generator)[: self.n_slices]
-        yield from drawn.to(self.slices.index_device).split(_N_AT_ONCE[self.device.type])
+        numbers = torch.arange(self.n_slices, device=self.device)
+        n_at_once = _N_AT_ONCE[self.device.type]
+        parts = (drawn.to(self.slices.index_device).split(n_at_once), numbers.split(n_at_once))
+        yield from zip(*parts, strict=True)
 
     def _acquire(
         self,
         policy: WeighedPolicy,
         config: PolicyConfig,
         index: Int[Tensor, " slice"],
+        number: Int[Tensor, " slice"],
         sums: "Sums",
     ) -> Float[Tensor, ""]:
         """Acquire slices, try columns of each step, and return the sum of their final scores."""
@@ -108,7 +136,7 @@ class Weigh(Estimator):
             gains = simulator.score_columns(state, columns) - state.score[:, None]
             told = expected.gather(-1, columns.expand(len(expected), -1, -1))
             sums.add(step, told, gains)
-            state = simulator.acquire(state, best[slices % len(best), slices, 0])
+            state = simulator.acquire(state, best[number % len(best), slices, 0])
         return state.score.double().sum()
 
 
