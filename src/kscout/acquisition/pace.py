@@ -102,6 +102,6 @@ def check_promises(policy: Policy, stop_below: float | None) -> None:
     if stop_below is not None and not policy.gain_units:
         raise ConfigError(
             f"{type(policy).__name__} predicts no gain in SSIM to stop below {stop_below:g}; leave "
-            "out the threshold, or use the oracle or a policy trained with --method dense or "
-            "imagine"
+            "out the threshold, or use the oracle or a policy trained with --method dense, "
+            "imagine or weigh"
         )
