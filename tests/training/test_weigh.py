@@ -24,7 +24,8 @@ from kscout.policies.fixed import FixedOrder
 from kscout.policies.weighed import WeighedPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators import weigh
-from kscout.training.estimators.weigh import Sums, Weigh
+from kscout.training.estimators.weigh import Weigh
+from kscout.training.least_squares import Sums
 from kscout.training.policy import new_policy, train_policies, train_policy
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint, read_weights, save_weights

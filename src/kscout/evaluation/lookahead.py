@@ -27,11 +27,9 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics.fourier import completed, fft2c, ifft2c
-from kscout.training.least_squares import non_negative
+from kscout.training.least_squares import Sums
 
 _LEAST = torch.finfo(torch.float32).tiny
-_NEAR = 2
-"""Steps before and after one whose states tell its weights, too."""
 Weights = tuple[float, float]
 """Of the gain that a policy expects, and of the simulated one."""
 
@@ -187,16 +185,11 @@ def fit_weights(ahead: LookAhead, slices: SliceSet, plan: AcquisitionPlan) -> li
         slices: training slices, acquired as the policy below would.
         plan: how.
     """
-    normal = torch.zeros(plan.horizon, 2, 2, dtype=torch.float64)
-    moment = torch.zeros(plan.horizon, 2, dtype=torch.float64)
-    for step, *values in _states(ahead, slices, plan):
-        about = [(x - x.mean(dim=-1, keepdim=True)).double().cpu().flatten() for x in values]
-        inputs = torch.stack(about[:2])
-        for near in range(max(0, step - _NEAR), min(plan.horizon, step + _NEAR + 1)):
-            normal[near] += inputs @ inputs.T
-            moment[near] += inputs @ about[2]
-    found = [non_negative(*both).tolist() for both in zip(normal, moment, strict=True)]
-    return [(own, other) for own, other in found]
+    sums = Sums.empty(plan.horizon, 2, torch.device("cpu"))
+    for step, expected, simulated, gains in _states(ahead, slices, plan):
+        sums.add(step, torch.stack([expected, simulated]).cpu(), gains.cpu())
+    weights, _ = sums.solved()
+    return [(own, other) for own, other in weights.tolist()]
 
 
 def _states(

@@ -1,13 +1,66 @@
-"""Least squares whose weights are not negative, for few weights."""
+"""Least squares whose weights are not negative: how much to trust what tells gains, by step."""
+
+from dataclasses import dataclass
+from typing import final
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
+
+from kscout.training.distributed import sum_over_processes
+
+_NEAR = 2
+"""Steps before and after one whose states tell its weights, too."""
 
 _RIDGE = 1e-12
 """Of the mean square of what a weight belongs to, where others tell the same."""
 _LEAST = 1e-300
 """Keeps what tells nothing from dividing by zero."""
+
+
+@final
+@dataclass(frozen=True)
+class Sums:
+    """What least squares need, by step."""
+
+    products: Float64[Tensor, "step member member"]
+    moments: Float64[Tensor, "step member"]
+    totals: Float64[Tensor, "step told"]
+    """Of what each member expects, of gains, and how many they are."""
+
+    @classmethod
+    def empty(cls, n_steps: int, n_members: int, device: torch.device) -> "Sums":
+        """Return sums of nothing."""
+        shapes = ((n_members, n_members), (n_members,), (n_members + 2,))
+        nothing = torch.zeros((), dtype=torch.float64, device=device)
+        return cls(*(nothing.new_zeros((n_steps, *shape)) for shape in shapes))
+
+    def add(
+        self,
+        step: int,
+        expected: Float[Tensor, "member state column"],
+        gains: Float[Tensor, "state column"],
+    ) -> None:
+        """Add states of a step, and of those nearby."""
+        told = torch.cat([expected, gains[None]]).double()
+        about = (told - told.mean(dim=-1, keepdim=True)).flatten(1)
+        count = told.new_full((1,), gains.numel())
+        near = slice(max(0, step - _NEAR), step + _NEAR + 1)
+        self.products[near] += about[:-1] @ about[:-1].T
+        self.moments[near] += about[:-1] @ about[-1]
+        self.totals[near] += torch.cat([told.flatten(1).sum(dim=-1), count])
+
+    def over_processes(self) -> "Sums":
+        """Return the sums of all processes."""
+        return Sums(*(sum_over_processes(x) for x in vars(self).values()))
+
+    def solved(self) -> tuple[Float[Tensor, "step member"], Float[Tensor, " step"]]:
+        """Return weights, none of which is negative, and constants."""
+        found = [non_negative(*both) for both in zip(self.products, self.moments, strict=True)]
+        weights = torch.stack(found).to(self.totals.device)
+        means = self.totals[:, :-1] / self.totals[:, -1:]
+        constants = means[:, -1] - (weights * means[:, :-1]).sum(dim=-1)
+        return weights.float(), constants.float()
 
 
 def non_negative(
@@ -40,4 +93,4 @@ def non_negative(
     return weights
 
 
-__all__ = ["non_negative"]
+__all__ = ["Sums", "non_negative"]

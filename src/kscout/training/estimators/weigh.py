@@ -7,11 +7,10 @@ steps nearby count, too. A constant makes the sum a gain, as rules to stop ask f
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
@@ -26,11 +25,9 @@ from kscout.randomness import keyed_generator
 from kscout.runs import Progress
 from kscout.training.distributed import share, sum_over_processes
 from kscout.training.estimators import Estimator, PolicyTrainee
-from kscout.training.least_squares import non_negative
+from kscout.training.least_squares import Sums
 from kscout.training.loop import EpochResult, OnStep
 
-_NEAR = 2
-"""Steps before and after one whose states tell its weights, too."""
 _N_AT_ONCE = {"cpu": 4, "cuda": 48}
 """Slices that are acquired at a time."""
 
@@ -115,7 +112,7 @@ class Weigh(Estimator):
         config: PolicyConfig,
         index: Int[Tensor, " slice"],
         number: Int[Tensor, " slice"],
-        sums: "Sums",
+        sums: Sums,
     ) -> Float[Tensor, ""]:
         """Acquire slices, try columns of each step, and return the sum of their final scores."""
         training, setting = _training(config), config.acquisition
@@ -138,51 +135,6 @@ class Weigh(Estimator):
             sums.add(step, told, gains)
             state = simulator.acquire(state, best[number % len(best), slices, 0])
         return state.score.double().sum()
-
-
-@final
-@dataclass(frozen=True)
-class Sums:
-    """What least squares need, by step."""
-
-    products: Float64[Tensor, "step member member"]
-    moments: Float64[Tensor, "step member"]
-    totals: Float64[Tensor, "step told"]
-    """Of what each member expects, of gains, and how many they are."""
-
-    @classmethod
-    def empty(cls, n_steps: int, n_members: int, device: torch.device) -> "Sums":
-        """Return sums of nothing."""
-        shapes = ((n_members, n_members), (n_members,), (n_members + 2,))
-        nothing = torch.zeros((), dtype=torch.float64, device=device)
-        return cls(*(nothing.new_zeros((n_steps, *shape)) for shape in shapes))
-
-    def add(
-        self,
-        step: int,
-        expected: Float[Tensor, "member state column"],
-        gains: Float[Tensor, "state column"],
-    ) -> None:
-        """Add states of a step, and of those nearby."""
-        told = torch.cat([expected, gains[None]]).double()
-        about = (told - told.mean(dim=-1, keepdim=True)).flatten(1)
-        count = told.new_full((1,), gains.numel())
-        near = slice(max(0, step - _NEAR), step + _NEAR + 1)
-        self.products[near] += about[:-1] @ about[:-1].T
-        self.moments[near] += about[:-1] @ about[-1]
-        self.totals[near] += torch.cat([told.flatten(1).sum(dim=-1), count])
-
-    def over_processes(self) -> "Sums":
-        """Return the sums of all processes."""
-        return Sums(*(sum_over_processes(x) for x in vars(self).values()))
-
-    def solved(self) -> tuple[Float[Tensor, "step member"], Float[Tensor, " step"]]:
-        """Return weights, none of which is negative, and constants."""
-        found = [non_negative(*both) for both in zip(self.products, self.moments, strict=True)]
-        weights = torch.stack(found).to(self.totals.device)
-        means = self.totals[:, :-1] / self.totals[:, -1:]
-        constants = means[:, -1] - (weights * means[:, :-1]).sum(dim=-1)
-        return weights.float(), constants.float()
 
 
 def _policy(trainee: PolicyTrainee) -> WeighedPolicy:
