@@ -27,7 +27,8 @@ def read_policy(path: Path) -> Policy:
         check_one_run(given)
         raise WeightsError(_missing(given, path))
     weights = read_weights(path) if is_safetensors(path) else _from_pickle(path)
-    if any(isinstance(one, str) for one in weights.arguments.get("members", ())):
+    members = weights.arguments.get("members", ()) if weights.component == "weighed" else ()
+    if any(isinstance(one, str) for one in members):
         raise WeightsError(
             f"{path} names other files as its members, and a file holds its own; weigh them anew "
             "with --method weigh"

@@ -8,7 +8,6 @@ found by `kscout.training.estimators.weigh`.
 A file holds all members, so that it needs no other one.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from kscout.errors import ConfigError
 from kscout.names import POLICIES
 from kscout.policies.checkpoints import checked_units, read_policy
 from kscout.policies.imagine import ImaginePolicy
-from kscout.weights import constructor_arguments, fingerprint
+from kscout.weights import constructor_arguments
 from kscout.zoo import zoo_path
 
 _KEYS = {"component", "arguments", "gain_units"}
@@ -68,12 +67,6 @@ class WeighedPolicy(Policy):
         self.constants = nn.Parameter(torch.zeros(horizon))
         with torch.no_grad():
             self.weights[:, 0] = 1.0
-
-    @property
-    def members_key(self) -> str:
-        """A hash of all members: their settings and weights."""
-        told = [self.told, *map(fingerprint, self._policies())]
-        return hashlib.sha256(" ".join(told).encode()).hexdigest()[:16]
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
         found = (policy.misfit(n_rows, n_cols) for policy in self._policies())

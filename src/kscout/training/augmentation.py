@@ -97,12 +97,13 @@ def zoomed(batch: SliceBatch, factor: Float[Tensor, " slice"]) -> SliceBatch:
     image = _sampled(batch.kspace * is_seen[:, None], y / scale, x / scale)
     found = _with_images(batch, image, batch.selectable)
     is_same = factor == 1
-    kept = {
-        name: torch.where(is_same.view(-1, *[1] * (own.ndim - 1)), own, getattr(found, name))
-        for name in ("kspace", "target", "target_mean", "target_std")
-        for own in (getattr(batch, name),)
-    }
-    return replace(found, **kept)
+
+    def kept(name: str) -> Tensor:
+        own = getattr(batch, name)
+        return torch.where(is_same.view(-1, *[1] * (own.ndim - 1)), own, getattr(found, name))
+
+    names = ("kspace", "target", "target_mean", "target_std")
+    return replace(found, **{name: kept(name) for name in names})
 
 
 def bent(

@@ -108,7 +108,8 @@ def train_policies(
             # Before the folder is made: a policy that cannot be trained leaves nothing behind.
             policy = new_policy(config, slices).to(place)
             if isinstance(policy, WeighedPolicy):
-                inputs["members"] = policy.members_key
+                # As long as it has no weights of its own, all that it is are its members.
+                inputs["members"] = fingerprint(policy)
             if begun is not None:
                 policy.load_state_dict(begun.state_dict())
             run = stack.enter_context(opened_run(out, config, inputs, place, store.kind))
@@ -216,7 +217,7 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     policy = make_policy(config.policy, seed=config.training.seed, **_sizes(config, slices))
     _check_trainable(config.policy.name, policy)
     method = config.training.method
-    if isinstance(policy, WeighedPolicy) and method in _BY_SCORES | {"imagine"}:
+    if isinstance(policy, WeighedPolicy) and method in _KNOWN - {"weigh"}:
         raise ConfigError(
             f"{method} would change the members of a weighed policy; train it with --method weigh"
         )
@@ -313,8 +314,10 @@ def _check_trainable(name: str, policy: Policy) -> None:
             )
 
 
-_BY_SCORES = {*ESTIMATORS.entries, *SAMPLERS.entries} - {"imagine", "weigh"}
-"""Ways to train by the gradients of scores; those from outside are not known."""
+_KNOWN = {*ESTIMATORS.entries, *SAMPLERS.entries}
+"""Ways to train; those from outside are not known."""
+_BY_SCORES = _KNOWN - {"imagine", "weigh"}
+"""Those that train by the gradients of scores."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (
     nn.Dropout,

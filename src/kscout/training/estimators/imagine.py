@@ -167,9 +167,8 @@ class Imagine(WarmedEstimator):
 
     def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
         """After the last step of an epoch find how much to trust what is imagined."""
-        for trainee in self.trainees:
-            is_last = step + 1 == self.n_steps
-            if is_last and _training(trainee.config).completion == "fixed":
+        if step + 1 == self.n_steps and _training(self.trainees[0].config).completion == "fixed":
+            for trainee in self.trainees:
                 self._trust(trainee)
 
     def _trust(self, trainee: PolicyTrainee) -> None:
