@@ -139,7 +139,7 @@ def record_of(
         "reconstructor": wanted.reconstructor,
         "minutes": 0.0 if wanted.epochs else wanted.minutes,
         **{"changes": [*ARMS[wanted.arm], *wanted.set], "n_epochs": len(lines)},
-        "start": "" if wanted.start is None else wanted.start.name.removesuffix(".safetensors"),
+        "start": Path(wanted.start or "").name.removesuffix(".safetensors"),
         "n_lockstep": lines[0].get("n_lockstep", 1),
         "train_s": sum(line["time_s"] for line in lines),
         "n_reconstructions": sum(line["n_reconstructions"] for line in lines),
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="test slices; all where not given")
     parser.add_argument("--batch-size", type=int, default=256, help="slices evaluated at once")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
-    parser.add_argument("--start", type=Path, help="a trained policy to go on from")
+    parser.add_argument("--start", help="a trained policy to go on from")
     parser.add_argument("--label", help="name of the record where settings are changed")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)

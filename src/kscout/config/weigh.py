@@ -25,6 +25,11 @@ class WeighTraining(PolicyTraining):
     """Training slices that are acquired, at most."""
     n_best: Annotated[int, AtLeast(1)] = 8
     """Columns tried at each step for each member: those that it scores highest."""
+    ordered: tuple[Annotated[int, AtLeast(0)], ...] = ()
+    """In how many of the first steps all slices take the columns of a fixed order; of several
+    numbers the one is kept after which the training slices end best. None: in no step."""
+    n_prior_slices: Annotated[int, AtLeast(1)] = 256
+    """Slices per step on which that order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64
     """Slices that are validated, at most: members may try many columns of each."""
 

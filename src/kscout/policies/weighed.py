@@ -5,11 +5,15 @@ look like, a network that learned gains knows what such columns brought on avera
 column is told better by both than by either. Weights go by the number of columns acquired, and are
 found by `kscout.training.estimators.weigh`.
 
+From few columns the next gain leads astray. With an `order` its columns come first, the same for
+all slices; then the sum decides.
+
 A file holds all members, so that it needs no other one.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +25,7 @@ from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
 from kscout.policies.checkpoints import checked_units, read_policy
+from kscout.policies.column import ColumnPolicy
 from kscout.policies.imagine import ImaginePolicy
 from kscout.weights import constructor_arguments
 from kscout.zoo import zoo_path
@@ -36,6 +41,8 @@ class WeighedPolicy(Policy):
         members: two policies or more, each as `kscout.policies.load` takes it, or as a file of
             such a policy describes it: `component`, `arguments` and `gain_units`.
         horizon: steps that have weights of their own; the last are those of all that follow.
+        order: columns of the first steps; none: the sum decides from the start.
+        order_cols: columns of the matrix that the order is for.
     """
 
     is_stochastic = False
@@ -43,7 +50,12 @@ class WeighedPolicy(Policy):
     gain_units: Sequence[float] = (1.0,)
 
     def __init__(
-        self, *, members: Sequence[str | Mapping[str, Any]] = (), horizon: int = 1
+        self,
+        *,
+        members: Sequence[str | Mapping[str, Any]] = (),
+        horizon: int = 1,
+        order: Sequence[int] = (),
+        order_cols: int = 0,
     ) -> None:
         super().__init__()
         if isinstance(members, str) or len(members) < 2:
@@ -67,23 +79,55 @@ class WeighedPolicy(Policy):
         self.constants = nn.Parameter(torch.zeros(horizon))
         with torch.no_grad():
             self.weights[:, 0] = 1.0
+        self.begin_with(order, order_cols)
+
+    def begin_with(self, order: Sequence[int], order_cols: int) -> None:
+        """Take columns of an order in the first steps; none: let the sum decide from the start."""
+        self.order, self.order_cols = tuple(int(column) for column in order), order_cols
+        if not all(0 <= column < order_cols for column in self.order):
+            raise ConfigError(
+                f"the order {list(self.order)} has columns that a matrix of {order_cols} has not; "
+                "give columns from 0"
+            )
+        # A column of the order is taken for no gain that a rule to stop could ask for.
+        self.gain_units = () if self.order else (1.0,)
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
+        if self.order and self.order_cols != n_cols:
+            return f"{self.order_cols} columns", n_cols
         found = (policy.misfit(n_rows, n_cols) for policy in self._policies())
         return next((one for one in found if one is not None), None)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        step = seen.for_each(seen.step)
+        is_first = step < len(self.order)
+        if not self.order or not bool(is_first.any()):
+            return self.weighed(seen)
+        if bool(is_first.all()):
+            return self.along_order(seen)
+        return torch.where(is_first[:, None], self.along_order(seen), self.weighed(seen))
+
+    def along_order(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        """Score columns of the order by their place, those that it lacks below them."""
+        place = torch.full((seen.mask.shape[1],), float(len(self.order)), device=seen.mask.device)
+        order = torch.tensor(self.order, dtype=torch.int64, device=seen.mask.device)
+        place[order] = torch.arange(len(order), device=seen.mask.device).float()
+        return -place.expand(seen.mask.shape)
+
+    def weighed(self, seen: Observation) -> Float[Tensor, "batch col"]:
+        """Return the weighted sum of what members expect."""
         step = seen.for_each(seen.step).clamp(max=self.horizon - 1)
         weights = self.weights[step].T[:, :, None]
         return (weights * self.expected(seen)).sum(dim=0) + self.constants[step][:, None]
 
     def expected(self, seen: Observation) -> Float[Tensor, "member batch col"]:
         """Return what each member expects of columns: gains, or scores where it tells no unit."""
-        step, found = seen.for_each(seen.step), []
+        found = []
         for policy in self._policies():
+            shown = _as_trained(policy, seen)
             units = torch.tensor(policy.gain_units or (1.0,), device=seen.mask.device)
-            unit = units[step.clamp(max=len(units) - 1)]
-            found.append(policy(seen).float() * unit[:, None])
+            unit = units[shown.for_each(shown.step).clamp(max=len(units) - 1)]
+            found.append(policy(shown).float() * unit[:, None])
         return torch.stack(found)
 
     def _policies(self) -> list[Policy]:
@@ -111,6 +155,14 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
             "one; give one that was trained without training.completion"
         )
     return policy
+
+
+def _as_trained(policy: Policy, seen: Observation) -> Observation:
+    """Show a network that knows its start the step at which so many columns were measured."""
+    if not isinstance(policy, ColumnPolicy) or policy.n_initial is None:
+        return seen
+    measured = seen.mask.sum(dim=1) * (policy.n_cols / seen.mask.shape[1])
+    return replace(seen, step=(measured.round().long() - policy.n_initial).clamp(min=0))
 
 
 def _size_of(policies: Sequence[Policy], name: str) -> int | None:

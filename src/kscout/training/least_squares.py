@@ -55,10 +55,10 @@ class Sums:
         return Sums(*(sum_over_processes(x) for x in vars(self).values()))
 
     def solved(self) -> tuple[Float[Tensor, "step member"], Float[Tensor, " step"]]:
-        """Return weights, none of which is negative, and constants."""
+        """Return weights, none of which is negative, and constants; of nothing, the first alone."""
         found = [non_negative(*both) for both in zip(self.products, self.moments, strict=True)]
         weights = torch.stack(found).to(self.totals.device)
-        means = self.totals[:, :-1] / self.totals[:, -1:]
+        means = self.totals[:, :-1] / self.totals[:, -1:].clamp(min=1)
         constants = means[:, -1] - (weights * means[:, :-1]).sum(dim=-1)
         return weights.float(), constants.float()
 

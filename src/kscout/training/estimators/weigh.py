@@ -4,10 +4,13 @@ Slices are acquired as the members would, each by one of them in turn. At each s
 some member scores highest are tried, and their gains are regressed on what the members expect,
 within each state: what all its columns share decides nothing. No weight is negative. States of
 steps nearby count, too. A constant makes the sum a gain, as rules to stop ask for.
+
+From few columns members lead astray. With `training.ordered` the first steps are those of a fixed
+order, and of several numbers of steps the one is kept after which the slices end best.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -23,8 +26,9 @@ from kscout.names import metric_word
 from kscout.policies.weighed import WeighedPolicy
 from kscout.randomness import keyed_generator
 from kscout.runs import Progress
-from kscout.training.distributed import share, sum_over_processes
+from kscout.training.distributed import from_main, share, sum_over_processes
 from kscout.training.estimators import Estimator, PolicyTrainee
+from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.least_squares import Sums
 from kscout.training.loop import EpochResult, OnStep
 
@@ -44,12 +48,19 @@ class Weigh(Estimator):
         super().__init__(trainees, slices, reconstructor)
         self.n_slices = min(_training(trainees[0].config).n_slices, len(slices))
         self.n_steps = -(-self.n_slices // _N_AT_ONCE[self.device.type])
+        self.order: list[int] = []
         for trainee in trainees:
             self._check(trainee)
 
     def _check(self, trainee: PolicyTrainee) -> None:
         """Refuse what cannot be weighed on these slices, and tell what scores will be."""
         policy, metric = _policy(trainee), trainee.config.training.metric
+        longest, n_steps = _numbers(trainee.config)[-1], trainee.config.acquisition.horizon
+        if longest >= n_steps:
+            raise ConfigError(
+                f"training.ordered leaves nothing to weigh: {longest} of {n_steps} steps; give "
+                "fewer of them"
+            )
         misfit = policy.misfit(*self.slices.shape[1:])
         if misfit is not None:
             raise ConfigError(
@@ -68,6 +79,30 @@ class Weigh(Estimator):
             )
         policy.gain_units = (1.0,) if metric == "ssim" else ()
 
+    def restore(self, number: int, state: dict[str, Any]) -> None:
+        """Go on with an order, or find one."""
+        config = self.trainees[number].config
+        if number == 0 and (longest := _numbers(config)[-1]):
+            self.order = state["order"] if state else self._fitted_order(config, longest)
+
+    def _fitted_order(self, config: PolicyConfig, n_steps: int) -> list[int]:
+        training = _training(config)
+        found = fit_fixed_order(
+            self.slices,
+            self.reconstructor,
+            n_initial=config.acquisition.start,
+            horizon=n_steps,
+            n_slices_per_step=training.n_prior_slices,
+            protocol=training.protocol,
+            metric=training.metric,
+            device=self.device,
+        )
+        # Near a tie another process may come to another order.
+        return from_main(found.order)
+
+    def state(self, number: int) -> dict[str, Any]:
+        return {"order": self.order} if self.order else {}
+
     def validated(self, slices: SliceSet) -> SliceSet:
         """Return some of the slices: members may try many columns of each."""
         return slices.sample(_training(self.trainees[0].config).n_validated)
@@ -78,22 +113,47 @@ class Weigh(Estimator):
         results = []
         for trainee in self.trainees:
             config, policy = trainee.config, _policy(trainee).eval()
-            sums = Sums.empty(config.acquisition.horizon, len(policy.members), self.device)
-            final_score = torch.zeros((), dtype=torch.float64, device=self.device)
-            for step, (index, number) in enumerate(self._batches(config, epoch)):
-                if len(mine := share(index)):
-                    final_score += self._acquire(policy, config, mine, share(number), sums)
-                on_step(Progress(epoch, config.training.n_epochs, step + 1, self.n_steps))
-            weights, constants = sums.over_processes().solved()
+            numbers, found = _numbers(config), []
+            for part, n_first in enumerate(numbers):
+                done = (epoch, part * self.n_steps, len(numbers) * self.n_steps)
+                found.append(self._weigh(policy, config, n_first, done, on_step))
+            # Of equal ones the first, which decides most by what it sees.
+            best = max(range(len(numbers)), key=lambda at: found[at][0])
+            mean, weights, constants = found[best]
+            self._begin(policy, config, numbers[best])
             policy.weights.copy_(weights)
             policy.constants.copy_(constants)
-            mean = float(sum_over_processes(final_score)) / self.n_slices
-            n_decisions = self.n_slices * config.acquisition.horizon
+            n_decisions = self.n_slices * sum(config.acquisition.horizon - x for x in numbers)
             n_tried = len(policy.members) * _training(config).n_best
             facts = {"n_reconstructions": n_decisions * (1 + n_tried), "n_decisions": n_decisions}
             name = f"train_{metric_word(config.training.metric)}"
             results.append(EpochResult({name: mean}, facts))
         return results
+
+    def _begin(self, policy: WeighedPolicy, config: PolicyConfig, n_first: int) -> None:
+        policy.begin_with(self.order[:n_first], self.slices.n_cols)
+        if config.training.metric != "ssim":
+            policy.gain_units = ()
+
+    def _weigh(
+        self,
+        policy: WeighedPolicy,
+        config: PolicyConfig,
+        n_first: int,
+        done: tuple[int, int, int],
+        on_step: OnStep,
+    ) -> tuple[float, Float[Tensor, "step member"], Float[Tensor, " step"]]:
+        """Return the mean of the final scores after so many steps of the order, and weights."""
+        epoch, n_done, n_all = done
+        self._begin(policy, config, n_first)
+        sums = Sums.empty(config.acquisition.horizon, len(policy.members), self.device)
+        final_score = torch.zeros((), dtype=torch.float64, device=self.device)
+        for step, (index, number) in enumerate(self._batches(config, epoch)):
+            if len(mine := share(index)):
+                final_score += self._acquire(policy, config, mine, share(number), sums)
+            on_step(Progress(epoch, config.training.n_epochs, n_done + step + 1, n_all))
+        mean = float(sum_over_processes(final_score)) / self.n_slices
+        return mean, *sums.over_processes().solved()
 
     def _batches(
         self, config: PolicyConfig, epoch: int
@@ -123,6 +183,10 @@ class Weigh(Estimator):
         for step in range(setting.horizon):
             seen = simulator.observe(policy, state, n_left=setting.horizon - step)
             blocked = simulator.blocked(state)
+            if step < len(policy.order):
+                scores = policy.along_order(seen).masked_fill(blocked, -torch.inf)
+                state = simulator.acquire(state, scores.argmax(dim=-1))
+                continue
             expected = policy.expected(seen).masked_fill(blocked, -torch.inf)
             n_best = min(training.n_best, blocked.shape[-1])
             best = expected.topk(n_best, dim=-1).indices
@@ -135,6 +199,11 @@ class Weigh(Estimator):
             sums.add(step, told, gains)
             state = simulator.acquire(state, best[number % len(best), slices, 0])
         return state.score.double().sum()
+
+
+def _numbers(config: PolicyConfig) -> list[int]:
+    """Return numbers of first steps that are those of an order, the lowest first."""
+    return sorted(set(_training(config).ordered)) or [0]
 
 
 def _policy(trainee: PolicyTrainee) -> WeighedPolicy:

@@ -1,0 +1,191 @@
+"""Weighed policies whose first columns are those of a fixed order."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from imagining import some_policy
+from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from training_stores import weighed as weighed_orders
+
+from kscout import policies
+from kscout.acquisition.episode import Simulator
+from kscout.acquisition.rollout import rollout
+from kscout.contracts import check_policy
+from kscout.core import Observation
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.policies.column import ColumnPolicy
+from kscout.policies.weighed import WeighedPolicy
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.least_squares import Sums
+from kscout.training.policy import train_policies, train_policy
+
+SHORT = {
+    **{"method": "weigh", "n_slices": 11, "n_best": 2, "n_validated": 2, "seed": 3},
+    **{"ordered": [2], "n_prior_slices": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("members")
+    torch.manual_seed(0)
+    column = ColumnPolicy(n_cols=16, n_initial=3, horizon=2, width=16, n_heads=2)
+    column.is_stochastic, column.gain_units = False, (0.5, 0.25)
+    policies.save(folder / "column.safetensors", column)
+    policies.save(folder / "imagine.safetensors", some_policy())
+    return [str(folder / f"{name}.safetensors") for name in ("imagine", "column")]
+
+
+def config_of(members: list[str], **changes: Any) -> Any:
+    return small_config({"name": "weighed", "members": members}, {**SHORT, **changes})
+
+
+def test_an_order_comes_first_and_the_sum_decides_then(store: Store, tmp_path: Path) -> None:
+    """Both members are orders, so that all can be reckoned by hand."""
+    config = small_config(weighed_orders(), SHORT)
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    found, slices = policies.load(run.path), store.split("train")
+    assert isinstance(found, WeighedPolicy)
+    order = fit_fixed_order(
+        slices, ZeroFilled(), n_initial=2, horizon=2, n_slices_per_step=4, batch_size=16
+    ).order
+    assert list(found.order) == order and found.order_cols == 16 and found.gain_units == ()
+    simulator = Simulator(slices.batch(torch.arange(11)), ZeroFilled())
+    done = rollout(found, simulator, n_initial=2, horizon=3)
+    assert done.columns[:, 0, :2].tolist() == [order] * 11
+    state = simulator.start(2)
+    for column in order:
+        state = simulator.acquire(state, torch.full((11,), column))
+    seen, liked = simulator.observe(found, state), []
+    told = torch.stack([member(seen) for member in found.policies])
+    for member in told:
+        ranked = member.masked_fill(state.mask, -torch.inf).argsort(dim=-1, descending=True)
+        liked.append(ranked[:, :2])
+    columns = torch.cat(liked, dim=-1)
+    gains = torch.stack(
+        [simulator.acquire(state, columns[:, n]).score - state.score for n in range(4)], dim=-1
+    )
+    sums = Sums.empty(3, 2, torch.device("cpu"))
+    sums.add(2, told.gather(-1, columns.expand(2, -1, -1)), gains)
+    own, constants = sums.solved()
+    torch.testing.assert_close(found.weights[2].detach(), own[2], rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(found.constants[2].detach(), constants[2], rtol=1e-4, atol=1e-7)
+    best = (own[2][:, None, None] * told).sum(dim=0).masked_fill(state.mask, -torch.inf)
+    assert torch.equal(done.columns[:, 0, 2], best.argmax(dim=-1))
+
+
+def test_of_several_numbers_the_one_is_kept_after_which_slices_end_best(
+    store: Store, tmp_path: Path
+) -> None:
+    both = weighed_orders()
+    config = small_config(both, {**SHORT, "ordered": [1, 0, 2]})
+    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
+    found = policies.load(run.path)
+    scores = {}
+    for number in (0, 1, 2):
+        changes = {**SHORT, "ordered": [number]}
+        one = train_policy(
+            small_config(both, changes),
+            *(store, "zero-filled", tmp_path / str(number)),
+            device="cpu",
+        )
+        scores[number] = one.metrics[0]["train_ssim"]
+        if number == len(found.order):
+            assert torch.equal(weights(one.path)["weights"], weights(run.path)["weights"])
+    assert len(set(scores.values())) == 3
+    assert run.metrics[0]["train_ssim"] == max(scores.values())
+    assert len(found.order) == max(scores, key=scores.__getitem__)
+
+
+def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
+    store: Store, members: list[str], tmp_path: Path
+) -> None:
+    how = {"members": members, "horizon": 3, "order": [5, 11], "order_cols": 16}
+    policy = WeighedPolicy(**how).eval()
+    simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
+    seen = simulator.observe(policy, simulator.start(2), n_left=3)
+    mixed = replace(seen, step=torch.tensor([0, 1, 2, 3]))
+    scores = policy(mixed)
+    for row in (0, 1):
+        ranked = scores[row].argsort(descending=True).tolist()
+        assert ranked[:2] == [5, 11] and len(set(scores[row].tolist())) == 3
+    torch.testing.assert_close(scores[2:], policy.weighed(mixed)[2:])
+    assert policy.misfit(16, 24) == ("16 columns", 24)
+    check_policy(policy, n_rows=16, n_cols=16)
+    policies.save(tmp_path / "weighed.safetensors", policy)
+    torch.testing.assert_close(policies.load(tmp_path / "weighed.safetensors")(mixed), scores)
+    with pytest.raises(ConfigError, match="columns that a matrix of 16 has not"):
+        WeighedPolicy(**{**how, "order": [5, 16]})
+
+
+def test_a_network_is_shown_the_step_that_it_knows(
+    store: Store, members: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was trained from 3 columns: with 4 measured it stands before its second step."""
+    policy = WeighedPolicy(members=members).eval()
+    simulator = Simulator(store.split("val").batch(torch.arange(4)), ZeroFilled())
+    column, shown = policies.load(members[1]), []
+    forward = ColumnPolicy.forward
+
+    def watched(self: ColumnPolicy, seen: Observation) -> torch.Tensor:
+        shown.append(seen.for_each(seen.step).tolist())
+        return forward(self, seen)
+
+    monkeypatch.setattr(ColumnPolicy, "forward", watched)
+    state = simulator.start(2)
+    for step, (own, unit) in enumerate(((0, 0.5), (0, 0.5), (1, 0.25))):
+        seen = simulator.observe(policy, state, n_left=3 - step)
+        expected = policy.expected(seen)[1]
+        assert shown.pop() == [own] * 4
+        torch.testing.assert_close(expected, column(replace(seen, step=own)) * unit)
+        state = simulator.acquire(state, torch.full((4,), 3 + step))
+
+
+def test_trainings_repeat_resume_and_stand_in_lockstep(
+    store: Store, members: list[str], tmp_path: Path
+) -> None:
+    train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
+    config = config_of(members)
+    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
+    outs = [tmp_path / "a", tmp_path / "b"]
+    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
+    alone = train_policy(configs[1], store, "zero-filled", tmp_path / "c", device="cpu")
+    first, second = weights(together[1].path), weights(alone.path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert policies.load(together[1].path).order == policies.load(alone.path).order
+
+
+def test_an_order_that_leaves_nothing_to_weigh_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing to weigh: 3 of 3 steps"):
+        train_policy(
+            small_config(weighed_orders(), {**SHORT, "ordered": [1, 3]}),
+            *(store, "zero-filled", tmp_path / "run"),
+            device="cpu",
+        )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("ordered", [[], [1]])
+def test_a_gpu_finds_the_same(
+    store: Store, members: list[str], tmp_path: Path, ordered: list[int]
+) -> None:
+    config = small_config(weighed_orders(), {**SHORT, "ordered": ordered})
+    found = {}
+    for device in ("cpu", "cuda"):
+        run = train_policy(config, store, "zero-filled", tmp_path / device, device=device)
+        found[device] = policies.load(run.path)
+    torch.testing.assert_close(found["cuda"].weights, found["cpu"].weights, rtol=1e-2, atol=1e-5)
+    assert found["cuda"].order == found["cpu"].order
+    both = config_of(members, ordered=ordered)
+    run = train_policy(both, store, "zero-filled", tmp_path / "both", device="cuda")
+    assert torch.isfinite(weights(run.path)["weights"]).all()
