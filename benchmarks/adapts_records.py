@@ -18,6 +18,7 @@ from kscout.figures.series import INK, SERIES
 from kscout.figures.style import house_style, new_axes
 
 RECORD = Path(__file__).with_name("adapts.json")
+WEIGHED = Path(__file__).with_name("adapts_weighed.json")
 _SOME = 5
 """Volumes below which an interval over volumes says little."""
 _SELDOM = 0.02
@@ -146,6 +147,14 @@ def _apart(record: Record) -> str:
         f"a volume, {apart[1]:.1f} between volumes of a kind and {apart[2]:.1f} between kinds: it "
         f"adapts {what}. Slices of two volumes begin alike in {100 * one.same[0]:.0f} % of pairs, "
         f"and take the same last frequency in {100 * one.same[-1]:.0f} %.\n"
+    )
+
+
+def weighed(path: Path = WEIGHED) -> str:
+    """Return the same of a policy that tries columns, and what it overlooks."""
+    return (
+        f"{table(path)}\nHow often the best next column is one that a policy hardly ever takes, on "
+        f"the slices of the oracle:\n\n{overlooked(path)}"
     )
 
 

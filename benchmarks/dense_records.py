@@ -308,7 +308,8 @@ def heads(folder: Path = HEADS) -> str:
         own = [one for one in plain if one.run in runs and _name(one.file) == name]
         lines.append(
             (
-                *(name, f"{arm_words(first)}, {', '.join(str(one.seed) for one in seeds)}"),
+                name if first.preset == "knee-base" else f"{name}, {first.preset}",
+                f"{arm_words(first)}, {', '.join(str(one.seed) for one in seeds)}",
                 *(f"{first.n_slices}, {first.n_volumes}", number(first.marks["fixed"])),
                 *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
                 *(_plainly([one for one in own if one.how == how]) for how in ("cut", "resampled")),

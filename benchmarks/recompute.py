@@ -46,8 +46,11 @@ HORIZONS = {"knee-base": (16, 16), "knee-long": (4, 28), "heads-base": (16, 16)}
 """Start and steps."""
 ARITHMETIC = 3e-4
 """What 16-bit kernels and files may move a mean by; docs/protocols.md and the cards have less."""
-SHIPPED = (*zoo_names("policy"), "fixed")
-_SLOW = ("oracle", "spectral-oracle")
+_TRYING = tuple(name for name in zoo_names("policy") if name.endswith(("-imagine", "-weighed")))
+"""Policies of the zoo that try hundreds of columns before they take one."""
+SHIPPED = (*(name for name in zoo_names("policy") if name not in _TRYING), "fixed")
+_ORACLES = ("oracle", "spectral-oracle")
+_SLOW = (*_ORACLES, *_TRYING)
 
 
 @final
@@ -203,6 +206,7 @@ def main() -> int:
     parser.add_argument("--n-slices", type=int, default=24)
     parser.add_argument("--trajectories", type=int, default=2)
     parser.add_argument("--oracles", action="store_true", help="run oracles, too: slow")
+    parser.add_argument("--weighed", action="store_true", help="run weighed policies, too: slow")
     parser.add_argument("--shipped", action="store_true", help="only what the zoo holds")
     parser.add_argument("--record", type=Path, help="file to write what was found to")
     parser.add_argument("--data", action="append", default=[], metavar="STORE=PATH")
@@ -217,7 +221,10 @@ def main() -> int:
         wanted.work,
         data=data,
         n_trajectories=wanted.trajectories,
-        left_out=() if wanted.oracles else _SLOW,
+        left_out=(
+            *(() if wanted.oracles else _ORACLES),
+            *(() if wanted.weighed else _TRYING),
+        ),
         device=wanted.device,
     ):
         print(finding, flush=True)

@@ -20,6 +20,7 @@ from kscout.export.onnx import TOLERANCE, Graph, export_onnx, onnx_packages
 from kscout.physics.normalization import denormalize
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
+from kscout.policies.weighed import WeighedPolicy
 from kscout.reconstruction.fastmri_unet import FastMRIUNet
 from kscout.reconstruction.sense import Sense
 from kscout.reconstruction.unet import UNet
@@ -92,6 +93,20 @@ def test_complex_networks_agree_in_onnxruntime(tmp_path: Path) -> None:
     session = onnx_packages()[1].InferenceSession(str(out), providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
     assert names == ["kspace", "mask", "maps", "step", "n_left"]
+
+
+@pytest.mark.slow
+def test_a_weighed_policy_with_an_order_decides_by_no_value_of_the_example(
+    tmp_path: Path, unchecked: None
+) -> None:
+    torch.manual_seed(0)
+    paths = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
+    for path in paths:
+        member = ColumnPolicy(n_cols=16, n_initial=2, horizon=3, width=16, n_heads=2)
+        policies.save(path, member)
+    policy = WeighedPolicy(members=paths, horizon=3, order=[5, 11], order_cols=16)
+    out = tmp_path / "weighed.onnx"
+    assert export_onnx(out, None, policy, n_rows=16, n_cols=16, n_checked=9).n_checked == 9
 
 
 @pytest.mark.slow

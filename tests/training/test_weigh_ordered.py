@@ -20,6 +20,7 @@ from kscout.errors import ConfigError
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.weighed import WeighedPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.estimators import weigh
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.least_squares import Sums
 from kscout.training.policy import train_policies, train_policy
@@ -118,14 +119,44 @@ def test_slices_at_other_steps_are_scored_each_by_what_decides_there(
     scores = policy(mixed)
     for row in (0, 1):
         ranked = scores[row].argsort(descending=True).tolist()
-        assert ranked[:2] == [5, 11] and len(set(scores[row].tolist())) == 3
+        # After the order from the center outwards.
+        assert ranked[:4] == [5, 11, 8, 7]
     torch.testing.assert_close(scores[2:], policy.weighed(mixed)[2:])
     assert policy.misfit(16, 24) == ("16 columns", 24)
     check_policy(policy, n_rows=16, n_cols=16)
     policies.save(tmp_path / "weighed.safetensors", policy)
     torch.testing.assert_close(policies.load(tmp_path / "weighed.safetensors")(mixed), scores)
-    with pytest.raises(ConfigError, match="columns that a matrix of 16 has not"):
-        WeighedPolicy(**{**how, "order": [5, 16]})
+    for wrong in ([5, 16], [5, 5]):
+        with pytest.raises(ConfigError, match="columns twice, or such that a matrix of 16 has not"):
+            WeighedPolicy(**{**how, "order": wrong})
+
+
+def test_where_no_column_of_the_order_is_left_the_sum_decides(
+    store: Store, members: list[str]
+) -> None:
+    policy = WeighedPolicy(members=members, horizon=3, order=[5, 8, 7], order_cols=16).eval()
+    assert (policy.n_cols, policy.serves_any_size) == (16, False)
+    batch = store.split("val").batch(torch.arange(4))
+    # From 2 central columns, 7 and 8, the order has one more; from 5 to 10 it has none.
+    for n_initial, first in ((2, 5), (6, None)):
+        simulator = Simulator(batch, ZeroFilled())
+        done = rollout(policy, simulator, n_initial=n_initial, horizon=3).columns[:, 0]
+        state = simulator.start(n_initial)
+        for step in range(3):
+            seen = simulator.observe(policy, state, n_left=3 - step)
+            best = policy.weighed(seen).masked_fill(state.mask, -torch.inf).argmax(dim=-1)
+            if first is not None and step == 0:
+                best = torch.full((4,), first)
+            assert torch.equal(done[:, step], best)
+            state = simulator.acquire(state, best)
+
+
+def test_an_order_of_the_user_is_refused(store: Store, tmp_path: Path) -> None:
+    given = {**weighed_orders(), "order": [5, 11], "order_cols": 16}
+    with pytest.raises(ConfigError, match=r"policy.order is \[5, 11\].*say with training.ordered"):
+        train_policy(
+            small_config(given, SHORT), store, "zero-filled", tmp_path / "run", device="cpu"
+        )
 
 
 def test_a_network_is_shown_the_step_that_it_knows(
@@ -152,9 +183,20 @@ def test_a_network_is_shown_the_step_that_it_knows(
 
 
 def test_trainings_repeat_resume_and_stand_in_lockstep(
-    store: Store, members: list[str], tmp_path: Path
+    store: Store, members: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
+    fits: list[int] = []
+
+    def counted(*given: Any, **how: Any) -> Any:
+        fits.append(1)
+        return fit_fixed_order(*given, **how)
+
+    monkeypatch.setattr(weigh, "fit_fixed_order", counted)
+    cut = train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
+    # Not where a training goes on.
+    assert len(fits) == 2
+    orders = [policies.load(path).order for path in (cut, tmp_path / "whole")]
+    assert orders[0] == orders[1] and len(orders[0]) == 2
     config = config_of(members)
     configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
     outs = [tmp_path / "a", tmp_path / "b"]

@@ -18,10 +18,10 @@ def zoo(
 
     Example: kscout zoo knee-base-column
     """
-    from kscout.zoo import ZOO, zoo_card
+    from kscout.zoo import REPLACED, ZOO, zoo_card
 
     if name is not None:
-        card = zoo_card(name)
+        card, name = zoo_card(name), REPLACED.get(name, name)
         typer.echo(json.dumps({"name": name, "kind": ZOO[name], "card": card}) if as_json else card)
     elif as_json:
         typer.echo(json.dumps(ZOO))

@@ -8,14 +8,16 @@ found by `kscout.training.estimators.weigh`.
 From few columns the next gain leads astray. With an `order` its columns come first, the same for
 all slices; then the sum decides.
 
-A file holds all members, so that it needs no other one.
+A file holds all members, so that it needs no other one. Those of the zoo may name other entries as
+members, which are then read from there.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import torch
 from jaxtyping import Float
@@ -27,10 +29,12 @@ from kscout.names import POLICIES
 from kscout.policies.checkpoints import checked_units, read_policy
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.imagine import ImaginePolicy
+from kscout.policies.ranking import scores_of_order
 from kscout.weights import constructor_arguments
-from kscout.zoo import zoo_path
+from kscout.zoo import ZOO, zoo_file, zoo_path
 
 _KEYS = {"component", "arguments", "gain_units"}
+_ZOO_KEYS = {"zoo", "sha256"}
 
 
 @final
@@ -39,7 +43,9 @@ class WeighedPolicy(Policy):
 
     Args:
         members: two policies or more, each as `kscout.policies.load` takes it, or as a file of
-            such a policy describes it: `component`, `arguments` and `gain_units`.
+            such a policy describes it: `component`, `arguments` and `gain_units`; or `zoo` and
+            `sha256`, the name of an entry and the digest of its file, whose weights are then
+            nowhere else.
         horizon: steps that have weights of their own; the last are those of all that follow.
         order: columns of the first steps; none: the sum decides from the start.
         order_cols: columns of the matrix that the order is for.
@@ -67,12 +73,12 @@ class WeighedPolicy(Policy):
             raise ConfigError(f"horizon is {horizon}; use 1 or more")
         policies = [_member(one) for one in members]
         self.horizon = horizon
-        self.members = [_described(policy) for policy in policies]
+        self.members = [
+            dict(one) if _is_entry(one) else _described(policy)
+            for one, policy in zip(members, policies, strict=True)
+        ]
         # As text it is a plain setting, by which fingerprints tell policies apart.
         self.told = json.dumps(self.members, sort_keys=True)
-        bound = [policy for policy in policies if not policy.serves_any_size]
-        self.n_rows, self.n_cols = _size_of(bound, "n_rows"), _size_of(bound, "n_cols")
-        self.serves_any_size = self.n_rows is None and self.n_cols is None
         self.policies = nn.ModuleList(policies)
         self.needs_judge = any(policy.needs_judge for policy in policies)
         self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))
@@ -80,15 +86,22 @@ class WeighedPolicy(Policy):
         with torch.no_grad():
             self.weights[:, 0] = 1.0
         self.begin_with(order, order_cols)
+        self.register_state_dict_post_hook(_leave_out_entries)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_fill_in_entries)  # type: ignore[no-untyped-call]
 
     def begin_with(self, order: Sequence[int], order_cols: int) -> None:
         """Take columns of an order in the first steps; none: let the sum decide from the start."""
         self.order, self.order_cols = tuple(int(column) for column in order), order_cols
-        if not all(0 <= column < order_cols for column in self.order):
+        known = set(self.order) & set(range(order_cols))
+        if len(known) < len(self.order):
             raise ConfigError(
-                f"the order {list(self.order)} has columns that a matrix of {order_cols} has not; "
-                "give columns from 0"
+                f"the order {list(self.order)} has columns twice, or such that a matrix of "
+                f"{order_cols} has not; give each once, counted from 0"
             )
+        bound = [policy for policy in self._policies() if not policy.serves_any_size]
+        self.n_rows = _size_of(bound, "n_rows")
+        self.n_cols = order_cols if self.order else _size_of(bound, "n_cols")
+        self.serves_any_size = self.n_rows is None and self.n_cols is None
         # A column of the order is taken for no gain that a rule to stop could ask for.
         self.gain_units = () if self.order else (1.0,)
 
@@ -99,20 +112,22 @@ class WeighedPolicy(Policy):
         return next((one for one in found if one is not None), None)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        step = seen.for_each(seen.step)
-        is_first = step < len(self.order)
-        if not self.order or not bool(is_first.any()):
+        if not self.order:
             return self.weighed(seen)
-        if bool(is_first.all()):
+        order = torch.tensor(self.order, device=seen.mask.device)
+        is_left = ~seen.mask[:, order].all(dim=1)
+        is_first = is_left & (seen.for_each(seen.step) < len(self.order))
+        # Members that try columns are asked only where that decides; others cost less than to know.
+        if self.needs_judge and bool(is_first.all()):
             return self.along_order(seen)
+        if self.needs_judge and not bool(is_first.any()):
+            return self.weighed(seen)
         return torch.where(is_first[:, None], self.along_order(seen), self.weighed(seen))
 
     def along_order(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        """Score columns of the order by their place, those that it lacks below them."""
-        place = torch.full((seen.mask.shape[1],), float(len(self.order)), device=seen.mask.device)
-        order = torch.tensor(self.order, dtype=torch.int64, device=seen.mask.device)
-        place[order] = torch.arange(len(order), device=seen.mask.device).float()
-        return -place.expand(seen.mask.shape)
+        """Score columns by the order, those that it lacks after it, from the center outwards."""
+        scores = scores_of_order(seen.mask.shape[1], self.order)
+        return scores.to(seen.mask.device).expand(seen.mask.shape)
 
     def weighed(self, seen: Observation) -> Float[Tensor, "batch col"]:
         """Return the weighted sum of what members expect."""
@@ -135,7 +150,9 @@ class WeighedPolicy(Policy):
 
 
 def _member(given: str | Mapping[str, Any]) -> Policy:
-    if isinstance(given, Mapping):
+    if _is_entry(given):
+        policy = _entry(given["zoo"], given["sha256"])
+    elif isinstance(given, Mapping):
         if set(given) != _KEYS:
             raise ConfigError(f"a member is told by {sorted(given)}; it takes {sorted(_KEYS)}")
         policy = POLICIES.recall(given["component"], "a member")(**given["arguments"])
@@ -155,6 +172,54 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
             "one; give one that was trained without training.completion"
         )
     return policy
+
+
+def _is_entry(given: str | Mapping[str, Any]) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(given, Mapping) and set(given) == _ZOO_KEYS
+
+
+def _of_entries(policy: WeighedPolicy, prefix: str) -> tuple[str, ...]:
+    """Return how the names of weights begin that the zoo has."""
+    return tuple(
+        f"{prefix}policies.{number}." for number, one in enumerate(policy.members) if _is_entry(one)
+    )
+
+
+def _leave_out_entries(
+    policy: WeighedPolicy, state: dict[str, Tensor], prefix: str, _: object
+) -> None:
+    for name in [name for name in state if name.startswith(_of_entries(policy, prefix))]:
+        del state[name]
+
+
+def _fill_in_entries(
+    policy: WeighedPolicy, state: dict[str, Tensor], prefix: str, *_: object
+) -> None:
+    for number, one in enumerate(policy.members):
+        own = policy.policies[number].state_dict() if _is_entry(one) else {}
+        for name, value in own.items():
+            state[f"{prefix}policies.{number}.{name}"] = value
+
+
+def _entry(name: str, digest: str) -> Policy:
+    """Return a policy of the zoo, with just the weights that it was weighed with."""
+    if ZOO.get(name) != "policy":
+        raise ConfigError(
+            f"a member is {name!r}, which is no policy of this zoo; another version may have it"
+        )
+    found = entry(name)["sha256"]
+    if found != digest:
+        raise ConfigError(
+            f"a member is {name} with the digest {digest[:12]}, and here it has {found[:12]}; "
+            "another version may have that one"
+        )
+    with torch.device("cpu"):
+        return read_policy(zoo_file(name))
+
+
+def entry(name: str) -> dict[str, str]:
+    """Return how a file tells that an entry of the zoo is a member."""
+    return {"zoo": name, "sha256": hashlib.sha256(zoo_file(name).read_bytes()).hexdigest()}
 
 
 def _as_trained(policy: Policy, seen: Observation) -> Observation:
@@ -178,4 +243,4 @@ def _described(policy: Policy) -> dict[str, Any]:
     }
 
 
-__all__ = ["WeighedPolicy"]
+__all__ = ["WeighedPolicy", "entry"]

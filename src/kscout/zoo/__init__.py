@@ -14,12 +14,15 @@ _FOLDER = Path(__file__).parent
 ZOO: dict[str, str] = {
     "knee-unet": "reconstructor",
     "knee-base-column": "policy",
+    "knee-base-imagine": "policy",
+    "knee-base-weighed": "policy",
     "knee-base-greedy": "policy",
     "knee-base-fixed": "policy",
+    "knee-long-weighed": "policy",
     "knee-long-greedy": "policy",
     "knee-long-fixed": "policy",
     "heads-unet": "reconstructor",
-    "heads-base-greedy": "policy",
+    "heads-base-column": "policy",
     "heads-base-fixed": "policy",
     "heads8-varnet": "reconstructor",
     "joint-knee-base-unet": "reconstructor",
@@ -27,8 +30,11 @@ ZOO: dict[str, str] = {
     "joint-knee-long-unet": "reconstructor",
     "joint-knee-long-column": "policy",
 }
-"""What each entry is. Networks lie compressed in NAME.safetensors.xz, orders in NAME.safetensors,
-the card in NAME.md."""
+"""What each entry is. Networks lie compressed in NAME.safetensors.xz, orders and weights of other
+entries in NAME.safetensors, the card in NAME.md."""
+
+REPLACED = {"heads-base-greedy": "heads-base-column"}
+"""Names of entries that are no more, and of the better ones that they stand for now."""
 
 
 _ROUNDED = {
@@ -49,9 +55,9 @@ def zoo_path(source: str | Path) -> Path | None:
 
     A file or folder of that name in the working directory goes first, and a `Path` is always one.
     """
-    if not isinstance(source, str) or source not in ZOO or Path(source).exists():
+    if not isinstance(source, str) or source not in ZOO | REPLACED or Path(source).exists():
         return None
-    return zoo_file(source)
+    return zoo_file(REPLACED.get(source, source))
 
 
 def zoo_file(name: str) -> Path:
@@ -68,9 +74,10 @@ def zoo_names(kind: str) -> list[str]:
 
 def zoo_card(name: str) -> str:
     """Return the card of an entry: data, command, scores and intended use, in Markdown."""
+    name = REPLACED.get(name, name)
     if name not in ZOO:
         raise unknown_name("zoo entry", name, list(ZOO))
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
-__all__ = ["ZOO", "as_shipped", "zoo_card", "zoo_file", "zoo_names", "zoo_path"]
+__all__ = ["REPLACED", "ZOO", "as_shipped", "zoo_card", "zoo_file", "zoo_names", "zoo_path"]

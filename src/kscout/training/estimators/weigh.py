@@ -61,6 +61,11 @@ class Weigh(Estimator):
                 f"training.ordered leaves nothing to weigh: {longest} of {n_steps} steps; give "
                 "fewer of them"
             )
+        if policy.order:
+            raise ConfigError(
+                f"policy.order is {list(policy.order)}, and the training finds it; leave it out, "
+                "and say with training.ordered how long it may be"
+            )
         misfit = policy.misfit(*self.slices.shape[1:])
         if misfit is not None:
             raise ConfigError(
@@ -124,8 +129,9 @@ class Weigh(Estimator):
             policy.weights.copy_(weights)
             policy.constants.copy_(constants)
             n_decisions = self.n_slices * sum(config.acquisition.horizon - x for x in numbers)
-            n_tried = len(policy.members) * _training(config).n_best
-            facts = {"n_reconstructions": n_decisions * (1 + n_tried), "n_decisions": n_decisions}
+            n_tried = n_decisions * (1 + len(policy.members) * _training(config).n_best)
+            n_images = n_tried + self.n_slices * sum(numbers)
+            facts = {"n_reconstructions": n_images, "n_decisions": n_decisions}
             name = f"train_{metric_word(config.training.metric)}"
             results.append(EpochResult({name: mean}, facts))
         return results

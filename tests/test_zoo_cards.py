@@ -1,0 +1,166 @@
+"""The zoo's cards tell the measured scores, and what a user must know."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kscout.zoo import ZOO, zoo_card, zoo_names
+
+LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
+JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-base", "knee-long")}
+"""Records of `benchmarks/joint_results` that pairs of the zoo are from."""
+RECORDED = {
+    "knee-long-weighed": "dense_results/weighed-4x-knee-knee-long-seed0",
+    "heads-base-column": "heads_results/zoom-heads-without-colin27-knee-base-seed0",
+}
+"""Records of entries whose slices are not those of the leaderboard."""
+ALONE = [
+    name
+    for name in zoo_names("policy")
+    if not name.startswith("joint-") and not name.endswith("-imagine") and name not in RECORDED
+]
+
+ROWS = {
+    **{name: name for name in ("oracle", "center-out", "random")},
+    **{"NA oracle": "na-oracle", "fixed order": "fixed"},
+    **{"equispaced, one-sided": "equispaced-one", "equispaced, two-sided": "equispaced-two"},
+    "greedy on the paper's number of slices, five seeds, best epochs": "greedy-best",
+    "greedy on the paper's number of slices, five seeds, last epoch": "greedy",
+    "gamma .9 on the paper's number of slices, one seed, last epoch": "gamma-0.9",
+    "its last epoch": "greedy",
+    "`knee-base-greedy`": "knee-base-greedy",
+    "`knee-base-column`": "knee-base-column",
+}
+"""How cards call the methods of the leaderboard."""
+
+Records = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def leaderboard() -> Records:
+    return json.loads(LEADERBOARD.read_text(encoding="utf-8"))
+
+
+def _field(name: str, leaderboard: Records) -> dict[str, dict[str, Any]]:
+    """Return the records of the acquisition that an entry was trained for, by method."""
+    horizon = name.rpartition("-")[0]
+    place = (horizon, "frozen")
+    return {
+        record["method"]: record
+        for record in leaderboard
+        if (record["horizon"], record["reconstruction"]) == place
+    }
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_cards_tell_the_scores_of_the_leaderboard(name: str, leaderboard: Records) -> None:
+    field = _field(name, leaderboard)
+    record = field["fixed" if name.endswith("-fixed") else name]
+    card = " ".join(zoo_card(name).split())
+    assert f"{record['ssim_mean']:.4f}" in card
+    for end in record["interval"] or ():
+        assert f"{end:+.4f}" in card
+    if name.endswith("-fixed"):
+        assert f"test slices themselves: {field['na-oracle']['ssim_mean']:.4f}." in card
+
+
+@pytest.mark.parametrize("name", [name for name in ALONE if not name.endswith("-fixed")])
+def test_tables_of_cards_are_those_of_the_leaderboard(name: str, leaderboard: Records) -> None:
+    lines = zoo_card(name).partition("| policy |")[2].splitlines()[2:]
+    told = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+    assert len(told) >= 7
+    field = _field(name, leaderboard)
+    for label, ssim, difference, interval in told:
+        record = field[ROWS.get(label, name)]
+        assert ssim.strip("*").startswith(f"{record['ssim_mean']:.4f}")
+        if record["interval"] is None:
+            assert (difference, interval) == ("0", "")
+            continue
+        low, high = record["interval"]
+        assert difference == f"{record['difference_to_fixed']:+.4f}"
+        assert interval == f"{low:+.4f} to {high:+.4f}"
+
+
+def _told(name: str) -> list[list[str]]:
+    lines = zoo_card(name).partition("| policy |")[2].splitlines()[2:]
+    return [[cell.strip("* ") for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_cards_of_other_slices_tell_their_record(name: str) -> None:
+    file = LEADERBOARD.parent / f"{RECORDED[name]}.json"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    told = {label: cells for label, *cells in _told(name)}
+    assert set(told) == {"this policy", "oracle", "NA oracle", "fixed order"}
+    low, high = record["interval"]
+    lead = f"{record['difference_to_fixed']:+.4f}"
+    assert told["this policy"] == [f"{record['ssim']:.4f}", lead, f"{low:+.4f} to {high:+.4f}"]
+    for label, mark in (("oracle", "oracle"), ("NA oracle", "na-oracle"), ("fixed order", "fixed")):
+        apart = record["marks"][mark] - record["marks"]["fixed"]
+        words = f"{apart:+.4f}" if apart else "0"
+        assert told[label] == [f"{record['marks'][mark]:.4f}", words, ""]
+    card = " ".join(zoo_card(name).split())
+    assert f"{record['n_slices']} slices" in card
+    assert f"{record['train_s']:.0f} s on one NVIDIA H200" in card
+    if record["gap_closed"] is not None:
+        assert f"It closes {record['gap_closed']:.2f} of the gap" in card
+
+
+def test_cards_tell_what_their_records_say_of_plain_imports_and_of_one_member() -> None:
+    files = LEADERBOARD.parent.glob("heads_results/plain-*-by-zoom-heads-without-colin27-*.json")
+    gains = [json.loads(x.read_text(encoding="utf-8"))["difference_to_fixed"] for x in files]
+    n_above = sum(gain > 0 for gain in gains)
+    card = " ".join(zoo_card("heads-base-column").split())
+    assert f"on {n_above} of {len(gains)}, by {min(gains):+.4f} to {max(gains):+.4f}" in card
+    alone = LEADERBOARD.parent / "dense_results" / "imagine-knee-knee-base-seed0.json"
+    record = json.loads(alone.read_text(encoding="utf-8"))
+    card = " ".join(zoo_card("knee-base-imagine").split())
+    assert f"closes {record['gap_closed']:.2f} of the gap" in card
+    assert f"alone, on {record['n_slices']} slices" in card
+    whole = LEADERBOARD.parent / "dense_results" / "weighed-4x-all-knee-knee-base-seed0.json"
+    ssim = json.loads(whole.read_text(encoding="utf-8"))["ssim"]
+    assert f"`knee-base-column` does, reaches {ssim:.4f} on 1715 test slices" in card
+
+
+def _joint(stem: str) -> Any:
+    file = LEADERBOARD.with_name("joint_results") / f"{stem}.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name.startswith("joint-")])
+def test_cards_of_a_pair_tell_its_record_and_whose_the_gain_is(name: str) -> None:
+    record = _joint(JOINT[name.rpartition("-")[0]])
+    card = " ".join(zoo_card(name).replace("\\\n", " ").split())
+    # Of all test slices where the record tells of them.
+    n_slices, arm, fixed = (record["bounds"][key] for key in ("n_slices", "arm", "fixed"))
+    if after := record.get("fitted_after"):
+        arm, n_slices = record["ssim"], sum(one["n_slices"] for one in after.values())
+        fixed = sum(one["n_slices"] * one["ssim"] for one in after.values()) / n_slices
+    for command in record["commands"]:
+        assert command in card
+    n_steps = len(record["curve"]) - 1
+    columns = f"{32 - n_steps} + {n_steps} columns"
+    assert f"Test SSIM after {columns} {record['ssim']:.4f}," in card
+    alike = "**A fixed order does as well with this network**" in card
+    assert alike == (arm < fixed)
+    told = f"scores {fixed:.4f} on {n_slices:,} test slices, and the pair's own policy"
+    apart = f"{arm:.4f} on {n_slices:,} test slices, where a fixed order that was fitted for it "
+    assert (told if alike else f"{apart}afterwards scores {fixed:.4f}.") in card
+    assert "/work" not in card and " /" not in card
+
+
+def test_a_pair_is_of_the_seed_that_validation_chose() -> None:
+    ends = [_joint(f"knee-base-dense-{seed}")["validation"][-1] for seed in (0, 1, 2)]
+    assert ends[0] == max(ends)
+    words = f"highest validation SSIM at the last epoch, {ends[0]:.4f}; the others have"
+    for half in ("unet", "column"):
+        assert words in " ".join(zoo_card(f"joint-knee-base-{half}").split())
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_cards_say_what_a_user_must_know(name: str) -> None:
+    card = zoo_card(name)
+    for word in ("## Data", "## Commands", "## Scores", "protocol", "H200", "MIT", "not clinical"):
+        assert word in card, word
