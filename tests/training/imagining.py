@@ -1,10 +1,14 @@
 """Policies that imagine, small enough for tests."""
 
+from pathlib import Path
+
 import torch
 from training_stores import small_config
 
+from kscout import policies
 from kscout.config import PolicyConfig
 from kscout.data.store import Store
+from kscout.policies.column import ColumnPolicy
 from kscout.policies.imagine import ImaginePolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.imagine import Imagine
@@ -39,3 +43,13 @@ def some_mask(n_images: int) -> torch.Tensor:
     mask = torch.zeros(n_images, 16, dtype=torch.bool)
     mask[:, [2, 7, 8, 9]] = True
     return mask
+
+
+def weighed_members(folder: Path, *, n_initial: int, horizon: int) -> list[str]:
+    """Write a policy that imagines and a network that knows its start, and return the files."""
+    torch.manual_seed(0)
+    column = ColumnPolicy(n_cols=16, n_initial=n_initial, horizon=horizon, width=16, n_heads=2)
+    column.is_stochastic, column.gain_units = False, (0.5, 0.25)
+    policies.save(folder / "column.safetensors", column)
+    policies.save(folder / "imagine.safetensors", some_policy())
+    return [str(folder / f"{name}.safetensors") for name in ("imagine", "column")]

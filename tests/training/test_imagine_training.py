@@ -1,13 +1,18 @@
 """Learning to imagine: what is measured, what is learned, and that it resumes alike."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from imagining import SHORT, config_of, estimator_of, some_policy
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from training_stores import (
+    blob_store,
+    small_config,
+    train_in_lockstep_and_alone,
+    train_whole_and_cut,
+    weights,
+)
 
 from kscout import policies
 from kscout.acquisition.episode import Simulator
@@ -20,7 +25,7 @@ from kscout.policies.imagine import ImaginePolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.imagine import Imagine, energy_score
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.policy import train_policies, train_policy
+from kscout.training.policy import train_policy
 
 
 @pytest.fixture(scope="module")
@@ -184,13 +189,7 @@ def test_a_trained_policy_keeps_the_order_that_completes_it(store: Store, tmp_pa
 
 
 def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
-    config = config_of(n_epochs=1)
-    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
-    outs = [tmp_path / "a", tmp_path / "b"]
-    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
-    alone = train_policy(configs[1], store, "zero-filled", tmp_path / "c", device="cpu")
-    first, second = weights(together[1].path), weights(alone.path)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    train_in_lockstep_and_alone(config_of(n_epochs=1), store, tmp_path)
 
 
 @pytest.mark.cuda

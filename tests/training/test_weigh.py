@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from imagining import some_policy
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from imagining import some_policy, weighed_members
+from training_stores import (
+    blob_store,
+    small_config,
+    train_in_lockstep_and_alone,
+    train_whole_and_cut,
+    weights,
+)
 from training_stores import weighed as weighed_orders
 
 from coil_data import coil_store
@@ -19,14 +25,13 @@ from kscout.acquisition.episode import Simulator
 from kscout.contracts import check_policy
 from kscout.data.store import Store
 from kscout.errors import ConfigError, KScoutError, WeightsError
-from kscout.policies.column import ColumnPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.weighed import WeighedPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators import weigh
 from kscout.training.estimators.weigh import Weigh
 from kscout.training.least_squares import Sums
-from kscout.training.policy import new_policy, train_policies, train_policy
+from kscout.training.policy import new_policy, train_policy
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint, read_weights, save_weights
 
@@ -40,13 +45,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("members")
-    torch.manual_seed(0)
-    column = ColumnPolicy(n_cols=16, n_initial=2, horizon=3, width=16, n_heads=2)
-    column.is_stochastic, column.gain_units = False, (0.5, 0.25)
-    policies.save(folder / "column.safetensors", column)
-    policies.save(folder / "imagine.safetensors", some_policy())
-    return [str(folder / f"{name}.safetensors") for name in ("imagine", "column")]
+    return weighed_members(tmp_path_factory.mktemp("members"), n_initial=2, horizon=3)
 
 
 def config_of(members: list[str], **changes: Any) -> Any:
@@ -165,12 +164,8 @@ def test_trainings_repeat_resume_and_stand_in_lockstep(
 ) -> None:
     train_whole_and_cut(config_of(members, n_epochs=2), store, tmp_path, epoch=2)
     config = config_of(members)
-    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
-    outs = [tmp_path / "a", tmp_path / "b"]
-    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
-    alone = train_policy(configs[1], store, "zero-filled", tmp_path / "c", device="cpu")
-    first, second = weights(together[1].path), weights(alone.path)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    together, _ = train_in_lockstep_and_alone(config, store, tmp_path)
+    first = weights(together[1].path)
     assert not torch.equal(first["weights"], weights(together[0].path)["weights"])
     # Members stay as they were.
     for name, value in policies.load(members[1]).state_dict().items():

@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from imagining import some_policy
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from imagining import weighed_members
+from training_stores import (
+    blob_store,
+    small_config,
+    train_in_lockstep_and_alone,
+    train_whole_and_cut,
+    weights,
+)
 from training_stores import weighed as weighed_orders
 
 from kscout import policies
@@ -23,7 +29,7 @@ from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators import weigh
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.least_squares import Sums
-from kscout.training.policy import train_policies, train_policy
+from kscout.training.policy import train_policy
 
 SHORT = {
     **{"method": "weigh", "n_slices": 11, "n_best": 2, "n_validated": 2, "seed": 3},
@@ -38,13 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("members")
-    torch.manual_seed(0)
-    column = ColumnPolicy(n_cols=16, n_initial=3, horizon=2, width=16, n_heads=2)
-    column.is_stochastic, column.gain_units = False, (0.5, 0.25)
-    policies.save(folder / "column.safetensors", column)
-    policies.save(folder / "imagine.safetensors", some_policy())
-    return [str(folder / f"{name}.safetensors") for name in ("imagine", "column")]
+    return weighed_members(tmp_path_factory.mktemp("members"), n_initial=3, horizon=2)
 
 
 def config_of(members: list[str], **changes: Any) -> Any:
@@ -198,12 +198,7 @@ def test_trainings_repeat_resume_and_stand_in_lockstep(
     orders = [policies.load(path).order for path in (cut, tmp_path / "whole")]
     assert orders[0] == orders[1] and len(orders[0]) == 2
     config = config_of(members)
-    configs = [replace(config, training=replace(config.training, seed=seed)) for seed in (3, 4)]
-    outs = [tmp_path / "a", tmp_path / "b"]
-    together = train_policies(configs, store, "zero-filled", outs, device="cpu")
-    alone = train_policy(configs[1], store, "zero-filled", tmp_path / "c", device="cpu")
-    first, second = weights(together[1].path), weights(alone.path)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    together, alone = train_in_lockstep_and_alone(config, store, tmp_path)
     assert policies.load(together[1].path).order == policies.load(alone.path).order
 
 
