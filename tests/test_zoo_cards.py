@@ -114,6 +114,11 @@ def test_cards_tell_what_their_records_say_of_plain_imports_and_of_one_member() 
     n_above = sum(gain > 0 for gain in gains)
     card = " ".join(zoo_card("heads-base-column").split())
     assert f"on {n_above} of {len(gains)}, by {min(gains):+.4f} to {max(gains):+.4f}" in card
+    file = LEADERBOARD.with_name("heads_column.json")
+    made = json.loads(file.read_text(encoding="utf-8"))[0]
+    lead, (low, high) = made["column"]["ssim"] - made["fixed"], made["column"]["interval"]
+    words = f"{made['n_slices']} slices of the same head, ends {lead:.4f} above `heads-base-fixed`"
+    assert f"{words} ({low:.4f} to {high:.4f};" in card
     alone = LEADERBOARD.parent / "dense_results" / "imagine-knee-knee-base-seed0.json"
     record = json.loads(alone.read_text(encoding="utf-8"))
     card = " ".join(zoo_card("knee-base-imagine").split())
