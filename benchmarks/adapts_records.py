@@ -153,7 +153,7 @@ def _apart(record: Record) -> str:
 def weighed(path: Path = WEIGHED) -> str:
     """Return the same of a policy that tries columns, and what it overlooks."""
     return (
-        f"{table(path)}\nHow often the best next column is one that a policy hardly ever takes, on "
+        f"{table(path).rstrip()}\n\nHow often the best next column is one that a policy hardly ever takes, on "
         f"the slices of the oracle:\n\n{overlooked(path)}"
     )
 
