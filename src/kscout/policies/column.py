@@ -130,10 +130,19 @@ class ColumnPolicy(Policy):
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
     ) -> Int[Tensor, " batch"]:
         """Return which row of the mean gains belongs to each image."""
-        if self.n_initial is not None:
-            measured = mask.sum(dim=1) * (self.n_cols / mask.shape[1])
-            step = measured.round().long() - self.n_initial
-        return step.clamp(min=0, max=len(self.prior) - 1)
+        return self.step_of(mask, step).clamp(max=len(self.prior) - 1)
+
+    def step_of(
+        self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
+    ) -> Int[Tensor, " batch"]:
+        """Return the step at which it knows so many columns to be measured.
+
+        That is the given one where it does not know its start.
+        """
+        if self.n_initial is None:
+            return step
+        measured = mask.sum(dim=1) * (self.n_cols / mask.shape[1])
+        return (measured.round().long() - self.n_initial).clamp(min=0)
 
     def _place(
         self, seen: Observation, step: Int[Tensor, " batch"]

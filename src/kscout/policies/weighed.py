@@ -224,10 +224,9 @@ def entry(name: str) -> dict[str, str]:
 
 def _as_trained(policy: Policy, seen: Observation) -> Observation:
     """Show a network that knows its start the step at which so many columns were measured."""
-    if not isinstance(policy, ColumnPolicy) or policy.n_initial is None:
+    if not isinstance(policy, ColumnPolicy):
         return seen
-    measured = seen.mask.sum(dim=1) * (policy.n_cols / seen.mask.shape[1])
-    return replace(seen, step=(measured.round().long() - policy.n_initial).clamp(min=0))
+    return replace(seen, step=policy.step_of(seen.mask, seen.for_each(seen.step)))
 
 
 def _size_of(policies: Sequence[Policy], name: str) -> int | None:

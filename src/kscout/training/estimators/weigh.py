@@ -53,7 +53,7 @@ class Weigh(Estimator):
             self._check(trainee)
 
     def _check(self, trainee: PolicyTrainee) -> None:
-        """Refuse what cannot be weighed on these slices, and tell what scores will be."""
+        """Refuse what cannot be weighed on these slices."""
         policy, metric = _policy(trainee), trainee.config.training.metric
         longest, n_steps = _numbers(trainee.config)[-1], trainee.config.acquisition.horizon
         if longest >= n_steps:
@@ -82,7 +82,6 @@ class Weigh(Estimator):
                 f"a member tries columns by SSIM when it is used, and weights are asked for "
                 f"{metric}; leave out --metric, or weigh policies that try none"
             )
-        policy.gain_units = (1.0,) if metric == "ssim" else ()
 
     def restore(self, number: int, state: dict[str, Any]) -> None:
         """Go on with an order, or find one."""
@@ -137,6 +136,7 @@ class Weigh(Estimator):
         return results
 
     def _begin(self, policy: WeighedPolicy, config: PolicyConfig, n_first: int) -> None:
+        """Let so many columns of the order come first; sums of another metric tell no SSIM."""
         policy.begin_with(self.order[:n_first], self.slices.n_cols)
         if config.training.metric != "ssim":
             policy.gain_units = ()
