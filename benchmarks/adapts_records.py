@@ -153,8 +153,8 @@ def _apart(record: Record) -> str:
 def weighed(path: Path = WEIGHED) -> str:
     """Return the same of a policy that tries columns, and what it overlooks."""
     return (
-        f"{table(path).rstrip()}\n\nHow often the best next column is one that a policy hardly ever takes, on "
-        f"the slices of the oracle:\n\n{overlooked(path)}"
+        f"{table(path).rstrip()}\n\nHow often the best next column is one that a policy hardly "
+        f"ever takes, on the slices of the oracle:\n\n{overlooked(path)}"
     )
 
 
