@@ -98,8 +98,8 @@ class DenseRecord:
 
 
 def unseeded(changes: Sequence[str]) -> tuple[str, ...]:
-    """Return settings as all seeds have them, which learned from runs of their own."""
-    return tuple(re.sub(r"/seed-\d+", "/seed-N", change) for change in changes)
+    """Return settings as all seeds have them, in one order; seeds learn from runs of their own."""
+    return tuple(sorted(re.sub(r'([/-]seed-?)\d+(?=")', r"\1N", change) for change in changes))
 
 
 @final

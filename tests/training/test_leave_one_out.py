@@ -15,6 +15,7 @@ from kscout.data.store_writer import StoreWriter
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.weighed import WeighedPolicy
+from kscout.runs import read_run
 from kscout.training.policy import train_policy
 
 TINY = [
@@ -61,21 +62,32 @@ def test_a_policy_that_imagines_other_heads_is_trained_and_weighed(
     order = tmp_path / "order.safetensors"
     policies.save(order, FixedOrder(n_cols=16, order=[4, 10, 12]))
     given = {"out": tmp_path, "size": 16, "device": "cpu", "reconstructor": "zero-filled"}
-    given |= {"preset": "knee-base", "arm": "weighed", "minutes": 1, "seeds": "0", "epochs": 1}
+    given |= {"preset": "knee-base", "arm": "weighed", "minutes": 1, "seeds": "0,1", "epochs": 1}
     given |= {"imagine_epochs": 1, "start": None, "beside": [str(order)], "cut": [], "plain": []}
+    given |= {"imagine_preset": None, "imports": ["cut"]}
     imagined = ["policy.n_channels=4", "policy.n_pools=1", "policy.n_draws=2"]
     given["imagine_set"] = [*few, *imagined, "training.n_prior_slices=4", "training.n_validated=1"]
     given["set"] = [*few, "training.n_slices=3", "training.n_best=2", "training.n_validated=1"]
     np.save(tmp_path / "a.npy", store.split("val").magnitudes().numpy())
     script.leave_out(argparse.Namespace(**given), tmp_path / "a.npy", store.path)
-    name = "weighed-heads-without-a-knee-base-seed0"
+    for seed in range(2):
+        name = f"weighed-heads-without-a-knee-base-seed{seed}"
+        record = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+        run = tmp_path / "runs" / f"imagine-zoom-heads-without-a-knee-base-seed{seed}"
+        assert record["changes"][-1] == f'policy.members=["{run}","{order}"]'
+        assert read_run(run).config["training"]["seed"] == seed
+        policy = policies.load(tmp_path / "runs" / name)
+        assert isinstance(policy, WeighedPolicy)
+        assert [one["component"] for one in policy.members] == ["imagine", "fixed"]
+        assert (tmp_path / f"plain-cut-a-by-{name}.json").exists()
+    # The same members for another acquisition.
+    given |= {"preset": "knee-long", "imagine_preset": "knee-base", "imports": [], "seeds": "1"}
+    given["set"] = [*given["set"], "acquisition.n_initial=1", "acquisition.horizon=4"]
+    script.leave_out(argparse.Namespace(**given), tmp_path / "a.npy", store.path)
+    name = "weighed-heads-without-a-knee-long-seed1"
     record = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
-    run = tmp_path / "runs" / "imagine-zoom-heads-without-a-knee-base-seed0"
     assert record["changes"][-1] == f'policy.members=["{run}","{order}"]'
-    policy = policies.load(tmp_path / "runs" / name)
-    assert isinstance(policy, WeighedPolicy)
-    assert [one["component"] for one in policy.members] == ["imagine", "fixed"]
-    assert (tmp_path / f"plain-cut-a-by-{name}.json").exists()
+    assert not (tmp_path / f"plain-cut-a-by-{name}.json").exists()
     with pytest.raises(SystemExit):
         script.main(["--heads", "a.nii", "--imagine-epochs", "1", "--out", str(tmp_path)])
     assert "--imagine-epochs is for --arm weighed, and the arm is zoom" in capsys.readouterr().err
