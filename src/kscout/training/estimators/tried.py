@@ -16,6 +16,8 @@ from kscout.training.replay import Rows
 
 N_AT_ONCE = {"cpu": 16, "cuda": 1024}
 """States of a policy whose gradients are computed together, by kind of device."""
+_N_PIXELS = 128 * 128
+"""Of the images of these states; fewer states of larger images take as much memory."""
 
 
 def columns_to_try(
@@ -125,8 +127,13 @@ def add_gradients(views: Sequence[View], steps: Sequence[Rows], gain_weight: flo
     for number, view in enumerate(views):
         own, begin = [part_of(rows, number, len(views)) for rows in steps], 0
         n_states = sum(len(rows["mask"]) for rows in own)
-        for rows in joined(own, N_AT_ONCE[own[0]["mask"].device.type]):
+        for rows in joined(own, _n_at_once(own[0]["image"])):
             scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
             loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum()
             (loss / n_states).backward()
             begin += len(scores)
+
+
+def _n_at_once(images: Float[Tensor, "state row col"]) -> int:
+    n_states = N_AT_ONCE[images.device.type]
+    return max(1, min(n_states, n_states * _N_PIXELS // images[0].numel()))

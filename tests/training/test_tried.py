@@ -1,0 +1,52 @@
+"""Gradients of many states: some at a time, fewer of larger images."""
+
+import pytest
+import torch
+from torch import Tensor
+from training_stores import COLUMN
+
+from kscout.core import Observation
+from kscout.policies.column import ColumnPolicy
+from kscout.policies.views import Recomputed
+from kscout.training.estimators import tried
+from kscout.training.estimators.tried import add_gradients
+
+N_STATES, N_COLS = 8, 24
+
+
+@pytest.mark.parametrize(("n_pixels", "expected"), [(16 * 24, [8]), (100, [2] * 4), (1, [1] * 8)])
+def test_the_larger_images_are_the_fewer_are_looked_at_together(
+    monkeypatch: pytest.MonkeyPatch, n_pixels: int, expected: list[int]
+) -> None:
+    monkeypatch.setattr(tried, "N_AT_ONCE", {"cpu": 8})
+    torch.manual_seed(0)
+    sizes = {name: value for name, value in COLUMN.items() if name != "name"}
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=3, **sizes)
+    torch.nn.init.normal_(policy.head.weight)
+    image = torch.rand(N_STATES, 16, N_COLS)
+    measured = image[:, None].to(torch.complex64)
+    rows = {
+        **{"image": image, "zero_filled": measured, "mean": torch.zeros(N_STATES)},
+        **{"std": torch.ones(N_STATES), "mask": torch.rand(N_STATES, N_COLS) < 0.3},
+        **{"step": torch.arange(N_STATES) % 3, "columns": torch.arange(5).expand(N_STATES, 5)},
+        **{"gains": torch.rand(N_STATES, 5), "is_valid": torch.rand(N_STATES, 5) < 0.9},
+    }
+    found, counts = [], []
+    recall = Recomputed.recall
+
+    def counted(view: Recomputed, seen: Observation, begin: int) -> Tensor:
+        assert begin == sum(counts)
+        counts.append(len(seen.mask))
+        return recall(view, seen, begin)
+
+    monkeypatch.setattr(Recomputed, "recall", counted)
+    parts = [{name: rows[name][part] for name in rows} for part in (slice(3), slice(3, None))]
+    for size in (16 * 24, n_pixels):
+        monkeypatch.setattr(tried, "_N_PIXELS", size)
+        policy.zero_grad()
+        counts.clear()
+        add_gradients([Recomputed(policy)], parts, 0.5)
+        found.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
+    assert counts == expected
+    torch.testing.assert_close(found[1], found[0])
+    assert any(float(gradient.abs().sum()) > 0 for gradient in found[0])
