@@ -54,7 +54,8 @@ class ColumnPolicy(Policy):
         paired: whether two columns at opposite frequencies share a token, which halves the work.
         sees_mirrored: whether it looks at the mirror image of what was measured; an ablation.
         n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
-            are read at the same frequencies, in cycles per pixel.
+            are read at the same frequencies, in cycles per pixel. What it expects is for such
+            columns: those of a matrix with twice as many bring half of it.
         horizon: steps of those gains.
         n_initial: columns that were measured before the first of these steps. Gains are then looked
             up by the number of measured columns, and the network is told how many may follow;
@@ -124,7 +125,10 @@ class ColumnPolicy(Policy):
         tokens = self.token(features) + self.place(place) + self.context(shared)[:, None]
         expected = self.head(self.norm(self.blocks(tokens))).float()
         expected = _unpaired(expected, seen.mask.shape[1]) if self.paired else expected[..., 0]
-        return expected + _at_frequencies(self.prior, expected.shape[1])[self._row(seen.mask, step)]
+        n_cols = seen.mask.shape[1]
+        expected = expected + _at_frequencies(self.prior, n_cols)[self._row(seen.mask, step)]
+        # The same share of a finer matrix is more columns, of which each brings less.
+        return expected * (self.n_cols / n_cols)
 
     def _row(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
