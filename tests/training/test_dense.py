@@ -12,7 +12,7 @@ from coil_data import coil_store
 from kscout import policies, reconstruction
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
-from kscout.config import AcquisitionSetting, DenseTraining, PolicyConfig
+from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError, WeightsError
@@ -309,9 +309,11 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
             return forward(self, seen)
 
         patch.setattr(ColumnPolicy, "forward", watched)
-        train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
-    # 4, 4 and 3 slices with 3 states each, and after each batch states of its size.
-    batches = [(12, 16, 16), (12, 32, 32), (9, 16, 16)]
+        run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
+    assert run.metrics[0]["n_decisions"] == 11 * (1 + 3) / 2
+    # 4, 4 and 3 slices, with 3 states of 32 columns and 1 of half as many, and after each batch
+    # states of its size.
+    batches = [(4, 16, 16), (12, 32, 32), (3, 16, 16)]
     assert learned == [shape for one in batches for shape in (one, *2 * [(5, *one[1:])])]
     for policy, changes, message in (
         (CONV, {"sizes": [16]}, "ConvPolicy has one"),
@@ -322,9 +324,8 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
     with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
         config_of(sizes=[16], completion="fixed")
-    # A half of the columns holds 1 of 2 at the start, and no more than 15 besides.
-    bad = replace(config, acquisition=AcquisitionSetting(2, 16))
-    with pytest.raises(ConfigError, match=r"16 columns .* do not hold 1 at the start and 16 more"):
+    bad = config_of(sizes=[16, 32], label_every=3)
+    with pytest.raises(ConfigError, match=r"3 does not divide the 1 steps of .* 16 columns"):
         train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")
 
 

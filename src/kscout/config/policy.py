@@ -198,7 +198,8 @@ class DenseTraining(PolicyTraining, VariedSlices):
     up to; none: that of `acquisition`, which is how many are acquired in any case."""
     sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
     """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
-    same field of view, with the same share of columns at the start; none: as stored."""
+    same field of view, with the same share of columns at the start and acquired, `starts` and
+    `horizons` included, which are those of the images as stored; none: as stored."""
     label_every: Annotated[int, AtLeast(1)] = 1
     """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
     slice are much alike, so that more slices teach more than all steps of fewer."""

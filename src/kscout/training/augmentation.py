@@ -171,13 +171,13 @@ def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
     if n_cols == batch.n_cols:
         return batch
     n_rows = batch.kspace.shape[-2] * n_cols // batch.n_cols
-    rows, cols = map(central, batch.kspace.shape[-2:], (n_rows, n_cols))
+    rows, cols = map(_central, batch.kspace.shape[-2:], (n_rows, n_cols))
     scale = (n_rows * n_cols / batch.target[0].numel()) ** 0.5
     image = magnitude(ifft2c(batch.kspace[..., rows, cols]) * scale)
     return _with_images(batch, image[:, None], batch.selectable[:, cols])
 
 
-def central(whole: int, n: int) -> slice:
+def _central(whole: int, n: int) -> slice:
     """Return where the n central ones of so many lie."""
     return slice(whole // 2 - n // 2, whole // 2 - n // 2 + n)
 

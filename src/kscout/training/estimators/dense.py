@@ -200,6 +200,11 @@ class Dense(WarmedEstimator):
         return n_tried / training.label_every + is_taken
 
     @property
+    def share_acquired(self) -> float:
+        horizon = self.trainees[0].config.acquisition.horizon
+        return sum(self.variation.n_steps(n) for n in self.sizes) / horizon / len(self.sizes)
+
+    @property
     def _completes(self) -> bool:
         return _training(self.trainees[0].config).completion != "none"
 
@@ -236,7 +241,7 @@ class Dense(WarmedEstimator):
         size = config.training.batch_size
         whole = drawn[0].order[step * size : (step + 1) * size]
         n_mine = len(share(whole))
-        n_labelled = config.acquisition.horizon // _training(config).label_every
+        n_labelled = self.variation.n_steps(n_cols) // _training(config).label_every
         shape = (0, n_labelled, self.layouts[n_cols].n_bytes)
         for group in self.groups:
             own = self.memories[group]
@@ -290,7 +295,8 @@ class Dense(WarmedEstimator):
         initial = self.variation.initial(rows["uniforms"], slices.n_cols)
         maps = simulator.calibrate(start_mask(initial, rows["mask"].shape, self.device))
         state = simulator.start_from(rows["mask"], maps=maps)
-        n_left = (self.variation.horizons(rows["uniforms"]) - rows["step"]).clamp(min=1)
+        horizons = self.variation.horizons(rows["uniforms"], slices.n_cols)
+        n_left = (horizons - rows["step"]).clamp(min=1)
         seen = replace(observe(views, simulator, state, n_left), step=rows["step"])
         is_open = ~simulator.blocked(state)
         is_valid = is_open.gather(-1, rows["columns"])
@@ -305,7 +311,7 @@ class Dense(WarmedEstimator):
         initial = self.variation.initial(batch.per_slice[2], n_cols)
         state, labelled, places, parts = simulator.start(initial), [], [], []
         with torch.no_grad():
-            for step in range(batch.configs[0].acquisition.horizon):
+            for step in range(self.variation.n_steps(n_cols)):
                 places.append(self._places(batch, step))
                 rows, part, state = self._labelled(batch, state, step, places[-1])
                 labelled.append(rows)
@@ -336,7 +342,8 @@ class Dense(WarmedEstimator):
         """Return the labels of a step, the states that have them, and all states after it."""
         draws, follow = (x[:, step] for x in batch.per_slice[:2])
         training, simulator = _training(batch.configs[0]), batch.simulator
-        n_left = (self.variation.horizons(batch.per_slice[2]) - step).clamp(min=1)
+        n_cols = simulator.batch.n_cols
+        n_left = (self.variation.horizons(batch.per_slice[2], n_cols) - step).clamp(min=1)
         seen = observe(batch.policies, simulator, state, n_left)
         blocked = simulator.blocked(state)
         scores = score(batch.policies, seen).float()

@@ -110,6 +110,11 @@ class GradientEstimator(Estimator, ABC):
         """Return how many columns are tried per slice and step, on average over the steps."""
         return n_draws(config)
 
+    @property
+    def share_acquired(self) -> float:
+        """Return how much of its budget an acquisition uses, on average over the batches."""
+        return 1.0
+
     def step_size(self, training: PolicyTraining, epoch: int, step: int) -> float:
         """Return the learning rate of an optimizer step, counted from 0 within its epoch."""
         return learning_rate_at(training, epoch)
@@ -130,7 +135,7 @@ class GradientEstimator(Estimator, ABC):
     def n_reconstructions(self) -> int:
         """Candidates scored in one epoch, repeated draws counted each time."""
         config = self.trainees[0].config
-        per_slice = 1 + config.acquisition.n_steps * self.n_tried(config)
+        per_slice = 1 + config.acquisition.n_steps * self.share_acquired * self.n_tried(config)
         return round(len(self.trainees) * len(self.slices) * per_slice)
 
     @final
@@ -159,7 +164,8 @@ class GradientEstimator(Estimator, ABC):
             self.step_taken(drawn, step)
             on_step(Progress(epoch, training.n_epochs, step + 1, self.n_steps))
         means = (sum_over_processes(total) / len(self.slices)).tolist()
-        n_decisions = len(self.slices) * self.trainees[0].config.acquisition.horizon
+        horizon = self.trainees[0].config.acquisition.horizon * self.share_acquired
+        n_decisions = round(len(self.slices) * horizon)
         facts = {"n_reconstructions": self.n_reconstructions, "n_decisions": n_decisions}
         name = f"train_{metric_word(training.metric)}"
         return [EpochResult({name: mean}, facts) for mean in means]

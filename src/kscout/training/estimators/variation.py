@@ -19,7 +19,6 @@ from kscout.physics.sampling import Initial, center_mask
 from kscout.training.augmentation import (
     N_BENT,
     N_PLAIN,
-    central,
     check_sizes,
     check_varied,
     is_bent,
@@ -61,13 +60,19 @@ class Variation:
         """Return slices of which some are mirrored, magnified, turned or bent."""
         return varied(batch, numbers, self.training)
 
-    def horizons(self, numbers: Float[Tensor, "slice number"]) -> Int[Tensor, " slice"]:
-        """Return how many columns each slice may acquire."""
+    def n_steps(self, n_cols: int) -> int:
+        """Return how many columns of a matrix are acquired: the same share of any."""
+        return self._share(self.config.acquisition.horizon, n_cols)
+
+    def horizons(
+        self, numbers: Float[Tensor, "slice number"], n_cols: int
+    ) -> Int[Tensor, " slice"]:
+        """Return how many columns each slice with so many may acquire."""
         drawn = self.training.horizons
-        horizons = numbers.new_full((len(numbers),), self.config.acquisition.horizon).long()
+        horizons = numbers.new_full((len(numbers),), self.n_steps(n_cols)).long()
         for at, horizon in enumerate(drawn):
             is_drawn = (numbers[:, 2] * len(drawn)).long() == at
-            horizons = torch.where(is_drawn, horizon, horizons)
+            horizons = torch.where(is_drawn, self._share(horizon, n_cols), horizons)
         return horizons
 
     def initial(self, numbers: Float[Tensor, "slice number"], n_cols: int) -> Initial:
@@ -80,7 +85,11 @@ class Variation:
     def _counts(self, n_cols: int) -> list[int]:
         """Return how many columns may be measured at the start: the same share of any matrix."""
         starts = self.training.starts or (self.config.acquisition.n_initial,)
-        return [max(1, n * n_cols // self.n_cols) for n in starts]
+        return [self._share(n, n_cols) for n in starts]
+
+    def _share(self, n: int, n_cols: int) -> int:
+        """Return how many columns of a matrix are as much of it as some are of those stored."""
+        return max(1, n * n_cols // self.n_cols)
 
     def check(self, policy: Policy, slices: SliceSet) -> None:
         """Refuse to vary what cannot be."""
@@ -92,17 +101,10 @@ class Variation:
                 f"training.sizes are for networks of any size, and {type(policy).__name__} has "
                 "one; use policy.name = 'column'"
             )
-        horizon = self.config.acquisition.horizon
-        for n_cols in training.sizes:
-            n_start, own = max(self._counts(n_cols)), central(slices.n_cols, n_cols)
-            n_found = int(slices.selectable[:, own].sum(dim=1).min())
-            if n_start + horizon > n_found:
+        for n_cols in training.sizes or (slices.n_cols,):
+            n_steps = self.n_steps(n_cols)
+            if n_steps % training.label_every:
                 raise ConfigError(
-                    f"of training.sizes, {n_cols} columns ({n_found} of some slice) do not hold "
-                    f"{n_start} at the start and {horizon} more; leave it out, or acquire fewer"
+                    f"training.label_every {training.label_every} does not divide the {n_steps} "
+                    f"steps of an acquisition with {n_cols} columns; use a divisor"
                 )
-        if horizon % training.label_every:
-            raise ConfigError(
-                f"training.label_every {training.label_every} does not divide the {horizon} steps "
-                "of an acquisition; use a divisor"
-            )
