@@ -40,9 +40,8 @@ PLAN = [
     *(("knee-4x", "knee-base", "large", seed) for seed in (0, 1, 2)),
     *(("knee-4x", "knee-long", "completion", seed) for seed in (0, 1, 2)),
     *(("knee", "knee-base", arm, 0) for arm in ("column", "slopes", "no-repeats", "conv")),
-    ("knee", "knee-base", "unmirrored", 0),
-    *(("knee", "knee-base", arm, 0) for arm in ("random-labels", "no-prior", "half-labels")),
-    *(("knee", "knee-base", arm, 0) for arm in ("best-labels", "paired")),
+    *(("knee", "knee-base", arm, 0) for arm in ("unmirrored", "random-labels", "no-prior")),
+    *(("knee", "knee-base", arm, 0) for arm in ("half-labels", "best-labels", "paired")),
 ]
 """What is run, the most telling first."""
 
@@ -98,8 +97,9 @@ class DenseRecord:
 
 
 def unseeded(changes: Sequence[str]) -> tuple[str, ...]:
-    """Return settings as all seeds have them, in one order; seeds learn from runs of their own."""
-    return tuple(sorted(re.sub(r'([/-]seed-?)\d+(?=")', r"\1N", change) for change in changes))
+    """Return settings as all seeds have them, in one order, wherever their runs lie."""
+    placed = (re.sub(r'"[^"]*/(?=runs/)', '"', change) for change in changes)
+    return tuple(sorted(re.sub(r'([/-]seed-?)\d+(?=")', r"\1N", change) for change in placed))
 
 
 @final

