@@ -3,10 +3,9 @@
     python benchmarks/leave_one_out.py --heads heads/*.nii.gz --minutes 3 --out records
 
 For each head a store is made of which it is the test head, and an arm of `dense.py` is trained on
-the others. Its record is ARM-heads-without-NAME-PRESET-seedN.json, with `--label` in place of ARM
-where given. The head's file is imported as it is, all of its slices, cut to the size of the store,
-with and without resampling; the policy and the fixed order of the training heads acquire it, for
-the columns that the policy was trained for.
+the others (its record is ARM-heads-without-NAME-PRESET-seedN.json). The head's file is imported as
+it is, all of its slices, cut to the size of the store, with and without resampling; the policy and
+the fixed order of the training heads acquire it, for the columns that the policy was trained for.
 `--plain` names further files, of people and contrasts never seen.
 Of heads that are coarser than they were (`benchmarks/small_heads.py`), `--cut` names slices of the
 untouched files in place of an import without resampling. `--start` goes on from a trained policy.
@@ -152,8 +151,7 @@ def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
     else:
         _train(wanted, store, wanted.seeds, wanted.set, start=wanted.start)
     for seed in seeds:
-        name = f"{wanted.label or wanted.arm}-{store.name}-{wanted.preset}-seed{seed}"
-        run = wanted.out / "runs" / name
+        run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed{seed}"
         for file, how in plain_imports(wanted, head):
             acquire_plainly(wanted, file, how, run, store)
 
@@ -170,7 +168,6 @@ def _train(
     given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
     given |= {"seeds": seeds, **({"epochs": wanted.epochs} if wanted.epochs else {})}
     given |= {"start": start} if start else {}
-    given |= {"label": wanted.label} if wanted.label else {}
     words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
     words += [word for change in changes for word in ("--set", change)]
     dense.main([*words, "--out", str(wanted.out)])
@@ -187,7 +184,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reconstructor", default="heads-unet")
     parser.add_argument("--preset", default="knee-base")
     parser.add_argument("--arm", default="zoom", choices=list(dense.ARMS))
-    parser.add_argument("--label", help="name of the records where settings are changed")
     parser.add_argument("--start", help="a trained policy, which has not seen these heads")
     parser.add_argument("--seeds", default="0", help="in lockstep, as in 0,1,2; they share minutes")
     parser.add_argument("--minutes", type=float, default=3.0)
