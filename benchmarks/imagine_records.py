@@ -126,7 +126,7 @@ def _heads_words(folder: Path) -> str:
         f"Made alike for heads, of which one after the other was left out of a training, such "
         f"policies close {min(closed):.0f} to {max(closed):.0f} % on the {len(heads)} that were "
         f"left out, {np.mean(closed):.0f} % on average; above the fixed order with the whole "
-        f"interval lie {n_above} of {len(found)}."
+        f"interval lie {n_above} of {len(found)} policies, one to three seeds for each head."
     )
 
 

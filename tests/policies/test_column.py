@@ -160,9 +160,10 @@ def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
     wanted = ((torch.arange(2 * N_COLS) - N_COLS) / (2 * N_COLS)).clamp(max=float(frequency[-1]))
     for n_measured, row in ((2, 0), (4, 0), (6, 1), (8, 2), (20, 2)):
         mask = torch.arange(2 * N_COLS).expand(2, -1) < n_measured
-        # Twice the columns, each worth half.
-        expected = (wanted + row).expand(2, -1) / 2
-        torch.testing.assert_close(policy(replace(seen, mask=mask)), expected)
+        # Twice the columns, each worth half; what columns are drawn by is no gain.
+        for policy.is_stochastic, factor in ((False, 0.5), (True, 1.0)):
+            expected = factor * (wanted + row).expand(2, -1)
+            torch.testing.assert_close(policy(replace(seen, mask=mask)), expected)
 
 
 def test_what_may_still_be_acquired_counts() -> None:

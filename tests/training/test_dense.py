@@ -306,15 +306,22 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
         def watched(self: ColumnPolicy, seen: Observation) -> torch.Tensor:
             if torch.is_grad_enabled():
                 learned.append(tuple(seen.image.shape))
+                n_steps = seen.image.shape[-1] * 3 // 32
+                assert torch.equal(seen.n_left, n_steps - seen.step)
             return forward(self, seen)
 
         patch.setattr(ColumnPolicy, "forward", watched)
         run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
-    assert run.metrics[0]["n_decisions"] == 11 * (1 + 3) / 2
+    # 4 and 3 slices take 1 column, 4 take 3; 5 are tried at each step.
+    assert run.metrics[0]["n_decisions"] == 7 * 1 + 4 * 3
+    assert run.metrics[0]["n_reconstructions"] == 11 + 19 * 5
     # 4, 4 and 3 slices, with 3 states of 32 columns and 1 of half as many, and after each batch
     # states of its size.
     batches = [(4, 16, 16), (12, 32, 32), (3, 16, 16)]
     assert learned == [shape for one in batches for shape in (one, *2 * [(5, *one[1:])])]
+    told = Variation(config_of(sizes=[16, 32], horizons=[2, 6]), 32)
+    numbers = torch.tensor([[0.0, 0.0, 0.4, 0.0], [0.0, 0.0, 0.6, 0.0]])
+    assert [told.horizons(numbers, n).tolist() for n in (16, 32)] == [[1, 3], [2, 6]]
     for policy, changes, message in (
         (CONV, {"sizes": [16]}, "ConvPolicy has one"),
         (COLUMN, {"sizes": [16, 64]}, "go beyond the 16 columns"),
@@ -324,6 +331,8 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
     with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
         config_of(sizes=[16], completion="fixed")
+    with pytest.raises(ConfigError, match="of one size; leave out"):
+        config_of(sizes=[16], slopes=True)
     bad = config_of(sizes=[16, 32], label_every=3)
     with pytest.raises(ConfigError, match=r"3 does not divide the 1 steps of .* 16 columns"):
         train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")

@@ -201,8 +201,8 @@ class DenseTraining(PolicyTraining, VariedSlices):
     same field of view, with the same share of columns at the start and acquired, `starts` and
     `horizons` included, which are those of the images as stored; none: as stored."""
     label_every: Annotated[int, AtLeast(1)] = 1
-    """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
-    slice are much alike, so that more slices teach more than all steps of fewer."""
+    """Columns are tried at one of so many steps of a slice, which divides the budget of every size:
+    labels of one slice are much alike, so that more slices teach more than all steps of fewer."""
     slopes: bool = False
     """Whether columns that are not tried are labelled, too, by how steeply the score rises when
     they are weighed in: one backward pass tells that of all of them."""
@@ -212,6 +212,11 @@ class DenseTraining(PolicyTraining, VariedSlices):
         if self.sizes and self.completion != "none":
             raise ConfigError(
                 "training.completion follows an order of the columns of one size; leave out "
+                "training.sizes"
+            )
+        if self.sizes and self.slopes:
+            raise ConfigError(
+                "training.slopes are put on the scale of gains of one size; leave out "
                 "training.sizes"
             )
 

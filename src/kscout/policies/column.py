@@ -127,8 +127,9 @@ class ColumnPolicy(Policy):
         expected = _unpaired(expected, seen.mask.shape[1]) if self.paired else expected[..., 0]
         n_cols = seen.mask.shape[1]
         expected = expected + _at_frequencies(self.prior, n_cols)[self._row(seen.mask, step)]
-        # The same share of a finer matrix is more columns, of which each brings less.
-        return expected * (self.n_cols / n_cols)
+        # The same share of a finer matrix is more columns, of which each brings less. What columns
+        # are drawn by is no gain.
+        return expected if self.is_stochastic else expected * (self.n_cols / n_cols)
 
     def _row(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]

@@ -9,7 +9,7 @@ from torch import Tensor
 from kscout.core import Observation, Policy
 
 _N_SIZES = 2
-"""A batch's, and that of steps on remembered states."""
+"""Of each matrix: a batch's, and that of steps on remembered states."""
 
 
 @final
@@ -27,16 +27,17 @@ class MixedPrecision(Policy):
         # The stubs know no memory format here.
         self.policy = policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.compiled = torch.compile(self._score, dynamic=False) if compiles else None
-        self.sizes: list[int] = []
+        self.sizes: list[torch.Size] = []
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        n = len(seen.image)
+        size = seen.image.shape
         # Counts are tensors: a number would be compiled in.
         step = seen.for_each(seen.step)
         n_left = None if seen.n_left is None else seen.for_each(seen.n_left)
-        if torch.is_grad_enabled() and n not in self.sizes and len(self.sizes) < _N_SIZES:
-            self.sizes.append(n)
-        score = self.compiled if self.compiled is not None and n in self.sizes else self._score
+        n_alike = sum(one[1:] == size[1:] for one in self.sizes)
+        if torch.is_grad_enabled() and size not in self.sizes and n_alike < _N_SIZES:
+            self.sizes.append(size)
+        score = self.compiled if self.compiled is not None and size in self.sizes else self._score
         with torch.autocast("cuda", torch.bfloat16):
             given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std)
             return score(*given, n_left)

@@ -201,8 +201,13 @@ class Dense(WarmedEstimator):
 
     @property
     def share_acquired(self) -> float:
-        horizon = self.trainees[0].config.acquisition.horizon
-        return sum(self.variation.n_steps(n) for n in self.sizes) / horizon / len(self.sizes)
+        config, n_slices = self.trainees[0].config, len(self.slices)
+        size = config.training.batch_size
+        n_acquired = sum(
+            min(size, n_slices - step * size) * self.variation.n_steps(self._n_cols(step))
+            for step in range(self.n_steps)
+        )
+        return n_acquired / n_slices / config.acquisition.horizon
 
     @property
     def _completes(self) -> bool:
