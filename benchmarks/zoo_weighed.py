@@ -47,7 +47,7 @@ def by_name(policy: WeighedPolicy, names: Sequence[str]) -> WeighedPolicy:
 
 
 def round_network(path: Path, out: Path) -> None:
-    """Write weights in 16 bit, of which the mantissa has 7 as in bfloat16."""
+    """Write weights in 16 bit, of which the mantissa has 7 as in bfloat16, fewer near zero."""
     read = read_weights(policy_file(path))
     state = {
         name: value.to(torch.bfloat16).half() if value.numel() > 1 else value
