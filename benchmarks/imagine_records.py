@@ -82,7 +82,9 @@ def by_head(folder: Path = HEADS) -> str:
             numbers = ", ".join(str(one.seed) for one in seeds)
             line += [numbers, share(seeds), minus(seeds)] if seeds else ["-"] * 3
         lines.append(tuple(line))
-    return markdown(tuple(head), lines)
+    found = [one for preset in HORIZONS for one in _weighed(folder, preset)]
+    counts = " or ".join(str(n) for n in sorted({one.n_slices for one in found}))
+    return f"{markdown(tuple(head), lines)}\n{counts} slices of each head.\n"
 
 
 def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
@@ -122,11 +124,13 @@ def _heads_words(folder: Path) -> str:
         for head in heads
     ]
     n_above = sum(one.interval is not None and one.interval[0] > 0 for one in found)
+    n_seeds = [sum(one.data == head for one in found) for head in heads]
     return (
         f"Made alike for heads, of which one after the other was left out of a training, such "
         f"policies close {min(closed):.0f} to {max(closed):.0f} % on the {len(heads)} that were "
         f"left out, {np.mean(closed):.0f} % on average; above the fixed order with the whole "
-        f"interval lie {n_above} of {len(found)} policies, one to three seeds for each head."
+        f"interval lie {n_above} of {len(found)} policies, with {min(n_seeds)} to "
+        f"{max(n_seeds)} seeds for each head."
     )
 
 

@@ -124,8 +124,8 @@ class ColumnPolicy(Policy):
             features, place = _paired(features), _paired(place)
         tokens = self.token(features) + self.place(place) + self.context(shared)[:, None]
         expected = self.head(self.norm(self.blocks(tokens))).float()
-        expected = _unpaired(expected, seen.mask.shape[1]) if self.paired else expected[..., 0]
         n_cols = seen.mask.shape[1]
+        expected = _unpaired(expected, n_cols) if self.paired else expected[..., 0]
         expected = expected + _at_frequencies(self.prior, n_cols)[self._row(seen.mask, step)]
         # The same share of a finer matrix is more columns, of which each brings less. What columns
         # are drawn by is no gain.
