@@ -54,3 +54,21 @@ def test_a_graph_gives_the_gradients_of_eager_passes() -> None:
         assert found == pytest.approx(eager(batch).item(), rel=1e-6)
         for gradient, parameter in zip(gradients, network.parameters(), strict=True):
             assert torch.allclose(gradient, parameter.grad, atol=1e-6)
+
+
+@pytest.mark.cuda
+def test_graphs_of_several_sizes_share_memory_and_keep_their_gradients() -> None:
+    network, backward = network_and_backward("cuda")
+    eager = EagerGradients(backward, network.parameters())
+    pool = torch.cuda.graph_pool_handle()
+    graphed = {
+        n: GraphedGradients(backward, network.parameters(), example(n, "cuda"), pool)
+        for n in (6, 2, 4)
+    }
+    for n_batch in (4, 6, 2, 2, 4, 6):
+        batch = example(n_batch, "cuda")
+        found = graphed[n_batch](batch).item()
+        gradients = [parameter.grad.clone() for parameter in network.parameters()]
+        assert found == pytest.approx(eager(batch).item(), rel=1e-6)
+        for gradient, parameter in zip(gradients, network.parameters(), strict=True):
+            assert torch.allclose(gradient, parameter.grad, atol=1e-6)

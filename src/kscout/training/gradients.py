@@ -5,7 +5,7 @@ launches them all at once. The optimizer stays outside, so that nothing but grad
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -38,13 +38,18 @@ class GraphedGradients:
         backward: must read its data from memory that stays in place.
         parameters: those that are trained.
         example: tensors of a full batch; their values do not matter.
+        pool: memory that other graphs share, whose gradients are used up before another one runs.
     """
 
     def __init__(
-        self, backward: Backward, parameters: Iterable[nn.Parameter], example: Sequence[Tensor]
+        self,
+        backward: Backward,
+        parameters: Iterable[nn.Parameter],
+        example: Sequence[Tensor],
+        pool: Any = None,  # noqa: ANN401
     ) -> None:
         self.eager = EagerGradients(backward, parameters)
-        self.graph = Capture(lambda *batch: (self.eager(batch),), example)
+        self.graph = Capture(lambda *batch: (self.eager(batch),), example, pool)
         self.gradients = [parameter.grad for parameter in self.eager.parameters]
 
     def __call__(self, batch: Sequence[Tensor]) -> Tensor:

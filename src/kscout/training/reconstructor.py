@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -143,9 +143,11 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         (self.trainee,), self.slices = trainees, slices
         self.training = self.trainee.config.training
         self.sizes = self.training.sizes or (slices.n_cols,)
-        self.gradients = {n: self._gradients(n) for n in self.sizes}
+        # One graph runs at a time, so that those of all sizes share their memory.
+        pool = torch.cuda.graph_pool_handle() if slices.device.type == "cuda" else None
+        self.gradients = {n: self._gradients(n, pool) for n in self.sizes}
 
-    def _gradients(self, n_cols: int) -> EagerGradients | GraphedGradients:
+    def _gradients(self, n_cols: int, pool: Any) -> EagerGradients | GraphedGradients:  # noqa: ANN401
         """Return what computes the gradients of batches of images of one size."""
         model, slices = self.trainee.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:
@@ -154,7 +156,7 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         example = coarser(slices.batch(first), n_cols)
         model.train()
         inputs = [example.selectable, *example.tensors()]
-        return GraphedGradients(self._backward, model.parameters(), inputs)
+        return GraphedGradients(self._backward, model.parameters(), inputs, pool)
 
     def train_epoch(self, epoch: int, on_step: OnStep) -> list[EpochResult]:
         """Take the model through all slices; the loss is read from the device only at the end."""

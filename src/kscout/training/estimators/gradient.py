@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -216,6 +216,11 @@ class GradientEstimator(Estimator, ABC):
         return {}
 
     @cached_property
+    def pool(self) -> Any:  # noqa: ANN401
+        """Memory of all graphs: one runs at a time, and images of each size need their own."""
+        return torch.cuda.graph_pool_handle()
+
+    @cached_property
     def groups(self) -> list[slice]:
         """Return the policies whose images are reconstructed together."""
         n_policies = len(self.trainees)
@@ -263,7 +268,8 @@ class GradientEstimator(Estimator, ABC):
             return EagerGradients(backward, self.parameters(group))(inputs)
         key = (what, inputs[0].shape)
         if key not in self.graphs:
-            self.graphs[key] = GraphedGradients(backward, self.parameters(group), inputs)
+            parameters = self.parameters(group)
+            self.graphs[key] = GraphedGradients(backward, parameters, inputs, self.pool)
         return self.graphs[key](inputs)
 
     def _backward(
