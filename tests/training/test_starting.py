@@ -172,3 +172,16 @@ def test_a_network_that_knows_no_budget_learns_on_for_another() -> None:
     assert (found.name, found.arguments) == (name, arguments)
     with pytest.raises(ConfigError, match="trained with n_cols = 16, and this training has 18"):
         network_of(start, "run", dense_config(CONV), {**sizes, "n_cols": 18})
+
+
+def test_more_images_are_drawn_by_the_network_of_a_start() -> None:
+    start = make_policy(Component("imagine", {"n_channels": 2, "n_draws": 2}), seed=0)
+    config = PolicyConfig.of("imagine")
+    wanted = {"n_draws": 4, "n_best": 3}
+    asked = replace(config, policy=Component("imagine", wanted))
+    found = network_of(start, "run", asked, {}).policy.arguments
+    kept = network_of(start, "run", config, {}).policy.arguments
+    assert found == {**kept, **wanted} and kept["n_draws"] == 2 and found["n_channels"] == 2
+    other = replace(config, policy=Component("imagine", {**wanted, "n_channels": 4}))
+    with pytest.raises(ConfigError, match="imagine with n_draws = 4, n_best = 3, n_channels = 4"):
+        network_of(start, "run", other, {})

@@ -69,6 +69,7 @@ class ImaginePolicy(Policy):
     needs_measurement = True
     needs_judge = True
     serves_any_size = True
+    changeable = ("n_draws", "n_first", "n_best")
     gain_units: Sequence[float] = (1.0,)
 
     range_per_std: Float[Tensor, ""]

@@ -17,6 +17,8 @@ def network_of(
 ) -> PolicyConfig:
     """Return settings with the network of a trained policy; refuse another, or other sizes.
 
+    Arguments that none of its weights depend on are those of the settings.
+
     Args:
         start: the trained policy.
         path: where it lies, for what is said.
@@ -37,14 +39,16 @@ def network_of(
                 "take its acquisition and images of its size, or leave out --start"
             )
     own = {x: y for x, y in arguments.items() if x not in sizes and y is not None}
-    others = [key for key, value in wanted.arguments.items() if arguments.get(key) != value]
+    asked = {x: y for x, y in wanted.arguments.items() if arguments.get(x) != y}
+    changed = {x: y for x, y in asked.items() if wanted.name == name and x in start.changeable}
+    others = asked.keys() - changed.keys()
     is_asked = wanted != PolicyConfig.of(config.training.method).policy
     if is_asked and (wanted.name != name or others):
         raise ConfigError(
             f"{path} is a {name} with {_told(own)}, and a {wanted.name} with "
             f"{_told(wanted.arguments)} was asked for; leave out --policy and [policy], or --start"
         )
-    return replace(config, policy=Component(name, own))
+    return replace(config, policy=Component(name, {**own, **changed}))
 
 
 def _told(arguments: Mapping[str, Any]) -> str:
