@@ -6,7 +6,12 @@ import pytest
 import torch
 from emulated import Emulated
 
+from kscout.core import Measurement
+from kscout.kernels.convolution import Features
 from kscout.layers.unet import UNetNetwork
+from kscout.physics.fourier import fft2c
+from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.unet_frozen import HalfPrecisionUNet
 from kscout.reconstruction.unet_fused import FusedUNet
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
@@ -24,3 +29,27 @@ def test_fused_unet_equals_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     normalized = (images - mean[:, None, None]) / std[:, None, None]
     expected = network(normalized[:2, None])[:, 0].detach()
     assert (found - expected).abs().max() < 0.02 * expected.std()
+
+
+def test_networks_of_several_sizes_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("kscout.kernels.convolution", "kscout.reconstruction.unet_fused"):
+        monkeypatch.setattr(f"{module}.compile_kernel", Emulated)
+    torch.manual_seed(2)
+    unet = UNet(n_channels=16, n_pools=1, dropout=0.0).eval()
+    shared = HalfPrecisionUNet(unet, n_rows=16, n_cols=32)
+    images = {n: torch.rand(2, 16, n) for n in (32, 16)}
+    measured = {
+        n: Measurement.of(fft2c(x + 0j), torch.ones(2, n).bool()) for n, x in images.items()
+    }
+    for n_cols in (32, 16, 32):
+        found = shared.reconstruct(measured[n_cols]).image
+        alone = HalfPrecisionUNet(unet, n_rows=16, n_cols=n_cols).reconstruct(measured[n_cols])
+        assert torch.equal(found, alone.image)
+    (block,) = shared.workspace.blocks
+    assert {x[0].values.untyped_storage().data_ptr() for x in _buffers(shared)} == {
+        block.untyped_storage().data_ptr()
+    }
+
+
+def _buffers(shared: HalfPrecisionUNet) -> list[list[Features]]:
+    return [buffers for fused in shared.fused.values() for buffers in fused.buffers.values()]

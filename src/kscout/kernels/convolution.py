@@ -3,7 +3,9 @@
 `convolution.cu` says how. Values lie as [image, row, col, channel], before the norm.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -11,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kscout.kernels.cuda import compile_kernel
+from kscout.kernels.workspace import Empty
 
 FILE = "convolution.cu"
 LAST = "convolution_last.cu"
@@ -207,15 +210,15 @@ class Convolution:
         values = weight.detach().reshape(-1)
         self.weight.copy_(torch.cat([values.new_zeros(1), values])[self.order])
 
-    def allocate(self, n_images: int) -> Features:
-        """Reserve what this convolution writes."""
-        device = self.weight.device
-        values = torch.empty(n_images, *self.shape, self.n_out, dtype=torch.half, device=device)
-        sums = torch.empty(n_images, self.n_tiles, self.n_out, 2, device=device)
+    def allocate(self, n_images: int, empty: Empty | None = None) -> Features:
+        """Reserve what this convolution writes, where `empty` says, or in memory of its own."""
+        empty = empty or partial(_empty, self.weight.device)
+        values = empty((n_images, *self.shape, self.n_out), torch.half)
+        sums = empty((n_images, self.n_tiles, self.n_out, 2), torch.float32)
         pooled = None
         if self.pools:
             n_rows, n_cols = self.shape
-            pooled = values.new_empty(n_images, n_rows // 2, n_cols // 2, self.n_out)
+            pooled = empty((n_images, n_rows // 2, n_cols // 2, self.n_out), torch.half)
         return Features(values, sums, self.n_tiles, pooled)
 
     def __call__(
@@ -265,3 +268,7 @@ def packed_order(n_out: int, n_in: int) -> Int[Tensor, "tap block_in block_out l
     number = lane // 4
     outputs = (number // 2 * 4 + number % 2)[:, None, None] + torch.tensor([0, 2])[:, None]
     return blocks.transpose(2, 3)[..., inputs.expand(-1, 2, -1), outputs.expand(-1, -1, 4)]
+
+
+def _empty(device: torch.device, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(*shape, dtype=dtype, device=device)

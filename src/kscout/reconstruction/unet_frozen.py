@@ -53,7 +53,9 @@ class HalfPrecisionUNet(Reconstructor):
         self.protocol = unet.protocol
         self.network = unet.network
         self._viewed = [unet]
-        self.fused = {(n_rows, n_cols): FusedUNet(unet.network, n_rows, n_cols)}
+        first = FusedUNet(unet.network, n_rows, n_cols)
+        self.fused = {(n_rows, n_cols): first}
+        self.workspace = first.workspace
 
     def refresh(self) -> None:
         for fused in self.fused.values():
@@ -66,7 +68,7 @@ class HalfPrecisionUNet(Reconstructor):
         image, mean, std = measured.magnitude, measured.mean, measured.std
         size = (image.shape[-2], image.shape[-1])
         if size not in self.fused:
-            self.fused[size] = FusedUNet(self.network, *size)
+            self.fused[size] = FusedUNet(self.network, *size, self.workspace)
         found = self.fused[size](image, mean, std, measured.n_images)
         return Reconstruction(found, mean, std)
 

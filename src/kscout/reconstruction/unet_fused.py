@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kscout.kernels.convolution import LAST, Convolution, Features, Input
 from kscout.kernels.cuda import compile_kernel
+from kscout.kernels.workspace import Workspace
 from kscout.layers.unet import (
     UNetNetwork,
     combined_weight,
@@ -21,9 +22,18 @@ from kscout.layers.unet import (
 
 @final
 class FusedUNet:
-    """A frozen U-Net for images of one size on one CUDA device."""
+    """A frozen U-Net for images of one size on one CUDA device.
 
-    def __init__(self, network: UNetNetwork, n_rows: int, n_cols: int) -> None:
+    Args:
+        network: whose weights it takes.
+        n_rows: rows of the images.
+        n_cols: columns of these.
+        workspace: of networks that run before or after it, never at once; its own if not given.
+    """
+
+    def __init__(
+        self, network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace | None = None
+    ) -> None:
         down, up = network.down_sample_layers, network.up_sample_layers
         self.n_rows, self.n_cols = n_rows, n_cols
         self.down = [
@@ -41,6 +51,7 @@ class FusedUNet:
         n_each = max(1, 64 // n_channels)  # pixels of a thread: as many as registers hold
         self.combine = compile_kernel(LAST, "combine", n_rows, n_cols, n_channels, n_each)
         self.n_combine_blocks = -(-n_rows * n_cols // (256 * n_each))
+        self.workspace = workspace or Workspace(self.final.device)
         self.buffers: dict[int, list[Features]] = {}
 
     @torch.no_grad()
@@ -97,15 +108,13 @@ class FusedUNet:
         return out
 
     def _buffers(self, n_images: int) -> list[Features]:
-        """Return room for so many images.
-
-        Sizes are powers of two, so that many batch sizes share few buffers, and none is ever given
-        back, because a CUDA graph may use it.
-        """
+        """Return room for so many images: of a power of two, which many batch sizes share."""
         size = 1 << (n_images - 1).bit_length()
         if size not in self.buffers:
-            pairs = [*self.down, self.middle, *self.up]
-            self.buffers[size] = [step.allocate(size) for pair in pairs for step in pair]
+            steps = [step for pair in (*self.down, self.middle, *self.up) for step in pair]
+            self.buffers[size] = self.workspace.lay_out(
+                lambda empty: [step.allocate(size, empty) for step in steps]
+            )
         return [features.part(slice(n_images)) for features in self.buffers[size]]
 
 

@@ -1,0 +1,54 @@
+"""Memory that networks of several image sizes use in turn."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar, final
+
+import torch
+from torch import Tensor
+
+Empty = Callable[[Sequence[int], torch.dtype], Tensor]
+"""Returns a tensor of a shape and type whose values are not set."""
+_Laid = TypeVar("_Laid")
+_N_ALIGNED = 256
+"""Bytes at whose multiples tensors begin; those that torch allocates itself begin so, too."""
+
+
+@final
+class Workspace:
+    """Lends memory whose contents nobody counts on, to one after the other.
+
+    None is ever given back, because a CUDA graph may use it. What fits in memory that is there is
+    laid out there, so that the largest that is asked for is about all that is taken.
+
+    Args:
+        device: where it lies.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.blocks: list[Tensor] = []
+
+    def lay_out(self, layout: Callable[[Empty], _Laid]) -> _Laid:
+        """Return what a layout makes of tensors that do not overlap; it is called twice."""
+        counted = _Cut(torch.empty(0, dtype=torch.uint8, device="meta"))
+        layout(counted.empty)
+        fitting = [block for block in self.blocks if len(block) >= counted.n_bytes]
+        if not fitting:
+            fitting = [torch.empty(counted.n_bytes, dtype=torch.uint8, device=self.device)]
+            self.blocks += fitting
+        return layout(_Cut(min(fitting, key=len)).empty)
+
+
+class _Cut:
+    """Cuts tensors out of a block, one behind the other; on the device `meta` it only counts."""
+
+    def __init__(self, block: Tensor) -> None:
+        self.block, self.n_bytes = block, 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        begin, n_bytes = self.n_bytes, math.prod(shape) * dtype.itemsize
+        self.n_bytes += -(-n_bytes // _N_ALIGNED) * _N_ALIGNED
+        if self.block.is_meta:
+            return torch.empty(*shape, dtype=dtype, device="meta")
+        return self.block[begin : begin + n_bytes].view(dtype).view(*shape)
