@@ -98,6 +98,11 @@ class PolicyTraining:
         return draws + 16 * min(self.batch_size, n_slices) * self.n_paths * n_pixels
 
     @property
+    def learns_from(self) -> Literal["train", "val"]:
+        """Split whose slices it acquires."""
+        return "train"
+
+    @property
     def label(self) -> str:
         """What folders and tables call such runs."""
         return ESTIMATORS[self.method].label.format(**self.varied) or self.method.rpartition(":")[2]

@@ -137,13 +137,14 @@ def _train(
     )
     runs = [trainee.run for trainee in trainees if trainee.run is not None]
     backend = fixed_convolution(runs, training.convolution, device, trains=False)
+    learned = {"train": slices, "val": held_out}[training.learns_from]
     if device.type == "cpu":
         # On CUDA what is frozen has chosen its own, which torch.compile may count on.
         to_layout(frozen, backend)
     with convolution(backend):
         train_epochs(
             trainees,
-            lambda active: estimator(active, slices, frozen),
+            lambda active: estimator(active, learned, frozen),
             partial(_validation, held_out),
             device=device,
             on_step=on_step,
