@@ -133,7 +133,7 @@ def test_a_path_object_is_never_a_name(tmp_path: Path, monkeypatch: pytest.Monke
 def test_unknown_names_list_the_zoo() -> None:
     with pytest.raises(WeightsError, match="knee-base-fixed, knee-long-weighed, knee-long-greedy"):
         policies.load("knee-bass")
-    with pytest.raises(WeightsError, match="of the zoo: knee-unet, heads-unet"):
+    with pytest.raises(WeightsError, match="of the zoo: knee-unet, knee-sizes-unet, heads-unet"):
         reconstruction.load("knee-net")
     with pytest.raises(KScoutError, match="knee-base-fixed, knee-base-greedy"):
         resolve("knee-bass", SIZES)

@@ -13,6 +13,7 @@ JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-base", "
 """Records of `benchmarks/joint_results` that pairs of the zoo are from."""
 RECORDED = {
     "heads-base-column": "heads_results/zoom-heads-without-colin27-knee-base-seed0",
+    "heads-base-weighed": "zoo_results/heads-base-weighed",
 }
 """Records of entries whose slices are not those of the leaderboard."""
 ALONE = [
@@ -125,6 +126,29 @@ def test_cards_tell_what_their_records_say_of_plain_imports_and_of_one_member() 
     whole = LEADERBOARD.parent / "dense_results" / "weighed-4x-all-knee-knee-base-seed0.json"
     ssim = json.loads(whole.read_text(encoding="utf-8"))["ssim"]
     assert f"`knee-base-column` does, reaches {ssim:.4f} on 1715 test slices" in card
+
+
+def test_the_card_of_weighed_heads_tells_of_imports() -> None:
+    lines = json.loads(LEADERBOARD.with_name("heads_weighed.json").read_text(encoding="utf-8"))
+    gains = [one["weighed"]["ssim"] - one["fixed"] for one in lines]
+    n_above, n_better = (
+        sum(one["weighed"]["ssim"] > least for one, least in zip(lines, limits, strict=True))
+        for limits in ([x["fixed"] for x in lines], [x["column"]["ssim"] for x in lines])
+    )
+    card = " ".join(zoo_card("heads-base-weighed").split())
+    told = f"on {n_above} of {len(lines)}, by {min(gains):+.4f} to {max(gains):+.4f}"
+    assert f"{told}, and above `heads-base-column` on {n_better} (" in card
+
+
+def test_the_card_of_several_sizes_tells_their_records() -> None:
+    lines = json.loads(LEADERBOARD.with_name("sizes.json").read_text(encoding="utf-8"))
+    card, told = zoo_card("knee-sizes-unet"), []
+    for own in (one for one in lines if one["label"] == "knee-sizes-unet"):
+        (beside,) = (x for x in lines if (x["label"], x["n_cols"]) == ("knee-unet", own["n_cols"]))
+        cells = (own["zero_filled"], own["ssim"], beside["ssim"])
+        told.append(f"| {own['n_cols']} | {' | '.join(f'{x:.4f}' for x in cells)} |")
+        assert own["n_slices"] == beside["n_slices"] and f"{own['n_slices']} test slices" in card
+    assert len(told) == 6 and "\n".join(told) in card
 
 
 def _joint(stem: str) -> Any:

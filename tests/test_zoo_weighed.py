@@ -11,7 +11,6 @@ import torch
 from kscout import policies
 from kscout.core import Observation
 from kscout.errors import ConfigError
-from kscout.policies.imagine import ImaginePolicy
 from kscout.policies.weighed import WeighedPolicy
 from kscout.weights import fingerprint, read_weights
 
@@ -60,25 +59,3 @@ def test_members_must_be_what_was_weighed(
     with pytest.raises(ConfigError, match="knee-base-column is not what the policy was weighed"):
         scripts("zoo_weighed").main([str(trained), *others, "--out", str(out)])
     assert not out.exists()
-
-
-def test_networks_are_rounded_to_what_a_gpu_multiplies_with(
-    scripts: Callable[[str], ModuleType], tmp_path: Path
-) -> None:
-    torch.manual_seed(0)
-    policy = ImaginePolicy(n_channels=4, n_pools=1, n_draws=3)
-    policy.range_per_std.fill_(4.1)
-    smallest = 2.0**-17
-    with torch.no_grad():
-        largest = max(policy.parameters(), key=torch.numel).view(-1)
-        largest[:3] = torch.tensor([1.01, 0.99, 0.3]) * smallest
-    path, out = tmp_path / "network.safetensors", tmp_path / "entry.safetensors.xz"
-    policies.save(path, policy)
-    scripts("zoo_weighed").main([str(path), "--round", "--out", str(out)])
-    for name, value in policies.load(out).state_dict().items():
-        whole = policy.state_dict()[name]
-        expected = whole.bfloat16().float() if whole.numel() > 1 else whole
-        # Numbers of 16 bit have fewer digits near zero.
-        is_plain = expected.abs() >= smallest
-        assert torch.equal(value[is_plain], expected[is_plain])
-        torch.testing.assert_close(value, expected, rtol=0, atol=2.0**-25)

@@ -13,6 +13,7 @@ _FOLDER = Path(__file__).parent
 
 ZOO: dict[str, str] = {
     "knee-unet": "reconstructor",
+    "knee-sizes-unet": "reconstructor",
     "knee-base-column": "policy",
     "knee-base-imagine": "policy",
     "knee-base-weighed": "policy",
@@ -23,6 +24,7 @@ ZOO: dict[str, str] = {
     "knee-long-fixed": "policy",
     "heads-unet": "reconstructor",
     "heads-base-column": "policy",
+    "heads-base-weighed": "policy",
     "heads-base-fixed": "policy",
     "heads8-varnet": "reconstructor",
     "joint-knee-base-unet": "reconstructor",
