@@ -100,8 +100,7 @@ class SliceBatch:
 
         Args:
             images: no pixel below zero.
-            range_per_std: data range over the deviation of an image, which cannot tell its
-                volume's.
+            range_per_std: data range over the deviation of an image: none tells its volume's.
         """
         normalized, (n_images, _, n_cols) = normalize(images), images.shape
         return cls(
@@ -371,6 +370,11 @@ class Policy(nn.Module, ABC):
                 "with kscout.contracts.check_policy"
             )
         return scores
+
+    def units_at(self, mask: Bool[Tensor, "n col"], step: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return the gain that a score of 1 predicts at each state; 1 where none is predicted."""
+        table = torch.tensor(self.gain_units or (1.0,), device=mask.device)
+        return table[step.clamp(max=len(table) - 1)]
 
     def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
         """Return what it was made for (`128 columns`) and what a matrix has; None where it fits."""

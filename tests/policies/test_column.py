@@ -166,6 +166,26 @@ def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
             torch.testing.assert_close(policy(replace(seen, mask=mask)), expected)
 
 
+def test_units_of_scores_go_by_the_share_of_columns_measured() -> None:
+    """Trained from 4 of 16 columns and from 8, for 4 more: gains are known of 4 to 11 columns."""
+    policy = ColumnPolicy(n_cols=16, horizon=8, n_initial=4, **SMALL)
+    # From 8 columns on, as acquisitions of the training begin.
+    policy.gain_units = (4.0, 3.0, 2.0, 1.0)
+    for n_cols, n_measured, unit in (
+        *((16, 8, 4.0), (16, 9, 3.0), (16, 11, 1.0), (16, 14, 1.0), (16, 5, 4.0)),
+        *((32, 16, 4.0), (32, 20, 2.0), (8, 5, 2.0)),
+    ):
+        mask = torch.arange(n_cols).expand(2, -1) < n_measured
+        # Whatever was acquired since the start.
+        for step in (0, 3):
+            found = policy.units_at(mask, torch.full((2,), step))
+            assert found.tolist() == [unit, unit], (n_cols, n_measured)
+    old = ColumnPolicy(n_cols=16, horizon=4, **SMALL)
+    old.gain_units = policy.gain_units
+    mask = torch.zeros(3, 16, dtype=torch.bool)
+    assert old.units_at(mask, torch.tensor([0, 2, 9])).tolist() == [4.0, 2.0, 1.0]
+
+
 def test_what_may_still_be_acquired_counts() -> None:
     torch.manual_seed(0)
     policy = ColumnPolicy(n_cols=N_COLS, horizon=HORIZON, n_initial=2, **SMALL).eval()

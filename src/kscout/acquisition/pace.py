@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kscout.acquisition.state import State
 from kscout.core import Policy
 from kscout.errors import ConfigError
 
@@ -74,13 +75,15 @@ class Pace:
         self,
         policy: Policy,
         scores: Float[Tensor, "state col"],
+        state: State,
         blocked: Bool[Tensor, "state col"],
         n_acquired: int,
     ) -> Bool[Tensor, " state"]:
         """Return where no column that is left promises enough."""
         if self.stop_below is None:
             return torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-        unit = policy.gain_units[min(n_acquired, len(policy.gain_units) - 1)]
+        step = torch.full_like(state.owner, n_acquired)
+        unit = policy.units_at(state.mask, step)
         best = scores.masked_fill(blocked, -torch.inf).amax(dim=-1)
         return best * unit < self.stop_below
 

@@ -114,7 +114,7 @@ def rollout(
         if keep_probabilities:
             probabilities.append(column_log_probabilities(scores, blocked).exp())
         if not pace.is_plain:
-            paths.is_over |= pace.stops(policy, scores, blocked, at.start)
+            paths.is_over |= pace.stops(policy, scores, paths.state, blocked, at.start)
             n_wanted = pace.n_wanted(step, paths.state.owner, paths.is_over)
             is_left_out = torch.arange(chosen.shape[1], device=chosen.device) >= n_wanted[:, None]
             chosen, is_bad = chosen.masked_fill(is_left_out, NOT_ACQUIRED), is_bad & ~is_left_out

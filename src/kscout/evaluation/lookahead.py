@@ -144,7 +144,7 @@ class LookAhead(Policy):
         self, seen: Observation
     ) -> tuple[Int[Tensor, "batch n"], Float[Tensor, "batch n"], Float[Tensor, "batch n"]]:
         """Return the columns that are tried, the policy's scores of them and simulated gains."""
-        unit = self._at_step(seen, self.policy.gain_units or (1.0,))
+        unit = self.policy.units_at(seen.mask, seen.for_each(seen.step))
         scores = self.policy(seen).float().masked_fill(seen.mask, -torch.inf)
         columns = scores.topk(min(self.n_columns, scores.shape[1]), dim=-1).indices
         # Where too few are left, the best stands in for the others.
@@ -152,9 +152,7 @@ class LookAhead(Policy):
         expected = scores.gather(-1, columns) * unit[:, None]
         return columns, expected, self._simulated(seen, columns)
 
-    def _at_step(
-        self, seen: Observation, values: Sequence[float] | Sequence[Weights]
-    ) -> Float[Tensor, "batch *pair"]:
+    def _at_step(self, seen: Observation, values: Sequence[Weights]) -> Float[Tensor, "batch pair"]:
         """Return what belongs to the step of each image."""
         table = torch.tensor(values, device=seen.mask.device)
         return table[seen.for_each(seen.step).clamp(max=len(table) - 1)]

@@ -149,6 +149,14 @@ class ColumnPolicy(Policy):
         measured = mask.sum(dim=1) * (self.n_cols / mask.shape[1])
         return (measured.round().long() - self.n_initial).clamp(min=0)
 
+    def units_at(self, mask: Bool[Tensor, "n col"], step: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Return units by the share of columns that are measured, not by how many were acquired.
+
+        Units begin where acquisitions of its training do, mean gains where the earliest does.
+        """
+        n_before = 0 if self.n_initial is None else max(0, self.horizon - len(self.gain_units))
+        return super().units_at(mask, (self.step_of(mask, step) - n_before).clamp(min=0))
+
     def _place(
         self, seen: Observation, step: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch col feature"]:

@@ -140,8 +140,7 @@ class WeighedPolicy(Policy):
         found = []
         for policy in self._policies():
             shown = _as_trained(policy, seen)
-            units = torch.tensor(policy.gain_units or (1.0,), device=seen.mask.device)
-            unit = units[shown.for_each(shown.step).clamp(max=len(units) - 1)]
+            unit = policy.units_at(seen.mask, seen.for_each(seen.step))
             found.append(policy(shown).float() * unit[:, None])
         return torch.stack(found)
 
