@@ -64,9 +64,8 @@ class Averaged(Policy):
             )
             view = replace(seen, image=image, zero_filled=zero_filled, mask=seen.mask[:, cols])
             for member in self.members:
-                units = torch.tensor(member.gain_units, device=total.device)
-                step = seen.for_each(seen.step).clamp(max=len(units) - 1)
-                total += units[step][:, None] * member(view)[:, cols]
+                unit = member.units_at(seen.mask, seen.for_each(seen.step))
+                total += unit[:, None] * member(view)[:, cols]
         return total
 
 

@@ -149,6 +149,7 @@ def record_of(
         "difference_to_fixed": comparison.difference,
         "interval": comparison.interval,
         "n_parameters": sum(weight.numel() for weight in policy.parameters()),
+        "n_draws": max(getattr(one, "n_draws", 0) for one in policy.modules()),
         "device": describe_device(resolve_device(wanted.device)),
     }
 

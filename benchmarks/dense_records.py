@@ -71,6 +71,8 @@ class DenseRecord:
     n_parameters: int
     test: str = ""
     """Store whose test slices were scored, where it is not `data`."""
+    n_draws: int = 0
+    """Images that a member draws; 0 where none does, and where it was not noted."""
     start: str = ""
     """Trained policy that it went on from, whose minutes are not counted."""
 
@@ -242,7 +244,8 @@ def heads(folder: Path = HEADS) -> str:
     for seeds in kinds_of(read_records(folder)):
         first = seeds[0]
         name, ssim = first.data.removeprefix(WITHOUT), [one.ssim for one in seeds]
-        runs = {f"{one.name}-{one.data}-{one.preset}-seed{one.seed}" for one in seeds}
+        label = first.name.replace(" ", "-")
+        runs = {f"{label}-{one.data}-{one.preset}-seed{one.seed}" for one in seeds}
         own = [one for one in plain if one.run in runs and _name(one.file) == name]
         lines.append(
             (

@@ -74,7 +74,7 @@ def weighed() -> str:
 
 def _lines(record: str) -> list[dict[str, Any]]:
     file = Path(__file__).with_name(record)
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _minus(found: dict[str, Any], fixed: float) -> str:

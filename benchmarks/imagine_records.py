@@ -61,8 +61,9 @@ def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
 
 def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     first, ssim = seeds[0], [one.ssim for one in seeds]
+    draws = f", {first.n_draws} images drawn" if first.n_draws else ""
     return (
-        *(where(first), arm_words(first, first.changes)),
+        *(where(first), arm_words(first, first.changes) + draws),
         *(", ".join(str(one.seed) for one in seeds), str(first.n_slices)),
         *(spread(float(np.mean(ssim)), std_over_seeds(ssim)), share(seeds), minus(seeds)),
         *(number(first.marks[name]) for name in ("fixed", "na-oracle", "oracle")),

@@ -18,7 +18,7 @@ imagines is trained on the other heads first, with `--imagine-set`, and weighed 
 
 Each seed has an imagining member of its own. With another `--preset` and `--imagine-preset
 knee-base` the same members are weighed for another acquisition. `--imports` names how the head is
-imported plainly; nothing behind it: not at all.
+imported plainly; nothing behind it: not at all. `--label` names records of other members.
 The reconstruction is the same for all: where it has learned
 from a head, its images are better than they should be, for both orders alike.
 """
@@ -151,7 +151,8 @@ def leave_out(wanted: argparse.Namespace, head: Path, store: Path) -> None:
     else:
         _train(wanted, store, wanted.seeds, wanted.set, start=wanted.start)
     for seed in seeds:
-        run = wanted.out / "runs" / f"{wanted.arm}-{store.name}-{wanted.preset}-seed{seed}"
+        name = f"{wanted.label or wanted.arm}-{store.name}-{wanted.preset}-seed{seed}"
+        run = wanted.out / "runs" / name
         for file, how in plain_imports(wanted, head):
             acquire_plainly(wanted, file, how, run, store)
 
@@ -168,6 +169,7 @@ def _train(
     given |= {"arm": wanted.arm, "minutes": wanted.minutes, "device": wanted.device}
     given |= {"seeds": seeds, **({"epochs": wanted.epochs} if wanted.epochs else {})}
     given |= {"start": start} if start else {}
+    given |= {"label": wanted.label} if wanted.label else {}
     words = [str(word) for key, value in given.items() for word in (f"--{key}", value)]
     words += [word for change in changes for word in ("--set", change)]
     dense.main([*words, "--out", str(wanted.out)])
@@ -195,6 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--imagine-preset", help="its acquisition; that of --preset if not given")
     parser.add_argument("--imagine-set", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--beside", nargs="+", default=["knee-base-column"], help="other members")
+    parser.add_argument("--label", help="name of records and runs in place of the arm's")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, required=True)
     wanted = parser.parse_args(arguments)

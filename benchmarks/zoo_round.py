@@ -29,7 +29,7 @@ def rounded(values: Float[Tensor, "..."], n_bits: int) -> Float[Tensor, "..."]:
 
 
 def round_network(path: Path, out: Path, n_bits: int) -> None:
-    """Write the weights of a file or run folder; numbers that stand alone stay as they are."""
+    """Write weights, of a pair those of its policy; numbers that stand alone stay as they are."""
     read = read_weights(policy_file(path))
     state = {
         name: rounded(value, n_bits) if value.numel() > 1 and value.is_floating_point() else value

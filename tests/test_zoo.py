@@ -191,7 +191,7 @@ def test_names_of_entries_that_are_no_more_stand_for_better_ones(
         assert (told["name"], told["kind"]) == (new, ZOO[new])
 
 
-@pytest.mark.parametrize("name", ["knee-base-weighed", "knee-long-weighed"])
+@pytest.mark.parametrize("name", ["knee-base-weighed", "knee-long-weighed", "heads-base-weighed"])
 def test_weighed_entries_add_up_what_others_expect(name: str) -> None:
     policy = policies.load(name)
     assert isinstance(policy, WeighedPolicy)
@@ -205,13 +205,16 @@ def test_weighed_entries_add_up_what_others_expect(name: str) -> None:
     with torch.no_grad():
         found = policy(seen)
         first = policies.load("knee-base-imagine")(seen)
-        column = policies.load("knee-base-column")
+        column = policies.load("heads-base-column" if "heads" in name else "knee-base-column")
         # It was trained from 16 columns, and 20 are measured.
         second = column(replace(seen, step=4)) * column.gain_units[4]
     row = min(16, policy.horizon - 1)
     weights, constant = policy.weights[row], policy.constants[row]
     torch.testing.assert_close(found, weights[0] * first + weights[1] * second + constant)
     assert len(policy.order) == (16 if name == "knee-long-weighed" else 0)
+    n_alone = int((policy.weights[:, 0] == 0).sum())
+    if name == "heads-base-weighed":
+        assert f"In the first {n_alone} of {policy.horizon} steps the weight of" in zoo_card(name)
 
 
 def test_a_weighed_entry_wants_just_the_members_that_it_was_weighed_with(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from kscout import policies
+from kscout import policies, reconstruction
 from kscout.policies.imagine import ImaginePolicy
+from kscout.reconstruction.unet import UNet
 
 
 def test_networks_are_rounded_to_what_a_gpu_multiplies_with(
@@ -31,6 +32,21 @@ def test_networks_are_rounded_to_what_a_gpu_multiplies_with(
         is_plain = expected.abs() >= smallest
         assert torch.equal(value[is_plain], expected[is_plain])
         torch.testing.assert_close(value, expected, rtol=0, atol=2.0**-25)
+
+
+def test_a_reconstruction_is_rounded_likewise(
+    scripts: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    unet, run = UNet(n_channels=2, n_pools=1, dropout=0.0), tmp_path / "run"
+    run.mkdir()
+    reconstruction.save(run / "weights.safetensors", unet)
+    out, script = tmp_path / "entry.safetensors.xz", scripts("zoo_round")
+    script.main([str(run), "--bits", "6", "--out", str(out)])
+    found = reconstruction.load(out).state_dict()
+    for name, value in unet.state_dict().items():
+        wanted = script.rounded(value, 6).float() if value.numel() > 1 else value
+        assert torch.equal(found[name], wanted)
 
 
 @pytest.mark.parametrize("n_bits", [1, 6, 10])

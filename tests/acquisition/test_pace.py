@@ -14,6 +14,7 @@ from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.metrics import ssim
 from kscout.physics.fourier import ifft2c
+from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.oracle import Oracle
@@ -166,6 +167,17 @@ def test_the_oracle_stops_where_no_column_gains_enough(batch: SliceBatch) -> Non
         assert int(found.n_acquired[row, 0]) == n_taken
         assert float(found.ssim[row, 0, -1]) == pytest.approx(score(batch, row, taken), abs=2e-5)
     assert min(counts) < horizon, "the rule was never put to use"
+
+
+def test_a_network_stops_by_what_it_predicts_of_so_many_measured_columns(batch: SliceBatch) -> None:
+    small = {"width": 8, "n_heads": 2, "n_layers": 1, "channels": [8], "image_channels": [8]}
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=8, n_initial=1, **small)
+    policy.start_from(torch.ones(8, N_COLS))
+    policy.is_stochastic = False
+    # Of 1 to 4 measured columns a score of 1 is much, of more it is little; 3 are measured.
+    policy.gain_units = (0.5,) * 4 + (0.01,) * 4
+    found = run(batch, policy, horizon=6, stop_below=0.1)
+    assert found.n_acquired.tolist() == [[2]] * N_SLICES
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from kscout.evaluation.lookahead import Estimates, LookAhead, agreeing, fit_weig
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.physics.fourier import completed
 from kscout.policies import build
+from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 
 N_INITIAL, N_COLS = 3, 13
@@ -85,6 +86,17 @@ def test_on_the_truth_simulated_gains_are_the_gains(test_slices: SliceSet) -> No
 def test_unmeasured_columns_change_no_choice(test_slices: SliceSet) -> None:
     policy = ahead(test_slices, ZeroFilled())
     assert_unmeasured_columns_change_no_score(policy, test_slices, N_INITIAL)
+
+
+def test_scores_are_gains_by_how_many_columns_are_measured(test_slices: SliceSet) -> None:
+    small = {"width": 8, "n_heads": 2, "n_layers": 1, "channels": [8], "image_channels": [8]}
+    own = ColumnPolicy(n_cols=N_COLS, horizon=6, n_initial=1, **small)
+    own.start_from(torch.ones(6, N_COLS))
+    own.is_stochastic, own.gain_units = False, (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+    policy = LookAhead(own, ZeroFilled(), Estimates.of(ZeroFilled(), test_slices), n_columns=2)
+    simulator = Simulator(test_slices.batch(torch.arange(3)), ZeroFilled())
+    _, expected, _ = policy.tried(simulator.observe(policy, simulator.start(N_INITIAL)))
+    torch.testing.assert_close(expected, torch.full((3, 2), 0.4))
 
 
 def test_only_the_columns_with_the_highest_scores_are_tried(test_slices: SliceSet) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kscout.acquisition.graphs import Capture, Pool
 from kscout.training.gradients import Backward, EagerGradients, GraphedGradients
 
 
@@ -57,10 +58,10 @@ def test_a_graph_gives_the_gradients_of_eager_passes() -> None:
 
 
 @pytest.mark.cuda
-def test_graphs_of_several_sizes_share_memory_and_keep_their_gradients() -> None:
+def test_graphs_that_share_memory_keep_their_gradients() -> None:
     network, backward = network_and_backward("cuda")
     eager = EagerGradients(backward, network.parameters())
-    pool = torch.cuda.graph_pool_handle()
+    pool = Pool(torch.device("cuda"))
     graphed = {
         n: GraphedGradients(backward, network.parameters(), example(n, "cuda"), pool)
         for n in (6, 2, 4)
@@ -72,3 +73,23 @@ def test_graphs_of_several_sizes_share_memory_and_keep_their_gradients() -> None
         assert found == pytest.approx(eager(batch).item(), rel=1e-6)
         for gradient, parameter in zip(gradients, network.parameters(), strict=True):
             assert torch.allclose(gradient, parameter.grad, atol=1e-6)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_smaller_graph_takes_no_memory_beside_what_a_larger_one_has(is_shared: bool) -> None:
+    n_mib, pool, graphs, taken = 2**18, Pool(torch.device("cuda")), [], []
+
+    def work(x: Tensor) -> tuple[Tensor, ...]:
+        # Twice the memory of what is given, which lies outside of the pool.
+        return ((x + 1).sin().sum(),)
+
+    for n_numbers in (256 * n_mib, 128 * n_mib):
+        torch.cuda.empty_cache()
+        before, given = torch.cuda.memory_reserved(), torch.zeros(n_numbers, device="cuda")
+        graphs.append(Capture(work, [given], pool if is_shared else None))
+        del given
+        torch.cuda.empty_cache()
+        taken.append((torch.cuda.memory_reserved() - before) / (4 * n_numbers))
+    assert taken[0] > 2.5
+    assert taken[1] < 1.5 if is_shared else taken[1] > 2.5

@@ -64,7 +64,7 @@ def test_a_policy_that_imagines_other_heads_is_trained_and_weighed(
     given = {"out": tmp_path, "size": 16, "device": "cpu", "reconstructor": "zero-filled"}
     given |= {"preset": "knee-base", "arm": "weighed", "minutes": 1, "seeds": "0,1", "epochs": 1}
     given |= {"imagine_epochs": 1, "start": None, "beside": [str(order)], "cut": [], "plain": []}
-    given |= {"imagine_preset": None, "imports": ["cut"]}
+    given |= {"imagine_preset": None, "imports": ["cut"], "label": None}
     imagined = ["policy.n_channels=4", "policy.n_pools=1", "policy.n_draws=2"]
     given["imagine_set"] = [*few, *imagined, "training.n_prior_slices=4", "training.n_validated=1"]
     given["set"] = [*few, "training.n_slices=3", "training.n_best=2", "training.n_validated=1"]
@@ -82,10 +82,12 @@ def test_a_policy_that_imagines_other_heads_is_trained_and_weighed(
         assert (tmp_path / f"plain-cut-a-by-{name}.json").exists()
     # The same members for another acquisition.
     given |= {"preset": "knee-long", "imagine_preset": "knee-base", "imports": [], "seeds": "1"}
+    given |= {"label": "weighed-of-2"}
     given["set"] = [*given["set"], "acquisition.n_initial=1", "acquisition.horizon=4"]
     script.leave_out(argparse.Namespace(**given), tmp_path / "a.npy", store.path)
-    name = "weighed-heads-without-a-knee-long-seed1"
+    name = "weighed-of-2-heads-without-a-knee-long-seed1"
     record = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+    assert record["n_draws"] == 2 and (tmp_path / "runs" / name).is_dir()
     assert record["changes"][-1] == f'policy.members=["{run}","{order}"]'
     assert not (tmp_path / f"plain-cut-a-by-{name}.json").exists()
     with pytest.raises(SystemExit):

@@ -173,7 +173,7 @@ def test_trainings_repeat_resume_and_stand_in_lockstep(
         assert torch.equal(first[f"policies.1.{name}"], value)
 
 
-def test_weights_are_found_on_slices_that_no_member_has_learned_from(
+def test_weights_are_found_on_the_split_that_is_asked_for(
     store: Store, members: list[str], tmp_path: Path
 ) -> None:
     with StoreWriter(tmp_path / "swapped", {"made by": "tests"}) as writer:

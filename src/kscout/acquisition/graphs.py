@@ -8,7 +8,7 @@ takes longer than running it. A CUDA graph launches them all at once. Sessions a
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class Graphs:
     def __init__(self, function: Function) -> None:
         self._function = function
         self._kept: dict[tuple[torch.Size, ...], Capture | None] = {}
-        self._pool: Any = None
+        self._pool: Pool | None = None
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         shapes = tuple(x.shape for x in given)
@@ -58,7 +58,7 @@ class Graphs:
     def _captured(self, given: tuple[Tensor, ...]) -> "Capture | None":
         reason = ""
         for _ in range(_N_TRIES):
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._pool = self._pool or Pool(given[0].device)
             try:
                 return Capture(self._function, given, self._pool)
             except RuntimeError as error:
@@ -68,20 +68,39 @@ class Graphs:
 
 
 @final
+class Pool:
+    """Memory that several captures share; one of them is made, or runs, at a time.
+
+    What is free goes to none but the stream that it was taken on, so that they share that, too.
+
+    Args:
+        device: where it lies.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+
+@final
 class Capture:
     """One graph of a function, whose arguments and results lie in memory that stays in place.
 
     Args:
         function: it waits for nothing, and leaves nothing behind that its first runs do not.
         given: arguments like those to come; their values do not matter.
-        pool: memory that other captures share; one of them runs at a time.
+        pool: memory that other captures share; its own if not given.
     """
 
-    def __init__(self, function: Function, given: Sequence[Tensor], pool: Any = None) -> None:  # noqa: ANN401
+    def __init__(
+        self, function: Function, given: Sequence[Tensor], pool: Pool | None = None
+    ) -> None:
         self.given = [x.clone() for x in given]
         self._graph = torch.cuda.CUDAGraph()
-        with _CAPTURING, torch.cuda.device(given[0].device if given else None):
-            here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        device = given[0].device if given else torch.device("cuda", torch.cuda.current_device())
+        pool = pool or Pool(device)
+        with _CAPTURING, torch.cuda.device(device):
+            here, side = torch.cuda.current_stream(), pool.stream
             side.wait_stream(here)
             # Left by this block even where a capture fails, which leaves its own stream in place.
             with torch.cuda.stream(side):
@@ -89,7 +108,7 @@ class Capture:
                     function(*self.given)
                 # Other threads go on asking for memory meanwhile.
                 mode = "thread_local"
-                with torch.cuda.graph(self._graph, pool, side, capture_error_mode=mode):
+                with torch.cuda.graph(self._graph, pool.handle, side, capture_error_mode=mode):
                     self._results = function(*self.given)
             here.wait_stream(side)
 

@@ -23,7 +23,8 @@ class WeighTraining(PolicyTraining):
     """Epochs whose weights are kept beside the last and the best."""
     split: Literal["train", "val"] = "train"
     """Slices that weights are found on. Members know those that they have learned from better than
-    any others, so that what they expect there tells too much: then `val`."""
+    any others, so that what they expect there tells too much: then `val`, of which validation
+    scores are no longer apart."""
     n_slices: Annotated[int, AtLeast(1)] = 96
     """Slices that are acquired, at most."""
     n_best: Annotated[int, AtLeast(1)] = 8

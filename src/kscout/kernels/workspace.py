@@ -16,10 +16,10 @@ _N_ALIGNED = 256
 
 @final
 class Workspace:
-    """Lends memory whose contents nobody counts on, to one after the other.
+    """Lends memory whose contents nobody counts on, to one after the other, never to two at once.
 
     None is ever given back, because a CUDA graph may use it. What fits in memory that is there is
-    laid out there, so that the largest that is asked for is about all that is taken.
+    laid out there, so that after the largest nothing more is taken.
 
     Args:
         device: where it lies.

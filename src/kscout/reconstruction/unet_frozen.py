@@ -40,6 +40,8 @@ class InferenceReconstructor(Reconstructor):
 class HalfPrecisionUNet(Reconstructor):
     """A frozen U-Net on CUDA through fused 16-bit kernels; statistics and sums are in 32 bit.
 
+    One caller uses it at a time, whatever the size of its images: all share one workspace.
+
     Args:
         unet: what it is a view of.
         n_rows: rows of the images to expect; kernels for others are built at first use.

@@ -5,11 +5,11 @@ launches them all at once. The optimizer stays outside, so that nothing but grad
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, final
+from typing import final
 
 from torch import Tensor, nn
 
-from kscout.acquisition.graphs import Capture
+from kscout.acquisition.graphs import Capture, Pool
 
 Backward = Callable[[Sequence[Tensor]], Tensor]
 """From the tensors that describe a batch to its losses, whose gradients it leaves in the
@@ -46,7 +46,7 @@ class GraphedGradients:
         backward: Backward,
         parameters: Iterable[nn.Parameter],
         example: Sequence[Tensor],
-        pool: Any = None,  # noqa: ANN401
+        pool: Pool | None = None,
     ) -> None:
         self.eager = EagerGradients(backward, parameters)
         self.graph = Capture(lambda *batch: (self.eager(batch),), example, pool)

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from kscout.acquisition.graphs import Pool
 from kscout.assemble import make_reconstructor, seeded_globals
 from kscout.config import Component, JointTraining, ReconstructorConfig, ReconstructorTraining
 from kscout.core import Measurement, Protocol, Reconstructor, SliceBatch
@@ -144,10 +145,10 @@ class Supervised(Course[Reconstructor, ReconstructorConfig]):
         self.training = self.trainee.config.training
         self.sizes = self.training.sizes or (slices.n_cols,)
         # One graph runs at a time, so that those of all sizes share their memory.
-        pool = torch.cuda.graph_pool_handle() if slices.device.type == "cuda" else None
+        pool = Pool(slices.device) if slices.device.type == "cuda" else None
         self.gradients = {n: self._gradients(n, pool) for n in self.sizes}
 
-    def _gradients(self, n_cols: int, pool: Any) -> EagerGradients | GraphedGradients:  # noqa: ANN401
+    def _gradients(self, n_cols: int, pool: Pool | None) -> EagerGradients | GraphedGradients:
         """Return what computes the gradients of batches of images of one size."""
         model, slices = self.trainee.module, self.slices
         if slices.device.type != "cuda" or model.waits_for_device:

@@ -39,15 +39,22 @@ def network_of(
                 "take its acquisition and images of its size, or leave out --start"
             )
     own = {x: y for x, y in arguments.items() if x not in sizes and y is not None}
+    is_same, free = wanted.name == name, start.changeable
     asked = {x: y for x, y in wanted.arguments.items() if arguments.get(x) != y}
-    changed = {x: y for x, y in asked.items() if wanted.name == name and x in start.changeable}
-    others = asked.keys() - changed.keys()
+    others = {x: y for x, y in asked.items() if not is_same or x not in free}
     is_asked = wanted != PolicyConfig.of(config.training.method).policy
-    if is_asked and (wanted.name != name or others):
+    if is_asked and is_same and others:
+        there, settings = {x: arguments.get(x) for x in others}, (f"policy.{x}" for x in others)
+        raise ConfigError(
+            f"{path} is a {name} with {_told(there)}, and {_told(others)} was asked for; leave out "
+            f"{', '.join(settings)}, or --start"
+        )
+    if is_asked and not is_same:
         raise ConfigError(
             f"{path} is a {name} with {_told(own)}, and a {wanted.name} with "
             f"{_told(wanted.arguments)} was asked for; leave out --policy and [policy], or --start"
         )
+    changed = {x: y for x, y in asked.items() if x not in others}
     return replace(config, policy=Component(name, {**own, **changed}))
 
 

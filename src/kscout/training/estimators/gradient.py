@@ -10,13 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
+from kscout.acquisition.graphs import Pool
 from kscout.config import (
     DenseTraining,
     GradientTraining,
@@ -216,9 +217,9 @@ class GradientEstimator(Estimator, ABC):
         return {}
 
     @cached_property
-    def pool(self) -> Any:  # noqa: ANN401
-        """Memory of all graphs: one runs at a time, and images of each size need their own."""
-        return torch.cuda.graph_pool_handle()
+    def pool(self) -> Pool:
+        """Memory of all graphs: one runs at a time, and images of each size need a graph."""
+        return Pool(self.device)
 
     @cached_property
     def groups(self) -> list[slice]:

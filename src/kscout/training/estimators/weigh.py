@@ -1,4 +1,4 @@
-"""Weights of several policies, by least squares on training slices, where gains are known.
+"""Weights of several policies, by least squares on slices whose gains are known.
 
 Slices are acquired as the members would, each by one of them in turn. At each step the columns that
 some member scores highest are tried, and their gains are regressed on what the members expect,
