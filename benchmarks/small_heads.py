@@ -6,7 +6,8 @@ Slices of 128x128 pixels show a head at 2 mm. Each volume is cut below what slic
 to `--spacing` and rounded to `--levels` gray values, whose steps stay below the noise that makers
 add. `OUT/NAME.nii.gz` goes where the head went (`data make heads --source`), `sources.json` says
 what was done to it. `OUT/cut/NAME.nii.gz` holds a few slices of the untouched volume as a plain
-import cuts them (`benchmarks/leave_one_out.py --cut`).
+import cuts them (`benchmarks/leave_one_out.py --cut`). With `--plain` other files are kept so as
+they are imported plainly, cut and resampled: `OUT/plain/cut-NAME.nii.gz`, in 200 gray levels.
 """
 
 import argparse
@@ -30,6 +31,10 @@ DEPTH = 0.8
 """Of a head's length from nose to back: what slices reach below the crown, tilted ones too."""
 BRIGHTEST = 1.3
 """Largest value of a head as it is loaded."""
+CENTERED = ImportSettings(center_volume=True)
+PLAIN = {"cut": ImportSettings(), "resampled": ImportSettings(resample=(1.6, 1.6))}
+"""How files are imported plainly, beside their size."""
+N_PLAIN_LEVELS = 200
 
 
 def smaller(head: Head, spacing_mm: float) -> Head:
@@ -54,10 +59,12 @@ def save(
     nibabel.save(image, path)
 
 
-def cut_slices(path: Path, n_slices: int, size: int) -> Float[np.ndarray, "right front up"]:
+def cut_slices(
+    path: Path, n_slices: int, size: int, how: ImportSettings
+) -> Float[np.ndarray, "right front up"]:
     """Return some slices of a plain import, as a volume that is imported as these."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = ImportSettings(size=size, pad=size, center_volume=True, absolute=True)
+        settings = replace(how, size=size, pad=size, absolute=True)
         store = import_folder(path, Path(folder) / "store", settings)
         images = store.split("train").sample(n_slices).magnitudes().numpy()
     return (images / np.percentile(images, 99.7))[:, ::-1, ::-1].transpose(2, 1, 0)
@@ -74,14 +81,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--levels", type=int, default=48)
     parser.add_argument("--cut-slices", type=int, default=12)
     parser.add_argument("--size", type=int, default=128, help="of cut slices")
+    parser.add_argument("--plain", type=Path, nargs="*", default=[], help="NIfTI files")
     wanted = parser.parse_args(arguments)
     entries = json.loads((wanted.heads / SOURCES_FILE).read_text(encoding="utf-8"))
     paths = [wanted.heads / entry["file"] for entry in entries]
     for path, head in zip(paths, load_heads(paths), strict=True):
         small = smaller(head, wanted.spacing)
         save(wanted.out / path.name, small.values, small.spacing_mm, wanted.levels)
-        values = cut_slices(path, wanted.cut_slices, wanted.size)
+        values = cut_slices(path, wanted.cut_slices, wanted.size, CENTERED)
         save(wanted.out / "cut" / path.name, values, (1.0, 1.0, 1.0), wanted.levels)
+    for path in wanted.plain:
+        name = f"{path.name.removesuffix('.gz').removesuffix('.nii')}.nii.gz"
+        for how, settings in PLAIN.items():
+            values = cut_slices(path, wanted.cut_slices, wanted.size, settings)
+            save(wanted.out / "plain" / f"{how}-{name}", values, (1.0, 1.0, 1.0), N_PLAIN_LEVELS)
     for entry in entries:
         entry["source"] += f", no finer than {wanted.spacing} mm, {wanted.levels} gray levels"
     write_json(wanted.out / SOURCES_FILE, entries)
