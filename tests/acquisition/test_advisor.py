@@ -72,7 +72,7 @@ class FakeGraph:
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the numbers of questions for which graphs are captured."""
     monkeypatch.setattr(graphs, "Capture", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(graphs, "Pool", lambda device: device)
     monkeypatch.setattr(FakeGraph, "captured", [])
     return FakeGraph.captured
 
