@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -78,17 +79,17 @@ def by_head(folder: Path = HEADS) -> str:
         start = ACQUISITIONS[preset].n_initial
         head += [f"from {start} columns: seeds", "gap closed", "minus fixed"]
     lines = []
-    for name in HEAD_NAMES:
-        for kind in (TWO, THREE):
-            line, n_found = [name if kind == TWO else f"{name}, `{kind}`"], 0
-            for preset in HORIZONS:
-                own = [x for x in _weighed(folder, preset, kind) if x.data == f"{WITHOUT}{name}"]
-                seeds = sorted(own, key=lambda one: one.seed)
-                numbers = ", ".join(str(one.seed) for one in seeds)
-                line += [numbers, share(seeds), minus(seeds)] if seeds else ["-"] * 3
-                n_found += len(seeds)
-            lines += [tuple(line)] if n_found else []
-    found = [one for preset in HORIZONS for one in _weighed(folder, preset)]
+    found = [one for one in read_records(folder) if one.name in (TWO, THREE)]
+    for name, kind in product(HEAD_NAMES, (TWO, THREE)):
+        own = [one for one in found if (one.data, one.name) == (f"{WITHOUT}{name}", kind)]
+        if not own:
+            continue
+        line = [name if kind == TWO else f"{name}, `{kind}`"]
+        for preset in HORIZONS:
+            seeds = sorted((x for x in own if x.preset == preset), key=lambda one: one.seed)
+            numbers = ", ".join(str(one.seed) for one in seeds)
+            line += [numbers, share(seeds), minus(seeds)] if seeds else ["-"] * 3
+        lines.append(tuple(line))
     counts = " or ".join(str(n) for n in sorted({one.n_slices for one in found}))
     return f"{markdown(tuple(head), lines)}\n{counts} slices of each head.\n"
 
@@ -109,8 +110,8 @@ def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
     )
 
 
-def _weighed(folder: Path, preset: str, kind: str = TWO) -> list[DenseRecord]:
-    return [x for x in read_records(folder) if (x.name, x.preset) == (kind, preset)]
+def _weighed(folder: Path, preset: str) -> list[DenseRecord]:
+    return [x for x in read_records(folder) if (x.name, x.preset) == (TWO, preset)]
 
 
 def _best(folder: Path, preset: str, by: str) -> DenseRecord:

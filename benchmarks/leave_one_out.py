@@ -44,8 +44,10 @@ from kscout.files import write_json
 from kscout.runs import read_run
 from kscout.training.policy import train_policy
 
-IMPORTS = {"cut": (), "resampled": ("--resample", "1.6")}
-"""How a file is imported beside its size; heads are some 200 mm long."""
+RESAMPLED_MM = 1.6
+"""Heads are some 200 mm long."""
+IMPORTS = {"cut": (), "resampled": ("--resample", str(RESAMPLED_MM))}
+"""How a file is imported beside its size."""
 
 
 def name_of(path: Path) -> str:

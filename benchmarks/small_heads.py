@@ -20,6 +20,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 from jaxtyping import Float
+from leave_one_out import RESAMPLED_MM, name_of
 from scipy import ndimage
 
 from kscout.data.importing import ImportSettings, import_folder
@@ -32,8 +33,8 @@ DEPTH = 0.8
 BRIGHTEST = 1.3
 """Largest value of a head as it is loaded."""
 CENTERED = ImportSettings(center_volume=True)
-PLAIN = {"cut": ImportSettings(), "resampled": ImportSettings(resample=(1.6, 1.6))}
-"""How files are imported plainly, beside their size."""
+PLAIN = {"cut": ImportSettings(), "resampled": ImportSettings(resample=(RESAMPLED_MM,) * 2)}
+"""How files are imported plainly, beside their size: the imports of `leave_one_out.py`."""
 N_PLAIN_LEVELS = 200
 
 
@@ -91,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         values = cut_slices(path, wanted.cut_slices, wanted.size, CENTERED)
         save(wanted.out / "cut" / path.name, values, (1.0, 1.0, 1.0), wanted.levels)
     for path in wanted.plain:
-        name = f"{path.name.removesuffix('.gz').removesuffix('.nii')}.nii.gz"
         for how, settings in PLAIN.items():
             values = cut_slices(path, wanted.cut_slices, wanted.size, settings)
-            save(wanted.out / "plain" / f"{how}-{name}", values, (1.0, 1.0, 1.0), N_PLAIN_LEVELS)
+            file = wanted.out / "plain" / f"{how}-{name_of(path)}.nii.gz"
+            save(file, values, (1.0, 1.0, 1.0), N_PLAIN_LEVELS)
     for entry in entries:
         entry["source"] += f", no finer than {wanted.spacing} mm, {wanted.levels} gray levels"
     write_json(wanted.out / SOURCES_FILE, entries)

@@ -82,8 +82,7 @@ class Pace:
         """Return where no column that is left promises enough."""
         if self.stop_below is None:
             return torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-        step = torch.full_like(state.owner, n_acquired)
-        unit = policy.units_at(state.mask, step)
+        unit = policy.units_at(state.mask, torch.full_like(state.owner, n_acquired))
         best = scores.masked_fill(blocked, -torch.inf).amax(dim=-1)
         return best * unit < self.stop_below
 
