@@ -16,6 +16,7 @@ from kscout.cli.train import app
 from kscout.config import Component, PolicyConfig
 from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
+from kscout.policies.column import ColumnPolicy
 from kscout.runs import read_run
 from kscout.training.estimators import dense
 from kscout.training.policy import train_policies, train_policy
@@ -135,32 +136,60 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("policy", "acquisition", "message"),
+    ("policy", "message"),
     [
-        (CONV, {}, "is a column with width = 8.* and a conv with n_channels = 2"),
-        ({**COLUMN, "width": 12}, {}, r"width = 8, and width = 12 was .* leave out policy\.width,"),
-        (COLUMN, {"n_initial": 4}, "was trained with n_initial = 2, and this training has 4"),
-        (COLUMN, {"horizon": 2}, "was trained with horizon = 3, and this training has 2"),
+        (CONV, "is a column with width = 8.* and a conv with n_channels = 2"),
+        ({**COLUMN, "width": 12}, r"width = 8, and width = 12 was .* leave out policy\.width,"),
     ],
-    ids=["network", "argument", "start", "budget"],
+    ids=["network", "argument"],
 )
-def test_another_network_or_size_is_refused(
-    first: Path,
-    store: Store,
-    tmp_path: Path,
-    policy: dict[str, Any],
-    acquisition: dict[str, int],
-    message: str,
+def test_another_network_is_refused(
+    first: Path, store: Store, tmp_path: Path, policy: dict[str, Any], message: str
 ) -> None:
-    base = dense_config(policy)
-    config = PolicyConfig(
-        base.policy,
-        type(base.acquisition)(**{"n_initial": 2, "horizon": 3, **acquisition}),
-        base.training,
-    )
+    config = dense_config(policy)
     with pytest.raises(ConfigError, match=message):
         train_policy(config, store, "zero-filled", tmp_path / "run", start=first, device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_column_network_learns_on_for_another_matrix_start_and_budget(
+    first: Path, tmp_path: Path
+) -> None:
+    other = blob_store(tmp_path / "other", n_rows=10, n_cols=20)
+    base = dense_config(COLUMN, **STILL)
+    config = replace(base, acquisition=replace(base.acquisition, n_initial=4, horizon=5))
+    anew, begun = (
+        train_policy(config, other, "zero-filled", tmp_path / name, start=start, device="cpu")
+        for name, start in (("anew", None), ("begun", first))
+    )
+    found, expected, known = weights(begun.path), weights(first), weights(anew.path)
+    assert all(torch.equal(found[key], expected[key]) for key in expected if key != "prior")
+    # Gains of these images, of which the start knows nothing.
+    assert found["prior"].shape == (5, 20) and torch.equal(found["prior"], known["prior"])
+    policy = policies.load(begun.path)
+    assert policy.gain_units == policies.load(anew.path).gain_units != ()
+    assert (policy.n_cols, policy.n_initial, policy.horizon) == (20, 4, 5)
+
+
+def test_mean_gains_go_by_frequency_and_by_the_share_that_is_measured() -> None:
+    arguments = {key: value for key, value in COLUMN.items() if key != "name"}
+    coarse = ColumnPolicy(n_cols=16, n_initial=2, horizon=4, **arguments)
+    coarse.start_from(torch.rand(4, 16))
+    fine = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, **arguments)
+    fine.take_weights(coarse)
+    # Every other column of the finer matrix has a frequency of the coarser one.
+    assert torch.allclose(fine.prior[::2, ::2], coarse.prior)
+    late = ColumnPolicy(n_cols=16, n_initial=4, horizon=6, **arguments)
+    late.take_weights(coarse)
+    assert torch.equal(late.prior, coarse.prior[[2, 3, 3, 3, 3, 3]])
+
+
+def test_a_network_that_knows_steps_alone_keeps_its_sizes() -> None:
+    arguments = {key: value for key, value in COLUMN.items() if key != "name"}
+    sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
+    start = ColumnPolicy(n_cols=16, horizon=3, **arguments)
+    with pytest.raises(ConfigError, match="was trained with n_initial = None, and this"):
+        network_of(start, "run", dense_config(COLUMN), {**sizes, "horizon": 2})
 
 
 def test_a_network_that_knows_no_budget_learns_on_for_another() -> None:

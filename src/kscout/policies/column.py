@@ -100,10 +100,22 @@ class ColumnPolicy(Policy):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.register_buffer("prior", torch.zeros(horizon, n_cols))
+        # Without its start, steps are what it knows, and those of another budget are others.
+        self.changeable = () if n_initial is None else ("n_cols", "n_initial", "horizon")
 
     def start_from(self, gains: Float[Tensor, "step col"]) -> None:
         """Take mean gains, in the units of its scores, as what it expects before it has learned."""
         self.prior.copy_(gains)
+
+    def take_weights(self, start: Policy) -> None:
+        """Copy the weights of one for other sizes, mean gains by shares of columns measured."""
+        state = start.state_dict()
+        if isinstance(start, ColumnPolicy) and self.changeable:
+            shares = (torch.arange(self.horizon) + (self.n_initial or 0)) / self.n_cols
+            rows = (shares * start.n_cols).round().long() - (start.n_initial or 0)
+            known = _at_frequencies(state["prior"], self.n_cols)
+            state["prior"] = known[rows.clamp(min=0, max=len(known) - 1)]
+        self.load_state_dict(state)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.zero_filled is None or seen.mean is None or seen.std is None:

@@ -44,7 +44,7 @@ from kscout.training.distributed import (
 )
 from kscout.training.estimators import Estimator, PolicyTrainee
 from kscout.training.loop import OnStep, fixed_convolution, opened_run, train_epochs
-from kscout.training.starting import network_of
+from kscout.training.starting import begin_from, network_of
 from kscout.training.trainee import Trainee
 from kscout.weights import fingerprint
 
@@ -111,7 +111,7 @@ def train_policies(
                 # As long as it has no weights of its own, all that it is are its members.
                 inputs["members"] = fingerprint(policy)
             if begun is not None:
-                policy.load_state_dict(begun.state_dict())
+                begin_from(policy, begun)
             run = stack.enter_context(opened_run(out, config, inputs, place, store.kind))
             trainee = Trainee.resume(policy, config, run, partial(_save, config, inputs))
             trainee.start = begun

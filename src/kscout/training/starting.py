@@ -1,9 +1,13 @@
-"""Policies that learn on: their training begins from the weights of another one."""
+"""Policies that learn on: their training begins from the weights of another one.
+
+A policy may name arguments as `changeable`. Where weights have another form with them, it is
+`Resizable`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
@@ -12,12 +16,34 @@ from kscout.names import POLICIES
 from kscout.weights import constructor_arguments
 
 
+@runtime_checkable
+class Resizable(Protocol):
+    """A policy that takes the weights of one that was made for other sizes."""
+
+    def take_weights(self, start: Policy) -> None:
+        """Copy weights of the same class, those of another form as far as they say something."""
+
+
+def begin_from(policy: Policy, start: Policy) -> None:
+    """Give a new policy the weights of a trained one, which `network_of` has found to fit."""
+    if isinstance(policy, Resizable):
+        policy.take_weights(start)
+    else:
+        policy.load_state_dict(start.state_dict())
+
+
+def is_resized(policy: Policy, start: Policy) -> bool:
+    """Return whether a policy was made for other sizes than the trained one it begins from."""
+    known = (constructor_arguments(one) for one in (policy, start))
+    return len({tuple(x.get(key) for key in start.changeable) for x in known}) > 1
+
+
 def network_of(
     start: Policy, path: str | Path, config: PolicyConfig, sizes: Mapping[str, int]
 ) -> PolicyConfig:
     """Return settings with the network of a trained policy; refuse another, or other sizes.
 
-    Arguments that none of its weights depend on are those of the settings.
+    Arguments that it names as `changeable` are those of the settings, or of the data.
 
     Args:
         start: the trained policy.
@@ -33,7 +59,7 @@ def network_of(
         )
     arguments = constructor_arguments(start)
     for key, value in sizes.items():
-        if key in arguments and arguments[key] != value:
+        if key in arguments and arguments[key] != value and key not in start.changeable:
             raise ConfigError(
                 f"{path} was trained with {key} = {arguments[key]}, and this training has {value}; "
                 "take its acquisition and images of its size, or leave out --start"

@@ -60,6 +60,7 @@ from kscout.training.estimators.tried import (
 from kscout.training.estimators.variation import Variation
 from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows
+from kscout.training.starting import is_resized
 
 
 @runtime_checkable
@@ -129,8 +130,9 @@ class Dense(WarmedEstimator):
             self._begin()
         config, start = self.trainees[number].config, self.trainees[number].start
         units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
-        # Gains that a trained network starts from are among its weights.
-        takes_gains = _training(config).from_order and not state and start is None
+        # Gains that a trained network starts from are among its weights, for sizes of its own.
+        is_begun = start is not None and not is_resized(policy, start)
+        takes_gains = _training(config).from_order and not state and not is_begun
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
             if isinstance(one, StartsFromGains) and takes_gains:
@@ -145,7 +147,9 @@ class Dense(WarmedEstimator):
     def _begin(self) -> None:
         """Find the units of labels: those of a trained policy, else along a fixed order."""
         config, start = self.trainees[0].config, self.trainees[0].start
-        known = () if start is None or not self._learns_gains else start.gain_units
+        known: Sequence[float] = ()
+        if start is not None and self._learns_gains and not is_resized(self.trainees[0].module, start):
+            known = start.gain_units
         is_known, has_slopes = len(known) == len(self.units), _training(config).slopes
         if is_known:
             self.units = torch.tensor(known, device=self.device)
