@@ -148,8 +148,8 @@ class Dense(WarmedEstimator):
         """Find the units of labels: those of a trained policy, else along a fixed order."""
         config, start = self.trainees[0].config, self.trainees[0].start
         known: Sequence[float] = ()
-        if start is not None and self._learns_gains and not is_resized(self.trainees[0].module, start):
-            known = start.gain_units
+        if start is not None and not is_resized(self.trainees[0].module, start):
+            known = start.gain_units if self._learns_gains else ()
         is_known, has_slopes = len(known) == len(self.units), _training(config).slopes
         if is_known:
             self.units = torch.tensor(known, device=self.device)
