@@ -15,7 +15,9 @@ from kscout.errors import ConfigError
 from kscout.kernels import KernelUnavailableError, cuda, registry
 from kscout.kernels.convolution import Division
 from kscout.kernels.registry import OPERATIONS, Request, build, compiled_kernels, serving
+from kscout.kernels.workspace import Workspace
 from kscout.reconstruction.unet import UNet
+from kscout.reconstruction.unet_frozen import fused_where_served, has_kernels
 from kscout.training.convolution import can_compile
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -262,6 +264,18 @@ def test_16_bit_that_was_asked_for_is_refused_where_no_kernels_serve(gpu: Simple
     gpu.capability = (7, 5)
     with pytest.raises(ConfigError, match="no 16-bit kernels"):
         UNet(n_channels=2, n_pools=1).frozen(precision="fp16", n_rows=8, n_cols=8, device="cuda")
+
+
+def test_kernels_serve_some_of_several_matrix_sizes(gpu: SimpleNamespace) -> None:
+    sizes = [64, 96, 128, 192, 256, 320]
+    asked = {n: UNET._replace(n_rows=n, n_cols=n) for n in sizes}
+    assert [n for n in sizes if serving("unet", asked[n]) == "cuda"] == [64, 128, 256]
+    network, workspace = UNet().network, Workspace(GPU)
+    assert has_kernels(network, GPU)
+    assert fused_where_served(network, 320, 320, workspace) is None
+    gpu.capability = (7, 5)
+    forget()
+    assert not has_kernels(network, GPU)
 
 
 def test_the_documentation_lists_the_registry() -> None:

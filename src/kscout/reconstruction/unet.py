@@ -10,10 +10,13 @@ import torch
 
 from kscout.core import Measurement, Protocol, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
-from kscout.kernels.registry import Request, build
 from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.names import check_protocol
-from kscout.reconstruction.unet_frozen import HalfPrecisionUNet, InferenceReconstructor
+from kscout.reconstruction.unet_frozen import (
+    HalfPrecisionUNet,
+    InferenceReconstructor,
+    has_kernels,
+)
 
 
 @final
@@ -75,18 +78,9 @@ class UNet(Reconstructor):
         if place.type == "cpu":
             plain(precision=precision)
             return InferenceReconstructor(self)
-        if precision == "fp32":
+        if precision == "fp32" or not has_kernels(self.network, place):
             return plain(precision=precision)
-
-        def half() -> Reconstructor:
-            plain(precision="fp32")
-            return HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols)
-
-        request = Request(
-            place,
-            n_rows=n_rows,
-            n_cols=n_cols,
-            n_channels=self.n_channels,
-            n_levels=self.n_pools,
-        )
-        return build("unet", request, {"cuda": half, "torch": lambda: plain(precision=precision)})
+        plain(precision="fp32")
+        view = HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols)
+        is_refused = precision == "fp16" and view.precision != precision
+        return plain(precision=precision) if is_refused else view

@@ -1,14 +1,50 @@
 """Views of a trained U-Net for inference: the same images up to rounding, in less time."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
+import torch
+
 from kscout.core import Measurement, Reconstruction, Reconstructor
-from kscout.layers.unet import peak_bytes
+from kscout.kernels.registry import Request, build, serving
+from kscout.kernels.workspace import Workspace
+from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.reconstruction.unet_fused import FusedUNet
 from kscout.reconstruction.unet_inference import InferenceUNet
 
 if TYPE_CHECKING:
     from kscout.reconstruction.unet import UNet
+
+Fuse = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
+"""Builds kernels of a network for images of so many rows and columns, in a workspace."""
+
+
+def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
+    """Return whether fused kernels serve a network for images of some size: the least, at least."""
+    least = 4 << len(network.down_sample_layers)
+    return serving("unet", _request(network, device, least, least)) == "cuda"
+
+
+def fused_where_served(
+    network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
+) -> FusedUNet | None:
+    """Return kernels for images of a size, None where they do not serve it."""
+
+    def fused() -> FusedUNet | None:
+        return FusedUNet(network, n_rows, n_cols, workspace)
+
+    request = _request(network, workspace.device, n_rows, n_cols)
+    return build("unet", request, {"cuda": fused, "torch": lambda: None})
+
+
+def _request(network: UNetNetwork, device: torch.device, n_rows: int, n_cols: int) -> Request:
+    return Request(
+        device,
+        n_rows=n_rows,
+        n_cols=n_cols,
+        n_channels=network.n_channels,
+        n_levels=len(network.down_sample_layers),
+    )
 
 
 @final
@@ -40,39 +76,49 @@ class InferenceReconstructor(Reconstructor):
 class HalfPrecisionUNet(Reconstructor):
     """A frozen U-Net on CUDA through fused 16-bit kernels; statistics and sums are in 32 bit.
 
+    Images of a size that kernels do not serve go through the plain network, in 32 bit.
     One caller uses it at a time, whatever the size of its images: all share one workspace.
 
     Args:
         unet: what it is a view of.
         n_rows: rows of the images to expect; kernels for others are built at first use.
         n_cols: columns of these.
+        fuse: builds kernels for a size; None where there are none.
     """
 
-    precision = "fp16"
-
-    def __init__(self, unet: "UNet", *, n_rows: int, n_cols: int) -> None:
+    def __init__(
+        self, unet: "UNet", *, n_rows: int, n_cols: int, fuse: Fuse = fused_where_served
+    ) -> None:
         super().__init__()
         self.protocol = unet.protocol
         self.network = unet.network
         self._viewed = [unet]
-        first = FusedUNet(unet.network, n_rows, n_cols)
-        self.fused = {(n_rows, n_cols): first}
-        self.workspace = first.workspace
+        self._fuse = fuse
+        self.workspace = Workspace(next(unet.parameters()).device)
+        self.fused: dict[tuple[int, int], FusedUNet | None] = {}
+        self.precision = "fp32" if self._fused(n_rows, n_cols) is None else "fp16"
+
+    def _fused(self, n_rows: int, n_cols: int) -> FusedUNet | None:
+        """Return kernels for images of a size, built where they are new."""
+        size = (n_rows, n_cols)
+        if size not in self.fused:
+            self.fused[size] = self._fuse(self.network, *size, self.workspace)
+        return self.fused[size]
 
     def refresh(self) -> None:
         for fused in self.fused.values():
-            fused.set_weights(self.network)
+            if fused is not None:
+                fused.set_weights(self.network)
 
     def differentiable(self) -> "UNet":
         return self._viewed[0]
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image, mean, std = measured.magnitude, measured.mean, measured.std
-        size = (image.shape[-2], image.shape[-1])
-        if size not in self.fused:
-            self.fused[size] = FusedUNet(self.network, *size, self.workspace)
-        found = self.fused[size](image, mean, std, measured.n_images)
-        return Reconstruction(found, mean, std)
+        fused = self._fused(image.shape[-2], image.shape[-1])
+        if fused is None:
+            return self._viewed[0].reconstruct(measured)
+        return Reconstruction(fused(image, mean, std, measured.n_images), mean, std)
 
     def n_bytes(self, n_coils: int, n_rows: int, n_cols: int) -> int:
         return peak_bytes(self.network.n_channels, n_coils, n_rows, n_cols)
