@@ -1,8 +1,8 @@
 """One network for many matrix sizes: what a reconstruction, and a policy, reach at each of them.
 
     python benchmarks/sizes.py --data stores/knee-320 --reconstructor knee-unet
-    python benchmarks/sizes.py --data stores/knee-320 --reconstructor runs/unet-sizes \
-        --policy runs/any-size --label knee-sizes
+    python benchmarks/sizes.py --data stores/knee-320 --reconstructor knee-sizes-unet \
+        --policy knee-sizes-column --label knee-sizes-column --limit 208 --n-train 64
 
 Test slices are made coarser, as in training with `training.sizes`. A reconstruction gets the
 central quarter of the columns; zero-filling stands beside it.
@@ -13,6 +13,7 @@ slices made coarser likewise. Lines of a label replace those in sizes.json, from
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,22 +111,30 @@ def table(path: Path = RECORD) -> str:
         for one in read_lines(path)
     ]
     head = (
-        *("reconstruction", "columns", "central quarter, zero-filled", "reconstructed"),
-        *("fixed order", "its policy minus fixed order"),
+        *("network", "columns", "central quarter, zero-filled", "reconstructed"),
+        *("fixed order", "policy minus fixed order"),
     )
     return f"{markdown(head, lines)}\n{_sentence(read_lines(path))}"
 
 
 def _sentence(lines: Sequence[SizeRecord]) -> str:
-    """Return what each network adds to zero-filling at its best size, and at its worst."""
+    """Return what networks add to zero-filling at best and at worst, and where policies lead."""
     told = []
-    for label in dict.fromkeys(one.label for one in lines):
+    for label in dict.fromkeys(one.label for one in lines if one.fixed is None):
         own = sorted((x for x in lines if x.label == label), key=lambda x: x.ssim - x.zero_filled)
         adds = [
             f"{number(x.ssim - x.zero_filled)} at {x.n_cols} columns" for x in (own[-1], own[0])
         ]
         told.append(
             f"To zero-filling `{label}` adds {adds[0]} and {adds[1]} ({own[0].n_slices} slices).\n"
+        )
+    for label in dict.fromkeys(one.label for one in lines if one.fixed is not None):
+        own = [one for one in lines if one.label == label]
+        ends = [one.interval or (math.nan, math.nan) for one in own]
+        n_above, n_below = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
+        told.append(
+            f"`{label}` lies above the fixed order with the whole interval at {n_above} of "
+            f"{len(own)} sizes, and below it at {n_below} ({own[0].n_slices} slices).\n"
         )
     return "".join(told)
 

@@ -57,4 +57,7 @@ def test_each_size_is_a_line_and_a_label_replaces_its_own(
     assert found[0].fixed is None and found[2].difference is not None
     text = sizes.table(path)
     assert "| `other` | 16 |" in text and text.count("| `mine` |") == 2
-    assert "To zero-filling `mine` adds .0000" in text
+    assert "To zero-filling `other` adds .0000" in text and "`mine` adds" not in text
+    lows, highs = zip(*(one.interval for one in found[2:]), strict=True)
+    n_above, n_below = sum(low > 0 for low in lows), sum(high < 0 for high in highs)
+    assert f"at {n_above} of 2 sizes, and below it at {n_below} (4 slices)" in text

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from kscout.zoo import ZOO, zoo_card, zoo_names
+from kscout.weights import read_weights
+from kscout.zoo import ZOO, zoo_card, zoo_file, zoo_names
 
 LEADERBOARD = Path(__file__).parents[1] / "benchmarks" / "leaderboard.json"
 JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-base", "knee-long")}
@@ -19,7 +21,9 @@ RECORDED = {
 ALONE = [
     name
     for name in zoo_names("policy")
-    if not name.startswith("joint-") and not name.endswith("-imagine") and name not in RECORDED
+    if not name.startswith(("joint-", "knee-sizes-"))
+    and not name.endswith("-imagine")
+    and name not in RECORDED
 ]
 
 ROWS = {
@@ -128,6 +132,40 @@ def test_cards_tell_what_their_records_say_of_plain_imports_and_of_one_member() 
     assert f"`knee-base-column` does, reaches {ssim:.4f} on 1715 test slices" in card
 
 
+@pytest.mark.parametrize("name", ["knee-base-greedy", "knee-long-greedy"])
+def test_cards_of_greedy_tell_what_shorter_mantissas_changed(name: str) -> None:
+    record = _zoo_result(name)
+    low, high = record["interval"]
+    card = " ".join(zoo_card(name).split())
+    assert f"rounded to {record['n_bits']} bits" in card
+    slices = f"{record['n_slices']} test slices, {record['n_trajectories']} acquisitions each"
+    told = f"({record['difference_to_before']:.5f}, {low:.5f} to {high:.5f})"
+    assert (
+        f"{slices}, through 16-bit kernels, the file scores the same as that before it {told}"
+        in card
+    )
+    state = read_weights(zoo_file(name)).state
+    assert all(_has_mantissas_of(record["n_bits"], value) for value in state.values())
+
+
+def _has_mantissas_of(n_bits: int, values: torch.Tensor) -> bool:
+    mantissa, _ = torch.frexp(values.double())
+    steps = mantissa * 2 ** (n_bits + 1)
+    return values.numel() == 1 or torch.equal(steps, steps.round())
+
+
+def _zoo_result(name: str) -> Any:
+    file = LEADERBOARD.parent / "zoo_results" / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_the_card_of_imagined_heads_tells_what_it_is_for() -> None:
+    card = " ".join(zoo_card("heads-base-imagine").split())
+    own, other = (_zoo_result(f"heads-base-weighed{x}")["ssim"] for x in ("", "-knee"))
+    assert f"reaches {own:.4f} on 320 test slices" in card
+    assert f"`knee-base-imagine` in its place reaches {other:.4f}" in card
+
+
 def test_the_card_of_weighed_heads_tells_of_imports() -> None:
     lines = json.loads(LEADERBOARD.with_name("heads_weighed.json").read_text(encoding="utf-8"))
     gains = [one["weighed"]["ssim"] - one["fixed"] for one in lines]
@@ -149,6 +187,21 @@ def test_the_card_of_several_sizes_tells_their_records() -> None:
         told.append(f"| {own['n_cols']} | {' | '.join(f'{x:.4f}' for x in cells)} |")
         assert own["n_slices"] == beside["n_slices"] and f"{own['n_slices']} test slices" in card
     assert len(told) == 6 and "\n".join(told) in card
+
+
+def test_the_card_of_a_policy_of_several_sizes_tells_their_records() -> None:
+    lines = json.loads(LEADERBOARD.with_name("sizes.json").read_text(encoding="utf-8"))
+    own = [one for one in lines if one["label"] == "knee-sizes-column"]
+    card, told = zoo_card("knee-sizes-column"), []
+    for one in own:
+        share, (low, high) = one["n_cols"] // 8, one["interval"]
+        cells = (f"{share} + {share}", f"{one['fixed']:.4f}", f"{one['difference']:+.4f}")
+        told.append(f"| {one['n_cols']} | {' | '.join(cells)} | {low:+.4f} to {high:+.4f} |")
+        assert f"{one['n_slices']} slices" in card
+    assert len(told) >= 5 and "\n".join(told) in card
+    level = [str(one["n_cols"]) for one in own if one["interval"][0] < 0 < one["interval"][1]]
+    assert f"level with the fixed order at {' and '.join(level)} columns" in " ".join(card.split())
+    assert all(one["interval"][1] > 0 for one in own)
 
 
 def _joint(stem: str) -> Any:

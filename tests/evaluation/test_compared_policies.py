@@ -15,9 +15,11 @@ from kscout.errors import ConfigError, RunError
 from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.progress import Step
 from kscout.evaluation.records.run_names import run_label
+from kscout.evaluation.running.contenders import Sizes, conditions_note, resolve
 from kscout.evaluation.running.prepare import prepare
 from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.policies import save
+from kscout.policies.column import ColumnPolicy
 from kscout.policies.conv import ConvPolicy
 from kscout.policies.fixed import FixedOrder
 from kscout.policies.random import Random
@@ -208,6 +210,20 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
     found = evaluate((tmp_path / "net.safetensors",), test_slices, ZeroFilled(), _setting())
     assert "was trained for 2 + 9 columns" in found.summary["note"]
     assert "runs here with 3 + 4" in found.summary["note"]
+
+
+def test_the_same_share_of_another_matrix_is_the_same_acquisition(tmp_path: Path) -> None:
+    sizes = {"width": 8, "n_heads": 2, "n_layers": 1, "channels": [8], "image_channels": [8]}
+    policy = ColumnPolicy(n_cols=32, horizon=8, n_initial=4, **sizes)
+    extra = {"method": "dense", "seed": 0, "n_initial": 4, "horizon": 8, "protocol": "paper"}
+    save_component(tmp_path / "net.safetensors", policy, kind="policy", extra=extra)
+    (one,) = resolve(tmp_path / "net.safetensors", Sizes(16, 16, 2, 4))
+    assert conditions_note(one, Sizes(16, 16, 2, 4), "paper") is None
+    # As many columns are another share.
+    told = conditions_note(one, Sizes(16, 16, 4, 8), "paper")
+    assert told is not None
+    assert "4 + 8 of 32 columns under protocol paper and runs here with 4 + 8 of 16 under" in told
+    assert conditions_note(one, Sizes(32, 32, 4, 8), "paper") is None
 
 
 @pytest.mark.slow

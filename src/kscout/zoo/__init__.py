@@ -14,6 +14,7 @@ _FOLDER = Path(__file__).parent
 ZOO: dict[str, str] = {
     "knee-unet": "reconstructor",
     "knee-sizes-unet": "reconstructor",
+    "knee-sizes-column": "policy",
     "knee-base-column": "policy",
     "knee-base-imagine": "policy",
     "knee-base-weighed": "policy",
@@ -24,6 +25,7 @@ ZOO: dict[str, str] = {
     "knee-long-fixed": "policy",
     "heads-unet": "reconstructor",
     "heads-base-column": "policy",
+    "heads-base-imagine": "policy",
     "heads-base-weighed": "policy",
     "heads-base-fixed": "policy",
     "heads8-varnet": "reconstructor",

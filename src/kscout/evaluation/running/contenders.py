@@ -270,6 +270,8 @@ def conditions_note(
 ) -> str | None:
     """Return what to say where a policy was trained for another acquisition or protocol.
 
+    Of another matrix that a policy serves, the same share of columns is the same acquisition.
+
     Args:
         contender: the policy.
         sizes: of the acquisition here.
@@ -283,20 +285,29 @@ def conditions_note(
     own = setting.get("initial")
     listed = None if own is None else columns_text(parse_columns(own))
     group = setting.get("columns_per_step") or 1
+    n_cols = _matrix_of(contender.policy, sizes)
+    shares = [None if n is None else round(n * sizes.n_cols / n_cols) for n in columns]
     trained = (*columns, listed, training.get("protocol", protocol), group)
     here = (sizes.n_initial, sizes.horizon, start, protocol, columns_per_step)
-    if None in columns or trained == here:
+    if None in columns or (*shares, *trained[2:]) == here:
         return None
-    is_other_pace = group != columns_per_step
+    is_other_pace, is_other_matrix = group != columns_per_step, n_cols != sizes.n_cols
     words = [
-        f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}{{}}"
+        f"{one[0]}{f' ({one[2]})' if one[2] else ''} + {one[1]}"
+        f"{f' of {own}' if is_other_matrix else ''}{{}}"
         f"{f', {one[4]} at a time,' if is_other_pace else ''} under"
-        for one in (trained, here)
+        for one, own in ((trained, n_cols), (here, sizes.n_cols))
     ]
     return (
         f"policy {contender.name!r} was trained for {words[0].format(' columns')} protocol "
         f"{trained[3]} and runs here with {words[1].format('')} {here[3]}"
     )
+
+
+def _matrix_of(policy: Policy, sizes: Sizes) -> int:
+    """Return the columns of the matrix whose columns a policy's training counted."""
+    own = getattr(policy, "n_cols", None)
+    return own if policy.serves_any_size and isinstance(own, int) else sizes.n_cols
 
 
 def budget_of_network(source: Path | str) -> Budget | None:
