@@ -24,6 +24,11 @@ def center_columns(n_cols: int, n_center: int) -> range:
     return range(start, start + n_center)
 
 
+def share_of(n: int, n_cols: int, n_others: int) -> int:
+    """Return how many columns of a matrix are as much of it as `n` are of another; one at least."""
+    return max(1, n * n_cols // n_others)
+
+
 def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
     """Refuse columns that images of this width do not have, or that are named twice."""
     outside = [column for column in columns if not 0 <= column < n_cols]

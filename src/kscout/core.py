@@ -348,8 +348,8 @@ class Policy(nn.Module, ABC):
     needs_candidate_scores: ClassVar[bool] = False
     serves_any_size: bool = False
     """Whether it scores the columns of other matrix sizes than its `n_cols`."""
-    changeable: tuple[str, ...] = ()
-    """Arguments that a training which begins from its weights may change; `starting` has a hook."""
+    changeable: ClassVar[tuple[str, ...]] = ()
+    """Arguments that a training which begins from its weights may have otherwise."""
     gain_units: Sequence[float] = ()
     """The gain in SSIM that a score of 1 predicts, by the number of columns acquired (the last for
     all that follow): what a stopping rule asks. Empty where scores predict no gain."""

@@ -212,18 +212,28 @@ def test_a_policy_trained_for_other_columns_is_warned_of(
     assert "runs here with 3 + 4" in found.summary["note"]
 
 
-def test_the_same_share_of_another_matrix_is_the_same_acquisition(tmp_path: Path) -> None:
+def test_shares_of_matrix_sizes_that_were_trained_for_are_no_other_acquisition(
+    tmp_path: Path,
+) -> None:
     sizes = {"width": 8, "n_heads": 2, "n_layers": 1, "channels": [8], "image_channels": [8]}
-    policy = ColumnPolicy(n_cols=32, horizon=8, n_initial=4, **sizes)
-    extra = {"method": "dense", "seed": 0, "n_initial": 4, "horizon": 8, "protocol": "paper"}
-    save_component(tmp_path / "net.safetensors", policy, kind="policy", extra=extra)
-    (one,) = resolve(tmp_path / "net.safetensors", Sizes(16, 16, 2, 4))
-    assert conditions_note(one, Sizes(16, 16, 2, 4), "paper") is None
-    # As many columns are another share.
-    told = conditions_note(one, Sizes(16, 16, 4, 8), "paper")
-    assert told is not None
-    assert "4 + 8 of 32 columns under protocol paper and runs here with 4 + 8 of 16 under" in told
-    assert conditions_note(one, Sizes(32, 32, 4, 8), "paper") is None
+    policy, file = ColumnPolicy(n_cols=33, horizon=8, n_initial=4, **sizes), tmp_path / "net.st"
+    extra = {"method": "dense", "seed": 0, "n_initial": 5, "horizon": 9, "protocol": "paper"}
+    several = {"sizes": [20, 33], "starts": [3, 5], "horizons": [7]}
+    notes = {}
+    for told in ("one", "several"):
+        own = {**extra, **(several if told == "several" else {})}
+        save_component(file, policy, kind="policy", extra=own)
+        (one,) = resolve(file, Sizes(20, 20, 3, 5))
+        for here in ((20, 3, 5), (20, 1, 4), (20, 2, 5), (20, 5, 9), (33, 5, 9), (33, 3, 7)):
+            n_cols, *columns = here
+            notes[told, here] = conditions_note(one, Sizes(n_cols, n_cols, *columns), "paper")
+    silent = {key for key, note in notes.items() if note is None}
+    assert silent == {
+        *(("one", (n_cols, 5, 9)) for n_cols in (20, 33)),
+        *(("several", here) for here in ((20, 3, 5), (20, 1, 4), (33, 5, 9), (33, 3, 7))),
+    }
+    told = "5 + 9 of 33 columns under protocol paper and runs here with 5 + 9 of 20 under paper"
+    assert told in str(notes["several", (20, 5, 9)])
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from kscout.runs import read_run
 from kscout.training.estimators import dense
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.starting import network_of
-from kscout.weights import fingerprint
+from kscout.weights import fingerprint, read_weights
+from kscout.zoo import zoo_file
 
 COLUMN = {
     **{"name": "column", "width": 8, "n_heads": 2, "n_layers": 1},
@@ -184,12 +185,35 @@ def test_mean_gains_go_by_frequency_and_by_the_share_that_is_measured() -> None:
     assert torch.equal(late.prior, coarse.prior[[2, 3, 3, 3, 3, 3]])
 
 
-def test_a_network_that_knows_steps_alone_keeps_its_sizes() -> None:
+def test_a_network_that_knows_steps_alone_cannot_be_learned_on_from() -> None:
     arguments = {key: value for key, value in COLUMN.items() if key != "name"}
     sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
     start = ColumnPolicy(n_cols=16, horizon=3, **arguments)
     with pytest.raises(ConfigError, match="was trained with n_initial = None, and this"):
-        network_of(start, "run", dense_config(COLUMN), {**sizes, "horizon": 2})
+        network_of(start, "run", dense_config(COLUMN), sizes)
+
+
+def test_a_network_of_the_zoo_is_known_by_the_fingerprint_that_others_began_from() -> None:
+    known = fingerprint(policies.load("knee-base-column"))
+    for name in ("heads-base-column", "knee-sizes-column"):
+        assert read_weights(zoo_file(name)).extra["start"] == known
+
+
+@pytest.mark.slow
+def test_greedy_learns_on_from_a_column_network_of_another_matrix(
+    first: Path, tmp_path: Path
+) -> None:
+    other = blob_store(tmp_path / "other", n_rows=10, n_cols=20)
+    training = {"method": "greedy", "n_epochs": 1, "batch_size": 4, "n_trajectories": 2, **STILL}
+    base = small_config(COLUMN, training)
+    config = replace(base, acquisition=replace(base.acquisition, n_initial=4, horizon=5))
+    run = train_policy(config, other, "zero-filled", tmp_path / "run", start=first, device="cpu")
+    expected = ColumnPolicy(
+        n_cols=20, n_initial=4, horizon=5, **{k: v for k, v in COLUMN.items() if k != "name"}
+    )
+    expected.take_weights(policies.load(first))
+    found = weights(run.path)
+    assert all(torch.equal(found[key], value) for key, value in expected.state_dict().items())
 
 
 def test_a_network_that_knows_no_budget_learns_on_for_another() -> None:

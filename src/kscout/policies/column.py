@@ -64,6 +64,7 @@ class ColumnPolicy(Policy):
 
     needs_measurement = True
     serves_any_size = True
+    changeable = ("n_cols", "n_initial", "horizon")
 
     prior: Float[Tensor, "step col"]
 
@@ -100,8 +101,6 @@ class ColumnPolicy(Policy):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.register_buffer("prior", torch.zeros(horizon, n_cols))
-        # Without its start, steps are what it knows, and those of another budget are others.
-        self.changeable = () if n_initial is None else ("n_cols", "n_initial", "horizon")
 
     def start_from(self, gains: Float[Tensor, "step col"]) -> None:
         """Take mean gains, in the units of its scores, as what it expects before it has learned."""
@@ -110,7 +109,7 @@ class ColumnPolicy(Policy):
     def take_weights(self, start: Policy) -> None:
         """Copy the weights of one for other sizes, mean gains by shares of columns measured."""
         state = start.state_dict()
-        if isinstance(start, ColumnPolicy) and self.changeable:
+        if isinstance(start, ColumnPolicy):
             shares = (torch.arange(self.horizon) + (self.n_initial or 0)) / self.n_cols
             rows = (shares * start.n_cols).round().long() - (start.n_initial or 0)
             known = _at_frequencies(state["prior"], self.n_cols)

@@ -202,6 +202,7 @@ def _save(
         "epoch": epoch,
         "method": training.method,
         **training.varied,
+        **_several(config),
         "seed": training.seed,
         "protocol": training.protocol,
         "n_initial": setting.n_initial,
@@ -211,6 +212,12 @@ def _save(
         **inputs,
     }
     save(path, policy, extra=extra)
+
+
+def _several(config: PolicyConfig) -> dict[str, list[int]]:
+    """Return matrix sizes, starts and budgets where the training has several."""
+    drawn = {name: getattr(config.training, name, ()) for name in ("sizes", "starts", "horizons")}
+    return {name: list(values) for name, values in drawn.items() if values}
 
 
 def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:

@@ -15,6 +15,9 @@ from kscout.errors import ConfigError
 from kscout.names import POLICIES
 from kscout.weights import constructor_arguments
 
+_SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
+"""Arguments that data and acquisition imply."""
+
 
 @runtime_checkable
 class Resizable(Protocol):
@@ -34,8 +37,8 @@ def begin_from(policy: Policy, start: Policy) -> None:
 
 def is_resized(policy: Policy, start: Policy) -> bool:
     """Return whether a policy was made for other sizes than the trained one it begins from."""
-    known = (constructor_arguments(one) for one in (policy, start))
-    return len({tuple(x.get(key) for key in start.changeable) for x in known}) > 1
+    own, other = (constructor_arguments(one) for one in (policy, start))
+    return any(own.get(key) != other.get(key) for key in _SIZES)
 
 
 def network_of(
@@ -59,7 +62,9 @@ def network_of(
         )
     arguments = constructor_arguments(start)
     for key, value in sizes.items():
-        if key in arguments and arguments[key] != value and key not in start.changeable:
+        known = arguments.get(key, value)
+        # A network that was not told its size knows none that could be another.
+        if known != value and (known is None or key not in start.changeable):
             raise ConfigError(
                 f"{path} was trained with {key} = {arguments[key]}, and this training has {value}; "
                 "take its acquisition and images of its size, or leave out --start"

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard, final
 from kscout import policies
 from kscout.acquisition.choose import draws_columns
 from kscout.assemble import make_policy
-from kscout.columns import columns_text, parse_columns
+from kscout.columns import columns_text, parse_columns, share_of
 from kscout.config import Component, PolicyConfig, without_retired
 from kscout.core import Policy
 from kscout.errors import ConfigError, unknown_name
@@ -145,13 +145,15 @@ and the number of columns per step."""
 def budgets_of(wanted: Sequence[str]) -> set[Budget]:
     """Return what the runs among these were trained for; loads no weights.
 
-    Where there is no run, files of orders tell what they were fitted for.
+    Where there is no run, files of orders tell what they were fitted for. One that was trained for
+    several matrix sizes tells nothing: its columns are shares of them.
     """
     names = [one for one in wanted if one.rpartition("=")[2] not in POLICIES]
     paths = [_located(one)[1] for one in names]
     configs = [_config_of(path) for path in paths]
-    sections = [config["acquisition"] for config in configs if config and "acquisition" in config]
-    if not sections:
+    told = [config for config in configs if config and "acquisition" in config]
+    sections = [one["acquisition"] for one in told if not one["training"].get("sizes")]
+    if not told:
         sections = [_fitted_for(path) for path in paths]
     return {_budget(one) for one in sections if one}
 
@@ -227,7 +229,7 @@ def _config_in(path: Path) -> dict[str, Any] | None:
     if not all(key in extra for key in ("method", "seed", "n_initial", "horizon")):
         return None
     sections = {
-        "training": ("method", "gamma", "seed", "protocol"),
+        "training": ("method", "gamma", "seed", "protocol", "sizes", "starts", "horizons"),
         "acquisition": ("n_initial", "horizon", "initial", "columns_per_step"),
     }
     found: dict[str, Any] = {
@@ -261,6 +263,10 @@ def _settings(contender: Contender) -> dict[str, Any] | None:
     return None if contender.config is None else without_seed(contender.config)
 
 
+_DRAWN = ("starts", "horizons")
+"""Settings of trainings that have several starts, and budgets."""
+
+
 def conditions_note(
     contender: Contender,
     sizes: Sizes,
@@ -270,7 +276,7 @@ def conditions_note(
 ) -> str | None:
     """Return what to say where a policy was trained for another acquisition or protocol.
 
-    Of another matrix that a policy serves, the same share of columns is the same acquisition.
+    Starts and budgets may be several. Where matrix sizes are, it counts which share of them.
 
     Args:
         contender: the policy.
@@ -282,14 +288,19 @@ def conditions_note(
     config = contender.config or {}
     setting, training = config.get("acquisition", {}), config.get("training", {})
     columns = (setting.get("n_initial"), setting.get("horizon"))
-    own = setting.get("initial")
-    listed = None if own is None else columns_text(parse_columns(own))
+    given = setting.get("initial")
+    listed = None if given is None else columns_text(parse_columns(given))
     group = setting.get("columns_per_step") or 1
-    n_cols = _matrix_of(contender.policy, sizes)
-    shares = [None if n is None else round(n * sizes.n_cols / n_cols) for n in columns]
     trained = (*columns, listed, training.get("protocol", protocol), group)
     here = (sizes.n_initial, sizes.horizon, start, protocol, columns_per_step)
-    if None in columns or (*shares, *trained[2:]) == here:
+    n_cols = getattr(contender.policy, "n_cols", None) if training.get("sizes") else None
+    n_cols = n_cols or sizes.n_cols
+    drawn = [(own, *training.get(x, ())) for own, x in zip(columns, _DRAWN, strict=True)]
+    if None in columns or (
+        trained[2:] == here[2:]
+        and sizes.n_initial in [share_of(n, sizes.n_cols, n_cols) for n in drawn[0]]
+        and sizes.horizon in [share_of(n, sizes.n_cols, n_cols) for n in drawn[1]]
+    ):
         return None
     is_other_pace, is_other_matrix = group != columns_per_step, n_cols != sizes.n_cols
     words = [
@@ -302,12 +313,6 @@ def conditions_note(
         f"policy {contender.name!r} was trained for {words[0].format(' columns')} protocol "
         f"{trained[3]} and runs here with {words[1].format('')} {here[3]}"
     )
-
-
-def _matrix_of(policy: Policy, sizes: Sizes) -> int:
-    """Return the columns of the matrix whose columns a policy's training counted."""
-    own = getattr(policy, "n_cols", None)
-    return own if policy.serves_any_size and isinstance(own, int) else sizes.n_cols
 
 
 def budget_of_network(source: Path | str) -> Budget | None:

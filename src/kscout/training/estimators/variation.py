@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kscout.columns import share_of
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Policy, SliceBatch
 from kscout.data.slices import SliceSet
@@ -89,7 +90,7 @@ class Variation:
 
     def _share(self, n: int, n_cols: int) -> int:
         """Return how many columns of a matrix are as much of it as some are of those stored."""
-        return max(1, n * n_cols // self.n_cols)
+        return share_of(n, n_cols, self.n_cols)
 
     def check(self, policy: Policy, slices: SliceSet) -> None:
         """Refuse to vary what cannot be."""
