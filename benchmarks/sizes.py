@@ -2,7 +2,8 @@
 
     python benchmarks/sizes.py --data stores/knee-320 --reconstructor knee-unet
     python benchmarks/sizes.py --data stores/knee-320 --reconstructor knee-sizes-unet \
-        --policy knee-sizes-column --label knee-sizes-column --limit 208 --n-train 64
+        --policy knee-sizes-column --label knee-sizes-column --limit 208 --n-train 64 \
+        --sizes 64 96 128 192 256
 
 Test slices are made coarser, as in training with `training.sizes`. A reconstruction gets the
 central quarter of the columns; zero-filling stands beside it.
@@ -57,6 +58,8 @@ class SizeRecord:
     difference: float | None = None
     """Of the policy to it."""
     interval: tuple[float, float] | None = None
+    precision: str = "fp32"
+    """Of the reconstruction's arithmetic."""
 
 
 def made_coarser(slices: SliceSet, n_cols: int) -> SliceSet:
@@ -91,8 +94,13 @@ def record_of(wanted: argparse.Namespace, n_cols: int, device: torch.device) -> 
         [f"policy={wanted.policy}", REFERENCE], slices, model, setting, train=train
     ).found
     (compared,) = told.comparisons
-    fixed = next(one.ssim for one in told.policies if one.policy == REFERENCE)
-    return replace(found, fixed=fixed, difference=compared.difference, interval=compared.interval)
+    return replace(
+        found,
+        fixed=next(one.ssim for one in told.policies if one.policy == REFERENCE),
+        difference=compared.difference,
+        interval=compared.interval,
+        precision=told.precision,
+    )
 
 
 def read_lines(path: Path = RECORD) -> list[SizeRecord]:
@@ -104,14 +112,16 @@ def table(path: Path = RECORD) -> str:
     """Return a line for each network and size."""
     lines = [
         (
-            *(f"`{one.label}`", str(one.n_cols), number(one.zero_filled), number(one.ssim)),
+            *(f"`{one.label}`", str(one.n_cols)),
+            # Of a policy's line those are of its reconstruction, which has lines of its own.
+            *(number(x) if one.fixed is None else "" for x in (one.zero_filled, one.ssim)),
             "" if one.fixed is None else number(one.fixed),
             "" if one.difference is None else difference(Paired((), one.difference, one.interval)),
         )
         for one in read_lines(path)
     ]
     head = (
-        *("network", "columns", "central quarter, zero-filled", "reconstructed"),
+        *("network", "columns", "zero-filled", "reconstructed"),
         *("fixed order", "policy minus fixed order"),
     )
     return f"{markdown(head, lines)}\n{_sentence(read_lines(path))}"

@@ -204,6 +204,20 @@ def test_half_precision_unet_keeps_scores(golden: Golden, size: int) -> None:
     assert (before - after).abs().max() < 5e-4
 
 
+def test_a_frozen_unet_serves_sizes_with_kernels_and_without(golden: Golden) -> None:
+    unet = trained_unet(golden)
+    view = trained_unet(golden).frozen(precision="auto", n_rows=96, n_cols=96, device="cuda")
+    assert isinstance(view, HalfPrecisionUNet) and view.precision == "fp32"
+    for size in (96, 64, 96, 128):
+        images = torch.rand(3, size, size, generator=torch.Generator().manual_seed(size))
+        slices = SliceSet.from_images(images, ["a", "b", "c"])
+        plain = Simulator(slices.batch(torch.arange(3)), unet)
+        own = Simulator(slices.to("cuda").batch(torch.arange(3, device="cuda")), view)
+        before, after = (one.start(size // 8).score.cpu() for one in (plain, own))
+        assert (before - after).abs().max() < 5e-4
+    assert [size for size, kernels in view.by_size.items() if kernels is None] == [(96, 96)]
+
+
 def test_half_precision_unet_keeps_the_order_of_gains_with_trained_weights() -> None:
     knees = [draw_knee_volume(seed=77, volume=number, n_slices=2, size=128) for number in range(3)]
     images = torch.cat([torch.from_numpy(knee.stored) for knee in knees])

@@ -26,6 +26,15 @@ ALONE = [
     and name not in RECORDED
 ]
 
+MANTISSAS = {
+    **{name: (6, "once more, to 6 bits") for name in ("knee-base-greedy", "knee-long-greedy")},
+    "knee-base-imagine": (7, "multiplies them (bfloat16)"),
+    "heads-base-imagine": (5, "mantissas have 5 bits"),
+    "knee-sizes-unet": (6, "their mantissas in 6"),
+    "knee-sizes-column": (6, "mantissas have 6 bits"),
+}
+"""Entries of shorter mantissas than 16-bit floats have, and how cards say it."""
+
 ROWS = {
     **{name: name for name in ("oracle", "center-out", "random")},
     **{"NA oracle": "na-oracle", "fixed order": "fixed"},
@@ -137,15 +146,28 @@ def test_cards_of_greedy_tell_what_shorter_mantissas_changed(name: str) -> None:
     record = _zoo_result(name)
     low, high = record["interval"]
     card = " ".join(zoo_card(name).split())
-    assert f"rounded to {record['n_bits']} bits" in card
     slices = f"{record['n_slices']} test slices, {record['n_trajectories']} acquisitions each"
-    told = f"({record['difference_to_before']:.5f}, {low:.5f} to {high:.5f})"
-    assert (
-        f"{slices}, through 16-bit kernels, the file scores the same as that before it {told}"
-        in card
-    )
-    state = read_weights(zoo_file(name)).state
-    assert all(_has_mantissas_of(record["n_bits"], value) for value in state.values())
+    told = f"{record['difference_to_before']:.5f}, {low:.5f} to {high:.5f}:"
+    assert f"{slices}, through 16-bit kernels, this moves its mean SSIM by {told}" in card
+
+
+@pytest.mark.parametrize("name", MANTISSAS)
+def test_mantissas_are_as_short_as_cards_say(name: str) -> None:
+    n_bits, words = MANTISSAS[name]
+    assert words in " ".join(zoo_card(name).split())
+    found = read_weights(zoo_file(name)).state.values()
+    assert all(_has_mantissas_of(n_bits, x) for x in found if x.is_floating_point())
+
+
+@pytest.mark.parametrize("name", ["knee-sizes-column", "heads-base-imagine"])
+def test_cards_tell_of_a_training_what_it_recorded(name: str) -> None:
+    record, card = _zoo_result(name), " ".join(zoo_card(name).split())
+    assert f"{record['train_s']:.0f} s on one NVIDIA H200" in card
+    assert MANTISSAS[name][0] == record["n_bits"]
+    if name == "knee-sizes-column":
+        first, last = record["val_ssim"]
+        words = f"{last:.4f} after epoch 2 ({first:.4f} after epoch 1), and"
+        assert f"{words} {record['val_ssim_at_start']:.4f} before the training" in card
 
 
 def _has_mantissas_of(n_bits: int, values: torch.Tensor) -> bool:
@@ -198,6 +220,8 @@ def test_the_card_of_a_policy_of_several_sizes_tells_their_records() -> None:
         cells = (f"{share} + {share}", f"{one['fixed']:.4f}", f"{one['difference']:+.4f}")
         told.append(f"| {one['n_cols']} | {' | '.join(cells)} | {low:+.4f} to {high:+.4f} |")
         assert f"{one['n_slices']} slices" in card
+    words, coarse = " ".join(card.split()), [x["n_cols"] for x in own if x["precision"] == "fp16"]
+    assert coarse == [64, 128, 256] and "at 64, 128 and 256 columns through 16-bit" in words
     assert len(told) >= 5 and "\n".join(told) in card
     level = [str(one["n_cols"]) for one in own if one["interval"][0] < 0 < one["interval"][1]]
     assert f"level with the fixed order at {' and '.join(level)} columns" in " ".join(card.split())

@@ -16,8 +16,14 @@ from kscout.kernels import KernelUnavailableError, cuda, registry
 from kscout.kernels.convolution import Division
 from kscout.kernels.registry import OPERATIONS, Request, build, compiled_kernels, serving
 from kscout.kernels.workspace import Workspace
+from kscout.reconstruction import unet_frozen
 from kscout.reconstruction.unet import UNet
-from kscout.reconstruction.unet_frozen import fused_where_served, has_kernels
+from kscout.reconstruction.unet_frozen import (
+    HalfPrecisionUNet,
+    has_kernels,
+    kernels_or_refusal,
+    kernels_where_served,
+)
 from kscout.training.convolution import can_compile
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -272,10 +278,26 @@ def test_kernels_serve_some_of_several_matrix_sizes(gpu: SimpleNamespace) -> Non
     assert [n for n in sizes if serving("unet", asked[n]) == "cuda"] == [64, 128, 256]
     network, workspace = UNet().network, Workspace(GPU)
     assert has_kernels(network, GPU)
-    assert fused_where_served(network, 320, 320, workspace) is None
+    assert kernels_where_served(network, 320, 320, workspace) is None
     gpu.capability = (7, 5)
     forget()
     assert not has_kernels(network, GPU)
+
+
+def test_16_bit_is_refused_at_a_size_that_kernels_do_not_serve(
+    gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"no 16-bit kernels for a U-Net on 320x320 .* precision auto"
+    ):
+        kernels_or_refusal(UNet().network, 320, 320, Workspace(GPU))
+    # Weights stay where they are: there is no GPU that could take them.
+    monkeypatch.setattr(UNet, "to", lambda self, _: self)
+    monkeypatch.setattr(unet_frozen, "Workspace", lambda _: Workspace(GPU))
+    view = UNet().frozen(precision="auto", n_rows=320, n_cols=320, device="cuda")
+    assert isinstance(view, HalfPrecisionUNet) and view.precision == "fp32"
+    with pytest.raises(ConfigError, match="no 16-bit kernels"):
+        UNet().frozen(precision="fp16", n_rows=320, n_cols=320, device="cuda")
 
 
 def test_the_documentation_lists_the_registry() -> None:

@@ -36,14 +36,14 @@ def test_networks_of_several_sizes_share_a_workspace(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(f"{module}.compile_kernel", Emulated)
     torch.manual_seed(2)
     unet = UNet(n_channels=16, n_pools=1, dropout=0.0).eval()
-    shared = HalfPrecisionUNet(unet, n_rows=16, n_cols=32, fuse=FusedUNet)
+    shared = HalfPrecisionUNet(unet, n_rows=16, n_cols=32, make_kernels=FusedUNet)
     images = {n: torch.rand(2, 16, n) for n in (32, 16)}
     measured = {
         n: Measurement.of(fft2c(x + 0j), torch.ones(2, n).bool()) for n, x in images.items()
     }
     for n_cols in (32, 16, 32):
         found = shared.reconstruct(measured[n_cols]).image
-        alone = HalfPrecisionUNet(unet, n_rows=16, n_cols=n_cols, fuse=FusedUNet)
+        alone = HalfPrecisionUNet(unet, n_rows=16, n_cols=n_cols, make_kernels=FusedUNet)
         assert torch.equal(found, alone.reconstruct(measured[n_cols]).image)
     (block,) = shared.workspace.blocks
     assert {x[0].values.untyped_storage().data_ptr() for x in _buffers(shared)} == {
@@ -52,7 +52,7 @@ def test_networks_of_several_sizes_share_a_workspace(monkeypatch: pytest.MonkeyP
 
 
 def _buffers(shared: HalfPrecisionUNet) -> list[list[Features]]:
-    return [x for fused in shared.fused.values() if fused for x in fused.buffers.values()]
+    return [x for fused in shared.by_size.values() if fused for x in fused.buffers.values()]
 
 
 def test_sizes_that_kernels_do_not_serve_go_through_the_plain_network(
@@ -62,13 +62,13 @@ def test_sizes_that_kernels_do_not_serve_go_through_the_plain_network(
         monkeypatch.setattr(f"{module}.compile_kernel", Emulated)
     asked = []
 
-    def fuse(network: UNetNetwork, *size: Any) -> FusedUNet | None:
+    def make_kernels(network: UNetNetwork, *size: Any) -> FusedUNet | None:
         asked.append(size[:2])
         return None if size[1] == 24 else FusedUNet(network, *size)
 
     torch.manual_seed(3)
     unet = UNet(n_channels=16, n_pools=1, dropout=0.0).eval().requires_grad_(False)
-    view = HalfPrecisionUNet(unet, n_rows=16, n_cols=24, fuse=fuse)
+    view = HalfPrecisionUNet(unet, n_rows=16, n_cols=24, make_kernels=make_kernels)
     assert view.precision == "fp32"
     for n_cols in (24, 32, 24):
         image = torch.rand(2, 16, n_cols)
@@ -78,4 +78,6 @@ def test_sizes_that_kernels_do_not_serve_go_through_the_plain_network(
         assert (found - expected).abs().max() < 0.02 * expected.std()
     view.refresh()
     assert asked == [(16, 24), (16, 32)]
-    assert HalfPrecisionUNet(unet, n_rows=16, n_cols=32, fuse=fuse).precision == "fp16"
+    assert (
+        HalfPrecisionUNet(unet, n_rows=16, n_cols=32, make_kernels=make_kernels).precision == "fp16"
+    )

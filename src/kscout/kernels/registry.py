@@ -23,6 +23,8 @@ Made = TypeVar("Made")
 
 PRODUCT = 16
 """Channels that one product of the kernels takes."""
+LEAST_SIDE = 4
+"""Pixels of a side at a U-Net's coarsest level, at least."""
 
 _CAPABILITY = (8, 0)
 """Of `cp.async`, `mma.m16n8k16` and `fma.relu.f16x2` in `device.cuh`."""
@@ -229,7 +231,10 @@ OPERATIONS: dict[str, Operation] = {
         _cuda(
             "convolution.cu",
             _needs("16, 32, 64, ... channels, at most 1024 at the coarsest level", _fits_unet),
-            _needs(_TILES.format(4), lambda x: _halves_evenly(x, x.n_levels + 1, least=4)),
+            _needs(
+                _TILES.format(LEAST_SIDE),
+                lambda x: _halves_evenly(x, x.n_levels + 1, least=LEAST_SIDE),
+            ),
             _shared_memory("76 KB of shared memory a block", lambda _: _UNET_BYTES),
         ),
         _c("convolution_cpu.c", _FLOATS, _MULTIPLES),

@@ -16,6 +16,8 @@ from kscout.reconstruction.unet_frozen import (
     HalfPrecisionUNet,
     InferenceReconstructor,
     has_kernels,
+    kernels_or_refusal,
+    kernels_where_served,
 )
 
 
@@ -70,6 +72,8 @@ class UNet(Reconstructor):
     ) -> Reconstructor:
         """Return a view without gradients: on a CPU in fewer passes, on CUDA in 16 bit.
 
+        With `auto` images of sizes that no kernels serve are reconstructed in 32 bit.
+
         On golden images 16 bit keeps SSIM within 1e-5 and candidates' gains to a correlation of
         .9997; `kscout bench --device cuda` measures both on any U-Net.
         """
@@ -81,6 +85,5 @@ class UNet(Reconstructor):
         if precision == "fp32" or not has_kernels(self.network, place):
             return plain(precision=precision)
         plain(precision="fp32")
-        view = HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols)
-        is_refused = precision == "fp16" and view.precision != precision
-        return plain(precision=precision) if is_refused else view
+        make_kernels = kernels_or_refusal if precision == "fp16" else kernels_where_served
+        return HalfPrecisionUNet(self, n_rows=n_rows, n_cols=n_cols, make_kernels=make_kernels)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
-from kscout.kernels.registry import Request, build, serving
+from kscout.errors import ConfigError
+from kscout.kernels.registry import LEAST_SIDE, Request, build, serving
 from kscout.kernels.workspace import Workspace
 from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.reconstruction.unet_fused import FusedUNet
@@ -15,26 +16,39 @@ from kscout.reconstruction.unet_inference import InferenceUNet
 if TYPE_CHECKING:
     from kscout.reconstruction.unet import UNet
 
-Fuse = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
-"""Builds kernels of a network for images of so many rows and columns, in a workspace."""
+MakeKernels = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
+"""Builds the kernels of a network for images of so many rows and columns, in a workspace."""
 
 
 def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
-    """Return whether fused kernels serve a network for images of some size: the least, at least."""
-    least = 4 << len(network.down_sample_layers)
+    """Return whether kernels serve a network on a device for images of some size."""
+    least = LEAST_SIDE << len(network.down_sample_layers)
     return serving("unet", _request(network, device, least, least)) == "cuda"
 
 
-def fused_where_served(
+def kernels_where_served(
     network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
 ) -> FusedUNet | None:
-    """Return kernels for images of a size, None where they do not serve it."""
+    """Return kernels for images of a size, None where there are none."""
 
     def fused() -> FusedUNet | None:
         return FusedUNet(network, n_rows, n_cols, workspace)
 
     request = _request(network, workspace.device, n_rows, n_cols)
     return build("unet", request, {"cuda": fused, "torch": lambda: None})
+
+
+def kernels_or_refusal(
+    network: UNetNetwork, n_rows: int, n_cols: int, workspace: Workspace
+) -> FusedUNet:
+    """Return kernels for images of a size; refuse one that has none."""
+    found = kernels_where_served(network, n_rows, n_cols, workspace)
+    if found is None:
+        raise ConfigError(
+            f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: sides must halve evenly "
+            f"to {LEAST_SIDE} or more, each a divisor or a multiple of 32; use precision auto"
+        )
+    return found
 
 
 def _request(network: UNetNetwork, device: torch.device, n_rows: int, n_cols: int) -> Request:
@@ -76,37 +90,43 @@ class InferenceReconstructor(Reconstructor):
 class HalfPrecisionUNet(Reconstructor):
     """A frozen U-Net on CUDA through fused 16-bit kernels; statistics and sums are in 32 bit.
 
-    Images of a size that kernels do not serve go through the plain network, in 32 bit.
-    One caller uses it at a time, whatever the size of its images: all share one workspace.
+    Images of a size that kernels do not serve go through the plain network, in 32 bit; `precision`
+    is that of images of the size to expect. One caller uses it at a time, whatever the size of its
+    images: all share one workspace.
 
     Args:
         unet: what it is a view of.
         n_rows: rows of the images to expect; kernels for others are built at first use.
         n_cols: columns of these.
-        fuse: builds kernels for a size; None where there are none.
+        make_kernels: builds them for a size; None where there are none.
     """
 
     def __init__(
-        self, unet: "UNet", *, n_rows: int, n_cols: int, fuse: Fuse = fused_where_served
+        self,
+        unet: "UNet",
+        *,
+        n_rows: int,
+        n_cols: int,
+        make_kernels: MakeKernels = kernels_where_served,
     ) -> None:
         super().__init__()
         self.protocol = unet.protocol
         self.network = unet.network
         self._viewed = [unet]
-        self._fuse = fuse
+        self._make_kernels = make_kernels
         self.workspace = Workspace(next(unet.parameters()).device)
-        self.fused: dict[tuple[int, int], FusedUNet | None] = {}
-        self.precision = "fp32" if self._fused(n_rows, n_cols) is None else "fp16"
+        self.by_size: dict[tuple[int, int], FusedUNet | None] = {}
+        self.precision = "fp32" if self._kernels(n_rows, n_cols) is None else "fp16"
 
-    def _fused(self, n_rows: int, n_cols: int) -> FusedUNet | None:
-        """Return kernels for images of a size, built where they are new."""
+    def _kernels(self, n_rows: int, n_cols: int) -> FusedUNet | None:
+        """Return those for images of a size, built where they are new."""
         size = (n_rows, n_cols)
-        if size not in self.fused:
-            self.fused[size] = self._fuse(self.network, *size, self.workspace)
-        return self.fused[size]
+        if size not in self.by_size:
+            self.by_size[size] = self._make_kernels(self.network, *size, self.workspace)
+        return self.by_size[size]
 
     def refresh(self) -> None:
-        for fused in self.fused.values():
+        for fused in self.by_size.values():
             if fused is not None:
                 fused.set_weights(self.network)
 
@@ -115,7 +135,7 @@ class HalfPrecisionUNet(Reconstructor):
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image, mean, std = measured.magnitude, measured.mean, measured.std
-        fused = self._fused(image.shape[-2], image.shape[-1])
+        fused = self._kernels(image.shape[-2], image.shape[-1])
         if fused is None:
             return self._viewed[0].reconstruct(measured)
         return Reconstruction(fused(image, mean, std, measured.n_images), mean, std)
