@@ -125,16 +125,7 @@ def recomputed(
     """
     horizon = rows[0].horizon
     start, steps = HORIZONS[horizon]
-    wanted, reasons = {}, {}
-    for row in rows:
-        name = f"{horizon}-fixed" if row.method == "fixed" else row.method
-        if row.method in left_out:
-            reasons[row.method] = "left out"
-        elif name in ZOO or (name in POLICIES.entries and POLICIES[name].origin != "fit"):
-            wanted[row.method] = f"{row.method}={name}" if name in ZOO else name
-        else:
-            is_fitted = name in POLICIES.entries
-            reasons[row.method] = "fitted on the whole test set" if is_fitted else "does not ship"
+    wanted, reasons = sorted_out([row.method for row in rows], horizon, left_out)
     network = f"{horizon.partition('-')[0]}-unet"
     plan = AcquisitionPlan(start, steps, n_trajectories)
     setting = EvaluationSetting(plan=plan, device=device)
@@ -154,6 +145,24 @@ def recomputed(
         values = ssim[row.method][:, -1] - (0 if is_fixed else ssim["fixed"][:, -1])
         tolerance = tolerance_of(values, slices.volumes)
         yield Finding(horizon, what, told, float(values.mean()), tolerance)
+
+
+def sorted_out(
+    methods: Sequence[str], horizon: str, left_out: Collection[str] = _SLOW
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return policies to run, and why others are not, by method."""
+    wanted, reasons = {}, {}
+    for method in methods:
+        name = f"{horizon}-fixed" if method == "fixed" else method
+        origin = POLICIES[name].origin if name in POLICIES.entries else None
+        if method in left_out:
+            reasons[method] = "left out"
+        elif name in ZOO or origin == "name":
+            wanted[method] = f"{method}={name}" if name in ZOO else name
+        else:
+            is_fitted = origin == "fit"
+            reasons[method] = "fitted on the whole test set" if is_fitted else "does not ship"
+    return wanted, reasons
 
 
 def start_score(network: str, n_initial: int) -> float | None:

@@ -105,6 +105,21 @@ def test_tolerances_are_of_samples_of_volumes(scripts: Any) -> None:
     assert replace(finding, tolerance=float("nan")).differs
 
 
+def test_only_what_a_name_builds_or_the_zoo_has_is_computed_again(scripts: Any) -> None:
+    recompute: ModuleType = scripts("recompute")
+    methods = ["fixed", "random", "knee-base-greedy", "alphazero", "na-oracle", "greedy", "oracle"]
+    wanted, reasons = recompute.sorted_out(methods, "knee-base")
+    assert wanted == {
+        **{"fixed": "fixed=knee-base-fixed", "random": "random"},
+        "knee-base-greedy": "knee-base-greedy=knee-base-greedy",
+    }
+    # A network of that name is made by a training, and has no weights here.
+    assert reasons == {
+        **{"alphazero": "does not ship", "greedy": "does not ship", "oracle": "left out"},
+        "na-oracle": "fitted on the whole test set",
+    }
+
+
 @pytest.mark.slow
 def test_files_of_the_zoo_score_what_is_published(scripts: Any, tmp_path: Path) -> None:
     """On a few test slices: within the sample's tolerance, and what they gave when recorded."""
