@@ -103,9 +103,9 @@ def weighed() -> str:
     n_above = sum(one["weighed"]["ssim"] > one["column"]["ssim"] for one in older.values())
     alike = [x for x in older if older[x]["n_slices"] == lines[x]["n_slices"]]
     n_better = sum(lines[x]["weighed"]["ssim"] > older[x]["weighed"]["ssim"] for x in alike)
-    told = f"With `knee-base-imagine` as a member such a policy ended above `column` on {n_above} of"
-    same = f"of the {len(alike)} imports whose slices are the same, this one is better on {n_better}"
-    return f"{table('heads_weighed.json')}{told} {len(older)}; {same}.\n"
+    told = f"With `knee-base-imagine` as a member such a policy ended above `column` on {n_above}"
+    same = f"of the {len(alike)} imports whose slices are the same this one is better on"
+    return f"{table('heads_weighed.json')}{told} of {len(older)}; {same} {n_better}.\n"
 
 
 def _lines(record: str) -> list[dict[str, Any]]:
