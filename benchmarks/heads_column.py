@@ -27,15 +27,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dense_records import DenseRecord
-from paired import Paired
-from tables import difference, markdown, number
+from dense_records import DenseRecord, minus, share
+from tables import markdown, number
 
 from kscout.config import read
 from kscout.evaluation.summaries.summary import read_summary
 from kscout.files import write_json
 
-FIXED = "heads-base-fixed"
+FIXED, SHIPPED = "heads-base-fixed", "heads-base-weighed"
 POLICIES = {"heads_column.json": ("column", "greedy"), "heads_weighed.json": ("weighed", "column")}
 """What is compared, the newer one first, by the file of its record."""
 MARKS = {"fixed order": "fixed", "NA oracle": "na-oracle", "oracle": "oracle"}
@@ -77,21 +76,20 @@ def table(record: str = "heads_column.json") -> str:
 def members() -> str:
     """Return what weighed policies of several members reach on slices as they are made."""
     folder = Path(__file__).with_name("zoo_results")
-    files = folder.glob("heads-base-weighed*.json")
-    found = [read(DenseRecord, json.loads(file.read_text(encoding="utf-8"))) for file in files]
-    entry = (folder / "heads-base-weighed.json").read_text(encoding="utf-8")
-    shipped = read(DenseRecord, json.loads(entry))
+    found = {
+        file.stem: read(DenseRecord, json.loads(file.read_text(encoding="utf-8")))
+        for file in folder.glob(f"{SHIPPED}*.json")
+    }
     head = ("members", "weights found on", "SSIM", "gap closed", "minus fixed order")
     rows = []
-    for one in sorted(found, key=lambda x: -x.ssim):
+    for stem, one in sorted(found.items(), key=lambda x: -x[1].ssim):
         said = dict(change.split("=", 1) for change in one.changes)
         names = " + ".join(f"`{name}`" for name in json.loads(said["policy.members"]))
-        names = f"**{names}**" if one == shipped else names
+        names = f"**{names}**" if stem == SHIPPED else names
         is_held_out = said.get("training.split") == "val"
-        lead = difference(Paired((), one.difference_to_fixed, one.interval))
         where = "validation slices" if is_held_out else "training slices"
-        rows.append((names, where, number(one.ssim), f"{100 * one.gap_closed:.0f} %", lead))
-    marks = found[0].marks
+        rows.append((names, where, number(one.ssim), share([one]), minus([one])))
+    marks = found[SHIPPED].marks
     told = ", ".join(f"{name} {number(marks[key])}" for name, key in MARKS.items())
     return f"{markdown(head, rows)}\n{told[0].upper()}{told[1:]}.\n"
 

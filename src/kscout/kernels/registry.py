@@ -183,7 +183,7 @@ _FLOATS = _needs("32-bit floats", lambda x: x.dtypes == {torch.float32})
 _PAPER = _needs("the paper's window", lambda x: x.convention == "paper")
 _MULTIPLES = _needs("16, 32, 48, ... channels", lambda x: x.n_channels % PRODUCT == 0)
 _STATE = {torch.int64, torch.complex64, torch.bool, torch.float32}
-_TILES = "sides that halve evenly to {} or more, each a divisor or a multiple of 32"
+TILES = "sides that halve evenly to {} or more, each a divisor or a multiple of 32"
 _POLICY_MEMORY = "78 KB of shared memory a block, 166 KB with 16 channels or fewer and 128 columns"
 
 
@@ -232,7 +232,7 @@ OPERATIONS: dict[str, Operation] = {
             "convolution.cu",
             _needs("16, 32, 64, ... channels, at most 1024 at the coarsest level", _fits_unet),
             _needs(
-                _TILES.format(LEAST_SIDE),
+                TILES.format(LEAST_SIDE),
                 lambda x: _halves_evenly(x, x.n_levels + 1, least=LEAST_SIDE),
             ),
             _shared_memory("76 KB of shared memory a block", lambda _: _UNET_BYTES),
@@ -244,7 +244,7 @@ OPERATIONS: dict[str, Operation] = {
         _cuda(
             "convolution_backward.cu",
             _needs("8, 16, 32, 64 or 128 channels, at most 1024 after pooling", _fits_policy),
-            _needs(_TILES.format(8), lambda x: _halves_evenly(x, x.n_levels, least=8)),
+            _needs(TILES.format(8), lambda x: _halves_evenly(x, x.n_levels, least=8)),
             _shared_memory(_POLICY_MEMORY, _policy_bytes),
         ),
         _c(

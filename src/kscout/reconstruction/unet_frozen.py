@@ -7,7 +7,7 @@ import torch
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
-from kscout.kernels.registry import LEAST_SIDE, Request, build, serving
+from kscout.kernels.registry import LEAST_SIDE, TILES, Request, build, serving
 from kscout.kernels.workspace import Workspace
 from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.reconstruction.unet_fused import FusedUNet
@@ -45,8 +45,8 @@ def kernels_or_refusal(
     found = kernels_where_served(network, n_rows, n_cols, workspace)
     if found is None:
         raise ConfigError(
-            f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: sides must halve evenly "
-            f"to {LEAST_SIDE} or more, each a divisor or a multiple of 32; use precision auto"
+            f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: they need "
+            f"{TILES.format(LEAST_SIDE)}; use precision auto"
         )
     return found
 

@@ -263,10 +263,6 @@ def _settings(contender: Contender) -> dict[str, Any] | None:
     return None if contender.config is None else without_seed(contender.config)
 
 
-_DRAWN = ("starts", "horizons")
-"""Settings of trainings that have several starts, and budgets."""
-
-
 def conditions_note(
     contender: Contender,
     sizes: Sizes,
@@ -295,11 +291,12 @@ def conditions_note(
     here = (sizes.n_initial, sizes.horizon, start, protocol, columns_per_step)
     n_cols = getattr(contender.policy, "n_cols", None) if training.get("sizes") else None
     n_cols = n_cols or sizes.n_cols
-    drawn = [(own, *training.get(x, ())) for own, x in zip(columns, _DRAWN, strict=True)]
+    starts = (columns[0], *training.get("starts", ()))
+    horizons = (columns[1], *training.get("horizons", ()))
     if None in columns or (
         trained[2:] == here[2:]
-        and sizes.n_initial in [share_of(n, sizes.n_cols, n_cols) for n in drawn[0]]
-        and sizes.horizon in [share_of(n, sizes.n_cols, n_cols) for n in drawn[1]]
+        and sizes.n_initial in [share_of(n, sizes.n_cols, n_cols) for n in starts]
+        and sizes.horizon in [share_of(n, sizes.n_cols, n_cols) for n in horizons]
     ):
         return None
     is_other_pace, is_other_matrix = group != columns_per_step, n_cols != sizes.n_cols
