@@ -8,8 +8,8 @@
 Test slices are made coarser, as in training with `training.sizes`. A reconstruction gets the
 central quarter of the columns; zero-filling stands beside it.
 A policy starts from the central eighth and acquires another, beside the fixed order of training
-slices made coarser likewise. Lines of a label replace those in sizes.json, from which
-`benchmarks/tables.py` writes a table of docs/dense.md.
+slices made coarser likewise, which `--orders` keeps for the next policy. Lines of a label replace
+those in sizes.json, from which `benchmarks/tables.py` writes a table of docs/dense.md.
 """
 
 import argparse
@@ -32,8 +32,10 @@ from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.device import resolve_device
 from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+from kscout.evaluation.running.fixed_orders import fitted_order
 from kscout.files import write_json
 from kscout.physics.sampling import center_mask
+from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import coarser
 from kscout.training.reconstructor import validation_ssim
@@ -89,10 +91,14 @@ def record_of(wanted: argparse.Namespace, n_cols: int, device: torch.device) -> 
         return found
     plan = AcquisitionPlan(n_initial=n_cols // 8, horizon=n_cols // 8, n_trajectories=1)
     setting = EvaluationSetting(plan, reference=REFERENCE, device=str(device), n_examples=0)
-    train = made_coarser(store.split("train").sample(wanted.n_train), n_cols)
-    told = evaluate(
-        [f"policy={wanted.policy}", REFERENCE], slices, model, setting, train=train
-    ).found
+    train = made_coarser(store.split("train").sample(wanted.n_train), n_cols).to(device)
+    sizes = {"n_rows": slices.shape[1], "n_cols": n_cols}
+    frozen = model.frozen(precision=setting.precision, device=str(device), **sizes)
+    order = fitted_order(
+        *(train, frozen, plan), n_slices_per_step=setting.n_fixed_slices, cache=wanted.orders
+    )
+    compared_with = (REFERENCE, FixedOrder(n_cols=n_cols, order=order))
+    told = evaluate([f"policy={wanted.policy}", compared_with], slices, model, setting).found
     (compared,) = told.comparisons
     return replace(
         found,
@@ -161,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--limit", type=int, help="slices; all where not given")
     parser.add_argument("--n-train", type=int, default=256, help="slices of the fixed order")
+    parser.add_argument("--orders", type=Path, help="folder that keeps these orders")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--record", type=Path, default=RECORD)
     wanted = parser.parse_args(arguments)
