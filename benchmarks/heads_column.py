@@ -16,9 +16,9 @@ of a store that `kscout data make heads` makes with `--volumes 2,1,20 --slices 8
 
 With `--weighed` it is a line of heads_weighed.json, of an evaluation with `--policy
 weighed=heads-base-weighed` in place of the greedy policy; there imports are 12 slices that
-`small_heads.py --plain` keeps in 200 gray levels, so that they can be carried to a GPU, or 4 of
-these where it was done on a CPU (`--limit 4`). heads_weighed_knee.json has the same of a policy
-whose member that imagines was `knee-base-imagine`.
+`small_heads.py --plain` keeps in 200 gray levels, so that they can be carried to a GPU.
+heads_weighed_knee.json has the same of a policy whose member that imagines was
+`knee-base-imagine`.
 """
 
 import argparse

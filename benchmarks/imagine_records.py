@@ -3,7 +3,7 @@
 `dense.py` and `leave_one_out.py` make them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -138,7 +138,23 @@ def _heads_words(folder: Path) -> str:
         f"left out, {np.mean(closed):.0f} % on average; above the fixed order with the whole "
         f"interval lie {n_above} of {len(found)} policies, with "
         f"{' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each head."
+        f"{_third_member(folder, dict(zip(heads, closed, strict=True)))}"
     )
+
+
+def _third_member(folder: Path, closed: Mapping[str, float]) -> str:
+    """Return what a third member made of heads of which two closed so many percent."""
+    found = [x for x in read_records(folder) if (x.name, x.preset) == (THREE, "knee-base")]
+    told = []
+    for head in sorted({one.data for one in found}):
+        own = [one for one in found if one.data == head]
+        seeds = f"{len(own)} seed{'s' * (len(own) > 1)}"
+        words = f"{share(own)} of {head.removeprefix(WITHOUT)} in place of {closed[head]:.0f} %"
+        told.append(f"{words} ({seeds})")
+    if not told:
+        return ""
+    member = "With a third member, a `column` network of the other heads"
+    return f" {member}, they close {' and '.join(told)}."
 
 
 def lead_in_docs() -> str:

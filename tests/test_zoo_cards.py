@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from kscout import policies
+from kscout.policies.fixed import FixedOrder
+from kscout.policies.weighed import WeighedPolicy
 from kscout.weights import read_weights
 from kscout.zoo import ZOO, zoo_card, zoo_file, zoo_names
 
@@ -16,6 +19,7 @@ JOINT = {f"joint-{horizon}": f"{horizon}-dense-0" for horizon in ("knee-base", "
 RECORDED = {
     "heads-base-column": "heads_results/zoom-heads-without-colin27-knee-base-seed0",
     "heads-base-weighed": "zoo_results/heads-base-weighed",
+    "heads-long-weighed": "zoo_results/heads-long-weighed",
 }
 """Records of entries whose slices are not those of the leaderboard."""
 ALONE = [
@@ -23,7 +27,7 @@ ALONE = [
     for name in zoo_names("policy")
     if not name.startswith(("joint-", "knee-sizes-"))
     and not name.endswith("-imagine")
-    and name not in RECORDED
+    and name not in (*RECORDED, "heads-long-fixed")
 ]
 
 MANTISSAS = {
@@ -139,6 +143,18 @@ def test_cards_tell_what_their_records_say_of_plain_imports_and_of_one_member() 
     whole = LEADERBOARD.parent / "dense_results" / "weighed-4x-all-knee-knee-base-seed0.json"
     ssim = json.loads(whole.read_text(encoding="utf-8"))["ssim"]
     assert f"`knee-base-column` does, reaches {ssim:.4f} on 1715 test slices" in card
+
+
+def test_the_card_of_a_long_order_tells_the_record_of_the_policy_beside_it() -> None:
+    marks = _zoo_result("heads-long-weighed")["marks"]
+    card = " ".join(zoo_card("heads-long-fixed").split())
+    assert f"examinations of one head: {marks['fixed']:.4f}." in card
+    assert f"test slices themselves: {marks['na-oracle']:.4f}." in card
+    order, weighed = policies.load("heads-long-fixed"), policies.load("heads-long-weighed")
+    assert isinstance(order, FixedOrder) and isinstance(weighed, WeighedPolicy)
+    assert f"Columns {', '.join(map(str, order.order))}." in card
+    # What the weighed policy begins with is the same order, fitted in another run.
+    assert list(weighed.order) == order.order[:12]
 
 
 @pytest.mark.parametrize("name", ["knee-base-greedy", "knee-long-greedy"])

@@ -28,6 +28,8 @@ ZOO: dict[str, str] = {
     "heads-base-imagine": "policy",
     "heads-base-weighed": "policy",
     "heads-base-fixed": "policy",
+    "heads-long-weighed": "policy",
+    "heads-long-fixed": "policy",
     "heads8-varnet": "reconstructor",
     "joint-knee-base-unet": "reconstructor",
     "joint-knee-base-column": "policy",
