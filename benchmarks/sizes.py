@@ -2,13 +2,13 @@
 
     python benchmarks/sizes.py --data stores/knee-320 --reconstructor knee-unet
     python benchmarks/sizes.py --data stores/knee-320 --reconstructor knee-sizes-unet \
-        --policy knee-sizes-column --label knee-sizes-column --limit 208 --n-train 64 \
-        --sizes 64 96 128 192 256
+        --policy knee-sizes-column --label knee-sizes-column --limit 208 --n-train 64
 
 Test slices are made coarser, as in training with `training.sizes`. A reconstruction gets the
 central quarter of the columns; zero-filling stands beside it.
 A policy starts from the central eighth and acquires another, beside the fixed order of training
-slices made coarser likewise, which `--orders` keeps for the next policy. Lines of a label replace
+slices made coarser likewise, which `--orders` keeps for the next policy. Of few columns that order
+depends much on these slices, so that there should be many (`--n-train`). Lines of a label replace
 those in sizes.json, from which `benchmarks/tables.py` writes a table of docs/dense.md.
 """
 
@@ -37,7 +37,7 @@ from kscout.files import write_json
 from kscout.physics.sampling import center_mask
 from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.training.augmentation import coarser
+from kscout.training.augmentation import coarser_slices
 from kscout.training.reconstructor import validation_ssim
 
 RECORD = Path(__file__).with_name("sizes.json")
@@ -62,13 +62,8 @@ class SizeRecord:
     interval: tuple[float, float] | None = None
     precision: str = "fp32"
     """Of the reconstruction's arithmetic."""
-
-
-def made_coarser(slices: SliceSet, n_cols: int) -> SliceSet:
-    """Return slices of fewer columns, scored with the range of the volumes they were made of."""
-    batch = coarser(slices.batch(torch.arange(len(slices))), n_cols)
-    found = SliceSet.from_images(batch.target, slices.volumes)
-    return replace(found, data_range=slices.data_range)
+    n_train: int | None = None
+    """Training slices that the fixed order was fitted on."""
 
 
 def from_center(model: Reconstructor, slices: SliceSet) -> float:
@@ -80,7 +75,7 @@ def from_center(model: Reconstructor, slices: SliceSet) -> float:
 def record_of(wanted: argparse.Namespace, n_cols: int, device: torch.device) -> SizeRecord:
     """Return what is reached at one size."""
     store, model = Store.open(wanted.data), reconstruction.load(wanted.reconstructor)
-    slices = made_coarser(store.split("test").sample(wanted.limit), n_cols).to(device)
+    slices = coarser_slices(store.split("test").sample(wanted.limit), n_cols).to(device)
     found = SizeRecord(
         wanted.label or wanted.reconstructor,
         n_cols,
@@ -91,7 +86,7 @@ def record_of(wanted: argparse.Namespace, n_cols: int, device: torch.device) -> 
         return found
     plan = AcquisitionPlan(n_initial=n_cols // 8, horizon=n_cols // 8, n_trajectories=1)
     setting = EvaluationSetting(plan, reference=REFERENCE, device=str(device), n_examples=0)
-    train = made_coarser(store.split("train").sample(wanted.n_train), n_cols).to(device)
+    train = coarser_slices(store.split("train").sample(wanted.n_train), n_cols).to(device)
     sizes = {"n_rows": slices.shape[1], "n_cols": n_cols}
     frozen = model.frozen(precision=setting.precision, device=str(device), **sizes)
     order = fitted_order(
@@ -106,6 +101,7 @@ def record_of(wanted: argparse.Namespace, n_cols: int, device: torch.device) -> 
         difference=compared.difference,
         interval=compared.interval,
         precision=told.precision,
+        n_train=len(train),
     )
 
 
@@ -121,14 +117,14 @@ def table(path: Path = RECORD) -> str:
             *(f"`{one.label}`", str(one.n_cols)),
             # Of a policy's line those are of its reconstruction, which has lines of its own.
             *(number(x) if one.fixed is None else "" for x in (one.zero_filled, one.ssim)),
-            "" if one.fixed is None else number(one.fixed),
+            "" if one.fixed is None else f"{number(one.fixed)} ({one.n_train})",
             "" if one.difference is None else difference(Paired((), one.difference, one.interval)),
         )
         for one in read_lines(path)
     ]
     head = (
         *("network", "columns", "zero-filled", "reconstructed"),
-        *("fixed order", "policy minus fixed order"),
+        *("fixed order (its slices)", "policy minus fixed order"),
     )
     return f"{markdown(head, lines)}\n{_sentence(read_lines(path))}"
 

@@ -11,6 +11,7 @@ import pytest
 
 from kscout.data.store import Store
 from kscout.data.store_writer import StoreWriter
+from kscout.training.augmentation import coarser_slices
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -33,9 +34,9 @@ def store(tmp_path: Path) -> Path:
         return writer.finish().path
 
 
-def test_slices_have_fewer_columns_and_their_volumes_range(sizes: ModuleType, store: Path) -> None:
+def test_slices_have_fewer_columns_and_their_volumes_range(store: Path) -> None:
     whole = Store.open(store).split("test")
-    found = sizes.made_coarser(whole, 16)
+    found = coarser_slices(whole, 16)
     assert found.shape == (1, 24, 16) and found.volumes == whole.volumes
     assert found.data_range.tolist() == whole.data_range.tolist()
 
@@ -55,6 +56,14 @@ def test_each_size_is_a_line_and_a_label_replaces_its_own(
     ]
     assert all(one.ssim == one.zero_filled for one in found)
     assert found[0].fixed is None and found[2].difference is not None
+    assert found[0].n_train is None and found[2].n_train == 4
+    # What was fitted once is read from where it was kept.
+    kept = [*words, "--label", "kept", "--policy", "center-out", "--n-train", "4"]
+    for _ in range(2):
+        sizes.main([*kept, "--orders", str(tmp_path / "orders")])
+        assert len(list((tmp_path / "orders").iterdir())) == 2
+    again = sizes.read_lines(path)[4:]
+    assert [one.fixed for one in again] == [one.fixed for one in found[2:]]
     text = sizes.table(path)
     assert "| `other` | 16 |" in text and text.count("| `mine` |") == 2
     assert "To zero-filling `other` adds .0000" in text and "`mine` adds" not in text

@@ -179,11 +179,14 @@ def test_mantissas_are_as_short_as_cards_say(name: str) -> None:
 def test_cards_tell_of_a_training_what_it_recorded(name: str) -> None:
     record, card = _zoo_result(name), " ".join(zoo_card(name).split())
     assert f"{record['train_s']:.0f} s on one NVIDIA H200" in card
+    if "before" in record:
+        assert f"one seed: {record['before']['train_s']:.0f} s and" in card
     assert MANTISSAS[name][0] == record["n_bits"]
     if name == "knee-sizes-column":
-        first, last = record["val_ssim"]
-        words = f"{last:.4f} after epoch 2 ({first:.4f} after epoch 1), and"
-        assert f"{words} {record['val_ssim_at_start']:.4f} before the training" in card
+        first = record["before"]
+        began = f"{first['val_ssim_at_start']:.4f} where it began from"
+        before = f"{record['val_ssim_at_start']:.4f} before the last four epochs"
+        assert f"{began}, {before} and {record['val_ssim'][-1]:.4f} after them" in card
 
 
 def _has_mantissas_of(n_bits: int, values: torch.Tensor) -> bool:
@@ -233,15 +236,22 @@ def test_the_card_of_a_policy_of_several_sizes_tells_their_records() -> None:
     card, told = zoo_card("knee-sizes-column"), []
     for one in own:
         share, (low, high) = one["n_cols"] // 8, one["interval"]
-        cells = (f"{share} + {share}", f"{one['fixed']:.4f}", f"{one['difference']:+.4f}")
+        fixed = (str(one["n_train"]), f"{one['fixed']:.4f}")
+        cells = (f"{share} + {share}", *fixed, f"{one['difference']:+.4f}")
         told.append(f"| {one['n_cols']} | {' | '.join(cells)} | {low:+.4f} to {high:+.4f} |")
         assert f"{one['n_slices']} slices" in card
-    words, coarse = " ".join(card.split()), [x["n_cols"] for x in own if x["precision"] == "fp16"]
-    assert coarse == [64, 128, 256] and "at 64, 128 and 256 columns through 16-bit" in words
-    assert len(told) >= 5 and "\n".join(told) in card
-    level = [str(one["n_cols"]) for one in own if one["interval"][0] < 0 < one["interval"][1]]
-    assert f"level with the fixed order at {' and '.join(level)} columns" in " ".join(card.split())
-    assert all(one["interval"][1] > 0 for one in own)
+    words, half = " ".join(card.split()), [x["n_cols"] for x in own if x["precision"] == "fp16"]
+    assert half == [128, 256] and "at 128 and 256 columns through 16-bit kernels" in words
+    assert len(told) == 6 and "\n".join(told) in card
+    above = [one["n_cols"] for one in own if one["interval"][0] > 0]
+    level = [one["n_cols"] for one in own if one["interval"][0] < 0 < one["interval"][1]]
+    assert (above, level) == ([128, 192, 256], [64, 96, 320])
+    assert "leads at 128, 192 and 256 columns, and is level with the fixed order at 64, 96" in words
+    *few, many = _zoo_result("knee-sizes-column")["fixed_orders_of_64_columns"]
+    assert [x["n_train"] for x in (*few, many)] == [64, 64, 64, 256]
+    first, second, third = sorted(one["ssim"] for one in few)
+    ends = f"64 slices each end at {first:.4f}, {second:.4f} and {third:.4f}"
+    assert f"{ends}, and the one of 256 slices at {many['ssim']:.4f}." in words
 
 
 def _joint(stem: str) -> Any:

@@ -29,6 +29,15 @@ def share_of(n: int, n_cols: int, n_others: int) -> int:
     return max(1, n * n_cols // n_others)
 
 
+def span_of(first: int, n_steps: int, n_cols: int, n_others: int) -> tuple[int, int]:
+    """Return what so many steps after `first` columns of another matrix are of one; one at least.
+
+    That is how many of its columns are measured before the first of them, and their number.
+    """
+    start, end = (share_of(n, n_cols, n_others) for n in (first, first + n_steps))
+    return start, max(1, end - start)
+
+
 def check_named(columns: Sequence[int], n_cols: int, what: str) -> None:
     """Refuse columns that images of this width do not have, or that are named twice."""
     outside = [column for column in columns if not 0 <= column < n_cols]

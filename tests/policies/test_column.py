@@ -166,6 +166,32 @@ def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
             torch.testing.assert_close(policy(replace(seen, mask=mask)), expected)
 
 
+def test_it_may_start_from_the_gains_of_several_matrices() -> None:
+    policy = ColumnPolicy(n_cols=32, horizon=8, n_initial=4, sizes=[8, 16, 32], **SMALL)
+    assert policy.sizes == [8, 16]
+    policy.is_stochastic = False
+    gains = {n: torch.rand(n // 4, n) for n in (8, 16, 32)}
+    for n, known in gains.items():
+        policy.start_from(known, n)
+    for n, known in gains.items():
+        seen = observation(1, N_ROWS, n)
+        for step in range(len(known)):
+            mask = torch.arange(n).expand(2, -1) < n // 8 + step
+            torch.testing.assert_close(
+                policy(replace(seen, mask=mask)), known[step].expand(2, -1), msg=f"{n}, {step}"
+            )
+    # A matrix of 18 columns is nearest to that of 16.
+    seen = observation(1, N_ROWS, 18)
+    alone = ColumnPolicy(n_cols=16, horizon=4, n_initial=2, **SMALL)
+    alone.start_from(gains[16])
+    alone.is_stochastic = False
+    for n_measured in (2, 4, 6):
+        near = replace(seen, mask=torch.arange(18).expand(2, -1) < n_measured)
+        torch.testing.assert_close(policy(near), alone(near))
+    with pytest.raises(ConfigError, match="begin with n_initial columns"):
+        ColumnPolicy(n_cols=32, horizon=8, sizes=[16], **SMALL)
+
+
 def test_units_of_scores_go_by_the_share_of_columns_measured() -> None:
     """Trained from 4 of 16 columns and from 8, for 4 more: gains are known of 4 to 11 columns."""
     policy = ColumnPolicy(n_cols=16, horizon=8, n_initial=4, **SMALL)

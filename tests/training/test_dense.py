@@ -16,10 +16,12 @@ from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError, WeightsError
+from kscout.evaluation.running.trajectories import AcquisitionPlan, trajectories
 from kscout.policies import views
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.augmentation import coarser_slices
 from kscout.training.estimators import dense, tried
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.tried import by_slice, columns_to_try, dense_loss, labelled_at
@@ -294,6 +296,32 @@ def test_before_it_learns_the_column_network_takes_the_fixed_order(
         # Mirrored columns are worth the same but for rounding, so that the best may be either.
         left = prior[step, sorted(set(range(16)) - {7, 8, *fixed.order[:step]})]
         torch.testing.assert_close(prior[step, column], left.amax(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.slow
+def test_before_it_learns_the_column_network_takes_the_fixed_order_of_every_size(
+    tmp_path: Path,
+) -> None:
+    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
+    config = config_of(sizes=[16, 32], learning_rate=1e-12, n_prior_slices=11, n_epochs=1)
+    acquisition = replace(config.acquisition, n_initial=4, horizon=8)
+    config = replace(config, acquisition=acquisition)
+    run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
+    policy, train = policies.load(run.path), large.split("train")
+    assert isinstance(policy, ColumnPolicy) and policy.sizes == [16]
+    for n_cols in (16, 32):
+        slices = coarser_slices(train, n_cols)
+        shares = {"n_initial": n_cols // 8, "horizon": n_cols // 4}
+        fixed = fit_fixed_order(slices, ZeroFilled(), **shares)
+        plan = AcquisitionPlan(**shares, n_trajectories=1, is_argmax=True)
+        ((_, found),) = trajectories(policy, slices, ZeroFilled(), plan)
+        # Columns that mirror each other are worth the same but for rounding.
+        torch.testing.assert_close(
+            found.ssim.mean(dim=(0, 1)).double(),
+            torch.tensor(fixed.mean_scores).double(),
+            atol=2e-5,
+            rtol=0,
+        )
 
 
 def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path) -> None:

@@ -70,6 +70,21 @@ def test_weights_gains_and_units_are_those_of_the_start(
         assert run.config["policy"]["width"] == 8
 
 
+def test_units_of_a_start_stay_where_earlier_ones_are_found_anew(
+    store: Store, tmp_path: Path
+) -> None:
+    config = dense_config(COLUMN, starts=[1, 2], **STILL)
+    first = train_policy(config, store, "zero-filled", tmp_path / "first", device="cpu")
+    other = blob_store(tmp_path / "other", n_rows=12, n_cols=16, n_train=7)
+    anew, begun = (
+        train_policy(config, other, "zero-filled", tmp_path / name, start=start, device="cpu")
+        for name, start in (("anew", None), ("begun", first.path))
+    )
+    known, other_units, found = (policies.load(x.path).gain_units for x in (first, anew, begun))
+    # From 2 columns on, which is what a file tells.
+    assert len(known) == 3 and found == known != other_units
+
+
 def test_what_a_training_began_from_is_validated_and_told(
     first: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +200,18 @@ def test_mean_gains_go_by_frequency_and_by_the_share_that_is_measured() -> None:
     assert torch.equal(late.prior, coarse.prior[[2, 3, 3, 3, 3, 3]])
 
 
+def test_mean_gains_of_several_matrices_are_those_of_the_nearest_that_is_known() -> None:
+    arguments = {key: value for key, value in COLUMN.items() if key != "name"}
+    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, sizes=[16], **arguments)
+    start.start_from(torch.rand(8, 32))
+    start.start_from(torch.rand(4, 16), 16)
+    found = ColumnPolicy(n_cols=64, n_initial=8, horizon=16, sizes=[16, 32], **arguments)
+    found.take_weights(start)
+    assert torch.equal(found.prior_16, start.prior_16)
+    assert torch.equal(found.prior_32, start.prior)
+    assert torch.allclose(found.prior[::2, ::2], start.prior)
+
+
 def test_a_network_that_knows_steps_alone_cannot_be_learned_on_from() -> None:
     arguments = {key: value for key, value in COLUMN.items() if key != "name"}
     sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
@@ -195,8 +222,9 @@ def test_a_network_that_knows_steps_alone_cannot_be_learned_on_from() -> None:
 
 def test_a_network_of_the_zoo_is_known_by_the_fingerprint_that_others_began_from() -> None:
     known = fingerprint(policies.load("knee-base-column"))
-    for name in ("heads-base-column", "knee-sizes-column"):
-        assert read_weights(zoo_file(name)).extra["start"] == known
+    assert read_weights(zoo_file("heads-base-column")).extra["start"] == known
+    # What that one began from, before it was trained for longer, began from there, too.
+    assert read_weights(zoo_file("knee-sizes-column")).extra["start"] == "f9ce018b16c87a9c"
 
 
 @pytest.mark.slow

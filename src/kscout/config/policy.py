@@ -190,7 +190,8 @@ class DenseTraining(PolicyTraining, VariedSlices):
     n_memory: Annotated[int, AtLeast(1)] = 300_000
     """Newest labelled states that they are drawn from, of each matrix size."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
-    """Slices per step on which the mean gains of a fixed order are measured at the start."""
+    """Slices per step on which the mean gains of a fixed order are measured at the start; of
+    coarser `sizes` as many as have as many pixels, up to 256."""
     from_order: bool = True
     """Whether a policy that can, such as `column`, starts from these gains; an ablation."""
     completion: Literal["none", "fixed"] = "none"

@@ -18,10 +18,12 @@ from jaxtyping import Bool, Complex, Float, Inexact, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kscout.columns import span_of
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.fourier import at_opposite, opposite
 from kscout.physics.normalization import magnitude
+from kscout.policies.mean_gains import at_frequencies, frequencies, nearest_size
 
 _N_SIGNALS = 9
 _N_WAVES = 7
@@ -56,6 +58,8 @@ class ColumnPolicy(Policy):
         n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
             are read at the same frequencies, in cycles per pixel. What it expects is for such
             columns: those of a matrix with twice as many bring half of it.
+        sizes: columns of further matrices whose mean gains it may start from; those of the nearest
+            matrix are read.
         horizon: steps of those gains.
         n_initial: columns that were measured before the first of these steps. Gains are then looked
             up by the number of measured columns, and the network is told how many may follow;
@@ -64,7 +68,7 @@ class ColumnPolicy(Policy):
 
     needs_measurement = True
     serves_any_size = True
-    changeable = ("n_cols", "n_initial", "horizon")
+    changeable = ("n_cols", "n_initial", "horizon", "sizes")
 
     prior: Float[Tensor, "step col"]
 
@@ -82,6 +86,7 @@ class ColumnPolicy(Policy):
         n_bins: int = 8,
         paired: bool = False,
         sees_mirrored: bool = True,
+        sizes: Sequence[int] = (),
     ) -> None:
         super().__init__()
         _check_sizes(width, n_heads, n_layers, n_bins, channels, image_channels)
@@ -101,20 +106,47 @@ class ColumnPolicy(Policy):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.register_buffer("prior", torch.zeros(horizon, n_cols))
+        self.sizes = [n for n in sizes if n != n_cols]
+        if self.sizes and n_initial is None:
+            raise ConfigError("mean gains of several sizes begin with n_initial columns; give it")
+        for n in self.sizes:
+            self.register_buffer(f"prior_{n}", torch.zeros(self._span(n)[1], n))
 
-    def start_from(self, gains: Float[Tensor, "step col"]) -> None:
-        """Take mean gains, in the units of its scores, as what it expects before it has learned."""
-        self.prior.copy_(gains)
+    def start_from(self, gains: Float[Tensor, "step col"], n_cols: int | None = None) -> None:
+        """Take mean gains, in the units of its scores, as what it expects before it has learned.
+
+        Those of a matrix with `n_cols` columns, one of `sizes`; of its own where that is not given.
+        """
+        size = n_cols or self.n_cols
+        self._prior(size).copy_(gains * (size / self.n_cols))
 
     def take_weights(self, start: Policy) -> None:
         """Copy the weights of one for other sizes, mean gains by shares of columns measured."""
         state = start.state_dict()
         if isinstance(start, ColumnPolicy):
-            shares = (torch.arange(self.horizon) + (self.n_initial or 0)) / self.n_cols
-            rows = (shares * start.n_cols).round().long() - (start.n_initial or 0)
-            known = _at_frequencies(state["prior"], self.n_cols)
-            state["prior"] = known[rows.clamp(min=0, max=len(known) - 1)]
+            state = {key: value for key, value in state.items() if not key.startswith("prior")}
+            for size in (self.n_cols, *self.sizes):
+                first, n_steps = self._span(size)
+                measured = torch.arange(first, first + n_steps)
+                name = "prior" if size == self.n_cols else f"prior_{size}"
+                state[name] = start._mean_gains(measured, size)
         self.load_state_dict(state)
+
+    def _prior(self, size: int) -> Float[Tensor, "step col"]:
+        """Return the mean gains that were measured on a matrix."""
+        return self.prior if size == self.n_cols else self.get_buffer(f"prior_{size}")
+
+    def _span(self, size: int) -> tuple[int, int]:
+        """Return columns of a matrix that are measured before its mean gains, and their steps."""
+        own = (self.n_initial or 0, self.horizon)
+        return own if size == self.n_cols else span_of(*own, size, self.n_cols)
+
+    def _mean_gains(self, measured: Int[Tensor, " n"], n_cols: int) -> Float[Tensor, "n col"]:
+        """Return mean gains for so many measured columns of a matrix, from the nearest one."""
+        size = nearest_size(n_cols, (self.n_cols, *self.sizes))
+        gains = self._prior(size)
+        row = (measured * (size / n_cols)).round().long() - self._span(size)[0]
+        return at_frequencies(gains, n_cols)[row.clamp(min=0, max=len(gains) - 1)]
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.zero_filled is None or seen.mean is None or seen.std is None:
@@ -137,16 +169,18 @@ class ColumnPolicy(Policy):
         expected = self.head(self.norm(self.blocks(tokens))).float()
         n_cols = seen.mask.shape[1]
         expected = _unpaired(expected, n_cols) if self.paired else expected[..., 0]
-        expected = expected + _at_frequencies(self.prior, n_cols)[self._row(seen.mask, step)]
+        expected = expected + self._before_learning(seen.mask, step)
         # The same share of a finer matrix is more columns, of which each brings less. What columns
         # are drawn by is no gain.
         return expected if self.is_stochastic else expected * (self.n_cols / n_cols)
 
-    def _row(
+    def _before_learning(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
-    ) -> Int[Tensor, " batch"]:
-        """Return which row of the mean gains belongs to each image."""
-        return self.step_of(mask, step).clamp(max=len(self.prior) - 1)
+    ) -> Float[Tensor, "batch col"]:
+        """Return the mean gains that belong to each image."""
+        if self.n_initial is None:
+            return at_frequencies(self.prior, mask.shape[1])[step.clamp(max=len(self.prior) - 1)]
+        return self._mean_gains(mask.sum(dim=1), mask.shape[1])
 
     def step_of(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
@@ -233,7 +267,7 @@ def _signals(
     mirrored = [at_opposite(x) if sees_mirrored else torch.zeros_like(x) for x in known]
     is_mirrored = seen.mask[:, opposite(n_cols, device)] & sees_mirrored
     masks = [x[:, None, :].expand(-1, n_rows, -1).float() for x in (seen.mask, is_mirrored)]
-    rows, cols = (_frequencies(n, device) / (n / 2) for n in (n_rows, n_cols))
+    rows, cols = (frequencies(n, device) / (n / 2) for n in (n_rows, n_cols))
     places = [rows.abs()[:, None].expand(-1, n_cols), cols.expand(n_rows, -1)]
     maps = [expected, *known, *mirrored, *masks]
     return [*maps, *(x.expand(n_images, -1, -1) for x in places)]
@@ -252,7 +286,7 @@ def _log_magnitudes(
     """
     expected, kspace = _spectrum(image), _spectrum(zero_filled)
     # The mean of an image is its value at zero frequency, and nothing elsewhere.
-    rows, cols = (_frequencies(n, image.device) == 0 for n in image.shape[-2:])
+    rows, cols = (frequencies(n, image.device) == 0 for n in image.shape[-2:])
     constant = (rows[:, None] & cols) * (mean / std * math.sqrt(image[0].numel()))
     real, imag = kspace.real / std[:, None] - constant[:, None], kspace.imag / std[:, None]
     magnitudes = [_root(expected.real.square() + expected.imag.square())]
@@ -302,11 +336,6 @@ def _convolved(layers: nn.Sequential, maps: Sequence[Float[Tensor, "batch row co
     return features
 
 
-def _frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
-    """Return centered frequencies in cycles per field of view."""
-    return (torch.arange(n, device=device) - n // 2).float()
-
-
 def _paired(columns: Float[Tensor, "batch col feature"]) -> Float[Tensor, "batch pair both"]:
     """Join what is known of opposite columns; pairs come by frequency, DC first."""
     n_cols, device = columns.shape[1], columns.device
@@ -323,25 +352,12 @@ def _unpaired(pairs: Float[Tensor, "batch pair 2"], n_cols: int) -> Float[Tensor
     return pairs.flatten(1).index_select(1, 2 * frequency.abs() + is_second)
 
 
-def _at_frequencies(
-    gains: Float[Tensor, "step col"], n_cols: int
-) -> Float[Tensor, "step other_col"]:
-    """Return gains at the columns of another matrix, by frequency in cycles per pixel."""
-    n_known = gains.shape[1]
-    if n_cols == n_known:
-        return gains
-    place = _frequencies(n_cols, gains.device) * (n_known / n_cols) + n_known // 2
-    place = place.clamp(min=0, max=n_known - 1)
-    below = place.floor().long().clamp(max=n_known - 2)
-    return torch.lerp(gains[:, below], gains[:, below + 1], place - below)
-
-
 def _place(
     mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"], sees_mirrored: bool
 ) -> Float[Tensor, "batch col feature"]:
     """Return what a column is, whatever was measured: frequency, neighborhood, progress."""
     n_cols = mask.shape[1]
-    cycles = _frequencies(n_cols, mask.device)
+    cycles = frequencies(n_cols, mask.device)
     angle = (
         cycles[:, None]
         * (2 * math.pi / _PERIOD)

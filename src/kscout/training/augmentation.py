@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from kscout.config import VariedSlices
 from kscout.core import SliceBatch
 from kscout.data.kinds import IMAGES
+from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
 from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.normalization import denormalize, magnitude, normalize
@@ -175,6 +176,13 @@ def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
     scale = (n_rows * n_cols / batch.target[0].numel()) ** 0.5
     image = magnitude(ifft2c(batch.kspace[..., rows, cols]) * scale)
     return _with_images(batch, image[:, None], batch.selectable[:, cols])
+
+
+def coarser_slices(slices: SliceSet, n_cols: int) -> SliceSet:
+    """Return slices with fewer columns, scored with the range of the volumes they were made of."""
+    batch = coarser(slices.batch(torch.arange(len(slices))), n_cols)
+    found = SliceSet.from_images(batch.target, slices.volumes)
+    return replace(found, data_range=slices.data_range)
 
 
 def _central(whole: int, n: int) -> slice:

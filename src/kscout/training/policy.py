@@ -237,11 +237,13 @@ def new_policy(config: PolicyConfig | JointConfig, slices: SliceSet) -> Policy:
     return policy
 
 
-def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, int]:
+def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, Any]:
     """Return what a policy may need to know of images and acquisition."""
     n_initial, horizon = config.spanned
     n_rows, n_cols = slices.shape[1:]
-    return {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
+    own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
+    several = getattr(config.training, "sizes", ())
+    return {**own, "sizes": list(several)} if several else own
 
 
 def check_setting(

@@ -1,13 +1,16 @@
-"""Policies that learn on: their training begins from the weights of another one.
+"""What trainings begin from: mean gains of a fixed order, or the weights of another policy.
 
 A policy may name arguments as `changeable`. Where weights have another form with them, it is
 `Resizable`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
 
 from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
@@ -15,7 +18,7 @@ from kscout.errors import ConfigError
 from kscout.names import POLICIES
 from kscout.weights import constructor_arguments
 
-_SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
+_SIZES = ("n_rows", "n_cols", "n_initial", "horizon", "sizes")
 """Arguments that data and acquisition imply."""
 
 
@@ -25,6 +28,30 @@ class Resizable(Protocol):
 
     def take_weights(self, start: Policy) -> None:
         """Copy weights of the same class, those of another form as far as they say something."""
+
+
+@runtime_checkable
+class StartsFromGains(Protocol):
+    """A policy that can begin with the mean gains of a fixed order as its scores.
+
+    One with `sizes` takes those of coarser matrices, too, as `start_from(gains, n_cols)`.
+    """
+
+    def start_from(self, gains: Float[Tensor, "step col"]) -> None:
+        """Take mean gains, in the units of its scores."""
+
+
+def sizes_of(policy: Policy) -> Sequence[int]:
+    """Return the columns of further matrices whose mean gains a policy can begin with."""
+    return getattr(policy, "sizes", ())
+
+
+def start_from_gains(
+    policy: StartsFromGains, gains: Mapping[int | None, Float[Tensor, "_ _"]]
+) -> None:
+    """Give a policy mean gains of its own matrix (None), and of `sizes_of` it by their columns."""
+    for n_cols, known in gains.items():
+        policy.start_from(known, *([] if n_cols is None else [n_cols]))
 
 
 def begin_from(policy: Policy, start: Policy) -> None:
@@ -42,7 +69,7 @@ def is_resized(policy: Policy, start: Policy) -> bool:
 
 
 def network_of(
-    start: Policy, path: str | Path, config: PolicyConfig, sizes: Mapping[str, int]
+    start: Policy, path: str | Path, config: PolicyConfig, sizes: Mapping[str, Any]
 ) -> PolicyConfig:
     """Return settings with the network of a trained policy; refuse another, or other sizes.
 
@@ -69,7 +96,7 @@ def network_of(
                 f"{path} was trained with {key} = {arguments[key]}, and this training has {value}; "
                 "take its acquisition and images of its size, or leave out --start"
             )
-    own = {x: y for x, y in arguments.items() if x not in sizes and y is not None}
+    own = {x: y for x, y in arguments.items() if x not in sizes and y not in (None, [])}
     is_same, free = wanted.name == name, start.changeable
     asked = {x: y for x, y in wanted.arguments.items() if arguments.get(x) != y}
     others = {x: y for x, y in asked.items() if not is_same or x not in free}

@@ -22,7 +22,7 @@ labelled, too, by what one backward pass tells of all of them (`slopes`).
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast, final, runtime_checkable
+from typing import Any, cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -47,7 +47,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import mean_labels
+from kscout.training.estimators.labels import coarser_gains, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
@@ -60,15 +60,7 @@ from kscout.training.estimators.tried import (
 from kscout.training.estimators.variation import Variation
 from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows
-from kscout.training.starting import is_resized
-
-
-@runtime_checkable
-class StartsFromGains(Protocol):
-    """A policy that can begin with the mean gains of a fixed order as its scores."""
-
-    def start_from(self, gains: Float[Tensor, "step col"]) -> None:
-        """Take mean gains, in the units of its scores."""
+from kscout.training.starting import StartsFromGains, is_resized, sizes_of, start_from_gains
 
 
 @final
@@ -136,7 +128,7 @@ class Dense(WarmedEstimator):
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
             if isinstance(one, StartsFromGains) and takes_gains:
-                one.start_from(self.gains / self.units[:, None])
+                start_from_gains(one, self.gains)
 
     @property
     def _learns_gains(self) -> bool:
@@ -150,18 +142,26 @@ class Dense(WarmedEstimator):
         known: Sequence[float] = ()
         if start is not None and not is_resized(self.trainees[0].module, start):
             known = start.gain_units if self._learns_gains else ()
-        is_known, has_slopes = len(known) == len(self.units), _training(config).slopes
-        if is_known:
-            self.units = torch.tensor(known, device=self.device)
-        if is_known and not has_slopes:
+        n_rows, has_slopes = len(self.units), _training(config).slopes
+        # A file tells units from the start of its acquisitions on, not of earlier ones that were
+        # drawn besides. A network without steps of its own may be for another budget.
+        has_steps = getattr(start, "horizon", None) == n_rows
+        n_known = len(known) if has_steps or len(known) == n_rows else 0
+        if n_known:
+            self.units[n_rows - n_known :] = torch.tensor(known, device=self.device)
+        if n_known == n_rows and not has_slopes:
             return
-        self.gains, units, order = mean_labels(config, self.slices, self.reconstructor, self.device)
-        self.units = self.units if is_known else units
+        where = (self.slices, self.reconstructor, self.device)
+        gains, units, order = mean_labels(config, *where)
+        self.units[: n_rows - n_known] = units[: n_rows - n_known]
+        self.gains: dict[int | None, Tensor] = {None: gains / self.units[:, None]}
+        for n_cols in sizes_of(self.trainees[0].module):
+            self.gains[n_cols] = coarser_gains(config, *where, n_cols, self.units)
         if self._completes:
             self._complete_by(order)
         if has_slopes:
             some = self.slices.sample(_training(config).n_prior_slices)
-            known_by = (config, order, self.gains, self.completion)
+            known_by = (config, order, gains, self.completion)
             self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
 
     def _take_slopes(self, slopes: Slopes) -> None:

@@ -8,11 +8,16 @@ from torch import Tensor
 
 from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator
+from kscout.columns import span_of
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.physics.sampling import start_mask
-from kscout.training.fixed_order import fit_fixed_order
+from kscout.physics.sampling import Initial, start_mask
+from kscout.training.augmentation import coarser_slices
+from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
+
+MOST_COARSER = 256
+"""Slices on which mean gains of a coarser matrix are measured, unless more are asked for."""
 
 
 @torch.no_grad()
@@ -63,19 +68,10 @@ def mean_labels(
     config: PolicyConfig, slices: SliceSet, reconstructor: Reconstructor, device: torch.device
 ) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"], list[int]]:
     """Return mean labels along a fixed order, their deviation over columns, and the order."""
-    training, (n_first, horizon) = config.training, config.spanned
-    assert isinstance(training, DenseTraining)
+    training, (n_first, horizon) = _training(config), config.spanned
     start = n_first if training.starts else config.acquisition.start
-    found = fit_fixed_order(
-        slices,
-        reconstructor,
-        n_initial=start,
-        horizon=horizon,
-        n_slices_per_step=training.n_prior_slices,
-        protocol=training.protocol,
-        metric=training.metric,
-        device=device,
-    )
+    n_slices = training.n_prior_slices
+    found = _fitted(training, slices, reconstructor, start, horizon, n_slices, device)
     gains = found.gains.to(device)
     if training.completion != "none":
         mask = start_mask(start, (1, slices.n_cols), device)[0]
@@ -85,6 +81,64 @@ def mean_labels(
         gains = mean_values(completion, some, reconstructor, mask, horizon, **how)
     units = torch.stack([row[~row.isnan()].std(correction=0) for row in gains])
     return carried_on(gains), units.clamp(min=1e-8), found.order
+
+
+def coarser_gains(
+    config: PolicyConfig,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    device: torch.device,
+    n_cols: int,
+    units: Float[Tensor, " unit"],
+) -> Float[Tensor, "step col"]:
+    """Return mean gains along a fixed order of slices that are made coarser, in units.
+
+    The same shares of columns are measured as of slices as they are. Smaller images cost less, so
+    that there are more of them.
+
+    Args:
+        config: of the training.
+        slices: as they are stored.
+        reconstructor: frozen.
+        device: where the work is done.
+        n_cols: columns of the coarser ones.
+        units: of labels, for each number of measured columns of slices as they are stored.
+    """
+    training, (n_first, horizon) = _training(config), config.spanned
+    first, n_steps = span_of(n_first, horizon, n_cols, slices.n_cols)
+    known = training.n_prior_slices
+    n_slices = max(known, min(MOST_COARSER, known * slices.n_cols**2 // n_cols**2))
+    some = coarser_slices(slices.sample(n_slices), n_cols)
+    found = _fitted(training, some, reconstructor, first, n_steps, None, device)
+    measured = (torch.arange(first, first + n_steps) * (slices.n_cols / n_cols)).round().long()
+    row = (measured - n_first).clamp(max=len(units) - 1)
+    return carried_on(found.gains.to(device)) / units[row.to(device), None]
+
+
+def _fitted(
+    training: DenseTraining,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    start: Initial,
+    horizon: int,
+    n_slices: int | None,
+    device: torch.device,
+) -> FixedOrderResult:
+    return fit_fixed_order(
+        slices,
+        reconstructor,
+        n_initial=start,
+        horizon=horizon,
+        n_slices_per_step=n_slices,
+        protocol=training.protocol,
+        metric=training.metric,
+        device=device,
+    )
+
+
+def _training(config: PolicyConfig) -> DenseTraining:
+    assert isinstance(config.training, DenseTraining)
+    return config.training
 
 
 def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
