@@ -100,9 +100,13 @@ class DenseRecord:
 
 
 def unseeded(changes: Sequence[str]) -> tuple[str, ...]:
-    """Return settings as all seeds have them, in one order, wherever their runs lie."""
+    """Return settings as all seeds have them, in one order, wherever their runs lie.
+
+    A third member, of the arm `zoom`, is the same network for all seeds.
+    """
     placed = (re.sub(r'"[^"]*/(?=runs/)', '"', change) for change in changes)
-    return tuple(sorted(re.sub(r'([/-]seed-?)\d+(?=")', r"\1N", change) for change in placed))
+    own = r'"(?!runs/zoom-)([^"]*[/-]seed-?)\d+(?=")'
+    return tuple(sorted(re.sub(own, r'"\1N', change) for change in placed))
 
 
 @final

@@ -154,7 +154,9 @@ def _third_member(folder: Path, closed: Mapping[str, float]) -> str:
     if not told:
         return ""
     member = "With a third member, a `column` network of the other heads"
-    return f" {member}, they close {' and '.join(told)}."
+    drawn = " to ".join(str(n) for n in sorted({one.n_draws for one in found}))
+    more = f"and {drawn} images drawn in place of 16"
+    return f" {member}, {more}, they close {' and '.join(told)}."
 
 
 def lead_in_docs() -> str:

@@ -9,7 +9,8 @@ central quarter of the columns; zero-filling stands beside it.
 A policy starts from the central eighth and acquires another, beside the fixed order of training
 slices made coarser likewise, which `--orders` keeps for the next policy. Of few columns that order
 depends much on these slices, so that there should be many (`--n-train`). Lines of a label replace
-those in sizes.json, from which `benchmarks/tables.py` writes a table of docs/dense.md.
+those of the same size in sizes.json, from which `benchmarks/tables.py` writes a table of
+docs/dense.md.
 """
 
 import argparse
@@ -64,6 +65,8 @@ class SizeRecord:
     """Of the reconstruction's arithmetic."""
     n_train: int | None = None
     """Training slices that the fixed order was fitted on."""
+    store: str | None = None
+    """Fingerprint of the store of both."""
 
 
 def from_center(model: Reconstructor, slices: SliceSet) -> float:
@@ -102,6 +105,7 @@ def record_of(wanted: argparse.Namespace, n_cols: int, device: torch.device) -> 
         interval=compared.interval,
         precision=told.precision,
         n_train=len(train),
+        store=store.fingerprint,
     )
 
 
@@ -170,8 +174,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = resolve_device(wanted.device)
     found = [record_of(wanted, n_cols, device) for n_cols in wanted.sizes]
     kept = read_lines(wanted.record) if wanted.record.exists() else []
-    kept = [one for one in kept if one.label != found[0].label]
-    write_json(wanted.record, [to_table(one, nulls=True) for one in (*kept, *found)])
+    new = {(one.label, one.n_cols) for one in found}
+    kept = [one for one in kept if (one.label, one.n_cols) not in new]
+    labels = list(dict.fromkeys(one.label for one in (*kept, *found)))
+    lines = sorted((*kept, *found), key=lambda one: (labels.index(one.label), one.n_cols))
+    write_json(wanted.record, [to_table(one, nulls=True) for one in lines])
 
 
 if __name__ == "__main__":

@@ -62,6 +62,10 @@ def test_each_size_is_a_line_and_a_label_replaces_its_own(
     for _ in range(2):
         sizes.main([*kept, "--orders", str(tmp_path / "orders")])
         assert len(list((tmp_path / "orders").iterdir())) == 2
+    # A line of one size replaces no other.
+    sizes.main([*kept, "--sizes", "16", "--n-train", "5"])
+    assert [one.n_train for one in sizes.read_lines(path)[4:]] == [5, 4]
+    sizes.main([*kept, "--sizes", "16"])
     again = sizes.read_lines(path)[4:]
     assert [one.fixed for one in again] == [one.fixed for one in found[2:]]
     text = sizes.table(path)

@@ -167,8 +167,8 @@ def test_gains_of_another_matrix_are_read_at_the_same_frequencies() -> None:
 
 
 def test_it_may_start_from_the_gains_of_several_matrices() -> None:
-    policy = ColumnPolicy(n_cols=32, horizon=8, n_initial=4, sizes=[8, 16, 32], **SMALL)
-    assert policy.sizes == [8, 16]
+    policy = ColumnPolicy(n_cols=32, horizon=8, n_initial=4, known_cols=[8, 16, 32, 8], **SMALL)
+    assert policy.known_cols == [8, 16]
     policy.is_stochastic = False
     gains = {n: torch.rand(n // 4, n) for n in (8, 16, 32)}
     for n, known in gains.items():
@@ -189,7 +189,7 @@ def test_it_may_start_from_the_gains_of_several_matrices() -> None:
         near = replace(seen, mask=torch.arange(18).expand(2, -1) < n_measured)
         torch.testing.assert_close(policy(near), alone(near))
     with pytest.raises(ConfigError, match="begin with n_initial columns"):
-        ColumnPolicy(n_cols=32, horizon=8, sizes=[16], **SMALL)
+        ColumnPolicy(n_cols=32, horizon=8, known_cols=[16], **SMALL)
 
 
 def test_units_of_scores_go_by_the_share_of_columns_measured() -> None:

@@ -58,8 +58,8 @@ class ColumnPolicy(Policy):
         n_cols: columns of the matrix whose mean gains it may start from; those of another matrix
             are read at the same frequencies, in cycles per pixel. What it expects is for such
             columns: those of a matrix with twice as many bring half of it.
-        sizes: columns of further matrices whose mean gains it may start from; those of the nearest
-            matrix are read.
+        known_cols: columns of further matrices whose mean gains it may start from; those of the
+            nearest matrix are read.
         horizon: steps of those gains.
         n_initial: columns that were measured before the first of these steps. Gains are then looked
             up by the number of measured columns, and the network is told how many may follow;
@@ -68,7 +68,7 @@ class ColumnPolicy(Policy):
 
     needs_measurement = True
     serves_any_size = True
-    changeable = ("n_cols", "n_initial", "horizon", "sizes")
+    changeable = ("n_cols", "n_initial", "horizon", "known_cols")
 
     prior: Float[Tensor, "step col"]
 
@@ -86,7 +86,7 @@ class ColumnPolicy(Policy):
         n_bins: int = 8,
         paired: bool = False,
         sees_mirrored: bool = True,
-        sizes: Sequence[int] = (),
+        known_cols: Sequence[int] = (),
     ) -> None:
         super().__init__()
         _check_sizes(width, n_heads, n_layers, n_bins, channels, image_channels)
@@ -106,16 +106,16 @@ class ColumnPolicy(Policy):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.register_buffer("prior", torch.zeros(horizon, n_cols))
-        self.sizes = [n for n in sizes if n != n_cols]
-        if self.sizes and n_initial is None:
+        self.known_cols = [n for n in dict.fromkeys(known_cols) if n != n_cols]
+        if self.known_cols and n_initial is None:
             raise ConfigError("mean gains of several sizes begin with n_initial columns; give it")
-        for n in self.sizes:
+        for n in self.known_cols:
             self.register_buffer(f"prior_{n}", torch.zeros(self._span(n)[1], n))
 
     def start_from(self, gains: Float[Tensor, "step col"], n_cols: int | None = None) -> None:
         """Take mean gains, in the units of its scores, as what it expects before it has learned.
 
-        Those of a matrix with `n_cols` columns, one of `sizes`; of its own where that is not given.
+        Those of a matrix with `n_cols` columns, one of `known_cols`; else of its own.
         """
         size = n_cols or self.n_cols
         self._prior(size).copy_(gains * (size / self.n_cols))
@@ -125,7 +125,7 @@ class ColumnPolicy(Policy):
         state = start.state_dict()
         if isinstance(start, ColumnPolicy):
             state = {key: value for key, value in state.items() if not key.startswith("prior")}
-            for size in (self.n_cols, *self.sizes):
+            for size in (self.n_cols, *self.known_cols):
                 first, n_steps = self._span(size)
                 measured = torch.arange(first, first + n_steps)
                 name = "prior" if size == self.n_cols else f"prior_{size}"
@@ -143,7 +143,7 @@ class ColumnPolicy(Policy):
 
     def _mean_gains(self, measured: Int[Tensor, " n"], n_cols: int) -> Float[Tensor, "n col"]:
         """Return mean gains for so many measured columns of a matrix, from the nearest one."""
-        size = nearest_size(n_cols, (self.n_cols, *self.sizes))
+        size = nearest_size(n_cols, (self.n_cols, *self.known_cols))
         gains = self._prior(size)
         row = (measured * (size / n_cols)).round().long() - self._span(size)[0]
         return at_frequencies(gains, n_cols)[row.clamp(min=0, max=len(gains) - 1)]

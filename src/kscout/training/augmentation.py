@@ -180,8 +180,12 @@ def coarser(batch: SliceBatch, n_cols: int) -> SliceBatch:
 
 def coarser_slices(slices: SliceSet, n_cols: int) -> SliceSet:
     """Return slices with fewer columns, scored with the range of the volumes they were made of."""
+    if n_cols == slices.n_cols:
+        return slices
     batch = coarser(slices.batch(torch.arange(len(slices))), n_cols)
-    found = SliceSet.from_images(batch.target, slices.volumes)
+    # Not the targets, of which the brightest pixels are cut off already.
+    images = magnitude(ifft2c(batch.kspace))
+    found = SliceSet.from_images(images, slices.volumes)
     return replace(found, data_range=slices.data_range)
 
 

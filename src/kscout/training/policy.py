@@ -243,7 +243,7 @@ def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, An
     n_rows, n_cols = slices.shape[1:]
     own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
     several = getattr(config.training, "sizes", ())
-    return {**own, "sizes": list(several)} if several else own
+    return {**own, "known_cols": list(several)} if several else own
 
 
 def check_setting(

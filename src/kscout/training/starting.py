@@ -18,7 +18,7 @@ from kscout.errors import ConfigError
 from kscout.names import POLICIES
 from kscout.weights import constructor_arguments
 
-_SIZES = ("n_rows", "n_cols", "n_initial", "horizon", "sizes")
+_SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
 """Arguments that data and acquisition imply."""
 
 
@@ -32,26 +32,21 @@ class Resizable(Protocol):
 
 @runtime_checkable
 class StartsFromGains(Protocol):
-    """A policy that can begin with the mean gains of a fixed order as its scores.
-
-    One with `sizes` takes those of coarser matrices, too, as `start_from(gains, n_cols)`.
-    """
+    """A policy that can begin with the mean gains of a fixed order as its scores."""
 
     def start_from(self, gains: Float[Tensor, "step col"]) -> None:
         """Take mean gains, in the units of its scores."""
 
 
-def sizes_of(policy: Policy) -> Sequence[int]:
-    """Return the columns of further matrices whose mean gains a policy can begin with."""
-    return getattr(policy, "sizes", ())
+@runtime_checkable
+class StartsFromManyGains(Protocol):
+    """One that can begin with those of several matrices; trainings with `sizes` name them."""
 
+    known_cols: Sequence[int]
+    """Columns of matrices other than its own."""
 
-def start_from_gains(
-    policy: StartsFromGains, gains: Mapping[int | None, Float[Tensor, "_ _"]]
-) -> None:
-    """Give a policy mean gains of its own matrix (None), and of `sizes_of` it by their columns."""
-    for n_cols, known in gains.items():
-        policy.start_from(known, *([] if n_cols is None else [n_cols]))
+    def start_from(self, gains: Float[Tensor, "step col"], n_cols: int | None = None) -> None:
+        """Take mean gains of a matrix, of its own where no columns are given."""
 
 
 def begin_from(policy: Policy, start: Policy) -> None:

@@ -47,7 +47,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import coarser_gains, mean_labels
+from kscout.training.estimators.labels import coarser_gains, mean_labels, row_of, training_of
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
@@ -60,7 +60,7 @@ from kscout.training.estimators.tried import (
 from kscout.training.estimators.variation import Variation
 from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows
-from kscout.training.starting import StartsFromGains, is_resized, sizes_of, start_from_gains
+from kscout.training.starting import StartsFromGains, StartsFromManyGains, is_resized
 
 
 @final
@@ -77,7 +77,9 @@ class Dense(WarmedEstimator):
         for trainee in trainees:
             trainee.module.is_stochastic = False
         self.averages = [
-            AveragedModel(x.module, multi_avg_fn=get_ema_multi_avg_fn(_training(x.config).average))
+            AveragedModel(
+                x.module, multi_avg_fn=get_ema_multi_avg_fn(training_of(x.config).average)
+            )
             for x in trainees
         ]
         self.variation = Variation(trainees[0].config, slices.n_cols)
@@ -86,7 +88,7 @@ class Dense(WarmedEstimator):
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
         self.slopes: Slopes | None = None
-        training = _training(trainees[0].config)
+        training = training_of(trainees[0].config)
         if training.slopes:
             # Before columns are tried for hours: not every reconstruction has slopes.
             differentiable(reconstructor)
@@ -101,7 +103,7 @@ class Dense(WarmedEstimator):
             for n in self.sizes
         }
         """How labelled states are kept, by the columns of their slices."""
-        self.memories = [Remembered(self.layouts, _training(x.config).n_memory) for x in trainees]
+        self.memories = [Remembered(self.layouts, training_of(x.config).n_memory) for x in trainees]
         self.visited: dict[tuple[int, int, int], UInt8[Tensor, "slice step byte"]] = {}
         """What a batch labelled, by its first policy, its slices and their columns. A CUDA graph
         writes in place."""
@@ -124,16 +126,16 @@ class Dense(WarmedEstimator):
         units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
         # Gains that a trained network starts from are among its weights, for sizes of its own.
         is_begun = start is not None and not is_resized(policy, start)
-        takes_gains = _training(config).from_order and not state and not is_begun
+        takes_gains = training_of(config).from_order and not state and not is_begun
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
             if isinstance(one, StartsFromGains) and takes_gains:
-                start_from_gains(one, self.gains)
+                self._give_gains(one)
 
     @property
     def _learns_gains(self) -> bool:
         """Gains of another metric say nothing of SSIM, which evaluations stop by."""
-        training = _training(self.trainees[0].config)
+        training = training_of(self.trainees[0].config)
         return training.metric == "ssim" and not self._completes
 
     def _begin(self) -> None:
@@ -142,27 +144,34 @@ class Dense(WarmedEstimator):
         known: Sequence[float] = ()
         if start is not None and not is_resized(self.trainees[0].module, start):
             known = start.gain_units if self._learns_gains else ()
-        n_rows, has_slopes = len(self.units), _training(config).slopes
-        # A file tells units from the start of its acquisitions on, not of earlier ones that were
-        # drawn besides. A network without steps of its own may be for another budget.
+        n_rows, has_slopes = len(self.units), training_of(config).slopes
+        # A file tells units from its start on, not from earlier ones that were drawn besides. A
+        # network without steps of its own may be for another budget.
         has_steps = getattr(start, "horizon", None) == n_rows
         n_known = len(known) if has_steps or len(known) == n_rows else 0
         if n_known:
             self.units[n_rows - n_known :] = torch.tensor(known, device=self.device)
         if n_known == n_rows and not has_slopes:
             return
-        where = (self.slices, self.reconstructor, self.device)
-        gains, units, order = mean_labels(config, *where)
+        gains, units, order = mean_labels(config, self.slices, self.reconstructor, self.device)
         self.units[: n_rows - n_known] = units[: n_rows - n_known]
-        self.gains: dict[int | None, Tensor] = {None: gains / self.units[:, None]}
-        for n_cols in sizes_of(self.trainees[0].module):
-            self.gains[n_cols] = coarser_gains(config, *where, n_cols, self.units)
+        self.gains = {self.slices.n_cols: gains / self.units[:, None]}
         if self._completes:
             self._complete_by(order)
         if has_slopes:
-            some = self.slices.sample(_training(config).n_prior_slices)
+            some = self.slices.sample(training_of(config).n_prior_slices)
             known_by = (config, order, gains, self.completion)
             self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
+
+    def _give_gains(self, policy: StartsFromGains) -> None:
+        """Let a policy begin with mean gains, those of each size it learns from where it can."""
+        config, where = self.trainees[0].config, (self.slices, self.reconstructor, self.device)
+        policy.start_from(self.gains[self.slices.n_cols])
+        known = policy.known_cols if isinstance(policy, StartsFromManyGains) else ()
+        for n_cols in set(known).intersection(self.sizes):
+            if n_cols not in self.gains:
+                self.gains[n_cols] = coarser_gains(config, *where, n_cols, self.units)
+            cast(StartsFromManyGains, policy).start_from(self.gains[n_cols], n_cols)
 
     def _take_slopes(self, slopes: Slopes) -> None:
         """Label by these, where it was asked for by passes that torch.compile builds."""
@@ -178,7 +187,7 @@ class Dense(WarmedEstimator):
         return {"units": self.units.cpu(), "average": average, **order, **slopes, **memory}
 
     def begins_able(self, number: int) -> bool:
-        policy, training = self.trainees[number].module, _training(self.trainees[number].config)
+        policy, training = self.trainees[number].module, training_of(self.trainees[number].config)
         takes_gains = training.from_order and isinstance(policy, StartsFromGains)
         return takes_gains or super().begins_able(number)
 
@@ -189,16 +198,16 @@ class Dense(WarmedEstimator):
         self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
     ) -> Draws:
         shape = (n_slices, config.acquisition.horizon)
-        tried = torch.rand(*shape, _training(config).n_random, generator=generator("tried"))
+        tried = torch.rand(*shape, training_of(config).n_random, generator=generator("tried"))
         followed = torch.rand(*shape, 2, generator=generator("followed"))
         varied = self.variation.draw(n_slices, generator)
-        repeats = (_training(config).n_repeats, _training(config).n_seen_again(*shape))
+        repeats = (training_of(config).n_repeats, training_of(config).n_seen_again(*shape))
         recalled = torch.rand(n_batches, *repeats, generator=generator("recalled"))
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
     def n_tried(self, config: PolicyConfig) -> float:
         """Return those tried, the ends without them, slopes, and columns that are taken untried."""
-        training, completes = _training(config), self._completes
+        training, completes = training_of(config), self._completes
         is_taken = completes or training.label_every > 1
         n_tried = training.n_tried + completes + training.slopes * (1 + completes)
         return n_tried / training.label_every + is_taken
@@ -215,7 +224,7 @@ class Dense(WarmedEstimator):
 
     @property
     def _completes(self) -> bool:
-        return _training(self.trainees[0].config).completion != "none"
+        return training_of(self.trainees[0].config).completion != "none"
 
     def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
         """Return slices of the sizes that were asked for, in turn."""
@@ -231,7 +240,7 @@ class Dense(WarmedEstimator):
     def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
         """Move the mean weights, and take the steps on remembered states."""
         self._move_means()
-        n_repeats = _training(self.trainees[0].config).n_repeats
+        n_repeats = training_of(self.trainees[0].config).n_repeats
         if n_repeats:
             self._remember(drawn, step)
         for number in range(n_repeats):
@@ -250,7 +259,7 @@ class Dense(WarmedEstimator):
         size = config.training.batch_size
         whole = drawn[0].order[step * size : (step + 1) * size]
         n_mine = len(share(whole))
-        n_labelled = self.variation.n_steps(n_cols) // _training(config).label_every
+        n_labelled = self.variation.n_steps(n_cols) // training_of(config).label_every
         shape = (0, n_labelled, self.layouts[n_cols].n_bytes)
         for group in self.groups:
             own = self.memories[group]
@@ -278,7 +287,7 @@ class Dense(WarmedEstimator):
 
     def _again(self, group: slice, inputs: Sequence[Tensor]) -> Float[Tensor, " policy"]:
         """Add the gradients of remembered states, given as plain tensors, as a graph needs it."""
-        views, training = self.views[group], _training(self.trainees[0].config)
+        views, training = self.views[group], training_of(self.trainees[0].config)
         for view in views:
             view.refresh()
         at_once = how_many_at_once(self.reconstructor, inputs[0].shape[1:], self.device)
@@ -315,7 +324,7 @@ class Dense(WarmedEstimator):
         return rows_of(seen, **filled_in(labels), score=state.score)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
-        training, simulator = _training(batch.configs[0]), batch.simulator
+        training, simulator = training_of(batch.configs[0]), batch.simulator
         n_slices, n_cols = simulator.batch.selectable.shape
         initial = self.variation.initial(batch.per_slice[2], n_cols)
         state, labelled, places, parts = simulator.start(initial), [], [], []
@@ -340,7 +349,7 @@ class Dense(WarmedEstimator):
 
     def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
         """Return which states are labelled at a step; None for all."""
-        n_policies, every = len(batch.policies), _training(batch.configs[0]).label_every
+        n_policies, every = len(batch.policies), training_of(batch.configs[0]).label_every
         n_slices = len(batch.simulator.batch) // n_policies
         sizes = {"n_slices": n_slices, "n_policies": n_policies}
         return None if every == 1 else labelled_at(step, every, **sizes, device=self.device)
@@ -350,7 +359,7 @@ class Dense(WarmedEstimator):
     ) -> tuple[Rows, State, State]:
         """Return the labels of a step, the states that have them, and all states after it."""
         draws, follow = (x[:, step] for x in batch.per_slice[:2])
-        training, simulator = _training(batch.configs[0]), batch.simulator
+        training, simulator = training_of(batch.configs[0]), batch.simulator
         n_cols = simulator.batch.n_cols
         n_left = (self.variation.horizons(batch.per_slice[2], n_cols) - step).clamp(min=1)
         seen = observe(batch.policies, simulator, state, n_left)
@@ -379,9 +388,8 @@ class Dense(WarmedEstimator):
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
         """Return which of the units belongs to each state."""
-        measured = mask.sum(dim=-1) * (self.slices.n_cols / mask.shape[1])
-        row = measured.round().long() - self.n_first
-        return row.clamp(min=0, max=len(self.units) - 1)
+        share = self.slices.n_cols / mask.shape[1]
+        return row_of(mask.sum(dim=-1), self.n_first, len(self.units), share=share)
 
     def _complete_by(self, order: list[int]) -> None:
         self.completion = Completion.of(order, self.slices.n_cols, self.device)
@@ -390,8 +398,3 @@ class Dense(WarmedEstimator):
 def _at(places: Int[Tensor, " n"] | None, rows: Rows) -> Rows:
     """Return some of the rows; all where no places are given."""
     return rows if places is None else {name: value[places] for name, value in rows.items()}
-
-
-def _training(config: PolicyConfig) -> DenseTraining:
-    assert isinstance(config.training, DenseTraining)
-    return config.training

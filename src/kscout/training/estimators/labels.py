@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from kscout.acquisition.completion import Completion
@@ -68,7 +68,7 @@ def mean_labels(
     config: PolicyConfig, slices: SliceSet, reconstructor: Reconstructor, device: torch.device
 ) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"], list[int]]:
     """Return mean labels along a fixed order, their deviation over columns, and the order."""
-    training, (n_first, horizon) = _training(config), config.spanned
+    training, (n_first, horizon) = training_of(config), config.spanned
     start = n_first if training.starts else config.acquisition.start
     n_slices = training.n_prior_slices
     found = _fitted(training, slices, reconstructor, start, horizon, n_slices, device)
@@ -104,15 +104,29 @@ def coarser_gains(
         n_cols: columns of the coarser ones.
         units: of labels, for each number of measured columns of slices as they are stored.
     """
-    training, (n_first, horizon) = _training(config), config.spanned
+    training, (n_first, horizon) = training_of(config), config.spanned
     first, n_steps = span_of(n_first, horizon, n_cols, slices.n_cols)
     known = training.n_prior_slices
     n_slices = max(known, min(MOST_COARSER, known * slices.n_cols**2 // n_cols**2))
     some = coarser_slices(slices.sample(n_slices), n_cols)
     found = _fitted(training, some, reconstructor, first, n_steps, None, device)
-    measured = (torch.arange(first, first + n_steps) * (slices.n_cols / n_cols)).round().long()
-    row = (measured - n_first).clamp(max=len(units) - 1)
-    return carried_on(found.gains.to(device)) / units[row.to(device), None]
+    measured = torch.arange(first, first + n_steps, device=device)
+    row = row_of(measured, n_first, len(units), share=slices.n_cols / n_cols)
+    return carried_on(found.gains.to(device)) / units[row, None]
+
+
+def row_of(
+    measured: Int[Tensor, " n"], n_first: int, n_rows: int, *, share: float
+) -> Int[Tensor, " n"]:
+    """Return which row of a table belongs to so many measured columns.
+
+    Args:
+        measured: columns of some matrix.
+        n_first: columns that are measured at the first row.
+        n_rows: of the table.
+        share: columns of the table's matrix for one of that matrix.
+    """
+    return ((measured * share).round().long() - n_first).clamp(min=0, max=n_rows - 1)
 
 
 def _fitted(
@@ -136,7 +150,8 @@ def _fitted(
     )
 
 
-def _training(config: PolicyConfig) -> DenseTraining:
+def training_of(config: PolicyConfig) -> DenseTraining:
+    """Return the settings of a training by dense gains."""
     assert isinstance(config.training, DenseTraining)
     return config.training
 
