@@ -1,0 +1,109 @@
+"""Dense gains on several matrix sizes at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from training_stores import COLUMN, blob_store, small_config
+
+from kscout import policies
+from kscout.config import PolicyConfig
+from kscout.core import Observation
+from kscout.data.store import Store
+from kscout.errors import ConfigError
+from kscout.physics.sampling import center_mask
+from kscout.policies.column import ColumnPolicy
+from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.training.augmentation import coarser_slices
+from kscout.training.estimators.variation import Variation
+from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.policy import train_policy
+
+CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+
+
+def config_of(policy: dict[str, object] = COLUMN, **changes: object) -> PolicyConfig:
+    training = {
+        **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
+        **{"n_prior_slices": 4, "n_warm": 2, "n_repeats": 0, "seed": 3},
+    }
+    return small_config(policy, {**training, **changes})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return blob_store(tmp_path_factory.mktemp("store") / "store", n_rows=16, n_cols=16)
+
+
+def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_size(
+    tmp_path: Path,
+) -> None:
+    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
+    config = config_of(sizes=[24, 32, 16], learning_rate=1e-12, n_prior_slices=11, n_epochs=1)
+    # An odd start, of which no coarser matrix has the same share.
+    config = replace(config, acquisition=replace(config.acquisition, n_initial=5, horizon=6))
+    run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
+    policy, train = policies.load(run.path), large.split("train")
+    assert isinstance(policy, ColumnPolicy) and policy.known_cols == [24, 16]
+    units = torch.tensor(policy.gain_units)
+    for n_cols, n_initial, horizon, rows in (
+        (32, 5, 6, [0, 1, 2, 3, 4, 5]),
+        # 3 to 7 columns of 24 are 4 to 9.3 of 32, and 2 to 4 of 16 are 4 to 8.
+        (24, 3, 5, [0, 0, 2, 3, 4]),
+        (16, 2, 3, [0, 1, 3]),
+    ):
+        slices = coarser_slices(train, n_cols)
+        fixed = fit_fixed_order(slices, ZeroFilled(), n_initial=n_initial, horizon=horizon)
+        gains = policy.prior if n_cols == 32 else policy.get_buffer(f"prior_{n_cols}")
+        expected = fixed.gains / units[rows, None] * (n_cols / 32)
+        left = ~center_mask(n_cols, n_initial)
+        for step in range(horizon):
+            found = torch.where(left, gains[step], -torch.inf)
+            tried = expected[step].nan_to_num(-torch.inf)
+            # Columns that mirror each other gain the same: orders take the first of them.
+            told = f"{n_cols} columns, step {step}"
+            torch.testing.assert_close(found.sort()[0], tried.sort()[0], msg=told)
+            left[(found > found.max() - 1e-3).nonzero()[0]] = False
+
+
+def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path) -> None:
+    learned: list[tuple[int, ...]] = []
+    config = config_of(sizes=[16, 32], n_epochs=1, n_repeats=2, n_repeated=5)
+    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
+    with pytest.MonkeyPatch.context() as patch:
+        forward = ColumnPolicy.forward
+
+        def watched(self: ColumnPolicy, seen: Observation) -> torch.Tensor:
+            if torch.is_grad_enabled():
+                learned.append(tuple(seen.image.shape))
+                n_steps = seen.image.shape[-1] * 3 // 32
+                assert torch.equal(seen.n_left, n_steps - seen.step)
+            return forward(self, seen)
+
+        patch.setattr(ColumnPolicy, "forward", watched)
+        run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
+    # 4 and 3 slices take 1 column, 4 take 3; 5 are tried at each step.
+    assert run.metrics[0]["n_decisions"] == 7 * 1 + 4 * 3
+    assert run.metrics[0]["n_reconstructions"] == 11 + 19 * 5
+    # 4, 4 and 3 slices, with 3 states of 32 columns and 1 of half as many, and after each batch
+    # states of its size.
+    batches = [(4, 16, 16), (12, 32, 32), (3, 16, 16)]
+    assert learned == [shape for one in batches for shape in (one, *2 * [(5, *one[1:])])]
+    told = Variation(config_of(sizes=[16, 32], horizons=[2, 6]), 32)
+    numbers = torch.tensor([[0.0, 0.0, 0.4, 0.0], [0.0, 0.0, 0.6, 0.0]])
+    assert [told.horizons(numbers, n).tolist() for n in (16, 32)] == [[1, 3], [2, 6]]
+    for policy, changes, message in (
+        (CONV, {"sizes": [16]}, "ConvPolicy has one"),
+        (COLUMN, {"sizes": [16, 64]}, "go beyond the 16 columns"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            bad = config_of(policy, **changes)
+            train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
+    with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
+        config_of(sizes=[16], completion="fixed")
+    with pytest.raises(ConfigError, match="of one size; leave out"):
+        config_of(sizes=[16], slopes=True)
+    bad = config_of(sizes=[16, 32], label_every=3)
+    with pytest.raises(ConfigError, match=r"3 does not divide the 1 steps of .* 16 columns"):
+        train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")
