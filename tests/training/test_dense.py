@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_stores import COLUMN, blob_store, small_config, train_whole_and_cut, weights
+from training_stores import (
+    COLUMN,
+    CONV,
+    blob_store,
+    dense_config,
+    train_whole_and_cut,
+    weights,
+)
 
 from coil_data import coil_store
 from kscout import policies, reconstruction
@@ -31,15 +38,6 @@ VARNET = {
     **{"n_cascades": 1, "n_channels": 2, "n_pools": 1},
     **{"sensitivity_channels": 2, "sensitivity_pools": 1},
 }
-CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
-
-
-def config_of(policy: dict[str, object] = COLUMN, **changes: object) -> PolicyConfig:
-    training = {
-        **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
-        **{"n_prior_slices": 4, "n_warm": 2, "n_repeats": 0, "seed": 3},
-    }
-    return small_config(policy, {**training, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +99,7 @@ def test_blocked_columns_stand_in_where_too_few_are_left() -> None:
 def test_a_trained_policy_takes_its_best_column(
     store: Store, tmp_path: Path, policy: dict[str, object]
 ) -> None:
-    run = train_policy(config_of(policy), store, "zero-filled", tmp_path / "run", device="cpu")
+    run = train_policy(dense_config(policy), store, "zero-filled", tmp_path / "run", device="cpu")
     assert len(run.metrics) == 2
     trained = policies.load(run.path)
     assert not trained.is_stochastic
@@ -113,7 +111,7 @@ def test_a_trained_policy_takes_its_best_column(
 
 
 def test_gains_of_another_metric_are_no_promise_of_ssim(store: Store, tmp_path: Path) -> None:
-    config = config_of(CONV, metric="psnr", n_epochs=1)
+    config = dense_config(CONV, metric="psnr", n_epochs=1)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     assert policies.load(run.path).gain_units == ()
 
@@ -183,7 +181,7 @@ def test_what_is_learned_again_is_what_the_columns_gain(
     added, drawn = [], []
     add, draw = Remembered.add, Remembered.draw
     more = {"label_every": 3, "turn": 20.0, "bend": 1.5} if few else {}
-    config = config_of(n_repeats=2, n_repeated=5, precision="fp32", **more)
+    config = dense_config(n_repeats=2, n_repeated=5, precision="fp32", **more)
     variation = Variation(config, 16)
 
     def adding(own: Remembered, n_cols: int, new: torch.Tensor, n_slices: int) -> None:
@@ -255,7 +253,7 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
         patch.setattr(dense, "add_gradients", lambda _, steps, __: seen.extend(joined(steps, 99)))
         # Some at a time, as where a few fill the memory.
         patch.setattr(dense, "how_many_at_once", lambda *_: 7)
-        config = config_of(**changes)
+        config = dense_config(**changes)
         train_policy(config, store, reconstructor, tmp_path / "run", device="cpu")
     batches = seen[::2]
     known = {name: torch.cat([rows[name] for rows in batches]) for name in batches[0]}
@@ -271,7 +269,7 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
 
 @pytest.mark.slow
 def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:
-    configs = [config_of(seed=seed, n_epochs=1, n_repeats=1, n_repeated=5) for seed in (3, 4)]
+    configs = [dense_config(seed=seed, n_epochs=1, n_repeats=1, n_repeated=5) for seed in (3, 4)]
     outs = [tmp_path / "three", tmp_path / "four"]
     train_policies(configs, store, "zero-filled", outs, device="cpu")
     train_policy(configs[1], store, "zero-filled", tmp_path / "alone", device="cpu")
@@ -283,7 +281,7 @@ def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path)
 def test_before_it_learns_the_column_network_takes_the_fixed_order(
     store: Store, tmp_path: Path
 ) -> None:
-    config = config_of(learning_rate=1e-12, n_prior_slices=11)
+    config = dense_config(learning_rate=1e-12, n_prior_slices=11)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     prior = policies.load(run.path).prior
     fixed = fit_fixed_order(store.split("train"), ZeroFilled(), n_initial=2, horizon=3)
@@ -295,7 +293,7 @@ def test_before_it_learns_the_column_network_takes_the_fixed_order(
 
 
 def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_path: Path) -> None:
-    config = config_of(n_epochs=2, learning_rate=6e-4)
+    config = dense_config(n_epochs=2, learning_rate=6e-4)
     run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
     # Three batches of 11 slices an epoch: after three steps it has risen, and falls by sixths.
     assert [one["learning_rate"] for one in run.metrics] == pytest.approx([4e-4, 1e-4])
@@ -312,7 +310,7 @@ VARIED = {
 def test_interrupted_training_ends_with_the_same_weights(
     store: Store, tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    cut = train_whole_and_cut(config_of(**changes), store, tmp_path, epoch=2, step=2)
+    cut = train_whole_and_cut(dense_config(**changes), store, tmp_path, epoch=2, step=2)
     trained = policies.load(cut)
     # From the smallest start to the largest budget: 1 to 4 + 5, or 2 to 2 + 3.
     assert (trained.n_initial, len(trained.prior)) == ((1, 8) if changes else (2, 3))
@@ -327,7 +325,7 @@ def test_a_network_of_32_columns_serves_48_no_worse_than_from_the_center_out(
     small, large = (
         blob_store(tmp_path / str(n), n_rows=16, n_cols=n, n_train=16) for n in (32, 48)
     )
-    config = config_of(batch_size=8, starts=[2, 4])
+    config = dense_config(batch_size=8, starts=[2, 4])
     run = train_policy(config, small, "zero-filled", tmp_path / "run", device="cpu")
     batch = large.split("val").batch(torch.arange(5))
     simulator, ends = Simulator(batch, ZeroFilled()), []
@@ -338,7 +336,7 @@ def test_a_network_of_32_columns_serves_48_no_worse_than_from_the_center_out(
 
 
 def test_starts_and_budgets_beyond_the_columns_are_refused(store: Store, tmp_path: Path) -> None:
-    config = config_of(starts=[12], horizons=[9])
+    config = dense_config(starts=[12], horizons=[9])
     with pytest.raises(ConfigError, match="2 \\+ 19 columns were asked of 16"):
         train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
 
@@ -348,6 +346,6 @@ def test_starts_outside_the_matrix_of_a_slice_are_refused(store: Store) -> None:
     selectable = slices.selectable.clone()
     selectable[1, :6] = False
     narrow = replace(slices, selectable=selectable)
-    check_setting(config_of(starts=[5]), ZeroFilled(), [narrow])
+    check_setting(dense_config(starts=[5]), ZeroFilled(), [narrow])
     with pytest.raises(ConfigError, match=r"the 6 central columns .* start from 5 or fewer"):
-        check_setting(config_of(starts=[6]), ZeroFilled(), [narrow])
+        check_setting(dense_config(starts=[6]), ZeroFilled(), [narrow])

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_stores import COLUMN, blob_store, small_config
+from training_stores import COLUMN, CONV, blob_store, dense_config
 
 from kscout import policies
-from kscout.config import PolicyConfig
 from kscout.core import Observation
 from kscout.data.store import Store
 from kscout.errors import ConfigError
@@ -20,16 +19,6 @@ from kscout.training.estimators.variation import Variation
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policy
 
-CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
-
-
-def config_of(policy: dict[str, object] = COLUMN, **changes: object) -> PolicyConfig:
-    training = {
-        **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
-        **{"n_prior_slices": 4, "n_warm": 2, "n_repeats": 0, "seed": 3},
-    }
-    return small_config(policy, {**training, **changes})
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
@@ -40,7 +29,7 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_size(
     tmp_path: Path,
 ) -> None:
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
-    config = config_of(sizes=[24, 32, 16], learning_rate=1e-12, n_prior_slices=11, n_epochs=1)
+    config = dense_config(sizes=[24, 32, 16], learning_rate=1e-12, n_prior_slices=11, n_epochs=1)
     # An odd start, of which no coarser matrix has the same share.
     config = replace(config, acquisition=replace(config.acquisition, n_initial=5, horizon=6))
     run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
@@ -69,7 +58,7 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_size(
 
 def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path) -> None:
     learned: list[tuple[int, ...]] = []
-    config = config_of(sizes=[16, 32], n_epochs=1, n_repeats=2, n_repeated=5)
+    config = dense_config(sizes=[16, 32], n_epochs=1, n_repeats=2, n_repeated=5)
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
     with pytest.MonkeyPatch.context() as patch:
         forward = ColumnPolicy.forward
@@ -90,7 +79,7 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
     # states of its size.
     batches = [(4, 16, 16), (12, 32, 32), (3, 16, 16)]
     assert learned == [shape for one in batches for shape in (one, *2 * [(5, *one[1:])])]
-    told = Variation(config_of(sizes=[16, 32], horizons=[2, 6]), 32)
+    told = Variation(dense_config(sizes=[16, 32], horizons=[2, 6]), 32)
     numbers = torch.tensor([[0.0, 0.0, 0.4, 0.0], [0.0, 0.0, 0.6, 0.0]])
     assert [told.horizons(numbers, n).tolist() for n in (16, 32)] == [[1, 3], [2, 6]]
     for policy, changes, message in (
@@ -98,12 +87,12 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
         (COLUMN, {"sizes": [16, 64]}, "go beyond the 16 columns"),
     ):
         with pytest.raises(ConfigError, match=message):
-            bad = config_of(policy, **changes)
+            bad = dense_config(policy, **changes)
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
     with pytest.raises(ConfigError, match=r"leave out training\.sizes"):
-        config_of(sizes=[16], completion="fixed")
+        dense_config(sizes=[16], completion="fixed")
     with pytest.raises(ConfigError, match="of one size; leave out"):
-        config_of(sizes=[16], slopes=True)
-    bad = config_of(sizes=[16, 32], label_every=3)
+        dense_config(sizes=[16], slopes=True)
+    bad = dense_config(sizes=[16, 32], label_every=3)
     with pytest.raises(ConfigError, match=r"3 does not divide the 1 steps of .* 16 columns"):
         train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")

@@ -10,7 +10,7 @@ import torch
 from joint_runs import joint_config
 from sharpness import edges
 from torch import Tensor
-from training_stores import blob_store, weighed
+from training_stores import CONV, blob_store, weighed
 from typer.testing import CliRunner
 
 from kscout.acquisition.episode import Simulator
@@ -37,7 +37,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "imagine": {"n_prior_slices": 4, "n_validated": 2},
     "weigh": {"n_slices": 4, "n_best": 2},
 }
-CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 NETWORKS = {
     "imagine": {"name": "imagine", "n_channels": 4, "n_pools": 1, "n_draws": 2},
     "weigh": weighed(),

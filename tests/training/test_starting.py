@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from training_stores import blob_store, small_config, train_whole_and_cut, weights
+from training_stores import CONV, blob_store, small_config, train_whole_and_cut, weights
 from typer.testing import CliRunner
 
 from kscout import policies
@@ -29,7 +29,6 @@ COLUMN = {
     **{"name": "column", "width": 8, "n_heads": 2, "n_layers": 1},
     **{"channels": [8], "image_channels": [8], "n_bins": 2},
 }
-CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
 STILL = {"learning_rate": 1e-30, "seed": 5}
 """A training that changes no weight."""
 

@@ -25,6 +25,8 @@ COLUMN = {
     **{"channels": [8, 8], "image_channels": [8], "n_bins": 4},
 }
 """A network that sees k-space, small enough for a test."""
+CONV = {"name": "conv", "n_channels": 2, "n_blocks": 2, "n_hidden": 8}
+"""The paper's, as small."""
 _FILES: list[TemporaryDirectory[str]] = []
 
 
@@ -63,6 +65,15 @@ def small_config(policy: dict[str, Any], training: dict[str, Any]) -> PolicyConf
     """Return settings for three of the columns that a small store has."""
     acquisition = {"n_initial": 2, "horizon": 3}
     return read(PolicyConfig, {"policy": policy, "acquisition": acquisition, "training": training})
+
+
+def dense_config(policy: dict[str, Any] = COLUMN, **changes: object) -> PolicyConfig:
+    """Return a short training by dense gains."""
+    training = {
+        **{"method": "dense", "n_epochs": 2, "batch_size": 4, "n_best": 2, "n_random": 3},
+        **{"n_prior_slices": 4, "n_warm": 2, "n_repeats": 0, "seed": 3},
+    }
+    return small_config(policy, {**training, **changes})
 
 
 def weights(run: Path) -> dict[str, Tensor]:
