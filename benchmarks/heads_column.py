@@ -99,11 +99,10 @@ def weighed() -> str:
     lines = {one["what"]: one for one in _lines("heads_weighed.json")}
     older = {one["what"]: one for one in _lines("heads_weighed_knee.json")}
     n_above = sum(one["weighed"]["ssim"] > one["column"]["ssim"] for one in older.values())
-    alike = [x for x in older if older[x]["n_slices"] == lines[x]["n_slices"]]
-    n_better = sum(lines[x]["weighed"]["ssim"] > older[x]["weighed"]["ssim"] for x in alike)
+    n_better = sum(lines[x]["weighed"]["ssim"] > older[x]["weighed"]["ssim"] for x in older)
     told = f"With `knee-base-imagine` as a member such a policy ended above `column` on {n_above}"
-    same = f"of the {len(alike)} imports whose slices are the same this one is better on"
-    return f"{table('heads_weighed.json')}{told} of {len(older)}; {same} {n_better}.\n"
+    same = f"of these {len(older)} imports this one is better than that on {n_better}"
+    return f"{table('heads_weighed.json')}{told}; {same}.\n"
 
 
 def _lines(record: str) -> list[dict[str, Any]]:

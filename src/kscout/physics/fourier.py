@@ -11,7 +11,7 @@ The transform F is unitary: its inverse is its adjoint, and norms are kept.
 from functools import lru_cache
 
 import torch
-from jaxtyping import Bool, Complex, Inexact, Int, Shaped
+from jaxtyping import Bool, Complex, Float, Inexact, Int, Shaped
 from torch import Tensor
 
 
@@ -47,6 +47,11 @@ def column_ramps(n_cols: int, device: torch.device | str = "cpu") -> Complex[Ten
     shifted = torch.fft.ifftshift(identity, dim=-1)
     ramps = torch.fft.fftshift(torch.fft.ifft(shifted, dim=-1, norm="ortho"), dim=-1)
     return ramps.to(torch.complex64).to(device)
+
+
+def frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
+    """Return n centered frequencies, in cycles per field of view."""
+    return (torch.arange(n, device=device) - n // 2).float()
 
 
 def opposite(n: int, device: torch.device) -> Int[Tensor, " n"]:

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from kscout.columns import span_of
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
-from kscout.physics.fourier import at_opposite, opposite
+from kscout.physics.fourier import at_opposite, frequencies, opposite
 from kscout.physics.normalization import magnitude
-from kscout.policies.mean_gains import at_frequencies, frequencies, nearest_size
+from kscout.policies.mean_gains import at_frequencies, nearest_size, row_of
 
 _N_SIGNALS = 9
 _N_WAVES = 7
@@ -145,8 +145,8 @@ class ColumnPolicy(Policy):
         """Return mean gains for so many measured columns of a matrix, from the nearest one."""
         size = nearest_size(n_cols, (self.n_cols, *self.known_cols))
         gains = self._prior(size)
-        row = (measured * (size / n_cols)).round().long() - self._span(size)[0]
-        return at_frequencies(gains, n_cols)[row.clamp(min=0, max=len(gains) - 1)]
+        row = row_of(measured, self._span(size)[0], len(gains), share=size / n_cols)
+        return at_frequencies(gains, n_cols)[row]
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.zero_filled is None or seen.mean is None or seen.std is None:

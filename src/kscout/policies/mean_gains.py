@@ -4,13 +4,10 @@ import math
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-
-def frequencies(n: int, device: torch.device) -> Float[Tensor, " n"]:
-    """Return centered frequencies in cycles per field of view."""
-    return (torch.arange(n, device=device) - n // 2).float()
+from kscout.physics.fourier import frequencies
 
 
 def at_frequencies(
@@ -29,3 +26,17 @@ def at_frequencies(
 def nearest_size(n_cols: int, known: Sequence[int]) -> int:
     """Return which of some matrices has its columns nearest to so many, by their ratio."""
     return min(known, key=lambda size: abs(math.log(size / n_cols)))
+
+
+def row_of(
+    measured: Int[Tensor, " n"], n_first: int, n_rows: int, *, share: float
+) -> Int[Tensor, " n"]:
+    """Return which row of a table belongs to so many measured columns.
+
+    Args:
+        measured: columns of some matrix.
+        n_first: columns that are measured at the first row.
+        n_rows: of the table.
+        share: columns of the table's matrix for one of that matrix.
+    """
+    return ((measured * share).round().long() - n_first).clamp(min=0, max=n_rows - 1)

@@ -14,7 +14,7 @@ from kscout.core import SliceBatch
 from kscout.data.kinds import IMAGES
 from kscout.data.slices import SliceSet
 from kscout.errors import ConfigError
-from kscout.physics.fourier import fft2c, ifft2c, opposite
+from kscout.physics.fourier import fft2c, frequencies, ifft2c, opposite
 from kscout.physics.normalization import denormalize, magnitude, normalize
 
 _WAVES = ((1, 0), (0, 1), (1, 1), (1, -1))
@@ -138,7 +138,7 @@ def _places(
     n_rows: int, n_cols: int, device: torch.device
 ) -> tuple[Float[Tensor, "row col"], Float[Tensor, "row col"]]:
     """Return where pixels lie in fields of view from the center; columns of k-space likewise."""
-    rows, cols = ((torch.arange(n, device=device) - n // 2) / n for n in (n_rows, n_cols))
+    rows, cols = (frequencies(n, device) / n for n in (n_rows, n_cols))
     y, x = torch.meshgrid(rows, cols, indexing="ij")
     return y, x
 

@@ -214,7 +214,7 @@ def _save(
     save(path, policy, extra=extra)
 
 
-def _several(config: PolicyConfig) -> dict[str, list[int]]:
+def _several(config: PolicyConfig | JointConfig) -> dict[str, list[int]]:
     """Return matrix sizes, starts and budgets where the training has several."""
     drawn = {name: getattr(config.training, name, ()) for name in ("sizes", "starts", "horizons")}
     return {name: list(values) for name, values in drawn.items() if values}
@@ -242,8 +242,8 @@ def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, An
     n_initial, horizon = config.spanned
     n_rows, n_cols = slices.shape[1:]
     own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
-    several = getattr(config.training, "sizes", ())
-    return {**own, "known_cols": list(several)} if several else own
+    several = _several(config).get("sizes")
+    return {**own, "known_cols": several} if several else own
 
 
 def check_setting(

@@ -36,6 +36,7 @@ from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Policy, Reconstructor, SliceBatch
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
+from kscout.policies.mean_gains import row_of
 from kscout.policies.views import View
 from kscout.training.augmentation import coarser
 from kscout.training.distributed import average_gradients, share
@@ -47,7 +48,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import coarser_gains, mean_labels, row_of, training_of
+from kscout.training.estimators.labels import coarser_gains, dense_of, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
@@ -77,9 +78,7 @@ class Dense(WarmedEstimator):
         for trainee in trainees:
             trainee.module.is_stochastic = False
         self.averages = [
-            AveragedModel(
-                x.module, multi_avg_fn=get_ema_multi_avg_fn(training_of(x.config).average)
-            )
+            AveragedModel(x.module, multi_avg_fn=get_ema_multi_avg_fn(dense_of(x.config).average))
             for x in trainees
         ]
         self.variation = Variation(trainees[0].config, slices.n_cols)
@@ -88,7 +87,7 @@ class Dense(WarmedEstimator):
         self.units = torch.ones(n_rows, device=self.device)
         self.completion: Completion | None = None
         self.slopes: Slopes | None = None
-        training = training_of(trainees[0].config)
+        training = dense_of(trainees[0].config)
         if training.slopes:
             # Before columns are tried for hours: not every reconstruction has slopes.
             differentiable(reconstructor)
@@ -103,7 +102,7 @@ class Dense(WarmedEstimator):
             for n in self.sizes
         }
         """How labelled states are kept, by the columns of their slices."""
-        self.memories = [Remembered(self.layouts, training_of(x.config).n_memory) for x in trainees]
+        self.memories = [Remembered(self.layouts, dense_of(x.config).n_memory) for x in trainees]
         self.visited: dict[tuple[int, int, int], UInt8[Tensor, "slice step byte"]] = {}
         """What a batch labelled, by its first policy, its slices and their columns. A CUDA graph
         writes in place."""
@@ -126,7 +125,7 @@ class Dense(WarmedEstimator):
         units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
         # Gains that a trained network starts from are among its weights, for sizes of its own.
         is_begun = start is not None and not is_resized(policy, start)
-        takes_gains = training_of(config).from_order and not state and not is_begun
+        takes_gains = dense_of(config).from_order and not state and not is_begun
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
             if isinstance(one, StartsFromGains) and takes_gains:
@@ -135,7 +134,7 @@ class Dense(WarmedEstimator):
     @property
     def _learns_gains(self) -> bool:
         """Gains of another metric say nothing of SSIM, which evaluations stop by."""
-        training = training_of(self.trainees[0].config)
+        training = dense_of(self.trainees[0].config)
         return training.metric == "ssim" and not self._completes
 
     def _begin(self) -> None:
@@ -144,7 +143,7 @@ class Dense(WarmedEstimator):
         known: Sequence[float] = ()
         if start is not None and not is_resized(self.trainees[0].module, start):
             known = start.gain_units if self._learns_gains else ()
-        n_rows, has_slopes = len(self.units), training_of(config).slopes
+        n_rows, has_slopes = len(self.units), dense_of(config).slopes
         # A file tells units from its start on, not from earlier ones that were drawn besides. A
         # network without steps of its own may be for another budget.
         has_steps = getattr(start, "horizon", None) == n_rows
@@ -159,7 +158,7 @@ class Dense(WarmedEstimator):
         if self._completes:
             self._complete_by(order)
         if has_slopes:
-            some = self.slices.sample(training_of(config).n_prior_slices)
+            some = self.slices.sample(dense_of(config).n_prior_slices)
             known_by = (config, order, gains, self.completion)
             self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
 
@@ -167,11 +166,11 @@ class Dense(WarmedEstimator):
         """Let a policy begin with mean gains, those of each size it learns from where it can."""
         config, where = self.trainees[0].config, (self.slices, self.reconstructor, self.device)
         policy.start_from(self.gains[self.slices.n_cols])
-        known = policy.known_cols if isinstance(policy, StartsFromManyGains) else ()
-        for n_cols in set(known).intersection(self.sizes):
-            if n_cols not in self.gains:
-                self.gains[n_cols] = coarser_gains(config, *where, n_cols, self.units)
-            cast(StartsFromManyGains, policy).start_from(self.gains[n_cols], n_cols)
+        if isinstance(policy, StartsFromManyGains):
+            for n_cols in set(policy.known_cols).intersection(self.sizes):
+                if n_cols not in self.gains:
+                    self.gains[n_cols] = coarser_gains(config, *where, n_cols, self.units)
+                policy.start_from(self.gains[n_cols], n_cols)
 
     def _take_slopes(self, slopes: Slopes) -> None:
         """Label by these, where it was asked for by passes that torch.compile builds."""
@@ -187,7 +186,7 @@ class Dense(WarmedEstimator):
         return {"units": self.units.cpu(), "average": average, **order, **slopes, **memory}
 
     def begins_able(self, number: int) -> bool:
-        policy, training = self.trainees[number].module, training_of(self.trainees[number].config)
+        policy, training = self.trainees[number].module, dense_of(self.trainees[number].config)
         takes_gains = training.from_order and isinstance(policy, StartsFromGains)
         return takes_gains or super().begins_able(number)
 
@@ -198,16 +197,16 @@ class Dense(WarmedEstimator):
         self, config: PolicyConfig, n_slices: int, n_batches: int, generator: GeneratorFor
     ) -> Draws:
         shape = (n_slices, config.acquisition.horizon)
-        tried = torch.rand(*shape, training_of(config).n_random, generator=generator("tried"))
+        tried = torch.rand(*shape, dense_of(config).n_random, generator=generator("tried"))
         followed = torch.rand(*shape, 2, generator=generator("followed"))
         varied = self.variation.draw(n_slices, generator)
-        repeats = (training_of(config).n_repeats, training_of(config).n_seen_again(*shape))
+        repeats = (dense_of(config).n_repeats, dense_of(config).n_seen_again(*shape))
         recalled = torch.rand(n_batches, *repeats, generator=generator("recalled"))
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
     def n_tried(self, config: PolicyConfig) -> float:
         """Return those tried, the ends without them, slopes, and columns that are taken untried."""
-        training, completes = training_of(config), self._completes
+        training, completes = dense_of(config), self._completes
         is_taken = completes or training.label_every > 1
         n_tried = training.n_tried + completes + training.slopes * (1 + completes)
         return n_tried / training.label_every + is_taken
@@ -224,7 +223,7 @@ class Dense(WarmedEstimator):
 
     @property
     def _completes(self) -> bool:
-        return training_of(self.trainees[0].config).completion != "none"
+        return dense_of(self.trainees[0].config).completion != "none"
 
     def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
         """Return slices of the sizes that were asked for, in turn."""
@@ -240,7 +239,7 @@ class Dense(WarmedEstimator):
     def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
         """Move the mean weights, and take the steps on remembered states."""
         self._move_means()
-        n_repeats = training_of(self.trainees[0].config).n_repeats
+        n_repeats = dense_of(self.trainees[0].config).n_repeats
         if n_repeats:
             self._remember(drawn, step)
         for number in range(n_repeats):
@@ -259,7 +258,7 @@ class Dense(WarmedEstimator):
         size = config.training.batch_size
         whole = drawn[0].order[step * size : (step + 1) * size]
         n_mine = len(share(whole))
-        n_labelled = self.variation.n_steps(n_cols) // training_of(config).label_every
+        n_labelled = self.variation.n_steps(n_cols) // dense_of(config).label_every
         shape = (0, n_labelled, self.layouts[n_cols].n_bytes)
         for group in self.groups:
             own = self.memories[group]
@@ -287,7 +286,7 @@ class Dense(WarmedEstimator):
 
     def _again(self, group: slice, inputs: Sequence[Tensor]) -> Float[Tensor, " policy"]:
         """Add the gradients of remembered states, given as plain tensors, as a graph needs it."""
-        views, training = self.views[group], training_of(self.trainees[0].config)
+        views, training = self.views[group], dense_of(self.trainees[0].config)
         for view in views:
             view.refresh()
         at_once = how_many_at_once(self.reconstructor, inputs[0].shape[1:], self.device)
@@ -324,7 +323,7 @@ class Dense(WarmedEstimator):
         return rows_of(seen, **filled_in(labels), score=state.score)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
-        training, simulator = training_of(batch.configs[0]), batch.simulator
+        training, simulator = dense_of(batch.configs[0]), batch.simulator
         n_slices, n_cols = simulator.batch.selectable.shape
         initial = self.variation.initial(batch.per_slice[2], n_cols)
         state, labelled, places, parts = simulator.start(initial), [], [], []
@@ -349,7 +348,7 @@ class Dense(WarmedEstimator):
 
     def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
         """Return which states are labelled at a step; None for all."""
-        n_policies, every = len(batch.policies), training_of(batch.configs[0]).label_every
+        n_policies, every = len(batch.policies), dense_of(batch.configs[0]).label_every
         n_slices = len(batch.simulator.batch) // n_policies
         sizes = {"n_slices": n_slices, "n_policies": n_policies}
         return None if every == 1 else labelled_at(step, every, **sizes, device=self.device)
@@ -359,7 +358,7 @@ class Dense(WarmedEstimator):
     ) -> tuple[Rows, State, State]:
         """Return the labels of a step, the states that have them, and all states after it."""
         draws, follow = (x[:, step] for x in batch.per_slice[:2])
-        training, simulator = training_of(batch.configs[0]), batch.simulator
+        training, simulator = dense_of(batch.configs[0]), batch.simulator
         n_cols = simulator.batch.n_cols
         n_left = (self.variation.horizons(batch.per_slice[2], n_cols) - step).clamp(min=1)
         seen = observe(batch.policies, simulator, state, n_left)

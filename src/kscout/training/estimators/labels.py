@@ -1,9 +1,10 @@
 """Mean labels along a fixed order: gains, or what columns are worth at the end (`completion`)."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from kscout.acquisition.completion import Completion
@@ -12,9 +13,10 @@ from kscout.columns import span_of
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.physics.sampling import Initial, start_mask
+from kscout.physics.sampling import start_mask
+from kscout.policies.mean_gains import row_of
 from kscout.training.augmentation import coarser_slices
-from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
+from kscout.training.fixed_order import fit_fixed_order
 
 MOST_COARSER = 256
 """Slices on which mean gains of a coarser matrix are measured, unless more are asked for."""
@@ -68,14 +70,15 @@ def mean_labels(
     config: PolicyConfig, slices: SliceSet, reconstructor: Reconstructor, device: torch.device
 ) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"], list[int]]:
     """Return mean labels along a fixed order, their deviation over columns, and the order."""
-    training, (n_first, horizon) = training_of(config), config.spanned
+    training, (n_first, horizon) = dense_of(config), config.spanned
     start = n_first if training.starts else config.acquisition.start
+    how = _scored_by(training)
+    sizes: dict[str, Any] = {"n_initial": start, "horizon": horizon, "device": device}
     n_slices = training.n_prior_slices
-    found = _fitted(training, slices, reconstructor, start, horizon, n_slices, device)
+    found = fit_fixed_order(slices, reconstructor, n_slices_per_step=n_slices, **sizes, **how)
     gains = found.gains.to(device)
     if training.completion != "none":
         mask = start_mask(start, (1, slices.n_cols), device)[0]
-        how = {"protocol": training.protocol, "metric": training.metric}
         some = slices.sample(training.n_prior_slices)
         completion = Completion.of(found.order, slices.n_cols, device)
         gains = mean_values(completion, some, reconstructor, mask, horizon, **how)
@@ -104,53 +107,23 @@ def coarser_gains(
         n_cols: columns of the coarser ones.
         units: of labels, for each number of measured columns of slices as they are stored.
     """
-    training, (n_first, horizon) = training_of(config), config.spanned
+    training, (n_first, horizon) = dense_of(config), config.spanned
     first, n_steps = span_of(n_first, horizon, n_cols, slices.n_cols)
     known = training.n_prior_slices
     n_slices = max(known, min(MOST_COARSER, known * slices.n_cols**2 // n_cols**2))
     some = coarser_slices(slices.sample(n_slices), n_cols)
-    found = _fitted(training, some, reconstructor, first, n_steps, None, device)
+    sizes: dict[str, Any] = {"n_initial": first, "horizon": n_steps, "device": device}
+    found = fit_fixed_order(some, reconstructor, **sizes, **_scored_by(training))
     measured = torch.arange(first, first + n_steps, device=device)
     row = row_of(measured, n_first, len(units), share=slices.n_cols / n_cols)
     return carried_on(found.gains.to(device)) / units[row, None]
 
 
-def row_of(
-    measured: Int[Tensor, " n"], n_first: int, n_rows: int, *, share: float
-) -> Int[Tensor, " n"]:
-    """Return which row of a table belongs to so many measured columns.
-
-    Args:
-        measured: columns of some matrix.
-        n_first: columns that are measured at the first row.
-        n_rows: of the table.
-        share: columns of the table's matrix for one of that matrix.
-    """
-    return ((measured * share).round().long() - n_first).clamp(min=0, max=n_rows - 1)
+def _scored_by(training: DenseTraining) -> dict[str, Any]:
+    return {"protocol": training.protocol, "metric": training.metric}
 
 
-def _fitted(
-    training: DenseTraining,
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    start: Initial,
-    horizon: int,
-    n_slices: int | None,
-    device: torch.device,
-) -> FixedOrderResult:
-    return fit_fixed_order(
-        slices,
-        reconstructor,
-        n_initial=start,
-        horizon=horizon,
-        n_slices_per_step=n_slices,
-        protocol=training.protocol,
-        metric=training.metric,
-        device=device,
-    )
-
-
-def training_of(config: PolicyConfig) -> DenseTraining:
+def dense_of(config: PolicyConfig) -> DenseTraining:
     """Return the settings of a training by dense gains."""
     assert isinstance(config.training, DenseTraining)
     return config.training
