@@ -208,7 +208,7 @@ def test_a_frozen_unet_serves_sizes_with_kernels_and_without(golden: Golden) -> 
     unet = trained_unet(golden)
     view = trained_unet(golden).frozen(precision="auto", n_rows=96, n_cols=96, device="cuda")
     assert isinstance(view, HalfPrecisionUNet) and view.precision == "fp32"
-    for size in (96, 64, 96, 128):
+    for size in (96, 64, 96, 128, 320, 192):
         images = torch.rand(3, size, size, generator=torch.Generator().manual_seed(size))
         slices = SliceSet.from_images(images, ["a", "b", "c"])
         plain = Simulator(slices.batch(torch.arange(3)), unet)

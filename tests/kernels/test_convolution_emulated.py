@@ -95,9 +95,12 @@ def convolve(
         ("same", (16, 16), 48, 0, 48),  # channels that 32 do not divide
         ("same", (8, 8), 16, 0, 32),  # two rows of pixels in one product
         ("same", (8, 4), 16, 0, 16),  # four rows of pixels in one product
+        ("same", (12, 20), 16, 0, 32),  # the same, three tiles down and five across
+        ("same", (8, 48), 16, 0, 16),  # three tiles of 16 columns
         ("pooled", (8, 16), 32, 0, 16),
         ("up", (16, 32), 16, 0, 16),
         ("up", (4, 16), 32, 16, 32),
+        ("up", (8, 24), 16, 16, 16),
     ],
 )
 def test_convolution_reads_finishes_the_norm_and_convolves(
@@ -145,7 +148,7 @@ def test_bits_do_not_depend_on_what_is_under_way(n_stages: int, keeps: bool) -> 
     assert torch.equal(first[0], second[0]) and torch.equal(first[1], second[1])
 
 
-@pytest.mark.parametrize("shape", [(8, 64), (8, 8)])
+@pytest.mark.parametrize("shape", [(8, 64), (8, 8), (24, 40), (16, 48)])
 def test_pooled_output_holds_the_maxima(shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(4)
     main = torch.randn(3, *shape, 16, generator=generator).half()
@@ -165,7 +168,7 @@ def test_channels_far_from_zero_keep_their_deviations() -> None:
     assert (out.float() - expected).abs().max() < 0.1
 
 
-@pytest.mark.parametrize(("shape", "clamps"), [((16, 32), 0), ((8, 8), 1)])
+@pytest.mark.parametrize(("shape", "clamps"), [((16, 32), 0), ((8, 8), 1), ((24, 80), 1)])
 def test_first_layer_normalizes_and_convolves(shape: tuple[int, int], clamps: int) -> None:
     generator = torch.Generator().manual_seed(clamps)
     n_images, n_out = 3, 16

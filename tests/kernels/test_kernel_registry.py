@@ -129,9 +129,10 @@ def test_without_torchs_private_compiler_plain_torch_serves(
         ("unet", {"n_channels": 8}, "channels"),
         ("unet", {"n_channels": 48}, "channels"),
         ("unet", {"n_channels": 256}, "channels"),
-        ("unet", {"n_cols": 192, "n_levels": 1}, ""),
+        ("unet", {"n_rows": 640, "n_cols": 320}, ""),
         ("unet", {"n_cols": 100}, "sides"),
         ("unet", {"n_rows": 32}, "sides"),
+        ("unet", {"n_rows": 640, "n_cols": 368}, "sides"),
         ("policy", {"n_channels": 4}, "channels"),
         ("policy", {"n_channels": 24}, "channels"),
         ("policy", {"n_levels": 0}, "channels"),
@@ -275,10 +276,10 @@ def test_16_bit_that_was_asked_for_is_refused_where_no_kernels_serve(gpu: Simple
 def test_kernels_serve_some_of_several_matrix_sizes(gpu: SimpleNamespace) -> None:
     sizes = [64, 96, 128, 192, 256, 320]
     asked = {n: UNET._replace(n_rows=n, n_cols=n) for n in sizes}
-    assert [n for n in sizes if serving("unet", asked[n]) == "cuda"] == [64, 128, 256]
+    assert [n for n in sizes if serving("unet", asked[n]) == "cuda"] == [64, 128, 192, 256, 320]
     network, workspace = UNet().network, Workspace(GPU)
     assert has_kernels(network, GPU)
-    assert kernels_where_served(network, 320, 320, workspace) is None
+    assert kernels_where_served(network, 96, 96, workspace) is None
     gpu.capability = (7, 5)
     forget()
     assert not has_kernels(network, GPU)
@@ -288,16 +289,16 @@ def test_16_bit_is_refused_at_a_size_that_kernels_do_not_serve(
     gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"no 16-bit kernels for a U-Net on 320x320 .* precision auto"
+        ConfigError, match=r"no 16-bit kernels for a U-Net on 96x96 .* precision auto"
     ):
-        kernels_or_refusal(UNet().network, 320, 320, Workspace(GPU))
+        kernels_or_refusal(UNet().network, 96, 96, Workspace(GPU))
     # Weights stay where they are: there is no GPU that could take them.
     monkeypatch.setattr(UNet, "to", lambda self, _: self)
     monkeypatch.setattr(unet_frozen, "Workspace", lambda _: Workspace(GPU))
-    view = UNet().frozen(precision="auto", n_rows=320, n_cols=320, device="cuda")
+    view = UNet().frozen(precision="auto", n_rows=96, n_cols=96, device="cuda")
     assert isinstance(view, HalfPrecisionUNet) and view.precision == "fp32"
     with pytest.raises(ConfigError, match="no 16-bit kernels"):
-        UNet().frozen(precision="fp16", n_rows=320, n_cols=320, device="cuda")
+        UNet().frozen(precision="fp16", n_rows=96, n_cols=96, device="cuda")
 
 
 def test_the_documentation_lists_the_registry() -> None:

@@ -17,14 +17,17 @@ from kscout.reconstruction.unet_fused import FusedUNet
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiler")]
 
 
-def test_fused_unet_equals_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("n_rows", "n_cols"), [(16, 32), (48, 80)])
+def test_fused_unet_equals_the_network(
+    n_rows: int, n_cols: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("kscout.kernels.convolution", "kscout.reconstruction.unet_fused"):
         monkeypatch.setattr(f"{module}.compile_kernel", Emulated)
     torch.manual_seed(1)
     network = UNetNetwork(n_channels=16, n_pools=2, dropout=0.0)
-    images, n_images = torch.rand(3, 16, 32), torch.tensor(2, dtype=torch.int32)
+    images, n_images = torch.rand(3, n_rows, n_cols), torch.tensor(2, dtype=torch.int32)
     mean, std = images.mean((1, 2)), images.std((1, 2))
-    fused: Any = FusedUNet(network, 16, 32)
+    fused: Any = FusedUNet(network, n_rows, n_cols)
     found = fused(images, mean, std, n_images)[:2]
     normalized = (images - mean[:, None, None]) / std[:, None, None]
     expected = network(normalized[:2, None])[:, 0].detach()

@@ -3,6 +3,7 @@
 `convolution.cu` says how. Values lie as [image, row, col, channel], before the norm.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,8 @@ class Division:
     ) -> "Division":
         """Choose tiles that are many enough for the chip and small enough for several blocks.
 
+        Their sides are powers of two that divide those of the image.
+
         Args:
             n_rows: rows of the output.
             n_cols: columns of the output.
@@ -66,9 +69,9 @@ class Division:
             n_out: output channels.
             ups: whether some of the input is upsampled.
         """
-        width = min(n_cols, 32)
+        width = math.gcd(n_cols, 32)
         is_large = n_rows * n_cols >= 128 * 64 and n_out == 16
-        height = min(n_rows, 16 if is_large or width < 32 else 8)
+        height = math.gcd(n_rows, 16 if is_large or width < 32 else 8)
         n_products = height * width // 16
         # Four products of a warp below each other share most of the pixels they read; so do two
         # beside each other, for twice the channels.

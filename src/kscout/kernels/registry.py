@@ -23,8 +23,10 @@ Made = TypeVar("Made")
 
 PRODUCT = 16
 """Channels that one product of the kernels takes."""
-LEAST_SIDE = 4
-"""Pixels of a side at a U-Net's coarsest level, at least."""
+UNIT = 4
+"""Pixels of which a side at a U-Net's coarsest level is a multiple."""
+SIDES = f"sides that halve evenly to multiples of {UNIT}"
+"""What a U-Net's kernels need, in words."""
 
 _CAPABILITY = (8, 0)
 """Of `cp.async`, `mma.m16n8k16` and `fma.relu.f16x2` in `device.cuh`."""
@@ -138,12 +140,20 @@ def _library(file: str) -> Condition:
     return Condition("a C compiler that knows this machine", lacks)
 
 
-def _halves_evenly(request: Request, n_sizes: int, least: int) -> bool:
-    """Say whether tiles of at most 32 x 32 pixels cover the images of every level."""
-    unit = 2**request.n_levels
-    sides = [side >> level for side in (request.n_rows, request.n_cols) for level in range(n_sizes)]
-    return request.n_rows % unit == request.n_cols % unit == 0 and all(
-        side >= least and (side % 32 == 0 or 32 % side == 0) for side in sides
+def _fits_sides(request: Request) -> bool:
+    """Say whether tiles cover the images of every level, and of all but the coarsest 8 x 8."""
+    unit = UNIT << request.n_levels
+    return request.n_rows % unit == request.n_cols % unit == 0
+
+
+def _fits_policy_sides(request: Request) -> bool:
+    """Say whether tiles of at most 32 x 32 pixels cover the images of every layer that pools."""
+    unit, least = 2**request.n_levels, 8
+    levels, both = range(request.n_levels), (request.n_rows, request.n_cols)
+    return all(side % unit == 0 for side in both) and all(
+        side >> n >= least and ((side >> n) % 32 == 0 or 32 % (side >> n) == 0)
+        for side in both
+        for n in levels
     )
 
 
@@ -183,7 +193,7 @@ _FLOATS = _needs("32-bit floats", lambda x: x.dtypes == {torch.float32})
 _PAPER = _needs("the paper's window", lambda x: x.convention == "paper")
 _MULTIPLES = _needs("16, 32, 48, ... channels", lambda x: x.n_channels % PRODUCT == 0)
 _STATE = {torch.int64, torch.complex64, torch.bool, torch.float32}
-TILES = "sides that halve evenly to {} or more, each a divisor or a multiple of 32"
+_POLICY_SIDES = "sides that halve evenly to 8 or more, each a divisor or a multiple of 32"
 _POLICY_MEMORY = "78 KB of shared memory a block, 166 KB with 16 channels or fewer and 128 columns"
 
 
@@ -231,10 +241,7 @@ OPERATIONS: dict[str, Operation] = {
         _cuda(
             "convolution.cu",
             _needs("16, 32, 64, ... channels, at most 1024 at the coarsest level", _fits_unet),
-            _needs(
-                TILES.format(LEAST_SIDE),
-                lambda x: _halves_evenly(x, x.n_levels + 1, least=LEAST_SIDE),
-            ),
+            _needs(SIDES, _fits_sides),
             _shared_memory("76 KB of shared memory a block", lambda _: _UNET_BYTES),
         ),
         _c("convolution_cpu.c", _FLOATS, _MULTIPLES),
@@ -244,7 +251,7 @@ OPERATIONS: dict[str, Operation] = {
         _cuda(
             "convolution_backward.cu",
             _needs("8, 16, 32, 64 or 128 channels, at most 1024 after pooling", _fits_policy),
-            _needs(TILES.format(8), lambda x: _halves_evenly(x, x.n_levels, least=8)),
+            _needs(_POLICY_SIDES, _fits_policy_sides),
             _shared_memory(_POLICY_MEMORY, _policy_bytes),
         ),
         _c(

@@ -7,7 +7,7 @@ import torch
 
 from kscout.core import Measurement, Reconstruction, Reconstructor
 from kscout.errors import ConfigError
-from kscout.kernels.registry import LEAST_SIDE, TILES, Request, build, serving
+from kscout.kernels.registry import SIDES, UNIT, Request, build, serving
 from kscout.kernels.workspace import Workspace
 from kscout.layers.unet import UNetNetwork, peak_bytes
 from kscout.reconstruction.unet_fused import FusedUNet
@@ -22,7 +22,7 @@ MakeKernels = Callable[[UNetNetwork, int, int, Workspace], FusedUNet | None]
 
 def has_kernels(network: UNetNetwork, device: torch.device) -> bool:
     """Return whether kernels serve a network on a device for images of some size."""
-    least = LEAST_SIDE << len(network.down_sample_layers)
+    least = UNIT << len(network.down_sample_layers)
     return serving("unet", _request(network, device, least, least)) == "cuda"
 
 
@@ -46,7 +46,7 @@ def kernels_or_refusal(
     if found is None:
         raise ConfigError(
             f"no 16-bit kernels for a U-Net on {n_rows}x{n_cols} images: they need "
-            f"{TILES.format(LEAST_SIDE)}; use precision auto"
+            f"{SIDES}; use precision auto"
         )
     return found
 
