@@ -36,7 +36,7 @@ TWO, THREE = "weighed", "weighed of 3"
 IMAGINED = [
     *(("knee", preset, "weighed", seed) for preset in HORIZONS for seed in (0, 1, 2)),
     *((f"{WITHOUT}{name}", "knee-base", "weighed", n) for n in (0, 1, 2) for name in HEAD_NAMES),
-    *((f"{WITHOUT}{name}", "knee-long", "weighed", 1) for name in HEAD_NAMES),
+    *((f"{WITHOUT}{name}", "knee-long", "weighed", n) for n in (0, 1, 2) for name in HEAD_NAMES),
     *((f"{WITHOUT}{name}", "knee-base", THREE, n) for n in (0, 1, 2) for name in ("csi1", "csi2")),
 ]
 """What is run, the most telling first."""

@@ -240,8 +240,8 @@ def test_the_card_of_a_policy_of_several_sizes_tells_their_records() -> None:
         cells = (f"{share} + {share}", *fixed, f"{one['difference']:+.4f}")
         told.append(f"| {one['n_cols']} | {' | '.join(cells)} | {low:+.4f} to {high:+.4f} |")
         assert f"{one['n_slices']} slices" in card
-    words, half = " ".join(card.split()), [x["n_cols"] for x in own if x["precision"] == "fp16"]
-    assert half == [256] and "at 256 columns through 16-bit kernels" in words
+    words, single = " ".join(card.split()), [x["n_cols"] for x in own if x["precision"] == "fp32"]
+    assert single == [96] and "through 16-bit kernels, at 96 columns in single precision" in words
     assert len(told) == 6 and "\n".join(told) in card
     above = [one["n_cols"] for one in own if one["interval"][0] > 0]
     level = [one["n_cols"] for one in own if one["interval"][0] < 0 < one["interval"][1]]
