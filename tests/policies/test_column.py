@@ -188,8 +188,34 @@ def test_it_may_start_from_the_gains_of_several_matrices() -> None:
     for n_measured in (2, 4, 6):
         near = replace(seen, mask=torch.arange(18).expand(2, -1) < n_measured)
         torch.testing.assert_close(policy(near), alone(near))
-    with pytest.raises(ConfigError, match="begin with n_initial columns"):
-        ColumnPolicy(n_cols=32, horizon=8, known_cols=[16], **SMALL)
+    for known in ({"known_cols": [16]}, {"known_starts": [6]}):
+        with pytest.raises(ConfigError, match="begin with n_initial columns"):
+            ColumnPolicy(n_cols=32, horizon=8, **known, **SMALL)
+
+
+def test_it_may_start_from_the_gains_of_several_starts() -> None:
+    known = {"known_cols": [16], "known_starts": [12, 8, 4]}
+    policy = ColumnPolicy(n_cols=32, horizon=12, n_initial=4, **known, **SMALL)
+    assert policy.known_starts == [8, 12]
+    policy.is_stochastic = False
+    # Of 32 columns from 4, 8 and 12 up to 16, of 16 columns from 2, 4 and 6 up to 8.
+    gains = {(n, k): torch.rand((16 - k) * n // 32, n) for n in (32, 16) for k in (4, 8, 12)}
+    for (n, start), table in gains.items():
+        policy.start_from(table, n, start)
+    for (n, start), table in gains.items():
+        seen = observation(1, N_ROWS, n)
+        for step in range(len(table)):
+            mask = torch.arange(n).expand(2, -1) < start * n // 32 + step
+            found = policy(replace(seen, mask=mask, step=step))
+            told = f"{n} columns from {start}, step {step}"
+            torch.testing.assert_close(found, table[step].expand(2, -1), msg=told)
+    # Images of one batch have starts of their own; 9 columns are nearest to 8.
+    seen = observation(1, N_ROWS, 32)
+    mask = torch.arange(32).expand(2, -1) < torch.tensor([[10], [14]])
+    found = policy(replace(seen, mask=mask, step=torch.tensor([1, 2])))
+    torch.testing.assert_close(found, torch.stack([gains[32, 8][2], gains[32, 12][2]]))
+    with pytest.raises(ConfigError, match=r"of known_starts \[3\] some are not among the 7"):
+        ColumnPolicy(n_cols=32, horizon=8, n_initial=4, known_starts=[3], **SMALL)
 
 
 def test_units_of_scores_go_by_the_share_of_columns_measured() -> None:

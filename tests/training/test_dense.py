@@ -250,7 +250,7 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
         changes |= {"protocol": "blind", "zoom": 1.0, "completion": "none", "starts": [2, 4]}
         changes |= {"horizons": [], "n_prior_slices": 1, "n_best": 1, "n_random": 1}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "add_gradients", lambda _, steps, __: seen.extend(joined(steps, 99)))
+        patch.setattr(dense, "add_gradients", lambda _, steps, *__: seen.extend(joined(steps, 99)))
         # Some at a time, as where a few fill the memory.
         patch.setattr(dense, "how_many_at_once", lambda *_: 7)
         config = dense_config(**changes)

@@ -1,5 +1,6 @@
 """Dense gains on several matrix sizes at a time."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from training_stores import COLUMN, CONV, blob_store, dense_config
 
 from kscout import policies
 from kscout.core import Observation
+from kscout.data.slices import SliceSet
 from kscout.data.store import Store
 from kscout.errors import ConfigError
 from kscout.physics.sampling import center_mask
@@ -42,18 +44,50 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_size(
         (24, 3, 5, [0, 0, 2, 3, 4]),
         (16, 2, 3, [0, 1, 3]),
     ):
-        slices = coarser_slices(train, n_cols)
-        fixed = fit_fixed_order(slices, ZeroFilled(), n_initial=n_initial, horizon=horizon)
         gains = policy.prior if n_cols == 32 else policy.get_buffer(f"prior_{n_cols}")
-        expected = fixed.gains / units[rows, None] * (n_cols / 32)
-        left = ~center_mask(n_cols, n_initial)
-        for step in range(horizon):
-            found = torch.where(left, gains[step], -torch.inf)
-            tried = expected[step].nan_to_num(-torch.inf)
-            # Columns that mirror each other gain the same: orders take the first of them.
-            told = f"{n_cols} columns, step {step}"
-            torch.testing.assert_close(found.sort()[0], tried.sort()[0], msg=told)
-            left[(found > found.max() - 1e-3).nonzero()[0]] = False
+        assert gains.shape == (horizon, n_cols)
+        check_mean_gains(gains, coarser_slices(train, n_cols), n_initial, units[rows])
+
+
+def check_mean_gains(
+    gains: torch.Tensor, slices: SliceSet, n_initial: int, units: torch.Tensor
+) -> None:
+    """Compare what a policy of 32 columns began from with an order fitted for itself."""
+    n_steps, n_cols = gains.shape
+    fixed = fit_fixed_order(slices, ZeroFilled(), n_initial=n_initial, horizon=n_steps)
+    expected = fixed.gains / units[:, None] * (n_cols / 32)
+    left = ~center_mask(n_cols, n_initial)
+    for step in range(n_steps):
+        found = torch.where(left, gains[step], -torch.inf)
+        tried = expected[step].nan_to_num(-torch.inf)
+        # Columns that mirror each other gain the same: orders take the first of them.
+        told = f"{n_cols} columns from {n_initial}, step {step}"
+        torch.testing.assert_close(found.sort()[0], tried.sort()[0], msg=told)
+        left[(found > found.max() - 1e-3).nonzero()[0]] = False
+
+
+def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_start(
+    tmp_path: Path,
+) -> None:
+    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
+    changes = {"sizes": [32, 16], "starts": [4, 8], "learning_rate": 1e-12, "n_prior_slices": 11}
+    config = dense_config(**changes, n_epochs=1)
+    config = replace(config, acquisition=replace(config.acquisition, n_initial=6, horizon=6))
+    run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
+    policy, train = policies.load(run.path), large.split("train")
+    assert isinstance(policy, ColumnPolicy) and policy.known_starts == [6, 8]
+    # Of 4 to 13 columns; a file tells those from 6 on.
+    mine = fit_fixed_order(train, ZeroFilled(), n_initial=4, horizon=10).gains
+    units = torch.stack([row[~row.isnan()].std(correction=0) for row in mine])
+    torch.testing.assert_close(units[2:], torch.tensor(policy.gain_units))
+    for n_cols, start in itertools.product((32, 16), (6, 8)):
+        name = f"prior_from_{start}" if n_cols == 32 else f"prior_{n_cols}_from_{start}"
+        gains, n_each = policy.get_buffer(name), 32 // n_cols
+        assert gains.shape == ((14 - start) // n_each, n_cols)
+        own = units[start - 4 :: n_each][: len(gains)]
+        check_mean_gains(gains, coarser_slices(train, n_cols), start // n_each, own)
+    # These are not the later rows of the earliest start.
+    assert not torch.allclose(policy.prior[4:].sort()[0], policy.prior_from_8.sort()[0])
 
 
 def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path) -> None:

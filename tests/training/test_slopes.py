@@ -27,7 +27,7 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators import dense
-from kscout.training.estimators.labels import mean_labels
+from kscout.training.estimators.labels import carried_on, mean_labels
 from kscout.training.estimators.slopes import Slopes, column_slopes, filled_in
 from kscout.training.estimators.visited import joined
 from kscout.training.policy import train_policy
@@ -114,7 +114,7 @@ def test_states_that_fill_up_a_pass_change_nothing(store: Store) -> None:
 def test_levels_and_shares_are_those_of_a_line_through_mean_gains(store: Store) -> None:
     slices, config = store.split("train"), config_of(n_prior_slices=11)
     frozen = ZeroFilled().frozen(precision="fp32", n_rows=N, n_cols=N, device="cpu")
-    gains, order = mean_labels(config, slices, frozen, CPU)[0], [5, 9, 20]
+    gains, order = carried_on(mean_labels(config, slices, frozen, CPU)[0]), [5, 9, 20]
     found = Slopes.fitted(frozen, slices, config, order, gains)
     assert found.level.shape == found.share.shape == (3, 2)
     batch, both = slices.batch(torch.arange(11)), []
@@ -173,9 +173,9 @@ def test_every_column_that_can_be_measured_is_a_label(
     seen: list[dict[str, torch.Tensor]] = []
     add = dense.add_gradients
 
-    def adding(views: object, steps: list[dict[str, torch.Tensor]], weight: float) -> None:
+    def adding(views: object, steps: list[dict[str, torch.Tensor]], *how: float) -> None:
         seen.extend(x for x in joined(steps, 99) if x["columns"].shape[1] == N)
-        add(views, steps, weight)  # type: ignore[arg-type]
+        add(views, steps, *how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(dense, "add_gradients", adding)
     config = config_of(n_epochs=1, **more)

@@ -212,6 +212,20 @@ def test_mean_gains_of_several_matrices_are_those_of_the_nearest_that_is_known()
     assert torch.allclose(found.prior[::2, ::2], start.prior)
 
 
+def test_mean_gains_of_several_starts_are_those_of_the_nearest_that_is_known() -> None:
+    arguments = {key: value for key, value in COLUMN.items() if key != "name"}
+    start = ColumnPolicy(n_cols=32, n_initial=4, horizon=12, known_starts=[8], **arguments)
+    start.start_from(torch.rand(12, 32))
+    start.start_from(torch.rand(8, 32), 32, 8)
+    late = ColumnPolicy(n_cols=32, n_initial=7, horizon=9, **arguments)
+    late.take_weights(start)
+    assert torch.equal(late.prior, start.prior_from_8[[0, 0, 1, 2, 3, 4, 5, 6, 7]])
+    both = ColumnPolicy(n_cols=16, n_initial=2, horizon=6, known_starts=[4], **arguments)
+    both.take_weights(start)
+    assert torch.equal(both.prior_from_4[:, 1:], start.prior_from_8[::2, 2::2])
+    assert torch.equal(both.prior[:, 1:], start.prior[::2, 2::2])
+
+
 @pytest.mark.slow
 def test_mean_gains_of_several_matrices_are_learned_on_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,7 +236,7 @@ def test_mean_gains_of_several_matrices_are_learned_on_from(
     first = train_policy(config, large, "zero-filled", tmp_path / "first", device="cpu")
     expected = weights(first.path)
     assert {"prior", "prior_16", "prior_24"} <= expected.keys()
-    monkeypatch.setattr(dense, "coarser_gains", lambda *_: pytest.fail("gains were found anew"))
+    monkeypatch.setattr(dense, "gains_from", lambda *_: pytest.fail("gains were found anew"))
     training = replace(config.training, sizes=(32, 16, 24))
     turned = replace(config, training=training)
     out = tmp_path / "turned"

@@ -9,9 +9,26 @@ from kscout.core import Observation
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.views import Recomputed
 from kscout.training.estimators import tried
-from kscout.training.estimators.tried import add_gradients
+from kscout.training.estimators.tried import add_gradients, dense_loss
+from kscout.training.estimators.visited import observation_of
+from kscout.training.replay import Rows
 
 N_STATES, N_COLS = 8, 24
+
+
+def labelled_states() -> tuple[ColumnPolicy, Rows]:
+    torch.manual_seed(0)
+    sizes = {name: value for name, value in COLUMN.items() if name != "name"}
+    policy = ColumnPolicy(n_cols=N_COLS, horizon=3, **sizes)
+    torch.nn.init.normal_(policy.head.weight)
+    image = torch.rand(N_STATES, 16, N_COLS)
+    measured = image[:, None].to(torch.complex64)
+    return policy, {
+        **{"image": image, "zero_filled": measured, "mean": torch.zeros(N_STATES)},
+        **{"std": torch.ones(N_STATES), "mask": torch.rand(N_STATES, N_COLS) < 0.3},
+        **{"step": torch.arange(N_STATES) % 3, "columns": torch.arange(5).expand(N_STATES, 5)},
+        **{"gains": torch.rand(N_STATES, 5), "is_valid": torch.rand(N_STATES, 5) < 0.9},
+    }
 
 
 @pytest.mark.parametrize(("n_pixels", "expected"), [(16 * 24, [8]), (100, [2] * 4), (1, [1] * 8)])
@@ -19,18 +36,7 @@ def test_the_larger_images_are_the_fewer_are_looked_at_together(
     monkeypatch: pytest.MonkeyPatch, n_pixels: int, expected: list[int]
 ) -> None:
     monkeypatch.setattr(tried, "N_AT_ONCE", {"cpu": 8})
-    torch.manual_seed(0)
-    sizes = {name: value for name, value in COLUMN.items() if name != "name"}
-    policy = ColumnPolicy(n_cols=N_COLS, horizon=3, **sizes)
-    torch.nn.init.normal_(policy.head.weight)
-    image = torch.rand(N_STATES, 16, N_COLS)
-    measured = image[:, None].to(torch.complex64)
-    rows = {
-        **{"image": image, "zero_filled": measured, "mean": torch.zeros(N_STATES)},
-        **{"std": torch.ones(N_STATES), "mask": torch.rand(N_STATES, N_COLS) < 0.3},
-        **{"step": torch.arange(N_STATES) % 3, "columns": torch.arange(5).expand(N_STATES, 5)},
-        **{"gains": torch.rand(N_STATES, 5), "is_valid": torch.rand(N_STATES, 5) < 0.9},
-    }
+    policy, rows = labelled_states()
     found, counts = [], []
     recall = Recomputed.recall
 
@@ -45,8 +51,19 @@ def test_the_larger_images_are_the_fewer_are_looked_at_together(
         monkeypatch.setattr(tried, "_N_PIXELS", size)
         policy.zero_grad()
         counts.clear()
-        add_gradients([Recomputed(policy)], parts, 0.5)
+        add_gradients([Recomputed(policy)], parts, 0.5, N_COLS)
         found.append([p.grad.clone() for p in policy.parameters() if p.grad is not None])
     assert counts == expected
     torch.testing.assert_close(found[1], found[0])
     assert any(float(gradient.abs().sum()) > 0 for gradient in found[0])
+
+
+def test_a_coarser_matrix_weighs_as_much_as_others_though_its_columns_gain_more() -> None:
+    policy, rows = labelled_states()
+    add_gradients([Recomputed(policy)], [rows], 0.5, 2 * N_COLS)
+    found = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
+    policy.zero_grad()
+    scores = policy(observation_of(rows)).gather(-1, rows["columns"])
+    loss = dense_loss(scores / 2, rows["gains"] / 2, rows["is_valid"], 0.5)
+    loss.mean().backward()
+    torch.testing.assert_close(found, [p.grad for p in policy.parameters() if p.grad is not None])

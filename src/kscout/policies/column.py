@@ -18,12 +18,11 @@ from jaxtyping import Bool, Complex, Float, Inexact, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kscout.columns import span_of
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.fourier import at_opposite, frequencies, opposite
 from kscout.physics.normalization import magnitude
-from kscout.policies.mean_gains import at_frequencies, nearest_size, row_of
+from kscout.policies.mean_gains import at_frequencies, read_nearest, tables_of
 
 _N_SIGNALS = 9
 _N_WAVES = 7
@@ -60,6 +59,7 @@ class ColumnPolicy(Policy):
             columns: those of a matrix with twice as many bring half of it.
         known_cols: columns of further matrices whose mean gains it may start from; those of the
             nearest matrix are read.
+        known_starts: columns of its matrix at later starts, likewise.
         horizon: steps of those gains.
         n_initial: columns that were measured before the first of these steps. Gains are then looked
             up by the number of measured columns, and the network is told how many may follow;
@@ -68,7 +68,7 @@ class ColumnPolicy(Policy):
 
     needs_measurement = True
     serves_any_size = True
-    changeable = ("n_cols", "n_initial", "horizon", "known_cols")
+    changeable = ("n_cols", "n_initial", "horizon", "known_cols", "known_starts")
 
     prior: Float[Tensor, "step col"]
 
@@ -87,6 +87,7 @@ class ColumnPolicy(Policy):
         paired: bool = False,
         sees_mirrored: bool = True,
         known_cols: Sequence[int] = (),
+        known_starts: Sequence[int] = (),
     ) -> None:
         super().__init__()
         _check_sizes(width, n_heads, n_layers, n_bins, channels, image_channels)
@@ -105,48 +106,43 @@ class ColumnPolicy(Policy):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, n_sides)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.register_buffer("prior", torch.zeros(horizon, n_cols))
         self.known_cols = [n for n in dict.fromkeys(known_cols) if n != n_cols]
-        if self.known_cols and n_initial is None:
-            raise ConfigError("mean gains of several sizes begin with n_initial columns; give it")
-        for n in self.known_cols:
-            self.register_buffer(f"prior_{n}", torch.zeros(self._span(n)[1], n))
+        self.known_starts = sorted({n for n in known_starts if n != n_initial})
+        known = (self.known_cols, self.known_starts)
+        self._tables = tables_of(n_cols, n_initial, horizon, *known)
+        for one in self._tables:
+            self.register_buffer(one.name, torch.zeros(one.n_rows, one.n_cols))
 
-    def start_from(self, gains: Float[Tensor, "step col"], n_cols: int | None = None) -> None:
+    def start_from(
+        self,
+        gains: Float[Tensor, "step col"],
+        n_cols: int | None = None,
+        n_initial: int | None = None,
+    ) -> None:
         """Take mean gains, in the units of its scores, as what it expects before it has learned.
 
-        Those of a matrix with `n_cols` columns, one of `known_cols`; else of its own.
+        Those of a matrix with `n_cols` columns, one of `known_cols`, and of a start from
+        `n_initial` of its own, one of `known_starts`; else of its own.
         """
-        size = n_cols or self.n_cols
-        self._prior(size).copy_(gains * (size / self.n_cols))
+        size, start = n_cols or self.n_cols, n_initial or self.n_initial or 0
+        (name,) = (x.name for x in self._tables if (x.n_cols, x.n_initial) == (size, start))
+        self.get_buffer(name).copy_(gains * (size / self.n_cols))
 
     def take_weights(self, start: Policy) -> None:
         """Copy the weights of one for other sizes, mean gains by shares of columns measured."""
         state = start.state_dict()
         if isinstance(start, ColumnPolicy):
             state = {key: value for key, value in state.items() if not key.startswith("prior")}
-            for size in (self.n_cols, *self.known_cols):
-                first, n_steps = self._span(size)
-                measured = torch.arange(first, first + n_steps)
-                name = "prior" if size == self.n_cols else f"prior_{size}"
-                state[name] = start._mean_gains(measured, size)
+            for one in self._tables:
+                step = torch.arange(one.n_rows)
+                state[one.name] = start._mean_gains(one.n_first + step, step, one.n_cols)
         self.load_state_dict(state)
 
-    def _prior(self, size: int) -> Float[Tensor, "step col"]:
-        """Return the mean gains that were measured on a matrix."""
-        return self.prior if size == self.n_cols else self.get_buffer(f"prior_{size}")
-
-    def _span(self, size: int) -> tuple[int, int]:
-        """Return columns of a matrix that are measured before its mean gains, and their steps."""
-        own = (self.n_initial or 0, self.horizon)
-        return own if size == self.n_cols else span_of(*own, size, self.n_cols)
-
-    def _mean_gains(self, measured: Int[Tensor, " n"], n_cols: int) -> Float[Tensor, "n col"]:
-        """Return mean gains for so many measured columns of a matrix, from the nearest one."""
-        size = nearest_size(n_cols, (self.n_cols, *self.known_cols))
-        gains = self._prior(size)
-        row = row_of(measured, self._span(size)[0], len(gains), share=size / n_cols)
-        return at_frequencies(gains, n_cols)[row]
+    def _mean_gains(
+        self, measured: Int[Tensor, " n"], step: Int[Tensor, " n"], n_cols: int
+    ) -> Float[Tensor, "n col"]:
+        """Return mean gains for so many measured columns of a matrix, so many since the start."""
+        return read_nearest(self._tables, self.get_buffer, measured, step, n_cols)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.zero_filled is None or seen.mean is None or seen.std is None:
@@ -180,7 +176,7 @@ class ColumnPolicy(Policy):
         """Return the mean gains that belong to each image."""
         if self.n_initial is None:
             return at_frequencies(self.prior, mask.shape[1])[step.clamp(max=len(self.prior) - 1)]
-        return self._mean_gains(mask.sum(dim=1), mask.shape[1])
+        return self._mean_gains(mask.sum(dim=1), step, mask.shape[1])
 
     def step_of(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]

@@ -1,13 +1,101 @@
 """Mean gains of a fixed order, read for matrices that they were not measured on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from kscout.columns import span_of
+from kscout.errors import ConfigError
 from kscout.physics.fourier import frequencies
+
+
+class Table(NamedTuple):
+    """Mean gains along a fixed order, before each of its columns."""
+
+    name: str
+    n_cols: int
+    """Columns of the matrix that they were measured on."""
+    n_initial: int
+    """Columns of the policy's own matrix that are as many as its start."""
+    n_first: int
+    """Columns that are measured at the first row."""
+    n_rows: int
+
+
+def tables_of(
+    n_cols: int,
+    n_initial: int | None,
+    horizon: int,
+    known_cols: Sequence[int] = (),
+    known_starts: Sequence[int] = (),
+) -> list[Table]:
+    """Return the tables of a policy, that of its own matrix and earliest start first.
+
+    Args:
+        n_cols: columns of its own matrix.
+        n_initial: columns of it that are measured at the earliest start; none where it knows steps
+            alone.
+        horizon: rows from there on; tables of later starts end with the same column.
+        known_cols: columns of other matrices, of which the same shares are measured.
+        known_starts: columns of its own matrix at later starts.
+    """
+    if n_initial is None:
+        if known_cols or known_starts:
+            raise ConfigError(
+                "mean gains of several sizes or starts begin with n_initial columns; give it"
+            )
+        return [Table("prior", n_cols, 0, 0, horizon)]
+    if not all(n_initial < start < n_initial + horizon for start in known_starts):
+        raise ConfigError(
+            f"of known_starts {[*known_starts]} some are not among the {horizon - 1} columns that "
+            f"come after n_initial {n_initial}; give later ones"
+        )
+    found = []
+    for size in (n_cols, *known_cols):
+        for start in (n_initial, *known_starts):
+            span = (start, horizon + n_initial - start)
+            if size != n_cols:
+                span = span_of(*span, size, n_cols)
+            of_size = "" if size == n_cols else f"_{size}"
+            of_start = "" if start == n_initial else f"_from_{start}"
+            found.append(Table(f"prior{of_size}{of_start}", size, start, *span))
+    return found
+
+
+def read_nearest(
+    tables: Sequence[Table],
+    gains: Callable[[str], Float[Tensor, "step known_col"]],
+    measured: Int[Tensor, " n"],
+    step: Int[Tensor, " n"],
+    n_cols: int,
+) -> Float[Tensor, "n col"]:
+    """Return mean gains of the nearest matrix, and of the start of it that is nearest.
+
+    Args:
+        tables: which are known.
+        gains: returns those of a table, by its name.
+        measured: columns of a matrix, at each state.
+        step: columns acquired since the start.
+        n_cols: columns of that matrix.
+    """
+    size = nearest_size(n_cols, [one.n_cols for one in tables])
+    tables, share = [one for one in tables if one.n_cols == size], size / n_cols
+    found = [
+        at_frequencies(gains(one.name), n_cols)[
+            row_of(measured, one.n_first, one.n_rows, share=share)
+        ]
+        for one in tables
+    ]
+    if len(found) == 1:
+        return found[0]
+    firsts = torch.tensor([one.n_first for one in tables], device=measured.device)
+    away = ((measured - step) * share)[:, None] - firsts
+    nearest = away.abs().argmin(dim=1)
+    return torch.stack(found)[nearest, torch.arange(len(nearest), device=nearest.device)]
 
 
 def at_frequencies(

@@ -242,8 +242,10 @@ def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, An
     n_initial, horizon = config.spanned
     n_rows, n_cols = slices.shape[1:]
     own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
-    several = _several(config).get("sizes")
-    return {**own, "known_cols": several} if several else own
+    drawn = _several(config)
+    starts = {config.acquisition.n_initial, *drawn.get("starts", ())} - {n_initial}
+    sizes = {"known_cols": drawn["sizes"]} if "sizes" in drawn else {}
+    return {**own, **sizes, "known_starts": sorted(starts)}
 
 
 def check_setting(

@@ -40,13 +40,20 @@ class StartsFromGains(Protocol):
 
 @runtime_checkable
 class StartsFromManyGains(Protocol):
-    """One that can begin with those of several matrices; trainings with `sizes` name them."""
+    """One that can begin with those of several matrices and starts, which a training names."""
 
     known_cols: Sequence[int]
     """Columns of matrices other than its own."""
+    known_starts: Sequence[int]
+    """Columns of its own that are measured at starts other than the earliest."""
 
-    def start_from(self, gains: Float[Tensor, "step col"], n_cols: int | None = None) -> None:
-        """Take mean gains of a matrix, of its own where no columns are given."""
+    def start_from(
+        self,
+        gains: Float[Tensor, "step col"],
+        n_cols: int | None = None,
+        n_initial: int | None = None,
+    ) -> None:
+        """Take mean gains of a matrix and of a start, its own and its earliest if not given."""
 
 
 def begin_from(policy: Policy, start: Policy) -> None:

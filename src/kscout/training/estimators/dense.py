@@ -19,6 +19,7 @@ at the end of the budget (`labels`). With `training.slopes` the columns that wer
 labelled, too, by what one backward pass tells of all of them (`slopes`).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,7 +49,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import coarser_gains, dense_of, mean_labels
+from kscout.training.estimators.labels import carried_on, dense_of, gains_from, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
@@ -57,6 +58,7 @@ from kscout.training.estimators.tried import (
     choice_of,
     columns_to_try,
     labelled_at,
+    rows_at,
 )
 from kscout.training.estimators.variation import Variation
 from kscout.training.estimators.visited import observe, rows_of, score
@@ -154,23 +156,26 @@ class Dense(WarmedEstimator):
             return
         gains, units, order = mean_labels(config, self.slices, self.reconstructor, self.device)
         self.units[: n_rows - n_known] = units[: n_rows - n_known]
-        self.gains = {self.slices.n_cols: gains / self.units[:, None]}
+        self.gains = {(self.slices.n_cols, self.n_first): carried_on(gains / self.units[:, None])}
         if self._completes:
             self._complete_by(order)
         if has_slopes:
             some = self.slices.sample(dense_of(config).n_prior_slices)
-            known_by = (config, order, gains, self.completion)
+            known_by = (config, order, carried_on(gains), self.completion)
             self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
 
     def _give_gains(self, policy: StartsFromGains) -> None:
-        """Let a policy begin with mean gains, those of each size it learns from where it can."""
-        config, where = self.trainees[0].config, (self.slices, self.reconstructor, self.device)
-        policy.start_from(self.gains[self.slices.n_cols])
+        """Let a policy begin with mean gains, those of each size and start where it can."""
+        where = (self.trainees[0].config, self.slices, self.reconstructor, self.device)
+        policy.start_from(self.gains[(own := (self.slices.n_cols, self.n_first))])
         if isinstance(policy, StartsFromManyGains):
-            for n_cols in set(policy.known_cols).intersection(self.sizes):
-                if n_cols not in self.gains:
-                    self.gains[n_cols] = coarser_gains(config, *where, n_cols, self.units)
-                policy.start_from(self.gains[n_cols], n_cols)
+            sizes = {own[0], *policy.known_cols}.intersection({own[0], *self.sizes})
+            for key in itertools.product(sizes, (self.n_first, *policy.known_starts)):
+                if key not in self.gains and self._completes:  # Worth at the end is the same.
+                    self.gains[key] = self.gains[own][key[1] - self.n_first :]
+                elif key not in self.gains:
+                    self.gains[key] = gains_from(*where, *key, self.units)
+                policy.start_from(self.gains[key], *key)
 
     def _take_slopes(self, slopes: Slopes) -> None:
         """Label by these, where it was asked for by passes that torch.compile builds."""
@@ -295,7 +300,7 @@ class Dense(WarmedEstimator):
             found = [self._seen_again(views, SliceBatch(*data), last) for *data, last in parts]
         rows = {name: torch.cat([part[name] for part in found]) for name in found[0]}
         scores = rows.pop("score")
-        add_gradients(views, [rows], training.gain_weight)
+        add_gradients(views, [rows], training.gain_weight, self.slices.n_cols)
         return scores.view(len(views), -1).mean(dim=-1)
 
     def _seen_again(
@@ -339,11 +344,12 @@ class Dense(WarmedEstimator):
                 labelled = self.slopes.added(labelled, *where)
         if training.n_repeats:
             about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
-            known = [{**x, **_at(at, about)} for at, x in zip(places, labelled, strict=True)]
+            known = [{**x, **rows_at(at, about)} for at, x in zip(places, labelled, strict=True)]
             packed = [self.layouts[n_cols].pack(rows) for rows in known]
             visits = by_slice(packed, places, training.label_every)
             self.visited[batch.first, n_slices, n_cols] = visits
-        add_gradients(batch.policies, [filled_in(x) for x in labelled], training.gain_weight)
+        known = [filled_in(rows) for rows in labelled]
+        add_gradients(batch.policies, known, training.gain_weight, self.slices.n_cols)
         return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
     def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
@@ -369,7 +375,7 @@ class Dense(WarmedEstimator):
         choice = choice_of(follow, is_valid, training)
         # Columns that stand in where too few are left to try do not count.
         labels = {"columns": columns, "is_valid": is_valid}
-        rows = _at(at, rows_of(replace(seen, n_left=n_left), **labels))
+        rows = rows_at(at, rows_of(replace(seen, n_left=n_left), **labels))
         units = self.units[self._row(rows["mask"])]
         chosen = columns.gather(-1, choice[:, None])[:, 0]
         part = state if at is None else state.rows(at)
@@ -392,8 +398,3 @@ class Dense(WarmedEstimator):
 
     def _complete_by(self, order: list[int]) -> None:
         self.completion = Completion.of(order, self.slices.n_cols, self.device)
-
-
-def _at(places: Int[Tensor, " n"] | None, rows: Rows) -> Rows:
-    """Return some of the rows; all where no places are given."""
-    return rows if places is None else {name: value[places] for name, value in rows.items()}

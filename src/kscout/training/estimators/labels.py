@@ -69,7 +69,10 @@ def _prefixes(
 def mean_labels(
     config: PolicyConfig, slices: SliceSet, reconstructor: Reconstructor, device: torch.device
 ) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"], list[int]]:
-    """Return mean labels along a fixed order, their deviation over columns, and the order."""
+    """Return mean labels along a fixed order, their deviation over columns, and the order.
+
+    They are not a number where a column is measured already.
+    """
     training, (n_first, horizon) = dense_of(config), config.spanned
     start = n_first if training.starts else config.acquisition.start
     how = _scored_by(training)
@@ -83,21 +86,22 @@ def mean_labels(
         completion = Completion.of(found.order, slices.n_cols, device)
         gains = mean_values(completion, some, reconstructor, mask, horizon, **how)
     units = torch.stack([row[~row.isnan()].std(correction=0) for row in gains])
-    return carried_on(gains), units.clamp(min=1e-8), found.order
+    return gains, units.clamp(min=1e-8), found.order
 
 
-def coarser_gains(
+def gains_from(
     config: PolicyConfig,
     slices: SliceSet,
     reconstructor: Reconstructor,
     device: torch.device,
     n_cols: int,
+    n_initial: int,
     units: Float[Tensor, " unit"],
 ) -> Float[Tensor, "step col"]:
-    """Return mean gains along a fixed order of slices that are made coarser, in units.
+    """Return mean gains along a fixed order from some start, in units, for a policy to begin with.
 
-    The same shares of columns are measured as of slices as they are. Smaller images cost less, so
-    that there are more of them.
+    Slices may be made coarser. The same shares of columns are then measured as of slices as they
+    are. Smaller images cost less, so that there are more of them.
 
     Args:
         config: of the training.
@@ -105,10 +109,12 @@ def coarser_gains(
         reconstructor: frozen.
         device: where the work is done.
         n_cols: columns of the coarser ones.
+        n_initial: columns of slices as they are stored that are as many as the start.
         units: of labels, for each number of measured columns of slices as they are stored.
     """
     training, (n_first, horizon) = dense_of(config), config.spanned
-    first, n_steps = span_of(n_first, horizon, n_cols, slices.n_cols)
+    span = (n_initial, n_first + horizon - n_initial)
+    first, n_steps = span_of(*span, n_cols, slices.n_cols)
     known = training.n_prior_slices
     n_slices = max(known, min(MOST_COARSER, known * slices.n_cols**2 // n_cols**2))
     some = coarser_slices(slices.sample(n_slices), n_cols)
@@ -116,7 +122,7 @@ def coarser_gains(
     found = fit_fixed_order(some, reconstructor, **sizes, **_scored_by(training))
     measured = torch.arange(first, first + n_steps, device=device)
     row = row_of(measured, n_first, len(units), share=slices.n_cols / n_cols)
-    return carried_on(found.gains.to(device)) / units[row, None]
+    return carried_on(found.gains.to(device) / units[row, None])
 
 
 def _scored_by(training: DenseTraining) -> dict[str, Any]:
@@ -132,8 +138,8 @@ def dense_of(config: PolicyConfig) -> DenseTraining:
 def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
     """Fill in what a column is worth where the order has measured it, and a policy may not have.
 
-    It is worth what it was before. Columns that were measured from the start are worth as much as
-    any, for a policy that starts from fewer.
+    It is worth what it was before: in the units of its step, as gains fall fast at first. Columns
+    that were measured from the start are worth as much as any, for a policy that starts from fewer.
     """
     filled = [torch.where(gains[0].isnan(), gains[0].nan_to_num(-torch.inf).amax(), gains[0])]
     for row in gains[1:]:

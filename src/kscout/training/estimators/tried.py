@@ -80,6 +80,11 @@ def labelled_at(
     return (starts[:, None] + own).flatten()
 
 
+def rows_at(places: Int[Tensor, " n"] | None, rows: Rows) -> Rows:
+    """Return some of the rows; all where no places are given."""
+    return rows if places is None else {name: value[places] for name, value in rows.items()}
+
+
 def by_slice(
     labelled: Sequence[UInt8[Tensor, "_ byte"]],
     places: Sequence[Int[Tensor, " _"] | None],
@@ -122,14 +127,28 @@ def dense_loss(
     return errors - gain_weight * (chances * gains).sum(dim=-1)
 
 
-def add_gradients(views: Sequence[View], steps: Sequence[Rows], gain_weight: float) -> None:
-    """Add the gradients of each policy's mean loss over its states, some states at a time."""
+def add_gradients(
+    views: Sequence[View], steps: Sequence[Rows], gain_weight: float, n_cols: int
+) -> None:
+    """Add the gradients of each policy's mean loss over its states, some states at a time.
+
+    A column of a coarser matrix gains more, as it is a larger share of it; losses are those of
+    gains and scores in proportion, so that no size outweighs another.
+
+    Args:
+        views: of the policies, which share the states in equal parts.
+        steps: labelled states.
+        gain_weight: as in `dense_loss`.
+        n_cols: columns of slices as they are stored.
+    """
     for number, view in enumerate(views):
         own, begin = [part_of(rows, number, len(views)) for rows in steps], 0
         n_states = sum(len(rows["mask"]) for rows in own)
         for rows in joined(own, _n_at_once(own[0]["image"])):
             scores = view.recall(observation_of(rows), begin).float().gather(-1, rows["columns"])
-            loss = dense_loss(scores, rows["gains"], rows["is_valid"], gain_weight).sum()
+            share = rows["mask"].shape[1] / n_cols
+            both = (share * scores, share * rows["gains"])
+            loss = dense_loss(*both, rows["is_valid"], gain_weight).sum()
             (loss / n_states).backward()
             begin += len(scores)
 
