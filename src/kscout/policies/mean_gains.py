@@ -92,9 +92,9 @@ def read_nearest(
     ]
     if len(found) == 1:
         return found[0]
-    firsts = torch.tensor([one.n_first for one in tables], device=measured.device)
-    away = ((measured - step) * share)[:, None] - firsts
-    nearest = away.abs().argmin(dim=1)
+    # No tensor is made of numbers here, which would wait for a GPU.
+    start = (measured - step) * share
+    nearest = torch.stack([(start - one.n_first).abs() for one in tables]).argmin(dim=0)
     return torch.stack(found)[nearest, torch.arange(len(nearest), device=nearest.device)]
 
 
