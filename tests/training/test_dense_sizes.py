@@ -90,6 +90,26 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_start(
     assert not torch.allclose(policy.prior[4:].sort()[0], policy.prior_from_8.sort()[0])
 
 
+@pytest.mark.cuda
+def test_batches_of_several_sizes_and_starts_are_graphs_that_learn_as_on_a_cpu(
+    tmp_path: Path,
+) -> None:
+    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
+    changes = {"sizes": [16, 32], "starts": [4, 8], "n_repeats": 2, "n_repeated": 5}
+    config = dense_config(**changes, precision="fp32", n_epochs=2)
+    config = replace(config, acquisition=replace(config.acquisition, n_initial=8, horizon=4))
+    runs = [
+        train_policy(config, large, "zero-filled", tmp_path / device, device=device)
+        for device in ("cpu", "cuda")
+    ]
+    for name in ("train_ssim", "val_ssim"):
+        before, after = ([epoch[name] for epoch in run.metrics] for run in runs)
+        assert after == pytest.approx(before, abs=2e-3), name
+    policies_of = [policies.load(run.path) for run in runs]
+    for name, value in policies_of[0].named_buffers():
+        torch.testing.assert_close(policies_of[1].get_buffer(name), value, atol=1e-2, rtol=1e-2)
+
+
 def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path) -> None:
     learned: list[tuple[int, ...]] = []
     config = dense_config(sizes=[16, 32], n_epochs=1, n_repeats=2, n_repeated=5)
