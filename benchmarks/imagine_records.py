@@ -62,7 +62,8 @@ def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
 
 def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     first, ssim = seeds[0], [one.ssim for one in seeds]
-    draws = f", {first.n_draws} images drawn" if first.n_draws else ""
+    n_draws = max(one.n_draws for one in seeds)
+    draws = f", {n_draws} images drawn" if n_draws else ""
     return (
         *(where(first), arm_words(first, first.changes) + draws),
         *(", ".join(str(one.seed) for one in seeds), str(first.n_slices)),

@@ -214,6 +214,8 @@ def test_it_may_start_from_the_gains_of_several_starts() -> None:
     mask = torch.arange(32).expand(2, -1) < torch.tensor([[10], [14]])
     found = policy(replace(seen, mask=mask, step=torch.tensor([1, 2])))
     torch.testing.assert_close(found, torch.stack([gains[32, 8][2], gains[32, 12][2]]))
+    with pytest.raises(ConfigError, match="of 32 columns from 9 have no place among 32"):
+        policy.start_from(gains[32, 8], 32, 9)
     with pytest.raises(ConfigError, match=r"of known_starts \[3\] some are not among the 7"):
         ColumnPolicy(n_cols=32, horizon=8, n_initial=4, known_starts=[3], **SMALL)
 

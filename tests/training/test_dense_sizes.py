@@ -17,6 +17,7 @@ from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import coarser_slices
+from kscout.training.estimators.labels import MeanGains, carried_on
 from kscout.training.estimators.variation import Variation
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policy
@@ -88,6 +89,20 @@ def test_before_it_learns_the_column_network_has_the_mean_gains_of_every_start(
         check_mean_gains(gains, coarser_slices(train, n_cols), start // n_each, own)
     # These are not the later rows of the earliest start.
     assert not torch.allclose(policy.prior[4:].sort()[0], policy.prior_from_8.sort()[0])
+
+
+def test_gains_of_later_starts_are_those_of_slices_drawn_for_each_step(tmp_path: Path) -> None:
+    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
+    config, train = dense_config(starts=[4, 8], n_prior_slices=4), large.split("train")
+    config = replace(config, acquisition=replace(config.acquisition, n_initial=4, horizon=6))
+    sizes = {name: value for name, value in COLUMN.items() if name != "name"}
+    policy = ColumnPolicy(n_cols=32, n_initial=4, horizon=10, known_starts=[8], **sizes)
+    units = torch.linspace(1, 2, 10)
+    MeanGains.of(config, train, ZeroFilled(), torch.rand(10, 32), units).give(policy)
+    drawn = {"n_initial": 8, "horizon": 6, "n_slices_per_step": 4}
+    assert len(train) > 4
+    expected = fit_fixed_order(train, ZeroFilled(), **drawn).gains / units[4:, None]
+    torch.testing.assert_close(policy.prior_from_8, carried_on(expected))
 
 
 @pytest.mark.cuda

@@ -100,6 +100,10 @@ def test_a_column_that_only_the_order_has_measured_keeps_its_worth() -> None:
     gains = torch.tensor([[nan, 3.0, 2.0], [nan, nan, 1.0], [nan, nan, nan]])
     wanted = torch.tensor([[3.0, 3.0, 2.0], [3.0, 3.0, 1.0], [3.0, 3.0, 1.0]])
     assert torch.equal(carried_on(gains), wanted)
+    # No less than the best that is left, where units make a later gain the larger number.
+    gains = torch.tensor([[3.0, 2.0, 1.0], [nan, 4.0, 2.0], [nan, nan, 2.0]])
+    wanted = torch.tensor([[3.0, 2.0, 1.0], [4.0, 4.0, 2.0], [4.0, 4.0, 2.0]])
+    assert torch.equal(carried_on(gains), wanted)
 
 
 def test_columns_are_worth_what_coils_tell_with_the_sensitivities_of_the_start() -> None:

@@ -20,6 +20,7 @@ from kscout.errors import ConfigError, RunError
 from kscout.policies.column import ColumnPolicy
 from kscout.runs import read_run
 from kscout.training.estimators import dense
+from kscout.training.estimators.labels import MeanGains
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.starting import network_of
 from kscout.weights import fingerprint, read_weights
@@ -236,7 +237,7 @@ def test_mean_gains_of_several_matrices_are_learned_on_from(
     first = train_policy(config, large, "zero-filled", tmp_path / "first", device="cpu")
     expected = weights(first.path)
     assert {"prior", "prior_16", "prior_24"} <= expected.keys()
-    monkeypatch.setattr(dense, "gains_from", lambda *_: pytest.fail("gains were found anew"))
+    monkeypatch.setattr(MeanGains, "_measured", lambda *_: pytest.fail("gains were found anew"))
     training = replace(config.training, sizes=(32, 16, 24))
     turned = replace(config, training=training)
     out = tmp_path / "turned"

@@ -141,7 +141,7 @@ def _library(file: str) -> Condition:
 
 
 def _fits_sides(request: Request) -> bool:
-    """Say whether tiles cover the images of every level, and of all but the coarsest 8 x 8."""
+    """Say whether tiles of 4 x 4 pixels cover all levels, of 8 x 8 all but the coarsest."""
     unit = UNIT << request.n_levels
     return request.n_rows % unit == request.n_cols % unit == 0
 

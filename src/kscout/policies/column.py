@@ -22,7 +22,7 @@ from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.fourier import at_opposite, frequencies, opposite
 from kscout.physics.normalization import magnitude
-from kscout.policies.mean_gains import at_frequencies, read_nearest, tables_of
+from kscout.policies.mean_gains import at_frequencies, name_of, read_nearest, tables_of
 
 _N_SIGNALS = 9
 _N_WAVES = 7
@@ -59,7 +59,7 @@ class ColumnPolicy(Policy):
             columns: those of a matrix with twice as many bring half of it.
         known_cols: columns of further matrices whose mean gains it may start from; those of the
             nearest matrix are read.
-        known_starts: columns of its matrix at later starts, likewise.
+        known_starts: columns of `n_cols` at later starts, whose mean gains it may start from.
         horizon: steps of those gains.
         n_initial: columns that were measured before the first of these steps. Gains are then looked
             up by the number of measured columns, and the network is told how many may follow;
@@ -109,8 +109,8 @@ class ColumnPolicy(Policy):
         self.known_cols = [n for n in dict.fromkeys(known_cols) if n != n_cols]
         self.known_starts = sorted({n for n in known_starts if n != n_initial})
         known = (self.known_cols, self.known_starts)
-        self._tables = tables_of(n_cols, n_initial, horizon, *known)
-        for one in self._tables:
+        self.tables = tables_of(n_cols, n_initial, horizon, *known)
+        for one in self.tables:
             self.register_buffer(one.name, torch.zeros(one.n_rows, one.n_cols))
 
     def start_from(
@@ -121,28 +121,21 @@ class ColumnPolicy(Policy):
     ) -> None:
         """Take mean gains, in the units of its scores, as what it expects before it has learned.
 
-        Those of a matrix with `n_cols` columns, one of `known_cols`, and of a start from
-        `n_initial` of its own, one of `known_starts`; else of its own.
+        They are of `n_cols` and `n_initial`, its own or one of `known_cols` and `known_starts`.
         """
         size, start = n_cols or self.n_cols, n_initial or self.n_initial or 0
-        (name,) = (x.name for x in self._tables if (x.n_cols, x.n_initial) == (size, start))
-        self.get_buffer(name).copy_(gains * (size / self.n_cols))
+        self.get_buffer(name_of(self.tables, size, start)).copy_(gains * (size / self.n_cols))
 
     def take_weights(self, start: Policy) -> None:
         """Copy the weights of one for other sizes, mean gains by shares of columns measured."""
         state = start.state_dict()
         if isinstance(start, ColumnPolicy):
             state = {key: value for key, value in state.items() if not key.startswith("prior")}
-            for one in self._tables:
+            for one in self.tables:
                 step = torch.arange(one.n_rows)
-                state[one.name] = start._mean_gains(one.n_first + step, step, one.n_cols)
+                where = (one.n_first + step, step, one.n_cols)
+                state[one.name] = read_nearest(start.tables, start.get_buffer, *where)
         self.load_state_dict(state)
-
-    def _mean_gains(
-        self, measured: Int[Tensor, " n"], step: Int[Tensor, " n"], n_cols: int
-    ) -> Float[Tensor, "n col"]:
-        """Return mean gains for so many measured columns of a matrix, so many since the start."""
-        return read_nearest(self._tables, self.get_buffer, measured, step, n_cols)
 
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
         if seen.zero_filled is None or seen.mean is None or seen.std is None:
@@ -176,7 +169,8 @@ class ColumnPolicy(Policy):
         """Return the mean gains that belong to each image."""
         if self.n_initial is None:
             return at_frequencies(self.prior, mask.shape[1])[step.clamp(max=len(self.prior) - 1)]
-        return self._mean_gains(mask.sum(dim=1), step, mask.shape[1])
+        where = (mask.sum(dim=1), step, mask.shape[1])
+        return read_nearest(self.tables, self.get_buffer, *where)
 
     def step_of(
         self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]

@@ -20,7 +20,7 @@ class Table(NamedTuple):
     n_cols: int
     """Columns of the matrix that they were measured on."""
     n_initial: int
-    """Columns of the policy's own matrix that are as many as its start."""
+    """Columns of the policy's own matrix of which its start is the same share."""
     n_first: int
     """Columns that are measured at the first row."""
     n_rows: int
@@ -66,6 +66,18 @@ def tables_of(
     return found
 
 
+def name_of(tables: Sequence[Table], n_cols: int, n_initial: int) -> str:
+    """Return the table of a matrix and a start; refuse one that is not known."""
+    names = {(one.n_cols, one.n_initial): one.name for one in tables}
+    if (n_cols, n_initial) not in names:
+        known = ", ".join(f"{size} columns from {start}" for size, start in names)
+        raise ConfigError(
+            f"mean gains of {n_cols} columns from {n_initial} have no place among {known}; make a "
+            "policy with known_cols and known_starts"
+        )
+    return names[n_cols, n_initial]
+
+
 def read_nearest(
     tables: Sequence[Table],
     gains: Callable[[str], Float[Tensor, "step known_col"]],
@@ -82,20 +94,44 @@ def read_nearest(
         step: columns acquired since the start.
         n_cols: columns of that matrix.
     """
-    size = nearest_size(n_cols, [one.n_cols for one in tables])
-    tables, share = [one for one in tables if one.n_cols == size], size / n_cols
+    tables, share = _of_nearest_size(tables, n_cols)
+    rows = [row_of(measured, one.n_first, one.n_rows, share=share) for one in tables]
     found = [
-        at_frequencies(gains(one.name), n_cols)[
-            row_of(measured, one.n_first, one.n_rows, share=share)
-        ]
-        for one in tables
+        at_frequencies(gains(one.name), n_cols)[row] for one, row in zip(tables, rows, strict=True)
     ]
-    if len(found) == 1:
-        return found[0]
-    # No tensor is made of numbers here, which would wait for a GPU.
-    start = (measured - step) * share
-    nearest = torch.stack([(start - one.n_first).abs() for one in tables]).argmin(dim=0)
-    return torch.stack(found)[nearest, torch.arange(len(nearest), device=nearest.device)]
+    nearest = _nearest_start(tables, (measured - step) * share)
+    return torch.stack(found).gather(0, nearest[None, :, None].expand(-1, -1, n_cols))[0]
+
+
+def steps_since(
+    tables: Sequence[Table], measured: Int[Tensor, " n"], step: Int[Tensor, " n"], n_cols: int
+) -> Int[Tensor, " n"]:
+    """Return how many columns are measured beyond the nearest start that is known.
+
+    Args:
+        tables: as in `read_nearest`, and so are the others.
+        measured: columns of a matrix.
+        step: columns acquired since the start.
+        n_cols: columns of that matrix.
+    """
+    tables, share = _of_nearest_size(tables, n_cols)
+    since = torch.stack([measured - round(one.n_first / share) for one in tables])
+    nearest = _nearest_start(tables, (measured - step) * share)
+    return since.gather(0, nearest[None])[0].clamp(min=0)
+
+
+def _of_nearest_size(tables: Sequence[Table], n_cols: int) -> tuple[list[Table], float]:
+    """Return the tables of the nearest matrix, and how many columns it has for one of that."""
+    size = nearest_size(n_cols, [one.n_cols for one in tables])
+    return [one for one in tables if one.n_cols == size], size / n_cols
+
+
+def _nearest_start(tables: Sequence[Table], start: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Return which table begins nearest to so many columns.
+
+    No tensor is made of numbers, which would wait for a GPU.
+    """
+    return torch.stack([(start - one.n_first).abs() for one in tables]).argmin(dim=0)
 
 
 def at_frequencies(

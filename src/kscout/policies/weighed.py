@@ -29,6 +29,7 @@ from kscout.names import POLICIES
 from kscout.policies.checkpoints import checked_units, read_policy
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.imagine import ImaginePolicy
+from kscout.policies.mean_gains import steps_since
 from kscout.policies.ranking import scores_of_order
 from kscout.weights import constructor_arguments
 from kscout.zoo import ZOO, zoo_file, zoo_path
@@ -222,10 +223,12 @@ def entry(name: str) -> dict[str, str]:
 
 
 def _as_trained(policy: Policy, seen: Observation) -> Observation:
-    """Show a network that knows its start the step at which so many columns were measured."""
-    if not isinstance(policy, ColumnPolicy):
+    """Show a network that knows starts the step at which so many columns were measured."""
+    if not isinstance(policy, ColumnPolicy) or policy.n_initial is None:
         return seen
-    return replace(seen, step=policy.step_of(seen.mask, seen.for_each(seen.step)))
+    measured, n_cols = seen.mask.sum(dim=1), seen.mask.shape[1]
+    step = steps_since(policy.tables, measured, seen.for_each(seen.step), n_cols)
+    return replace(seen, step=step)
 
 
 def _size_of(policies: Sequence[Policy], name: str) -> int | None:

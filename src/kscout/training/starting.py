@@ -16,6 +16,7 @@ from kscout.config import Component, PolicyConfig
 from kscout.core import Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
+from kscout.policies.mean_gains import Table
 from kscout.weights import constructor_arguments
 
 _SIZES = ("n_rows", "n_cols", "n_initial", "horizon")
@@ -42,10 +43,8 @@ class StartsFromGains(Protocol):
 class StartsFromManyGains(Protocol):
     """One that can begin with those of several matrices and starts, which a training names."""
 
-    known_cols: Sequence[int]
-    """Columns of matrices other than its own."""
-    known_starts: Sequence[int]
-    """Columns of its own that are measured at starts other than the earliest."""
+    tables: Sequence[Table]
+    """What is known of each matrix and start."""
 
     def start_from(
         self,

@@ -19,7 +19,6 @@ at the end of the budget (`labels`). With `training.slopes` the columns that wer
 labelled, too, by what one backward pass tells of all of them (`slopes`).
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,7 +48,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import carried_on, dense_of, gains_from, mean_labels
+from kscout.training.estimators.labels import MeanGains, carried_on, dense_of, mean_labels
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
@@ -63,7 +62,7 @@ from kscout.training.estimators.tried import (
 from kscout.training.estimators.variation import Variation
 from kscout.training.estimators.visited import observe, rows_of, score
 from kscout.training.replay import Rows
-from kscout.training.starting import StartsFromGains, StartsFromManyGains, is_resized
+from kscout.training.starting import StartsFromGains, is_resized
 
 
 @final
@@ -131,7 +130,7 @@ class Dense(WarmedEstimator):
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
             if isinstance(one, StartsFromGains) and takes_gains:
-                self._give_gains(one)
+                self.gains.give(one)
 
     @property
     def _learns_gains(self) -> bool:
@@ -156,26 +155,14 @@ class Dense(WarmedEstimator):
             return
         gains, units, order = mean_labels(config, self.slices, self.reconstructor, self.device)
         self.units[: n_rows - n_known] = units[: n_rows - n_known]
-        self.gains = {(self.slices.n_cols, self.n_first): carried_on(gains / self.units[:, None])}
+        where = (config, self.slices, self.reconstructor)
+        self.gains = MeanGains.of(*where, gains, self.units)
         if self._completes:
             self._complete_by(order)
         if has_slopes:
             some = self.slices.sample(dense_of(config).n_prior_slices)
             known_by = (config, order, carried_on(gains), self.completion)
             self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
-
-    def _give_gains(self, policy: StartsFromGains) -> None:
-        """Let a policy begin with mean gains, those of each size and start where it can."""
-        where = (self.trainees[0].config, self.slices, self.reconstructor, self.device)
-        policy.start_from(self.gains[(own := (self.slices.n_cols, self.n_first))])
-        if isinstance(policy, StartsFromManyGains):
-            sizes = {own[0], *policy.known_cols}.intersection({own[0], *self.sizes})
-            for key in itertools.product(sizes, (self.n_first, *policy.known_starts)):
-                if key not in self.gains and self._completes:  # Worth at the end is the same.
-                    self.gains[key] = self.gains[own][key[1] - self.n_first :]
-                elif key not in self.gains:
-                    self.gains[key] = gains_from(*where, *key, self.units)
-                policy.start_from(self.gains[key], *key)
 
     def _take_slopes(self, slopes: Slopes) -> None:
         """Label by these, where it was asked for by passes that torch.compile builds."""

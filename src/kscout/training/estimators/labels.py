@@ -1,7 +1,8 @@
 """Mean labels along a fixed order: gains, or what columns are worth at the end (`completion`)."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator
-from kscout.columns import span_of
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
@@ -17,6 +17,7 @@ from kscout.physics.sampling import start_mask
 from kscout.policies.mean_gains import row_of
 from kscout.training.augmentation import coarser_slices
 from kscout.training.fixed_order import fit_fixed_order
+from kscout.training.starting import StartsFromGains, StartsFromManyGains
 
 MOST_COARSER = 256
 """Slices on which mean gains of a coarser matrix are measured, unless more are asked for."""
@@ -89,40 +90,65 @@ def mean_labels(
     return gains, units.clamp(min=1e-8), found.order
 
 
-def gains_from(
-    config: PolicyConfig,
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    device: torch.device,
-    n_cols: int,
-    n_initial: int,
-    units: Float[Tensor, " unit"],
-) -> Float[Tensor, "step col"]:
-    """Return mean gains along a fixed order from some start, in units, for a policy to begin with.
+@final
+@dataclass(frozen=True)
+class MeanGains:
+    """Mean gains in units for policies to begin with, measured where one first asks for them.
 
-    Slices may be made coarser. The same shares of columns are then measured as of slices as they
-    are. Smaller images cost less, so that there are more of them.
-
-    Args:
-        config: of the training.
-        slices: as they are stored.
-        reconstructor: frozen.
-        device: where the work is done.
-        n_cols: columns of the coarser ones.
-        n_initial: columns of slices as they are stored that are as many as the start.
-        units: of labels, for each number of measured columns of slices as they are stored.
+    Those of slices as they are stored come from `mean_labels`. Slices that are made coarser cost
+    less, so that there are more of them, the same at each step.
     """
-    training, (n_first, horizon) = dense_of(config), config.spanned
-    span = (n_initial, n_first + horizon - n_initial)
-    first, n_steps = span_of(*span, n_cols, slices.n_cols)
-    known = training.n_prior_slices
-    n_slices = max(known, min(MOST_COARSER, known * slices.n_cols**2 // n_cols**2))
-    some = coarser_slices(slices.sample(n_slices), n_cols)
-    sizes: dict[str, Any] = {"n_initial": first, "horizon": n_steps, "device": device}
-    found = fit_fixed_order(some, reconstructor, **sizes, **_scored_by(training))
-    measured = torch.arange(first, first + n_steps, device=device)
-    row = row_of(measured, n_first, len(units), share=slices.n_cols / n_cols)
-    return carried_on(found.gains.to(device) / units[row, None])
+
+    config: PolicyConfig
+    slices: SliceSet
+    reconstructor: Reconstructor
+    device: torch.device
+    units: Float[Tensor, " unit"]
+    """Of labels, for each number of measured columns of slices as they are stored."""
+    known: dict[tuple[int, int, int], Float[Tensor, "step col"]]
+    """By columns of the matrix, those measured at first, and rows."""
+
+    @classmethod
+    def of(
+        cls,
+        config: PolicyConfig,
+        slices: SliceSet,
+        reconstructor: Reconstructor,
+        gains: Float[Tensor, "step col"],
+        units: Float[Tensor, " step"],
+    ) -> "MeanGains":
+        """Begin with mean labels of slices as they are stored, from the earliest start."""
+        own = {(slices.n_cols, *config.spanned): carried_on(gains / units[:, None])}
+        return cls(config, slices, reconstructor, gains.device, units, own)
+
+    def give(self, policy: StartsFromGains) -> None:
+        """Let a policy begin with them, those of each size and start where it can."""
+        own = (self.slices.n_cols, *self.config.spanned)
+        if not isinstance(policy, StartsFromManyGains):
+            return policy.start_from(self.known[own])
+        for one in policy.tables:
+            # Of others it keeps what it knows.
+            if one.n_cols in (self.slices.n_cols, *dense_of(self.config).sizes):
+                key = (one.n_cols, one.n_first, one.n_rows)
+                if key not in self.known:
+                    self.known[key] = self._measured(*key)
+                policy.start_from(self.known[key], one.n_cols, one.n_initial)
+        return None
+
+    def _measured(self, n_cols: int, n_first: int, n_rows: int) -> Float[Tensor, "step col"]:
+        """Fit a fixed order to slices of so many columns."""
+        training, slices = dense_of(self.config), self.slices
+        n_each = training.n_prior_slices
+        if n_cols != slices.n_cols:
+            n_each = max(n_each, min(MOST_COARSER, n_each * slices.n_cols**2 // n_cols**2))
+            slices = coarser_slices(slices.sample(n_each), n_cols)
+        sizes: dict[str, Any] = {"n_initial": n_first, "horizon": n_rows, "device": self.device}
+        how = {"n_slices_per_step": n_each, **_scored_by(training)}
+        gains = fit_fixed_order(slices, self.reconstructor, **sizes, **how).gains.to(self.device)
+        measured = torch.arange(n_first, n_first + n_rows, device=self.device)
+        share = self.slices.n_cols / n_cols
+        row = row_of(measured, self.config.spanned[0], len(self.units), share=share)
+        return carried_on(gains / self.units[row, None])
 
 
 def _scored_by(training: DenseTraining) -> dict[str, Any]:
@@ -138,10 +164,13 @@ def dense_of(config: PolicyConfig) -> DenseTraining:
 def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:
     """Fill in what a column is worth where the order has measured it, and a policy may not have.
 
-    It is worth what it was before: in the units of its step, as gains fall fast at first. Columns
-    that were measured from the start are worth as much as any, for a policy that starts from fewer.
+    It is worth what it was before, in the units that gains are given in, and no less than the best
+    that is left, as it was the best before that. Columns that were measured from the start are
+    worth as much as any, for a policy that starts from fewer.
     """
-    filled = [torch.where(gains[0].isnan(), gains[0].nan_to_num(-torch.inf).amax(), gains[0])]
-    for row in gains[1:]:
-        filled.append(torch.where(row.isnan(), filled[-1], row))
+    filled: list[Tensor] = []
+    for row in gains:
+        best = row.nan_to_num(-torch.inf).amax()
+        before = torch.maximum(filled[-1], best) if filled else best
+        filled.append(torch.where(row.isnan(), before, row))
     return torch.stack(filled)
