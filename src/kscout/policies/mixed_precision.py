@@ -37,10 +37,14 @@ class MixedPrecision(Policy):
         n_alike = sum(one[1:] == size[1:] for one in self.sizes)
         if torch.is_grad_enabled() and size not in self.sizes and n_alike < _N_SIZES:
             self.sizes.append(size)
-        score = self.compiled if self.compiled is not None and size in self.sizes else self._score
+        given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std, n_left)
         with torch.autocast("cuda", torch.bfloat16):
-            given = (seen.image, seen.mask, step, seen.zero_filled, seen.mean, seen.std)
-            return score(*given, n_left)
+            if self.compiled is None or size not in self.sizes:
+                return self._score(*given)
+            # Of many matrices more than torch.compile would build for one function.
+            least = torch._dynamo.config.recompile_limit
+            with torch._dynamo.config.patch(recompile_limit=max(least, 2 * len(self.sizes))):
+                return self.compiled(*given)
 
     def _score(
         self,
