@@ -81,7 +81,7 @@ def complex_networks() -> tuple[VarNet, ColumnPolicy]:
     policy = ColumnPolicy(n_cols=N_COLS, horizon=4, **starts, **sizes)  # type: ignore[arg-type]
     torch.nn.init.normal_(policy.head.weight, std=0.1)
     for table in policy.tables:
-        policy.start_from(torch.rand(table.n_rows, N_COLS), n_initial=table.n_initial)
+        policy.start_from(torch.rand(table.n_rows, N_COLS), table)
     small = {"n_channels": 2, "n_pools": 1, "sensitivity_channels": 2, "sensitivity_pools": 1}
     return VarNet(n_cascades=1, **small).eval(), policy.eval()  # type: ignore[arg-type]
 

@@ -171,8 +171,8 @@ def test_it_may_start_from_the_gains_of_several_matrices() -> None:
     assert policy.known_cols == [8, 16]
     policy.is_stochastic = False
     gains = {n: torch.rand(n // 4, n) for n in (8, 16, 32)}
-    for n, known in gains.items():
-        policy.start_from(known, n)
+    for table in policy.tables:
+        policy.start_from(gains[table.n_cols], table)
     for n, known in gains.items():
         seen = observation(1, N_ROWS, n)
         for step in range(len(known)):
@@ -200,8 +200,8 @@ def test_it_may_start_from_the_gains_of_several_starts() -> None:
     policy.is_stochastic = False
     # Of 32 columns from 4, 8 and 12 up to 16, of 16 columns from 2, 4 and 6 up to 8.
     gains = {(n, k): torch.rand((16 - k) * n // 32, n) for n in (32, 16) for k in (4, 8, 12)}
-    for (n, start), table in gains.items():
-        policy.start_from(table, n, start)
+    for one in policy.tables:
+        policy.start_from(gains[one.n_cols, one.n_initial], one)
     for (n, start), table in gains.items():
         seen = observation(1, N_ROWS, n)
         for step in range(len(table)):
@@ -214,8 +214,6 @@ def test_it_may_start_from_the_gains_of_several_starts() -> None:
     mask = torch.arange(32).expand(2, -1) < torch.tensor([[10], [14]])
     found = policy(replace(seen, mask=mask, step=torch.tensor([1, 2])))
     torch.testing.assert_close(found, torch.stack([gains[32, 8][2], gains[32, 12][2]]))
-    with pytest.raises(ConfigError, match="of 32 columns from 9 have no place among 32"):
-        policy.start_from(gains[32, 8], 32, 9)
     with pytest.raises(ConfigError, match=r"of known_starts \[3\] some are not among the 7"):
         ColumnPolicy(n_cols=32, horizon=8, n_initial=4, known_starts=[3], **SMALL)
 

@@ -17,7 +17,8 @@ from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import coarser_slices
-from kscout.training.estimators.labels import MeanGains, carried_on
+from kscout.training.estimators.labels import carried_on
+from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.variation import Variation
 from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policy

@@ -20,7 +20,7 @@ from kscout.errors import ConfigError, RunError
 from kscout.policies.column import ColumnPolicy
 from kscout.runs import read_run
 from kscout.training.estimators import dense
-from kscout.training.estimators.labels import MeanGains
+from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.starting import network_of
 from kscout.weights import fingerprint, read_weights
@@ -205,7 +205,7 @@ def test_mean_gains_of_several_matrices_are_those_of_the_nearest_that_is_known()
     arguments = {key: value for key, value in COLUMN.items() if key != "name"}
     start = ColumnPolicy(n_cols=32, n_initial=4, horizon=8, known_cols=[16], **arguments)
     start.start_from(torch.rand(8, 32))
-    start.start_from(torch.rand(4, 16), 16)
+    start.start_from(torch.rand(4, 16), start.tables[1])
     found = ColumnPolicy(n_cols=64, n_initial=8, horizon=16, known_cols=[16, 32], **arguments)
     found.take_weights(start)
     assert torch.equal(found.prior_16, start.prior_16)
@@ -217,7 +217,7 @@ def test_mean_gains_of_several_starts_are_those_of_the_nearest_that_is_known() -
     arguments = {key: value for key, value in COLUMN.items() if key != "name"}
     start = ColumnPolicy(n_cols=32, n_initial=4, horizon=12, known_starts=[8], **arguments)
     start.start_from(torch.rand(12, 32))
-    start.start_from(torch.rand(8, 32), 32, 8)
+    start.start_from(torch.rand(8, 32), start.tables[1])
     late = ColumnPolicy(n_cols=32, n_initial=7, horizon=9, **arguments)
     late.take_weights(start)
     assert torch.equal(late.prior, start.prior_from_8[[0, 0, 1, 2, 3, 4, 5, 6, 7]])

@@ -189,7 +189,7 @@ def test_a_network_of_several_starts_expects_what_it_does_alone(
     small = {"width": 8, "n_layers": 1, "n_heads": 2, "channels": [8], "image_channels": [8]}
     column = ColumnPolicy(n_cols=16, n_initial=2, horizon=8, known_starts=[5], **small).eval()
     column.start_from(torch.zeros(8, 16))
-    column.start_from(torch.ones(5, 16), n_initial=5)
+    column.start_from(torch.ones(5, 16), column.tables[1])
     column.is_stochastic, column.gain_units = False, (1.0,) * 8
     paths = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
     for path in paths:

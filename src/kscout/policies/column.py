@@ -22,7 +22,7 @@ from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.physics.fourier import at_opposite, frequencies, opposite
 from kscout.physics.normalization import magnitude
-from kscout.policies.mean_gains import at_frequencies, name_of, read_nearest, tables_of
+from kscout.policies.mean_gains import Table, at_frequencies, read_nearest, row_of, tables_of
 
 _N_SIGNALS = 9
 _N_WAVES = 7
@@ -113,18 +113,13 @@ class ColumnPolicy(Policy):
         for one in self.tables:
             self.register_buffer(one.name, torch.zeros(one.n_rows, one.n_cols))
 
-    def start_from(
-        self,
-        gains: Float[Tensor, "step col"],
-        n_cols: int | None = None,
-        n_initial: int | None = None,
-    ) -> None:
+    def start_from(self, gains: Float[Tensor, "step col"], table: Table | None = None) -> None:
         """Take mean gains, in the units of its scores, as what it expects before it has learned.
 
-        They are of `n_cols` and `n_initial`, its own or one of `known_cols` and `known_starts`.
+        They are those of one of `tables`, of its own matrix and earliest start if not given.
         """
-        size, start = n_cols or self.n_cols, n_initial or self.n_initial or 0
-        self.get_buffer(name_of(self.tables, size, start)).copy_(gains * (size / self.n_cols))
+        table = table or self.tables[0]
+        self.get_buffer(table.name).copy_(gains * (table.n_cols / self.n_cols))
 
     def take_weights(self, start: Policy) -> None:
         """Copy the weights of one for other sizes, mean gains by shares of columns measured."""
@@ -172,25 +167,17 @@ class ColumnPolicy(Policy):
         where = (mask.sum(dim=1), step, mask.shape[1])
         return read_nearest(self.tables, self.get_buffer, *where)
 
-    def step_of(
-        self, mask: Bool[Tensor, "batch col"], step: Int[Tensor, " batch"]
-    ) -> Int[Tensor, " batch"]:
-        """Return the step at which it knows so many columns to be measured.
-
-        That is the given one where it does not know its start.
-        """
-        if self.n_initial is None:
-            return step
-        measured = mask.sum(dim=1) * (self.n_cols / mask.shape[1])
-        return (measured.round().long() - self.n_initial).clamp(min=0)
-
     def units_at(self, mask: Bool[Tensor, "n col"], step: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
         """Return units by the share of columns that are measured, not by how many were acquired.
 
         Units begin where acquisitions of its training do, mean gains where the earliest does.
         """
-        n_before = 0 if self.n_initial is None else max(0, self.horizon - len(self.gain_units))
-        return super().units_at(mask, (self.step_of(mask, step) - n_before).clamp(min=0))
+        if self.n_initial is None:
+            return super().units_at(mask, step)
+        share = self.n_cols / mask.shape[1]
+        row = row_of(mask.sum(dim=1), self.n_initial, self.horizon, share=share)
+        n_before = max(0, self.horizon - len(self.gain_units))
+        return super().units_at(mask, (row - n_before).clamp(min=0))
 
     def _place(
         self, seen: Observation, step: Int[Tensor, " batch"]

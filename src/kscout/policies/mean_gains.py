@@ -66,18 +66,6 @@ def tables_of(
     return found
 
 
-def name_of(tables: Sequence[Table], n_cols: int, n_initial: int) -> str:
-    """Return the table of a matrix and a start; refuse one that is not known."""
-    names = {(one.n_cols, one.n_initial): one.name for one in tables}
-    if (n_cols, n_initial) not in names:
-        known = ", ".join(f"{size} columns from {start}" for size, start in names)
-        raise ConfigError(
-            f"mean gains of {n_cols} columns from {n_initial} have no place among {known}; make a "
-            "policy with known_cols and known_starts"
-        )
-    return names[n_cols, n_initial]
-
-
 def read_nearest(
     tables: Sequence[Table],
     gains: Callable[[str], Float[Tensor, "step known_col"]],

@@ -46,13 +46,8 @@ class StartsFromManyGains(Protocol):
     tables: Sequence[Table]
     """What is known of each matrix and start."""
 
-    def start_from(
-        self,
-        gains: Float[Tensor, "step col"],
-        n_cols: int | None = None,
-        n_initial: int | None = None,
-    ) -> None:
-        """Take mean gains of a matrix and of a start, its own and its earliest if not given."""
+    def start_from(self, gains: Float[Tensor, "step col"], table: Table | None = None) -> None:
+        """Take mean gains of one of them, of the first if not given."""
 
 
 def begin_from(policy: Policy, start: Policy) -> None:

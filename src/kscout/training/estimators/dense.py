@@ -48,7 +48,8 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import MeanGains, carried_on, dense_of, mean_labels
+from kscout.training.estimators.labels import carried_on, dense_of, mean_labels
+from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
@@ -155,8 +156,7 @@ class Dense(WarmedEstimator):
             return
         gains, units, order = mean_labels(config, self.slices, self.reconstructor, self.device)
         self.units[: n_rows - n_known] = units[: n_rows - n_known]
-        where = (config, self.slices, self.reconstructor)
-        self.gains = MeanGains.of(*where, gains, self.units)
+        self.gains = MeanGains.of(config, self.slices, self.reconstructor, gains, self.units)
         if self._completes:
             self._complete_by(order)
         if has_slopes:

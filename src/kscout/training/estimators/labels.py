@@ -1,8 +1,7 @@
 """Mean labels along a fixed order: gains, or what columns are worth at the end (`completion`)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,13 +13,7 @@ from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
 from kscout.physics.sampling import start_mask
-from kscout.policies.mean_gains import row_of
-from kscout.training.augmentation import coarser_slices
 from kscout.training.fixed_order import fit_fixed_order
-from kscout.training.starting import StartsFromGains, StartsFromManyGains
-
-MOST_COARSER = 256
-"""Slices on which mean gains of a coarser matrix are measured, unless more are asked for."""
 
 
 @torch.no_grad()
@@ -76,7 +69,7 @@ def mean_labels(
     """
     training, (n_first, horizon) = dense_of(config), config.spanned
     start = n_first if training.starts else config.acquisition.start
-    how = _scored_by(training)
+    how = scored_by(training)
     sizes: dict[str, Any] = {"n_initial": start, "horizon": horizon, "device": device}
     n_slices = training.n_prior_slices
     found = fit_fixed_order(slices, reconstructor, n_slices_per_step=n_slices, **sizes, **how)
@@ -90,68 +83,8 @@ def mean_labels(
     return gains, units.clamp(min=1e-8), found.order
 
 
-@final
-@dataclass(frozen=True)
-class MeanGains:
-    """Mean gains in units for policies to begin with, measured where one first asks for them.
-
-    Those of slices as they are stored come from `mean_labels`. Slices that are made coarser cost
-    less, so that there are more of them, the same at each step.
-    """
-
-    config: PolicyConfig
-    slices: SliceSet
-    reconstructor: Reconstructor
-    device: torch.device
-    units: Float[Tensor, " unit"]
-    """Of labels, for each number of measured columns of slices as they are stored."""
-    known: dict[tuple[int, int, int], Float[Tensor, "step col"]]
-    """By columns of the matrix, those measured at first, and rows."""
-
-    @classmethod
-    def of(
-        cls,
-        config: PolicyConfig,
-        slices: SliceSet,
-        reconstructor: Reconstructor,
-        gains: Float[Tensor, "step col"],
-        units: Float[Tensor, " step"],
-    ) -> "MeanGains":
-        """Begin with mean labels of slices as they are stored, from the earliest start."""
-        own = {(slices.n_cols, *config.spanned): carried_on(gains / units[:, None])}
-        return cls(config, slices, reconstructor, gains.device, units, own)
-
-    def give(self, policy: StartsFromGains) -> None:
-        """Let a policy begin with them, those of each size and start where it can."""
-        own = (self.slices.n_cols, *self.config.spanned)
-        if not isinstance(policy, StartsFromManyGains):
-            return policy.start_from(self.known[own])
-        for one in policy.tables:
-            # Of others it keeps what it knows.
-            if one.n_cols in (self.slices.n_cols, *dense_of(self.config).sizes):
-                key = (one.n_cols, one.n_first, one.n_rows)
-                if key not in self.known:
-                    self.known[key] = self._measured(*key)
-                policy.start_from(self.known[key], one.n_cols, one.n_initial)
-        return None
-
-    def _measured(self, n_cols: int, n_first: int, n_rows: int) -> Float[Tensor, "step col"]:
-        """Fit a fixed order to slices of so many columns."""
-        training, slices = dense_of(self.config), self.slices
-        n_each = training.n_prior_slices
-        if n_cols != slices.n_cols:
-            n_each = max(n_each, min(MOST_COARSER, n_each * slices.n_cols**2 // n_cols**2))
-            slices = coarser_slices(slices.sample(n_each), n_cols)
-        sizes: dict[str, Any] = {"n_initial": n_first, "horizon": n_rows, "device": self.device}
-        how = {"n_slices_per_step": n_each, **_scored_by(training)}
-        gains = fit_fixed_order(slices, self.reconstructor, **sizes, **how).gains.to(self.device)
-        measured = torch.arange(n_first, n_first + n_rows, device=self.device)
-        share = self.slices.n_cols / n_cols
-        row = row_of(measured, self.config.spanned[0], len(self.units), share=share)
-        return carried_on(gains / self.units[row, None])
-
-
-def _scored_by(training: DenseTraining) -> dict[str, Any]:
+def scored_by(training: DenseTraining) -> dict[str, Any]:
+    """Return protocol and metric, as a fit of an order takes them."""
     return {"protocol": training.protocol, "metric": training.metric}
 
 
