@@ -207,8 +207,9 @@ class DenseTraining(PolicyTraining, VariedSlices):
     same field of view, with the same share of columns at the start and acquired, `starts` and
     `horizons` included, which are those of the images as stored; none: as stored."""
     label_every: Annotated[int, AtLeast(1)] = 1
-    """Columns are tried at one of so many steps of a slice, which divides the budget of every size:
-    labels of one slice are much alike, so that more slices teach more than all steps of fewer."""
+    """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
+    slice are much alike, so that more slices teach more than all steps of fewer. For coarser
+    `sizes`, with fewer steps, it is as much less, or the next smaller divisor of their budget."""
     slopes: bool = False
     """Whether columns that are not tried are labelled, too, by how steeply the score rises when
     they are weighed in: one backward pass tells that of all of them."""
@@ -231,7 +232,7 @@ class DenseTraining(PolicyTraining, VariedSlices):
         n_bytes = super().n_bytes(n_slices, horizon, n_pixels)
         if not self.n_repeats:
             return n_bytes
-        n_sizes, n_labelled = max(1, len(self.sizes)), self.n_epochs * n_slices * horizon
+        n_sizes, n_labelled = max(1, len(set(self.sizes))), self.n_epochs * n_slices * horizon
         n_label_bytes = 6 * self.n_tried + self.slopes * 2 * math.isqrt(n_pixels)
         n_bytes += n_label_bytes * min(n_sizes * self.n_memory, n_labelled)
         n_batches = math.ceil(n_slices / self.batch_size)

@@ -19,6 +19,7 @@ at the end of the budget (`labels`). With `training.slopes` the columns that wer
 labelled, too, by what one backward pass tells of all of them (`slopes`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -199,19 +200,26 @@ class Dense(WarmedEstimator):
     def n_tried(self, config: PolicyConfig) -> float:
         """Return those tried, the ends without them, slopes, and columns that are taken untried."""
         training, completes = dense_of(config), self._completes
-        is_taken = completes or training.label_every > 1
         n_tried = training.n_tried + completes + training.slopes * (1 + completes)
-        return n_tried / training.label_every + is_taken
+        n_all = 0.0
+        for n_cols, n_acquired in self._n_acquired.items():
+            every = self.variation.label_every(n_cols)
+            n_all += n_acquired * (n_tried / every + (completes or every > 1))
+        return n_all / self._n_acquired.total()
 
     @property
     def share_acquired(self) -> float:
-        config, n_slices = self.trainees[0].config, len(self.slices)
-        size = config.training.batch_size
-        n_acquired = sum(
-            min(size, n_slices - step * size) * self.variation.n_steps(self._n_cols(step))
-            for step in range(self.n_steps)
-        )
-        return n_acquired / n_slices / config.acquisition.horizon
+        horizon = self.trainees[0].config.acquisition.horizon
+        return self._n_acquired.total() / len(self.slices) / horizon
+
+    @property
+    def _n_acquired(self) -> Counter[int]:
+        """Count the columns that are acquired in an epoch, by the columns of their slices."""
+        size, found = self.trainees[0].config.training.batch_size, Counter[int]()
+        for step in range(self.n_steps):
+            n_cols, n_slices = self._n_cols(step), min(size, len(self.slices) - step * size)
+            found[n_cols] += n_slices * self.variation.n_steps(n_cols)
+        return found
 
     @property
     def _completes(self) -> bool:
@@ -250,7 +258,7 @@ class Dense(WarmedEstimator):
         size = config.training.batch_size
         whole = drawn[0].order[step * size : (step + 1) * size]
         n_mine = len(share(whole))
-        n_labelled = self.variation.n_steps(n_cols) // dense_of(config).label_every
+        n_labelled = self.variation.n_steps(n_cols) // self.variation.label_every(n_cols)
         shape = (0, n_labelled, self.layouts[n_cols].n_bytes)
         for group in self.groups:
             own = self.memories[group]
@@ -333,7 +341,7 @@ class Dense(WarmedEstimator):
             about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
             known = [{**x, **rows_at(at, about)} for at, x in zip(places, labelled, strict=True)]
             packed = [self.layouts[n_cols].pack(rows) for rows in known]
-            visits = by_slice(packed, places, training.label_every)
+            visits = by_slice(packed, places, self.variation.label_every(n_cols))
             self.visited[batch.first, n_slices, n_cols] = visits
         known = [filled_in(rows) for rows in labelled]
         add_gradients(batch.policies, known, training.gain_weight, self.slices.n_cols)
@@ -341,8 +349,8 @@ class Dense(WarmedEstimator):
 
     def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
         """Return which states are labelled at a step; None for all."""
-        n_policies, every = len(batch.policies), dense_of(batch.configs[0]).label_every
-        n_slices = len(batch.simulator.batch) // n_policies
+        n_policies, slices = len(batch.policies), batch.simulator.batch
+        n_slices, every = len(slices) // n_policies, self.variation.label_every(slices.n_cols)
         sizes = {"n_slices": n_slices, "n_policies": n_policies}
         return None if every == 1 else labelled_at(step, every, **sizes, device=self.device)
 

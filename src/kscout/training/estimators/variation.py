@@ -65,6 +65,11 @@ class Variation:
         """Return how many columns of a matrix are acquired: the same share of any."""
         return self._share(self.config.acquisition.horizon, n_cols)
 
+    def label_every(self, n_cols: int) -> int:
+        """Return in how many steps columns are tried once: a coarser matrix has fewer steps."""
+        n_steps, most = self.n_steps(n_cols), self._share(self.training.label_every, n_cols)
+        return max(n for n in range(1, most + 1) if n_steps % n == 0)
+
     def horizons(
         self, numbers: Float[Tensor, "slice number"], n_cols: int
     ) -> Int[Tensor, " slice"]:
@@ -102,10 +107,9 @@ class Variation:
                 f"training.sizes are for networks of any size, and {type(policy).__name__} has "
                 "one; use policy.name = 'column'"
             )
-        for n_cols in training.sizes or (slices.n_cols,):
-            n_steps = self.n_steps(n_cols)
-            if n_steps % training.label_every:
-                raise ConfigError(
-                    f"training.label_every {training.label_every} does not divide the {n_steps} "
-                    f"steps of an acquisition with {n_cols} columns; use a divisor"
-                )
+        n_steps = self.config.acquisition.horizon
+        if n_steps % training.label_every:
+            raise ConfigError(
+                f"training.label_every {training.label_every} does not divide the {n_steps} steps "
+                "of an acquisition; use a divisor"
+            )
