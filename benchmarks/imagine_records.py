@@ -50,12 +50,10 @@ def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
     )
     found = [one for folder in folders for one in read_records(folder) if imagines(one)]
     lines = [_line(seeds) for seeds in kinds_of(found)]
-    n_above = sum(one.interval is not None and one.interval[0] > 0 for one in found)
     weighed = [one for one in found if one.arm == "weighed"]
-    n_weighed = sum(one.interval is not None and one.interval[0] > 0 for one in weighed)
     return (
-        f"{markdown(head, lines)}\nAn interval above zero has {n_above} of {len(found)}, of those "
-        f"that are weighed {n_weighed} of {len(weighed)}.\n\n"
+        f"{markdown(head, lines)}\nAn interval above zero has {_n_above(found)} of {len(found)}, "
+        f"of those that are weighed {_n_above(weighed)} of {len(weighed)}.\n\n"
         f"{not_run(IMAGINED, found)}"
     )
 
@@ -131,16 +129,21 @@ def _heads_words(folder: Path) -> str:
         100 * float(np.mean([one.gap_closed for one in found if one.data == head]))  # type: ignore[misc]
         for head in heads
     ]
-    n_above = sum(one.interval is not None and one.interval[0] > 0 for one in found)
+    long = _weighed(folder, "knee-long")
     n_seeds = [sum(one.data == head for one in found) for head in heads]
     return (
         f"Made alike for heads, of which one after the other was left out of a training, such "
         f"policies close {min(closed):.0f} to {max(closed):.0f} % on the {len(heads)} that were "
         f"left out, {np.mean(closed):.0f} % on average; above the fixed order with the whole "
-        f"interval lie {n_above} of {len(found)} policies, with "
-        f"{' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each head."
+        f"interval lie {_n_above(found)} of {len(found)} policies, with "
+        f"{' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each head, "
+        f"and from 4 columns {_n_above(long)} of {len(long)}."
         f"{_third_member(folder, dict(zip(heads, closed, strict=True)))}"
     )
+
+
+def _n_above(records: Sequence[DenseRecord]) -> int:
+    return sum(one.interval is not None and one.interval[0] > 0 for one in records)
 
 
 def _third_member(folder: Path, closed: Mapping[str, float]) -> str:
