@@ -107,7 +107,7 @@ def table(path: Path = RECORD) -> str:
     n_clear = sum((one["interval"] or [0])[0] > 0 for one in lines)
     return (
         f"{markdown(head, rows)}\n"
-        f"An interval above zero has {n_clear} of {len(lines)}"
+        f"{n_clear} of {len(lines)} have an interval above zero"
         f"{'' if n_clear else ': policies decide by one look'}.\n"
     )
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dense_records import RECORDS, content
+from imagine_records import reached
 from tables import markdown, number
 
 from kscout.evaluation.summaries.summarize import gap_closed
@@ -38,7 +39,8 @@ def ceiling(folder: Path = RECORDS / "ceiling") -> str:
         f"So training slices are a poor stand-in for the posterior: at {n_wide} of "
         f"{settings['steps']} steps the weights that gain most on training slices spread over "
         f"more than {_MANY} of them, close to the mean gain of all, and a learned policy passes "
-        f"the estimate.\n{look_ahead(folder, {one['policy']: one['ssim'] for one in last})}"
+        f"the estimate.\n{look_ahead(folder, {one['policy']: one['ssim'] for one in last})}\n"
+        f"{reached()}"
     )
 
 
@@ -74,5 +76,5 @@ def look_ahead(folder: Path, marks: dict[str, float]) -> str:
         f"\nThe same slices with a look-ahead of {records['columns']} columns, where weights are "
         f"fitted on {records['n_fit']} training slices, in single precision on a CPU; all that was "
         f"tried on these slices:\n\n{markdown(head, lines)}\n"
-        f"An interval above zero has {n_clear} of {len(lines)}.\n"
+        f"{n_clear} of {len(lines)} have an interval above zero.\n"
     )

@@ -1,22 +1,30 @@
 """How long one decision of a column network takes.
 
-    python benchmarks/decision_latency.py --threads 2
+    python benchmarks/decision_latency.py --threads 2 --record benchmarks/decision_latency.json
     python benchmarks/decision_latency.py --device cuda --batch 256
 
 Prints a JSON object per network and size: parameters, floating-point operations of a decision, the
 shortest and the middle time in ms per image of one batch after the other. The shortest is what a
-quiet machine takes; run it on one.
+quiet machine takes; run it on one. `--record` keeps them beside those of other devices and batches,
+from which `benchmarks/tables.py` writes a table of docs/dense.md.
 """
 
 import argparse
 import json
+import platform
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
+from tables import markdown
 from torch.utils.flop_counter import FlopCounterMode
 
 from kscout.core import Measurement, Observation
+from kscout.device import describe_device, resolve_device
+from kscout.files import write_json
 from kscout.physics.sampling import center_mask
 from kscout.policies.column import ColumnPolicy
 
@@ -27,6 +35,9 @@ NETWORKS: dict[str, dict[str, object]] = {
     "large": {"width": 320, "n_heads": 8, "channels": [32, 64, 96]},
 }
 """As trained by default, and others: `first` is the network of the first trials."""
+RECORD = Path(__file__).with_name("decision_latency.json")
+_SAME = ("network", "size", "device", "threads", "batch")
+"""What tells one measurement from another."""
 
 
 def observation(n_images: int, n_rows: int, n_cols: int, device: torch.device) -> Observation:
@@ -67,7 +78,27 @@ def measure(
     }
 
 
-def main() -> None:
+def table(path: Path = RECORD) -> str:
+    """Return what the record says, a line for each network, device and batch."""
+    head = ("network", "parameters", "on", "images at once", "ms an image, shortest", "median")
+    lines = [
+        (
+            *(f"`{one['network']}`", f"{one['parameters']:,}", one["device"], str(one["batch"])),
+            *(f"{one[key]:.2g}" for key in ("shortest_ms", "median_ms")),
+        )
+        for one in json.loads(path.read_text(encoding="utf-8"))
+    ]
+    return markdown(head, lines)
+
+
+def kept(path: Path, found: Sequence[dict[str, Any]]) -> None:
+    """Write measurements in place of former ones of the same network, device and batch."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    known = {tuple(one[key] for key in _SAME): one for one in [*before, *found]}
+    write_json(path, [*known.values()])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all networks at all sizes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[128])
@@ -75,15 +106,22 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    wanted = parser.parse_args()
+    parser.add_argument("--record", type=Path)
+    wanted = parser.parse_args(arguments)
     torch.set_num_threads(wanted.threads)
-    for name, arguments in NETWORKS.items():
+    device = resolve_device(wanted.device)
+    where = describe_device(device)
+    if device.type == "cpu":
+        where = f"{wanted.threads} threads of a CPU ({platform.machine()})"
+    how = {"device": where, "threads": wanted.threads, "batch": wanted.batch}
+    found = []
+    for name, arguments_of in NETWORKS.items():
         for size in wanted.sizes:
-            found = measure(
-                arguments, size, wanted.times, wanted.batch, torch.device(wanted.device)
-            )
-            how = {"device": wanted.device, "threads": wanted.threads, "batch": wanted.batch}
-            print(json.dumps({"network": name, "size": size, **how, **found}))
+            own = measure(arguments_of, size, wanted.times, wanted.batch, device)
+            found.append({"network": name, "size": size, **how, **own})
+            print(json.dumps(found[-1]))
+    if wanted.record:
+        kept(wanted.record, found)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
     lines = [_line(seeds) for seeds in kinds_of(found)]
     weighed = [one for one in found if one.arm == "weighed"]
     return (
-        f"{markdown(head, lines)}\nAn interval above zero has {_n_above(found)} of {len(found)}, "
+        f"{markdown(head, lines)}\n{_n_above(found)} of {len(found)} have an interval above zero, "
         f"of those that are weighed {_n_above(weighed)} of {len(weighed)}.\n\n"
         f"{not_run(IMAGINED, found)}"
     )
@@ -60,8 +60,8 @@ def imagined(folders: Sequence[Path] = (RECORDS, HEADS)) -> str:
 
 def _line(seeds: Sequence[DenseRecord]) -> tuple[str, ...]:
     first, ssim = seeds[0], [one.ssim for one in seeds]
-    n_draws = max(one.n_draws for one in seeds)
-    draws = f", {n_draws} images drawn" if n_draws else ""
+    n_draws = {one.n_draws for one in seeds}
+    draws = f", {max(n_draws)} images drawn" if len(n_draws) == 1 and max(n_draws) else ""
     return (
         *(where(first), arm_words(first, first.changes) + draws),
         *(", ".join(str(one.seed) for one in seeds), str(first.n_slices)),
@@ -100,12 +100,22 @@ def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
     return (
         f"**`knee-base-weighed` closes {share([whole])} of the gap between NA oracle and oracle** "
         f"([docs/imagine.md](docs/imagine.md)): it adds what `knee-base-column` expects to what "
-        "columns gain on images that another network imagines. Where that one learned from the "
-        f"paper's number of slices, {len(several)} seeds close {share(several)} on "
-        f"{several[0].n_slices} test slices; from 4 central columns {len(long)} seeds end "
+        "columns gain on images that another network imagines. Where the latter learned from the "
+        f"paper's number of slices, {len(several)} seeds of it close {share(several)} on "
+        f"{several[0].n_slices} test slices, beside the same `knee-base-column`, one seed that "
+        "learned from four times as many; from 4 central columns {len(long)} seeds end "
         f"{minus(long)} from the fixed order, `knee-long-weighed` {minus([long_whole])} on all "
         f"{long_whole.n_slices:,}. {_heads_words(heads)} They try hundreds of columns "
         "before they take one, which is work for a GPU.\n"
+    )
+
+
+def reached(folder: Path = RECORDS) -> str:
+    """Return how much of the gap is closed by the best policy."""
+    best = _best(folder, "knee-base", "n_slices")
+    return (
+        f"Later `knee-base-weighed` has closed {share([best])} of the gap on {best.n_slices:,} "
+        "test slices ([policies that imagine](imagine.md)).\n"
     )
 
 
@@ -137,7 +147,8 @@ def _heads_words(folder: Path) -> str:
         f"left out, {np.mean(closed):.0f} % on average; above the fixed order with the whole "
         f"interval lie {_n_above(found)} of {len(found)} policies, with "
         f"{' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each head, "
-        f"and from 4 columns {_n_above(long)} of {len(long)}."
+        f"and from 4 columns {_n_above(long)} of {len(long)}. Policies have not seen the head that "
+        "was left out; the reconstruction, `heads-unet`, has learned from all but colin27 and csi3."
         f"{_third_member(folder, dict(zip(heads, closed, strict=True)))}"
     )
 
@@ -175,12 +186,16 @@ def people(folder: Path = HEADS) -> str:
     heads = sorted({one.run.partition(WITHOUT)[2].partition("-knee")[0] for one in found})
     files = sorted({one.file.partition(".")[0] for one in found})
     below = [f"{one.file.partition('.')[0]}, {one.how}" for one in found if _loses(one)]
+    seeds = sorted({one.run.rpartition("-seed")[2] for one in found})
+    starts = sorted({str(ACQUISITIONS[x].n_initial) for x in HORIZONS for y in found if x in y.run})
     return (
         f"Policies that were trained without one of {', '.join(heads)} acquired files of people "
         f"that they had never seen, imported as they are ({', '.join(files)}): "
         f"{sum(gain > 0 for gain in gains)} of {len(gains)} imports lie above the fixed order of "
         f"the training heads, from {number(min(gains), is_signed=True)} to "
-        f"{number(max(gains), is_signed=True)}; below it: {'; '.join(below) or 'none'}.\n"
+        f"{number(max(gains), is_signed=True)}; below it: {'; '.join(below) or 'none'}. These are "
+        f"policies of seed {' and '.join(seeds)}, from {' and '.join(starts)} columns; other seeds "
+        "and starts were not tried on such files.\n"
     )
 
 

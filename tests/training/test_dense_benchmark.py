@@ -319,7 +319,7 @@ def test_a_look_ahead_is_told_where_it_was_tried(dense: ModuleType, tmp_path: Pa
     write_json(tmp_path / "look_ahead.json", told)
     text = records.look_ahead(tmp_path, marks)
     line = "| `some` | fitted | .8100, 25 % | .8200, 50 % | +.0100 (-.0010 to .0200) | -.0030 |"
-    assert line in text and "An interval above zero has 0 of 1." in text
+    assert line in text and "0 of 1 have an interval above zero." in text
     assert records.look_ahead(tmp_path, {**marks, "look-ahead some": 0.82}) == ""
 
 
@@ -338,6 +338,35 @@ def test_speed_counts_every_column_tried(
     # One slice, two steps, four columns at each.
     assert found["columns_per_s"] * found["step_ms"] == pytest.approx(1e3 * 8)
     assert "| 1 |" in speed.table(tmp_path / "record.json")
+
+
+def test_speed_of_whole_trainings_is_that_of_the_fastest_record(
+    dense: ModuleType, tmp_path: Path
+) -> None:
+    speed = importlib.import_module("dense_speed")
+    shipped = speed.RECORDS / "column-compiled-knee-knee-base-seed0.json"
+    own = json.loads(shipped.read_text(encoding="utf-8"))
+    for number, (arm, n, seconds) in enumerate(
+        (("column", 500, 5.0), ("column", 900, 6.0), ("no-repeats", 800, 4.0), ("large", 99, 0.1))
+    ):
+        changed = {**own, "arm": arm, "n_reconstructions": n, "train_s": seconds, "seed": number}
+        write_json(tmp_path / f"{arm}-seed{number}.json", changed)
+    told = speed.whole(tmp_path)
+    assert "without repeats tried 200 a second" in told and "with repeats, 150." in told
+
+
+def test_decision_times_are_kept_by_network_and_device(dense: ModuleType, tmp_path: Path) -> None:
+    latency = importlib.import_module("decision_latency")
+    words = ["--sizes", "16", "--times", "2", "--record", str(tmp_path / "record.json")]
+    latency.main([*words, "--batch", "3"])
+    for _ in range(2):
+        latency.main(words)
+    found = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
+    known = [(one["network"], one["batch"]) for one in found]
+    assert known == [(name, batch) for batch in (3, 1) for name in latency.NETWORKS]
+    assert all(0 < one["shortest_ms"] <= one["median_ms"] for one in found)
+    text = latency.table(tmp_path / "record.json")
+    assert text.count("| `large` | 3,890,049 | 2 threads of a CPU") == 2
 
 
 def test_means_over_mirrored_views_are_those_of_a_mirrored_slice(

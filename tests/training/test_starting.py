@@ -99,11 +99,16 @@ def test_what_a_training_began_from_is_validated_and_told(
     tell_runs(runs, as_json=False)
     told = [line.split("has not improved it: ")[1] for line in capsys.readouterr().out.splitlines()]
     assert told == ["the fixed order that it began from is no worse", "take the start"]
-    # Another metric may have become better at the cost of SSIM.
+    # A file of before tells SSIM alone, at the cost of which another metric may have risen.
     training = {**runs[0].config["training"], "metric": "psnr"}
     tell_runs([replace(runs[0], config={**runs[0].config, "training": training})], as_json=False)
     told = capsys.readouterr().out
-    assert "it began at" in told and "has not improved" not in told
+    assert "it began at SSIM" in told and "has not improved" not in told
+    by_psnr = dense_config(COLUMN, **STILL, metric="psnr")
+    run = train_policy(by_psnr, store, "zero-filled", tmp_path / "psnr")
+    tell_runs([run], as_json=False)
+    psnr = run.metrics[-1]["val_psnr"]
+    assert f"; it began at {psnr:.4f}, so that training has not" in capsys.readouterr().out
 
 
 def test_a_start_from_initial_weights_changes_nothing(store: Store, tmp_path: Path) -> None:

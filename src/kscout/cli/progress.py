@@ -148,8 +148,8 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
     for run in runs if speaks_for_all() else []:
         protocol = run.config["training"]["protocol"]
         answer = {"run": str(run.path), "protocol": protocol, **run.metrics[-1], **(run.done or {})}
-        begun = run.provenance.notes.get("val_ssim_at_start")
-        answer |= {} if begun is None else {"val_ssim_at_start": begun}
+        notes = run.provenance.notes.items()
+        answer |= {key: value for key, value in notes if key.endswith("_at_start")}
         if as_json:
             typer.echo(json.dumps(answer))
             continue
@@ -158,7 +158,7 @@ def tell_runs(runs: Sequence[RunRecord], *, as_json: bool) -> None:
         console().print(
             f"{run.path}: validation {last} after epoch {answer['epoch']}, best {best} after epoch "
             f"{answer['best_epoch']} (protocol {protocol})"
-            f"{_told_start(run, answer['best_val_ssim'])}",
+            f"{_told_start(run, answer)}",
             soft_wrap=True,
         )
 
@@ -185,17 +185,22 @@ def _told_score(run: RunRecord, answer: dict[str, Any], prefix: str) -> str:
     return f"{metric if word == 'score' else _METRICS[word]}{told} ({ssim})"
 
 
-def _told_start(run: RunRecord, best: float) -> str:
-    """Return what there is to say of the validation before the first epoch."""
-    begun = run.provenance.notes.get("val_ssim_at_start")
+def _told_start(run: RunRecord, answer: dict[str, Any]) -> str:
+    """Return what there is to say of the validation before the first epoch.
+
+    Args:
+        run: what was trained.
+        answer: values by name.
+    """
+    word = metric_word(_metric_of(run))
+    begun = answer.get(f"val_{word}_at_start")
     if begun is None:
-        return ""
-    if _metric_of(run) != "ssim":
-        # Another metric may have become better at the cost of SSIM.
-        return f"; it began at SSIM {begun:.4f}"
+        # A file of before tells SSIM alone, at the cost of which another metric may have risen.
+        ssim = answer.get("val_ssim_at_start")
+        return "" if ssim is None else f"; it began at SSIM {ssim:.4f}"
     had_start = "start" in run.provenance.inputs
     better = "take the start" if had_start else "the fixed order that it began from is no worse"
-    is_worse = best <= begun
+    is_worse = answer[f"best_val_{word}"] <= begun
     warning = f", so that training has not improved it: {better}" if is_worse else ""
     return f"; it began at {begun:.4f}{warning}"
 

@@ -43,7 +43,7 @@ class PolicyTraining:
     """Epochs whose weights are kept, for gradient noise (paper: 1, 10, 20, 30, 40, 50)."""
     metric: Annotated[str, OneOf("metric", METRICS)] = "ssim"
     """What rewards are gains of, and the best epoch is best in: ssim, psnr, nmse (minus it), or
-    `module:function` of images, targets and `data_range` (paper: ssim)."""
+    `module:function`, called as f(images, targets, data_range=data_range) (paper: ssim)."""
     protocol: Protocol = "paper"
     """How images are un-normalized before they are scored."""
     precision: FrozenPrecision = "auto"
@@ -208,8 +208,8 @@ class DenseTraining(PolicyTraining, VariedSlices):
     `horizons` included, which are those of the images as stored; none: as stored."""
     label_every: Annotated[int, AtLeast(1)] = 1
     """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
-    slice are much alike, so that more slices teach more than all steps of fewer. For coarser
-    `sizes`, with fewer steps, it is as much less, or the next smaller divisor of their budget."""
+    slice are much alike, so that more slices teach more than all steps of fewer. Coarser `sizes`
+    have fewer steps, of which about as many are labelled."""
     slopes: bool = False
     """Whether columns that are not tried are labelled, too, by how steeply the score rises when
     they are weighed in: one backward pass tells that of all of them."""

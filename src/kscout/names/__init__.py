@@ -289,6 +289,10 @@ def label_of(method: str, settings: Mapping[str, Any]) -> str:
         return method
 
 
+def _metric(images: object, targets: object, *, data_range: object) -> object:
+    """Stand for how metrics are called."""
+
+
 METRICS = Table(
     "metric",
     group="kscout.metrics",
@@ -300,6 +304,7 @@ METRICS = Table(
         "psnr": Entry("metrics:psnr", "peak signal-to-noise ratio in dB"),
         "nmse": Entry("metrics:negative_nmse", "minus the normalized squared error"),
     },
+    like=_metric,
 )
 """What may be a reward: functions of images and targets whose larger values are better."""
 

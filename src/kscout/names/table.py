@@ -1,10 +1,11 @@
 """How names are looked up: in tables of kscout, in packages that add to them, in modules."""
 
 import importlib
+import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -31,6 +32,7 @@ class Table(Mapping[str, E], Generic[E]):
         make: builds the entry of a thing from outside, of which only the target is known.
         room: package of kscout that targets of `entries` are relative to.
         entries: those of kscout.
+        like: a function that is called as all functions here are.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class Table(Mapping[str, E], Generic[E]):
         make: type[E],
         room: str,
         entries: Mapping[str, E],
+        like: Callable[..., object] | None = None,
     ) -> None:
         self.kind, self.group, self.base, self.make = kind, group, base, make
+        self.like = like
         self.entries = {
             name: replace(entry, target=f"{room}.{entry.target}") for name, entry in entries.items()
         }
@@ -119,6 +123,8 @@ class Table(Mapping[str, E], Generic[E]):
         if not self.base:
             if not callable(found):
                 raise ConfigError(f"{name} is no {self.kind}: it cannot be called; name a function")
+            if self.like is not None:
+                _check_call(f"{name} is no {self.kind}", found, self.like)
             return found
         base = import_target(self.base, of="base class")
         if not (isinstance(found, type) and issubclass(found, base)):
@@ -127,6 +133,20 @@ class Table(Mapping[str, E], Generic[E]):
                 f"{self.base.replace(':', '.')}; name a class that does"
             )
         return found
+
+
+def _check_call(what: str, found: Callable[..., object], like: Callable[..., object]) -> None:
+    """Refuse a function that cannot be called as another can."""
+    wanted = inspect.signature(like).parameters.values()
+    named = [x.name for x in wanted if x.kind is x.KEYWORD_ONLY]
+    plain = [x.name for x in wanted if x.kind is not x.KEYWORD_ONLY]
+    try:
+        inspect.signature(found).bind(*plain, **dict.fromkeys(named))
+    except ValueError:
+        return  # Not every function of C tells its arguments.
+    except TypeError as error:
+        call = ", ".join([*plain, *(f"{x}={x}" for x in named)])
+        raise ConfigError(f"{what}: it cannot be called as f({call}): {error}") from None
 
 
 def is_outside(name: str) -> bool:

@@ -117,7 +117,8 @@ def train_epochs(
             for number, trainee in enumerate(active):
                 course.restore(number, trainee.carried)
                 if not trainee.n_done and course.begins_able(number):
-                    trainee.note(val_ssim_at_start=validate(course, number)["val_ssim"])
+                    found = validate(course, number)
+                    trainee.note(**{f"{key}_at_start": value for key, value in found.items()})
         begun = time.perf_counter()
         results = course.train_epoch(epoch, on_step)
         _check_finite(epoch, active, results)

@@ -60,7 +60,7 @@ class CeilingRow:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ceiling(PolicyAnalysis[CeilingRow]):
-    """How much of the gap a policy could close that does not see the truth.
+    """How much of the gap a policy could close, at least, that does not see the truth.
 
     The oracle sees the truth, so that no policy reaches it. The best greedy policy takes the column
     with the highest mean gain over the images that agree with what was measured. Two estimates of
@@ -77,7 +77,7 @@ class Ceiling(PolicyAnalysis[CeilingRow]):
     """
 
     file = "ceiling"
-    title = "Ceiling"
+    title = "Ceiling, estimated from below"
     row = CeilingRow
 
     candidates: int = 64

@@ -66,9 +66,14 @@ class Variation:
         return self._share(self.config.acquisition.horizon, n_cols)
 
     def label_every(self, n_cols: int) -> int:
-        """Return in how many steps columns are tried once: a coarser matrix has fewer steps."""
-        n_steps, most = self.n_steps(n_cols), self._share(self.training.label_every, n_cols)
-        return max(n for n in range(1, most + 1) if n_steps % n == 0)
+        """Return in how many steps columns are tried once, so that about as many are labelled.
+
+        A coarser matrix has fewer steps.
+        """
+        n_steps = self.n_steps(n_cols)
+        n_labelled = self.config.acquisition.horizon // self.training.label_every
+        divisors = [n for n in range(1, n_steps + 1) if n_steps % n == 0]
+        return min(divisors, key=lambda every: abs(n_steps // every - n_labelled))
 
     def horizons(
         self, numbers: Float[Tensor, "slice number"], n_cols: int
