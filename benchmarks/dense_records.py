@@ -33,7 +33,8 @@ PLAN = [
     *(("knee-4x", "knee-base", "column", seed) for seed in (0, 1, 2)),
     *(("knee-4x", "knee-base", "large", seed) for seed in (0, 1, 2)),
     *(("knee-4x", "knee-long", "completion", seed) for seed in (0, 1, 2)),
-    *(("knee", "knee-base", arm, 0) for arm in ("column", "slopes", "no-repeats", "conv")),
+    *(("knee", "knee-base", "column", seed) for seed in (0, 1, 2)),
+    *(("knee", "knee-base", arm, 0) for arm in ("slopes", "no-repeats", "conv")),
     *(("knee", "knee-base", arm, 0) for arm in ("unmirrored", "random-labels", "no-prior")),
     *(("knee", "knee-base", arm, 0) for arm in ("half-labels", "best-labels", "paired")),
 ]
