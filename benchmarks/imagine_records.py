@@ -100,13 +100,14 @@ def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
     return (
         f"**`knee-base-weighed` closes {share([whole])} of the gap between NA oracle and oracle** "
         f"([docs/imagine.md](docs/imagine.md)): it adds what `knee-base-column` expects to what "
-        "columns gain on images that another network imagines. Where the latter learned from the "
-        f"paper's number of slices, {len(several)} seeds of it close {share(several)} on "
-        f"{several[0].n_slices} test slices, beside the same `knee-base-column`, one seed that "
-        "learned from four times as many; from 4 central columns {len(long)} seeds end "
-        f"{minus(long)} from the fixed order, `knee-long-weighed` {minus([long_whole])} on all "
-        f"{long_whole.n_slices:,}. {_heads_words(heads)} They try hundreds of columns "
-        "before they take one, which is work for a GPU.\n"
+        "columns gain on images that another network imagines. It tries hundreds of columns before "
+        "it takes one, which is work for a GPU.\n\n"
+        "- Knees: where the network that imagines learned from the paper's number of slices, "
+        f"{len(several)} seeds of it close {share(several)} on {several[0].n_slices} test slices, "
+        "beside the same `knee-base-column`, one seed that learned from four times as many. From 4 "
+        f"central columns {len(long)} seeds end {minus(long)} from the fixed order, "
+        f"`knee-long-weighed` {minus([long_whole])} on all {long_whole.n_slices:,}.\n"
+        f"{_heads_words(heads)}"
     )
 
 
@@ -142,14 +143,15 @@ def _heads_words(folder: Path) -> str:
     long = _weighed(folder, "knee-long")
     n_seeds = [sum(one.data == head for one in found) for head in heads]
     return (
-        f"Made alike for heads, of which one after the other was left out of a training, such "
-        f"policies close {min(closed):.0f} to {max(closed):.0f} % on the {len(heads)} that were "
-        f"left out, {np.mean(closed):.0f} % on average; above the fixed order with the whole "
-        f"interval lie {_n_above(found)} of {len(found)} policies, with "
+        "- Heads: made alike, with one head after the other left out of training, such policies "
+        f"close {min(closed):.0f} to {max(closed):.0f} % on the {len(heads)} that were left out, "
+        f"{np.mean(closed):.0f} % on average. Above the fixed order with the whole interval lie "
+        f"{_n_above(found)} of {len(found)} policies, with "
         f"{' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each head, "
-        f"and from 4 columns {_n_above(long)} of {len(long)}. Policies have not seen the head that "
-        "was left out; the reconstruction, `heads-unet`, has learned from all but colin27 and csi3."
-        f"{_third_member(folder, dict(zip(heads, closed, strict=True)))}"
+        f"and from 4 columns {_n_above(long)} of {len(long)}."
+        f"{_third_member(folder, dict(zip(heads, closed, strict=True)))}\n"
+        "- Policies have not seen the head that was left out; the reconstruction, `heads-unet`, "
+        "has learned from all but colin27 and csi3.\n"
     )
 
 

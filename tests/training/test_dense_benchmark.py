@@ -355,6 +355,18 @@ def test_speed_of_whole_trainings_is_that_of_the_fastest_record(
     assert "without repeats tried 200 a second" in told and "with repeats, 150." in told
 
 
+def test_what_is_told_of_weighed_policies_is_filled_in(dense: ModuleType) -> None:
+    records = importlib.import_module("imagine_records")
+    for text in (records.lead(), records.lead_in_docs(), records.people(), records.reached()):
+        assert text.endswith("\n") and not set("{}") & set(text)
+    (best,) = (
+        one
+        for one in records.read_records(records.RECORDS)
+        if (one.name, one.preset, one.n_slices) == (records.TWO, "knee-base", 1715)
+    )
+    assert f"closes {100 * best.gap_closed:.0f} % of the gap" in records.lead()
+
+
 def test_decision_times_are_kept_by_network_and_device(dense: ModuleType, tmp_path: Path) -> None:
     latency = importlib.import_module("decision_latency")
     words = ["--sizes", "16", "--times", "2", "--record", str(tmp_path / "record.json")]
