@@ -21,10 +21,13 @@ from tables import markdown, number, spread
 
 from kscout.config import ACQUISITIONS, read
 from kscout.evaluation.statistics import std_over_seeds
+from kscout.zoo import ZOO
 
 RECORDS = Path(__file__).with_name("dense_results")
 HEADS = Path(__file__).with_name("heads_results")
 WITHOUT = "heads-without-"
+OWN = ", own reconstruction"
+"""Added to what was trained with a reconstruction that has not seen the head that was left out."""
 PLAIN = "plain-"
 NOT_RUN = "Not run yet.\n"
 _ARM = "column"
@@ -83,16 +86,18 @@ class DenseRecord:
         return (self.minutes, 0) if self.minutes else (0.0, self.n_epochs)
 
     @property
-    def kind(self) -> tuple[str, str, tuple[float, int], str, tuple[str, ...], str]:
+    def kind(self) -> tuple[str, str, str, tuple[float, int], str, tuple[str, ...], str]:
         """Records of one kind differ in their seed."""
-        return self.data, self.preset, self.asked, self.arm, unseeded(self.changes), self.start
+        where = (self.data, self.preset, self.reconstructor)
+        return *where, self.asked, self.arm, unseeded(self.changes), self.start
 
     @property
     def name(self) -> str:
-        """What was trained; of more members than two, of how many."""
+        """What was trained; of more members than two, of how many, and whether for itself alone."""
         members = [x.partition("=")[2] for x in self.changes if x.startswith("policy.members=")]
         n_members = len(json.loads(members[0])) if members else 0
-        return f"{self.arm} of {n_members}" if n_members > 2 else self.arm
+        words = f"{self.arm} of {n_members}" if n_members > 2 else self.arm
+        return words if self.reconstructor in ZOO else f"{words}{OWN}"
 
     @property
     def task(self) -> tuple[str, str, tuple[float, int], int, str]:
@@ -132,7 +137,12 @@ def read_records(folder: Path = RECORDS) -> list[DenseRecord]:
     """Return all records of arms in a folder and below, those of one kind together."""
     files = [x for x in sorted(folder.rglob("*-seed*.json")) if not x.name.startswith(PLAIN)]
     found = [read(DenseRecord, content(file)) for file in files]
-    return sorted(found, key=lambda one: (one.data, one.preset, -one.minutes, *_rank(one)))
+    return sorted(found, key=_place)
+
+
+def _place(record: DenseRecord) -> tuple[object, ...]:
+    is_own = record.reconstructor not in ZOO
+    return record.data, record.preset, is_own, -record.minutes, *_rank(record)
 
 
 def _rank(record: DenseRecord) -> tuple[int, str, tuple[str, ...], str, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from dense_records import (
     HEADS,
+    OWN,
     RECORDS,
     WITHOUT,
     DenseRecord,
@@ -38,6 +39,7 @@ IMAGINED = [
     *((f"{WITHOUT}{name}", "knee-base", "weighed", n) for n in (0, 1, 2) for name in HEAD_NAMES),
     *((f"{WITHOUT}{name}", "knee-long", "weighed", n) for n in (0, 1, 2) for name in HEAD_NAMES),
     *((f"{WITHOUT}{name}", "knee-base", THREE, n) for n in (0, 1, 2) for name in ("csi1", "csi2")),
+    (f"{WITHOUT}csi1", "knee-base", f"{TWO}{OWN}", 0),
 ]
 """What is run, the most telling first."""
 
@@ -78,8 +80,9 @@ def by_head(folder: Path = HEADS) -> str:
         start = ACQUISITIONS[preset].n_initial
         head += [f"from {start} columns: seeds", "gap closed", "minus fixed"]
     lines = []
-    found = [one for one in read_records(folder) if one.name in (TWO, THREE)]
-    for name, kind in product(HEAD_NAMES, (TWO, THREE)):
+    kinds = (TWO, THREE, f"{TWO}{OWN}")
+    found = [one for one in read_records(folder) if one.name in kinds]
+    for name, kind in product(HEAD_NAMES, kinds):
         own = [one for one in found if (one.data, one.name) == (f"{WITHOUT}{name}", kind)]
         if not own:
             continue

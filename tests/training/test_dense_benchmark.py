@@ -355,6 +355,20 @@ def test_speed_of_whole_trainings_is_that_of_the_fastest_record(
     assert "without repeats tried 200 a second" in told and "with repeats, 150." in told
 
 
+def test_records_of_another_reconstruction_stand_for_themselves(
+    dense: ModuleType, tmp_path: Path
+) -> None:
+    records = importlib.import_module("imagine_records")
+    shipped = records.HEADS / "weighed-heads-without-csi1-knee-base-seed1.json"
+    own = json.loads(shipped.read_text(encoding="utf-8"))
+    for label, reconstructor in (("weighed", "heads-unet"), ("own", "runs/unet-without-csi1")):
+        changed = {**own, "reconstructor": reconstructor}
+        write_json(tmp_path / f"{label}-heads-without-csi1-knee-base-seed1.json", changed)
+    lines = [x.split(" | ")[:2] for x in records.by_head(tmp_path).splitlines() if "csi1" in x]
+    assert lines == [["| csi1", "1"], ["| csi1, `weighed, own reconstruction`", "1"]]
+    assert "the whole interval lie 1 of 1 policies" in records._heads_words(tmp_path)
+
+
 def test_what_is_told_of_weighed_policies_is_filled_in(dense: ModuleType) -> None:
     records = importlib.import_module("imagine_records")
     for text in (records.lead(), records.lead_in_docs(), records.people(), records.reached()):
