@@ -340,61 +340,6 @@ def test_speed_counts_every_column_tried(
     assert "| 1 |" in speed.table(tmp_path / "record.json")
 
 
-def test_speed_of_whole_trainings_is_that_of_the_fastest_record(
-    dense: ModuleType, tmp_path: Path
-) -> None:
-    speed = importlib.import_module("dense_speed")
-    shipped = speed.RECORDS / "column-compiled-knee-knee-base-seed0.json"
-    own = json.loads(shipped.read_text(encoding="utf-8"))
-    for number, (arm, n, seconds) in enumerate(
-        (("column", 500, 5.0), ("column", 900, 6.0), ("no-repeats", 800, 4.0), ("large", 99, 0.1))
-    ):
-        changed = {**own, "arm": arm, "n_reconstructions": n, "train_s": seconds, "seed": number}
-        write_json(tmp_path / f"{arm}-seed{number}.json", changed)
-    told = speed.whole(tmp_path)
-    assert "without repeats tried 200 a second" in told and "with repeats, 150." in told
-
-
-def test_records_of_another_reconstruction_stand_for_themselves(
-    dense: ModuleType, tmp_path: Path
-) -> None:
-    records = importlib.import_module("imagine_records")
-    shipped = records.HEADS / "weighed-heads-without-csi1-knee-base-seed1.json"
-    own = json.loads(shipped.read_text(encoding="utf-8"))
-    for label, reconstructor in (("weighed", "heads-unet"), ("own", "runs/unet-without-csi1")):
-        changed = {**own, "reconstructor": reconstructor}
-        write_json(tmp_path / f"{label}-heads-without-csi1-knee-base-seed1.json", changed)
-    lines = [x.split(" | ")[:2] for x in records.by_head(tmp_path).splitlines() if "csi1" in x]
-    assert lines == [["| csi1", "1"], ["| csi1, `weighed, own reconstruction`", "1"]]
-    assert "the whole interval lie 1 of 1 policies" in records._heads_words(tmp_path)
-
-
-def test_what_is_told_of_weighed_policies_is_filled_in(dense: ModuleType) -> None:
-    records = importlib.import_module("imagine_records")
-    for text in (records.lead(), records.lead_in_docs(), records.people(), records.reached()):
-        assert text.endswith("\n") and not set("{}") & set(text)
-    (best,) = (
-        one
-        for one in records.read_records(records.RECORDS)
-        if (one.name, one.preset, one.n_slices) == (records.TWO, "knee-base", 1715)
-    )
-    assert f"closes {100 * best.gap_closed:.0f} % of the gap" in records.lead()
-
-
-def test_decision_times_are_kept_by_network_and_device(dense: ModuleType, tmp_path: Path) -> None:
-    latency = importlib.import_module("decision_latency")
-    words = ["--sizes", "16", "--times", "2", "--record", str(tmp_path / "record.json")]
-    latency.main([*words, "--batch", "3"])
-    for _ in range(2):
-        latency.main(words)
-    found = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
-    known = [(one["network"], one["batch"]) for one in found]
-    assert known == [(name, batch) for batch in (3, 1) for name in latency.NETWORKS]
-    assert all(0 < one["shortest_ms"] <= one["median_ms"] for one in found)
-    text = latency.table(tmp_path / "record.json")
-    assert text.count("| `large` | 3,890,049 | 2 threads of a CPU") == 2
-
-
 def test_means_over_mirrored_views_are_those_of_a_mirrored_slice(
     dense: ModuleType, store: Path, tmp_path: Path
 ) -> None:
