@@ -93,7 +93,7 @@ class DenseRecord:
 
     @property
     def name(self) -> str:
-        """What was trained; of more members than two, of how many, and whether for itself alone."""
+        """What was trained; of more than two members, of how many; with what reconstruction."""
         members = [x.partition("=")[2] for x in self.changes if x.startswith("policy.members=")]
         n_members = len(json.loads(members[0])) if members else 0
         words = f"{self.arm} of {n_members}" if n_members > 2 else self.arm

@@ -86,7 +86,7 @@ def whole(folder: Path = RECORDS) -> str:
     )
     return (
         f"Of whole trainings, with validation, the fastest without repeats tried {fast:,.0f} a "
-        f"second, and the fastest as it is by default, with repeats, {slow:,.0f}.\n"
+        f"second, and the fastest with repeats, which are the default, {slow:,.0f}.\n"
     )
 
 

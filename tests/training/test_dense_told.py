@@ -26,7 +26,7 @@ def test_speed_of_whole_trainings_is_that_of_the_fastest_record(tmp_path: Path) 
         changed = {**own, "arm": arm, "n_reconstructions": n, "train_s": seconds, "seed": number}
         write_json(tmp_path / f"{arm}-seed{number}.json", changed)
     told = speed.whole(tmp_path)
-    assert "without repeats tried 200 a second" in told and "with repeats, 150." in told
+    assert "without repeats tried 200 a second" in told and "which are the default, 150." in told
 
 
 def test_records_of_another_reconstruction_stand_for_themselves(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_another_metric_orders_columns_otherwise(slices: SliceSet) -> None:
         ("sharpness:NO_FUNCTION", "cannot be called"),
         (
             "sharpness:without_range",
-            r"as f\(images, targets, data_range=data_range\): ",
+            r"as f\(images, targets, data_range=data_range\) \(",
         ),
         ("sharpness:blur", "has no 'blur'"),
     ],

@@ -146,7 +146,9 @@ def _check_call(what: str, found: Callable[..., object], like: Callable[..., obj
         return  # Not every function of C tells its arguments.
     except TypeError as error:
         call = ", ".join([*plain, *(f"{x}={x}" for x in named)])
-        raise ConfigError(f"{what}: it cannot be called as f({call}): {error}") from None
+        raise ConfigError(
+            f"{what}: it cannot be called as f({call}) ({error}); give it these arguments"
+        ) from None
 
 
 def is_outside(name: str) -> bool:
