@@ -27,7 +27,8 @@ from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators import dense
-from kscout.training.estimators.labels import carried_on, mean_labels
+from kscout.training.estimators.labels import carried_on
+from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.slopes import Slopes, column_slopes, filled_in
 from kscout.training.estimators.visited import joined
 from kscout.training.policy import train_policy
@@ -114,7 +115,8 @@ def test_states_that_fill_up_a_pass_change_nothing(store: Store) -> None:
 def test_levels_and_shares_are_those_of_a_line_through_mean_gains(store: Store) -> None:
     slices, config = store.split("train"), config_of(n_prior_slices=11)
     frozen = ZeroFilled().frozen(precision="fp32", n_rows=N, n_cols=N, device="cpu")
-    gains, order = carried_on(mean_labels(config, slices, frozen, CPU)[0]), [5, 9, 20]
+    labels = MeanGains(config, slices, frozen, CPU).first().labels
+    gains, order = carried_on(labels), [5, 9, 20]
     found = Slopes.fitted(frozen, slices, config, order, gains)
     assert found.level.shape == found.share.shape == (3, 2)
     batch, both = slices.batch(torch.arange(11)), []

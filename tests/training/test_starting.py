@@ -18,7 +18,6 @@ from kscout.data.store import Store
 from kscout.errors import ConfigError, RunError
 from kscout.policies.column import ColumnPolicy
 from kscout.runs import read_run
-from kscout.training.estimators import dense
 from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.policy import train_policies, train_policy
 from kscout.training.starting import network_of
@@ -55,7 +54,7 @@ def test_weights_gains_and_units_are_those_of_the_start(
     first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = blob_store(tmp_path / "other", n_rows=12, n_cols=16, n_train=7)
-    monkeypatch.setattr(dense, "mean_labels", lambda *_: pytest.fail("units were found anew"))
+    monkeypatch.setattr(MeanGains, "_measured", lambda *_: pytest.fail("units were found anew"))
     # No network is named: it is that of the start.
     configs = [dense_config({"name": "column"}, **{**STILL, "seed": seed}) for seed in (5, 6)]
     outs = [tmp_path / "five", tmp_path / "six"]
@@ -232,20 +231,19 @@ def test_mean_gains_of_several_starts_are_those_of_the_nearest_that_is_known() -
 
 
 @pytest.mark.slow
-def test_mean_gains_of_several_matrices_are_learned_on_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mean_gains_of_several_matrices_are_learned_on_from(tmp_path: Path) -> None:
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
     config = dense_config(COLUMN, sizes=[16, 24, 32], **STILL)
     config = replace(config, acquisition=replace(config.acquisition, n_initial=4, horizon=4))
     first = train_policy(config, large, "zero-filled", tmp_path / "first", device="cpu")
     expected = weights(first.path)
     assert {"prior", "prior_16", "prior_24"} <= expected.keys()
-    monkeypatch.setattr(MeanGains, "_measured", lambda *_: pytest.fail("gains were found anew"))
     training = replace(config.training, sizes=(32, 16, 24))
     turned = replace(config, training=training)
     out = tmp_path / "turned"
-    run = train_policy(turned, large, "zero-filled", out, start=first.path, device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MeanGains, "_measured", lambda *_: pytest.fail("gains were found anew"))
+        run = train_policy(turned, large, "zero-filled", out, start=first.path, device="cpu")
     found = weights(run.path)
     for name in ("prior", "prior_16", "prior_24"):
         assert torch.equal(found[name], expected[name]), name

@@ -24,9 +24,9 @@ from kscout.physics.sampling import acquire
 @final
 @dataclass(frozen=True)
 class Completion:
-    """A fixed order that takes what is left."""
+    """A fixed order that takes what is left, the same for all states or one for each."""
 
-    ranked: Int[Tensor, " col"]
+    ranked: Int[Tensor, "*state col"]
     """All columns, those of the order first."""
 
     @classmethod
@@ -35,6 +35,10 @@ class Completion:
         rest = sorted(set(range(n_cols)) - set(order))
         return cls(torch.tensor([*order, *rest], device=device))
 
+    def rows(self, which: Int[Tensor, " n"]) -> "Completion":
+        """Return that of each of some states, which have orders of these."""
+        return Completion(self.ranked[which])
+
     def masks(
         self,
         mask: Bool[Tensor, "*lead col"],
@@ -42,9 +46,11 @@ class Completion:
         selectable: Bool[Tensor, "*lead col"],
     ) -> Bool[Tensor, "*lead col"]:
         """Return masks with so many further columns of the order."""
-        is_free = (selectable & ~mask)[..., self.ranked]
+        n_more = mask.ndim - self.ranked.ndim
+        ranked = self.ranked[(..., *n_more * (None,), slice(None))].expand(mask.shape)
+        is_free = (selectable & ~mask).gather(-1, ranked)
         is_taken = is_free & (is_free.cumsum(dim=-1) <= n_left[..., None])
-        return mask | torch.zeros_like(mask).index_copy(-1, self.ranked, is_taken)
+        return mask | torch.zeros_like(mask).scatter(-1, ranked, is_taken)
 
     def values(
         self,

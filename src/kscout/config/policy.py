@@ -196,7 +196,8 @@ class DenseTraining(PolicyTraining, VariedSlices):
     """Whether a policy that can, such as `column`, starts from these gains; an ablation."""
     completion: Literal["none", "fixed"] = "none"
     """What a label is: the gain of the next column (`none`), or what it is worth at the end of the
-    budget when the fixed order takes the rest (`fixed`), which looks further ahead."""
+    budget when the fixed order of its size and start takes the rest (`fixed`), which looks further
+    ahead."""
     starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
     """Central columns to start from, drawn for each slice; none: those of `acquisition`."""
     horizons: tuple[Annotated[int, AtLeast(1)], ...] = ()
@@ -216,11 +217,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sizes and self.completion != "none":
-            raise ConfigError(
-                "training.completion follows an order of the columns of one size; leave out "
-                "training.sizes"
-            )
         if self.sizes and self.slopes:
             raise ConfigError(
                 "training.slopes are put on the scale of gains of one size; leave out "

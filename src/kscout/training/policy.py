@@ -244,8 +244,6 @@ def _sizes(config: PolicyConfig | JointConfig, slices: SliceSet) -> dict[str, An
     own = {"n_cols": n_cols, "n_rows": n_rows, "n_initial": n_initial, "horizon": horizon}
     drawn = _several(config)
     starts = {config.acquisition.n_initial, *drawn.get("starts", ())} - {n_initial}
-    if getattr(config.training, "completion", "none") != "none":
-        starts = set()  # What columns are worth at the end is measured along one order.
     sizes = {"known_cols": drawn["sizes"]} if "sizes" in drawn else {}
     return {**own, **sizes, "known_starts": sorted(starts)}
 

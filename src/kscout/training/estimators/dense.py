@@ -49,7 +49,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import carried_on, dense_of, mean_labels
+from kscout.training.estimators.labels import carried_on, dense_of
 from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
@@ -88,21 +88,19 @@ class Dense(WarmedEstimator):
         self.variation.check(trainees[0].module, slices)
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
-        self.completion: Completion | None = None
+        self.gains = MeanGains(trainees[0].config, slices, reconstructor, self.device)
+        self.completions: dict[int, Completion] = {}
+        """By the columns of slices, with a row for each start; none where labels are gains."""
         self.slopes: Slopes | None = None
         training = dense_of(trainees[0].config)
         if training.slopes:
             # Before columns are tried for hours: not every reconstruction has slopes.
             differentiable(reconstructor)
         self.sizes = training.sizes or (slices.n_cols,)
+        counts = {n: min(training.n_best, n) + training.n_random for n in self.sizes}
         self.layouts = {
-            n: Layout(
-                n,
-                min(training.n_best, n) + training.n_random,
-                self.variation.n_numbers,
-                has_slopes=training.slopes,
-            )
-            for n in self.sizes
+            n: Layout(n, n_tried, self.variation.n_numbers, has_slopes=training.slopes)
+            for n, n_tried in counts.items()
         }
         """How labelled states are kept, by the columns of their slices."""
         self.memories = [Remembered(self.layouts, dense_of(x.config).n_memory) for x in trainees]
@@ -116,8 +114,8 @@ class Dense(WarmedEstimator):
         if state:
             self.units = state["units"].to(self.device)
             average.load_state_dict(state["average"])
-            if "order" in state:
-                self._complete_by(state["order"])
+            orders = state.get("completions", {}).items()
+            self.completions = {n: Completion(ranked.to(self.device)) for n, ranked in orders}
             if "slopes" in state:
                 line = state["slopes"].to(self.device)
                 self._take_slopes(Slopes.restored(self.reconstructor, line))
@@ -128,11 +126,13 @@ class Dense(WarmedEstimator):
         units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
         # Gains that a trained network starts from are among its weights, for sizes of its own.
         is_begun = start is not None and not is_resized(policy, start)
+        # One that has learned what columns are worth otherwise takes new ones.
+        is_begun = is_begun and bool(getattr(start, "gain_units", ())) == self._learns_gains
         takes_gains = dense_of(config).from_order and not state and not is_begun
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
             if isinstance(one, StartsFromGains) and takes_gains:
-                self.gains.give(one)
+                self.gains.give(one, self.units)
 
     @property
     def _learns_gains(self) -> bool:
@@ -155,14 +155,13 @@ class Dense(WarmedEstimator):
             self.units[n_rows - n_known :] = torch.tensor(known, device=self.device)
         if n_known == n_rows and not has_slopes:
             return
-        gains, units, order = mean_labels(config, self.slices, self.reconstructor, self.device)
-        self.units[: n_rows - n_known] = units[: n_rows - n_known]
-        self.gains = MeanGains.of(config, self.slices, self.reconstructor, gains, self.units)
+        found = self.gains.first()
+        self.units[: n_rows - n_known] = found.units[: n_rows - n_known]
         if self._completes:
-            self._complete_by(order)
+            self.completions = {n: self.gains.completion(n) for n in set(self.sizes)}
         if has_slopes:
             some = self.slices.sample(dense_of(config).n_prior_slices)
-            known_by = (config, order, carried_on(gains), self.completion)
+            known_by = (config, found.order, carried_on(found.labels))
             self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
 
     def _take_slopes(self, slopes: Slopes) -> None:
@@ -171,12 +170,12 @@ class Dense(WarmedEstimator):
         self.slopes = slopes.compiled() if is_built else slopes
 
     def state(self, number: int) -> dict[str, Any]:
-        order = {} if self.completion is None else {"order": self.completion.ranked.tolist()}
+        orders = {"completions": {n: one.ranked.cpu() for n, one in self.completions.items()}}
         slopes = {} if self.slopes is None else {"slopes": self.slopes.line}
         known = self.memories[number].state()
         memory = {"memory": known} if known else {}
         average = self.averages[number].state_dict()
-        return {"units": self.units.cpu(), "average": average, **order, **slopes, **memory}
+        return {"units": self.units.cpu(), "average": average, **orders, **slopes, **memory}
 
     def begins_able(self, number: int) -> bool:
         policy, training = self.trainees[number].module, dense_of(self.trainees[number].config)
@@ -325,8 +324,8 @@ class Dense(WarmedEstimator):
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         training, simulator = dense_of(batch.configs[0]), batch.simulator
         n_slices, n_cols = simulator.batch.selectable.shape
-        initial = self.variation.initial(batch.per_slice[2], n_cols)
-        state, labelled, places, parts = simulator.start(initial), [], [], []
+        state = simulator.start(self.variation.initial(batch.per_slice[2], n_cols))
+        labelled, places, parts = [], [], []
         with torch.no_grad():
             for step in range(self.variation.n_steps(n_cols)):
                 places.append(self._places(batch, step))
@@ -335,7 +334,7 @@ class Dense(WarmedEstimator):
                 parts += [part] if len(part) else []
             if self.slopes is not None:
                 row = self._row((joined := State.joined(parts)).mask)
-                where = (simulator, joined, row, self.completion, self.units[row])
+                where = (simulator, joined, row, self._completion(batch, joined), self.units[row])
                 labelled = self.slopes.added(labelled, *where)
         if training.n_repeats:
             about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
@@ -377,8 +376,8 @@ class Dense(WarmedEstimator):
         if not len(part):
             # A small batch, where none of the slices has its turn at this step.
             worth, after = torch.zeros_like(rows["columns"]), simulator.acquire(state, chosen)
-        elif self.completion is not None:
-            worth = self.completion.values(simulator, part, rows["columns"], rows["n_left"])
+        elif (completion := self._completion(batch, part)) is not None:
+            worth = completion.values(simulator, part, rows["columns"], rows["n_left"])
             after = simulator.acquire(state, chosen)
         else:
             branches = simulator.branch(part, rows["columns"])
@@ -391,5 +390,9 @@ class Dense(WarmedEstimator):
         share = self.slices.n_cols / mask.shape[1]
         return row_of(mask.sum(dim=-1), self.n_first, len(self.units), share=share)
 
-    def _complete_by(self, order: list[int]) -> None:
-        self.completion = Completion.of(order, self.slices.n_cols, self.device)
+    def _completion(self, batch: Batch, state: State) -> Completion | None:
+        """Return what takes the columns that are left, by the start of each state's slice."""
+        if not self.completions:
+            return None
+        which = self.variation.start(batch.per_slice[2])[state.owner]
+        return self.completions[batch.simulator.batch.n_cols].rows(which)

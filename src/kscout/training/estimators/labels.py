@@ -1,7 +1,8 @@
 """Mean labels along a fixed order: gains, or what columns are worth at the end (`completion`)."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,7 +13,7 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.physics.sampling import start_mask
+from kscout.physics.sampling import Initial, start_mask
 from kscout.training.fixed_order import fit_fixed_order
 
 
@@ -60,32 +61,43 @@ def _prefixes(
         yield start | taken
 
 
+@final
+@dataclass(frozen=True)
+class MeanLabels:
+    """Mean labels along a fixed order."""
+
+    labels: Float[Tensor, "step col"]
+    """Before each of its columns; not a number where a column is measured already."""
+    order: list[int]
+
+    @property
+    def units(self) -> Float[Tensor, " step"]:
+        """Return their deviation over columns."""
+        units = [row[~row.isnan()].std(correction=0) for row in self.labels]
+        return torch.stack(units).clamp(min=1e-8)
+
+
 def mean_labels(
-    config: PolicyConfig, slices: SliceSet, reconstructor: Reconstructor, device: torch.device
-) -> tuple[Float[Tensor, "step col"], Float[Tensor, " step"], list[int]]:
-    """Return mean labels along a fixed order, their deviation over columns, and the order.
-
-    They are not a number where a column is measured already.
-    """
-    training, (n_first, horizon) = dense_of(config), config.spanned
-    start = n_first if training.starts else config.acquisition.start
-    how = scored_by(training)
+    training: DenseTraining,
+    slices: SliceSet,
+    reconstructor: Reconstructor,
+    *,
+    start: Initial,
+    horizon: int,
+    n_slices: int,
+    device: torch.device,
+) -> MeanLabels:
+    """Fit a fixed order to so many slices at each step, and return the mean labels along it."""
+    how: dict[str, Any] = {"protocol": training.protocol, "metric": training.metric}
     sizes: dict[str, Any] = {"n_initial": start, "horizon": horizon, "device": device}
-    n_slices = training.n_prior_slices
     found = fit_fixed_order(slices, reconstructor, n_slices_per_step=n_slices, **sizes, **how)
-    gains = found.gains.to(device)
-    if training.completion != "none":
-        mask = start_mask(start, (1, slices.n_cols), device)[0]
-        some = slices.sample(training.n_prior_slices)
-        completion = Completion.of(found.order, slices.n_cols, device)
-        gains = mean_values(completion, some, reconstructor, mask, horizon, **how)
-    units = torch.stack([row[~row.isnan()].std(correction=0) for row in gains])
-    return gains, units.clamp(min=1e-8), found.order
-
-
-def scored_by(training: DenseTraining) -> dict[str, Any]:
-    """Return protocol and metric, as a fit of an order takes them."""
-    return {"protocol": training.protocol, "metric": training.metric}
+    if training.completion == "none":
+        return MeanLabels(found.gains.to(device), found.order)
+    mask = start_mask(start, (1, slices.n_cols), device)[0]
+    completion = Completion.of(found.order, slices.n_cols, device)
+    some = slices.sample(n_slices)
+    values = mean_values(completion, some, reconstructor, mask, horizon, **how)
+    return MeanLabels(values, found.order)
 
 
 def dense_of(config: PolicyConfig) -> DenseTraining:

@@ -125,7 +125,6 @@ class Slopes:
         config: PolicyConfig,
         order: list[int],
         gains: Float[Tensor, "row col"],
-        completion: Completion | None = None,
     ) -> "Slopes":
         """Find what slopes are worth along a fixed order.
 
@@ -134,8 +133,7 @@ class Slopes:
             slices: whose mean slopes are taken.
             config: says where the order begins, and what is scored.
             order: the columns.
-            gains: mean gains before each of them; those of measured columns do not count.
-            completion: what takes the columns that are left, where gains are worth at the end.
+            gains: mean labels before each of them; those of measured columns do not count.
         """
         plain, device, training = differentiable(frozen), gains.device, config.training
         assert isinstance(training, DenseTraining)
@@ -143,13 +141,13 @@ class Slopes:
         mask = start_mask(start, (1, slices.n_cols), device).clone()
         selectable = slices.selectable.any(dim=0).to(device)[None]
         first, end = mask.clone(), mask
-        if completion is not None:
+        if completes := training.completion != "none":
             # Completed, all masks along the order are the same.
             n_left = torch.tensor([len(order)], device=device)
-            end = completion.masks(mask, n_left, selectable)
+            end = Completion.of(order, slices.n_cols, device).masks(mask, n_left, selectable)
         alone, points = [], []
         for row, column in enumerate(order):
-            if completion is None or row == 0:
+            if row == 0 or not completes:
                 slopes = _mean_slopes(plain, frozen, slices, end, config, first)
             is_open, told = (selectable & ~end)[0], _told(end)[0]
             known = torch.stack([slopes, gains[row]], dim=-1)

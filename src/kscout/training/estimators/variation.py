@@ -90,13 +90,18 @@ class Variation:
         """Return where the acquisitions of slices with so many columns start."""
         if not self.training.starts and not self.training.sizes:
             return self.config.acquisition.start
-        masks = torch.stack([center_mask(n_cols, n, numbers.device) for n in self._counts(n_cols)])
-        return masks[(numbers[:, 3] * len(masks)).long()]
+        counts = [self._share(n, n_cols) for n in self.starts]
+        masks = torch.stack([center_mask(n_cols, n, numbers.device) for n in counts])
+        return masks[self.start(numbers)]
 
-    def _counts(self, n_cols: int) -> list[int]:
-        """Return how many columns may be measured at the start: the same share of any matrix."""
-        starts = self.training.starts or (self.config.acquisition.n_initial,)
-        return [self._share(n, n_cols) for n in starts]
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Return how many columns of slices as stored may be measured at the start."""
+        return self.training.starts or (self.config.acquisition.n_initial,)
+
+    def start(self, numbers: Float[Tensor, "slice number"]) -> Int[Tensor, " slice"]:
+        """Return which of `starts` was drawn for each slice."""
+        return (numbers[:, 3] * len(self.starts)).long()
 
     def _share(self, n: int, n_cols: int) -> int:
         """Return how many columns of a matrix are as much of it as some are of those stored."""
