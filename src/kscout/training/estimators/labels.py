@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,8 +13,6 @@ from kscout.acquisition.episode import Simulator
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.physics.sampling import Initial, start_mask
-from kscout.training.fixed_order import fit_fixed_order
 
 
 @torch.no_grad()
@@ -75,29 +73,6 @@ class MeanLabels:
         """Return their deviation over columns."""
         units = [row[~row.isnan()].std(correction=0) for row in self.labels]
         return torch.stack(units).clamp(min=1e-8)
-
-
-def mean_labels(
-    training: DenseTraining,
-    slices: SliceSet,
-    reconstructor: Reconstructor,
-    *,
-    start: Initial,
-    horizon: int,
-    n_slices: int,
-    device: torch.device,
-) -> MeanLabels:
-    """Fit a fixed order to so many slices at each step, and return the mean labels along it."""
-    how: dict[str, Any] = {"protocol": training.protocol, "metric": training.metric}
-    sizes: dict[str, Any] = {"n_initial": start, "horizon": horizon, "device": device}
-    found = fit_fixed_order(slices, reconstructor, n_slices_per_step=n_slices, **sizes, **how)
-    if training.completion == "none":
-        return MeanLabels(found.gains.to(device), found.order)
-    mask = start_mask(start, (1, slices.n_cols), device)[0]
-    completion = Completion.of(found.order, slices.n_cols, device)
-    some = slices.sample(n_slices)
-    values = mean_values(completion, some, reconstructor, mask, horizon, **how)
-    return MeanLabels(values, found.order)
 
 
 def dense_of(config: PolicyConfig) -> DenseTraining:

@@ -1,7 +1,7 @@
 """Mean labels that policies begin with, of each matrix size and start that they know."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -12,10 +12,11 @@ from kscout.columns import span_of
 from kscout.config import PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.physics.sampling import Initial
+from kscout.physics.sampling import Initial, start_mask
 from kscout.policies.mean_gains import row_of
 from kscout.training.augmentation import coarser_slices
-from kscout.training.estimators.labels import MeanLabels, carried_on, dense_of, mean_labels
+from kscout.training.estimators.labels import MeanLabels, carried_on, dense_of, mean_values
+from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
 from kscout.training.starting import StartsFromGains, StartsFromManyGains
 
 _MOST_COARSER = 256
@@ -46,11 +47,13 @@ class MeanGains:
     slices: SliceSet
     reconstructor: Reconstructor
     device: torch.device
-    known: dict[_Span, MeanLabels] = field(default_factory=dict)
+    orders: dict[_Span, FixedOrderResult] = field(default_factory=dict)
+    labels: dict[_Span, Float[Tensor, "step col"]] = field(default_factory=dict)
 
     def first(self) -> MeanLabels:
         """Return those of slices as they are stored, from the earliest start."""
-        return self._of(_Span(self.slices.n_cols, *self.config.spanned))
+        own = _Span(self.slices.n_cols, *self.config.spanned)
+        return MeanLabels(self._labels(own), self._fitted(own).order)
 
     def give(self, policy: StartsFromGains, units: Float[Tensor, " unit"]) -> None:
         """Let a policy begin with them, those of each size and start where it can.
@@ -76,33 +79,64 @@ class MeanGains:
             span = (start, n_first + n_rows - start)
             if n_cols != self.slices.n_cols:
                 span = span_of(*span, n_cols, self.slices.n_cols)
-            order = self._of(_Span(n_cols, *span)).order
+            order = self._fitted(_Span(n_cols, *span)).order
             found.append(Completion.of(order, n_cols, self.device).ranked)
         return Completion(torch.stack(found))
 
-    def _of(self, span: _Span) -> MeanLabels:
-        if span not in self.known:
-            self.known[span] = self._measured(*span)
-        return self.known[span]
+    def _fitted(self, span: _Span) -> FixedOrderResult:
+        if span not in self.orders:
+            self.orders[span] = self._measured(span)
+        return self.orders[span]
 
-    def _measured(self, n_cols: int, n_first: int, n_rows: int) -> MeanLabels:
+    def _measured(self, span: _Span) -> FixedOrderResult:
         """Fit a fixed order to slices of so many columns."""
-        training, slices = dense_of(self.config), self.slices
-        n_each, start = training.n_prior_slices, cast(Initial, n_first)
-        if n_cols != slices.n_cols:
-            n_each = max(n_each, min(_MOST_COARSER, n_each * slices.n_cols**2 // n_cols**2))
-            slices = coarser_slices(slices.sample(n_each), n_cols)
-        elif not training.starts:
-            start = self.config.acquisition.start
-        where = (training, slices, self.reconstructor)
-        return mean_labels(*where, start=start, horizon=n_rows, n_slices=n_each, device=self.device)
+        slices, n_each = self._slices(span.n_cols)
+        return fit_fixed_order(
+            slices,
+            self.reconstructor,
+            n_initial=self._start(span),
+            horizon=span.n_rows,
+            n_slices_per_step=n_each,
+            device=self.device,
+            **self._scored_by,
+        )
+
+    def _labels(self, span: _Span) -> Float[Tensor, "step col"]:
+        """Return mean labels along that order; not a number where a column is measured already."""
+        if span not in self.labels:
+            fitted = self._fitted(span)
+            self.labels[span] = fitted.gains.to(self.device)
+            if dense_of(self.config).completion != "none":
+                slices, n_each = self._slices(span.n_cols)
+                start = start_mask(self._start(span), (1, span.n_cols), self.device)[0]
+                completion = Completion.of(fitted.order, span.n_cols, self.device)
+                where = (slices.sample(n_each), self.reconstructor, start, span.n_rows)
+                self.labels[span] = mean_values(completion, *where, **self._scored_by)
+        return self.labels[span]
+
+    def _slices(self, n_cols: int) -> tuple[SliceSet, int]:
+        """Return slices of so many columns, and on how many of them each step is measured."""
+        n_each, n_stored = dense_of(self.config).n_prior_slices, self.slices.n_cols
+        if n_cols == n_stored:
+            return self.slices, n_each
+        n_each = max(n_each, min(_MOST_COARSER, n_each * n_stored**2 // n_cols**2))
+        return coarser_slices(self.slices.sample(n_each), n_cols), n_each
+
+    def _start(self, span: _Span) -> Initial:
+        is_stored = span.n_cols == self.slices.n_cols and not dense_of(self.config).starts
+        return self.config.acquisition.start if is_stored else span.n_first
+
+    @property
+    def _scored_by(self) -> dict[str, Any]:
+        training = dense_of(self.config)
+        return {"protocol": training.protocol, "metric": training.metric}
 
     def _in_units(self, span: _Span, units: Float[Tensor, " unit"]) -> Float[Tensor, "step col"]:
-        found, measured = self._of(span), torch.arange(span.n_rows, device=self.device)
+        measured = torch.arange(span.n_rows, device=self.device)
         share = self.slices.n_cols / span.n_cols
         row = row_of(measured + span.n_first, self.config.spanned[0], len(units), share=share)
-        labels = found.labels / units[row, None]
+        labels = self._labels(span) / units[row, None]
         if dense_of(self.config).completion != "none":
-            ranked = Completion.of(found.order, span.n_cols, self.device).ranked
+            ranked = Completion.of(self._fitted(span).order, span.n_cols, self.device).ranked
             labels = labels - _LATER * ranked.argsort() / span.n_cols
         return carried_on(labels)
