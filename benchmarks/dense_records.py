@@ -198,8 +198,25 @@ def table(folder: Path = RECORDS) -> str:
     text = markdown(head, [_line(seeds) for seeds in kinds_of(records)])
     told = ", ".join(against(records)) or "not run"
     return (
-        f"{text}\nMinus `{_ARM}` of the same store, seed and minutes or epochs that were asked "
-        f"for: {told}.\n\n{not_run(PLAN, records)}"
+        f"{text}\n{over_lines(records)}Minus `{_ARM}` of the same store, seed and minutes or "
+        f"epochs that were asked for: {told}.\n\n{not_run(PLAN, records)}"
+    )
+
+
+def over_lines(records: Sequence[DenseRecord]) -> str:
+    """Return what all seeds reached that trained alike, where the table has them apart.
+
+    Minutes that were asked for may come to as many epochs as others asked for.
+    """
+    alike: dict[tuple[object, ...], list[DenseRecord]] = {}
+    for one in records:
+        data, preset, reconstructor, _, *trained = one.kind
+        alike.setdefault((data, preset, reconstructor, one.n_epochs, *trained), []).append(one)
+    return "".join(
+        f"`{seeds[0].name}` on {where(seeds[0])}, {seeds[0].n_epochs} epochs, over all "
+        f"{len(seeds)} seeds: {share(seeds)}, {minus(seeds)} minus fixed.\n\n"
+        for seeds in alike.values()
+        if len({one.kind for one in seeds}) > 1
     )
 
 

@@ -41,6 +41,31 @@ def test_records_of_another_reconstruction_stand_for_themselves(tmp_path: Path) 
     assert "the whole interval lie 1 of 1 policies" in records._heads_words(tmp_path)
 
 
+def test_a_policy_leads_by_more_where_the_reconstruction_has_not_seen_the_head_either() -> None:
+    records = importlib.import_module("dense_records")
+    seed = [one for one in records.read_records(records.HEADS) if one.seed == 0]
+    same = [one for one in seed if (one.data, one.preset) == ("heads-without-csi1", "knee-base")]
+    own, other = (
+        next(one for one in same if one.name == f"weighed{words}") for words in (records.OWN, "")
+    )
+    assert own.marks["fixed"] < other.marks["fixed"]
+    assert own.interval[0] > other.interval[1]
+
+
+def test_seeds_that_trained_alike_are_told_together(tmp_path: Path) -> None:
+    records = importlib.import_module("dense_records")
+    shipped = records.RECORDS / "column-compiled-knee-knee-base-seed0.json"
+    own = json.loads(shipped.read_text(encoding="utf-8"))
+    for seed, (minutes, n_epochs, closed) in enumerate(((2.0, 3, 0.1), (0.0, 3, 0.3), (0.0, 2, 1))):
+        asked = {"minutes": minutes, "n_epochs": n_epochs, "seed": seed}
+        write_json(tmp_path / f"a-seed{seed}.json", {**own, **asked, "gap_closed": closed})
+    told = records.over_lines(records.read_records(tmp_path))
+    assert told.startswith(
+        "`column` on knee, knee-base, 3 epochs, over all 2 seeds: 20 % (10 to 30)"
+    )
+    assert told.count("over all") == 1
+
+
 def test_what_is_told_of_weighed_policies_is_filled_in() -> None:
     records = importlib.import_module("imagine_records")
     for text in (records.lead(), records.lead_in_docs(), records.people(), records.reached()):

@@ -258,6 +258,23 @@ def test_mean_gains_of_several_matrices_are_learned_on_from(tmp_path: Path) -> N
     assert torch.equal(policy.prior_24, expected["prior_24"])
 
 
+@pytest.mark.parametrize("completion", ["none", "fixed"])
+def test_what_columns_are_worth_otherwise_is_measured_anew(tmp_path: Path, completion: str) -> None:
+    store = blob_store(tmp_path / "store", n_rows=16, n_cols=16)
+    both = [dense_config(COLUMN, completion=one, **STILL) for one in ("none", "fixed")]
+    runs = [
+        train_policy(config, store, "zero-filled", tmp_path / config.training.completion)
+        for config in both
+    ]
+    config = dense_config(COLUMN, completion=completion, **STILL)
+    own = weights(runs[completion == "fixed"].path)["prior"]
+    for number, start in enumerate(runs):
+        out = tmp_path / f"on-{number}"
+        run = train_policy(config, store, "zero-filled", out, start=start.path, device="cpu")
+        torch.testing.assert_close(weights(run.path)["prior"], own)
+    assert not torch.allclose(*(weights(run.path)["prior"] for run in runs))
+
+
 def test_a_network_that_knows_steps_alone_cannot_be_learned_on_from() -> None:
     arguments = {key: value for key, value in COLUMN.items() if key != "name"}
     sizes = {"n_rows": 12, "n_cols": 16, "n_initial": 2, "horizon": 3}
