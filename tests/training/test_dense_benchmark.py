@@ -302,10 +302,10 @@ def test_tables_tell_seeds_heads_and_files_apart(dense: ModuleType, tmp_path: Pa
     assert "| `zoom` | b.nii | cut | 5 | .7000 | -.0200 |" in records.unseen(tmp_path)
 
 
-def test_a_record_tells_how_many_policies_were_weighed(dense: ModuleType) -> None:
+def test_a_record_tells_how_many_policies_were_weighed_beside_which_unet(dense: ModuleType) -> None:
     records = importlib.import_module("dense_records")
     found = {one.name for one in records.read_records(records.HEADS) if one.arm == "weighed"}
-    assert found == {"weighed", "weighed of 3"}
+    assert found == {"weighed", "weighed of 3", "weighed, own reconstruction"}
     assert {one.name for one in records.read_records() if one.arm == "column"} == {"column"}
 
 
