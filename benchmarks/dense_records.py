@@ -211,12 +211,14 @@ def over_lines(records: Sequence[DenseRecord]) -> str:
     alike: dict[tuple[object, ...], list[DenseRecord]] = {}
     for one in records:
         data, preset, reconstructor, _, *trained = one.kind
-        alike.setdefault((data, preset, reconstructor, one.n_epochs, *trained), []).append(one)
+        same = (data, one.test, preset, reconstructor, one.n_epochs, *trained)
+        alike.setdefault(same, []).append(one)
     return "".join(
-        f"`{seeds[0].name}` on {where(seeds[0])}, {seeds[0].n_epochs} epochs, over all "
-        f"{len(seeds)} seeds: {share(seeds)}, {minus(seeds)} minus fixed.\n\n"
+        f"{arm_words(seeds[0], seeds[0].changes)} on {where(seeds[0])}, {seeds[0].n_epochs} "
+        f"epochs, over all {len(seeds)} seeds: {share(seeds)}, {minus(seeds)} minus fixed.\n\n"
         for seeds in alike.values()
-        if len({one.kind for one in seeds}) > 1
+        # One seed that came to as many epochs twice is no second seed.
+        if len({one.kind for one in seeds}) > 1 and len({x.seed for x in seeds}) == len(seeds)
     )
 
 

@@ -118,7 +118,7 @@ def table(path: Path = RECORD) -> str:
     """Return a line for each network and size."""
     lines = [
         (
-            *(f"`{one.label}`", str(one.n_cols)),
+            *(f"`{one.label}`", str(one.n_cols), str(one.n_slices)),
             # Of a policy's line those are of its reconstruction, which has lines of its own.
             *(number(x) if one.fixed is None else "" for x in (one.zero_filled, one.ssim)),
             "" if one.fixed is None else f"{number(one.fixed)} ({one.n_train})",
@@ -127,7 +127,7 @@ def table(path: Path = RECORD) -> str:
         for one in read_lines(path)
     ]
     head = (
-        *("network", "columns", "zero-filled", "reconstructed"),
+        *("network", "columns", "slices", "zero-filled", "reconstructed"),
         *("fixed order (its slices)", "policy minus fixed order"),
     )
     return f"{markdown(head, lines)}\n{_sentence(read_lines(path))}"

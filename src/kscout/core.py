@@ -21,13 +21,7 @@ from kscout.errors import ConfigError, unknown_name
 from kscout.names import PROTOCOLS, Protocol
 from kscout.physics.fourier import fft2c
 from kscout.physics.measurement import Measurement
-from kscout.physics.normalization import (
-    EPSILON,
-    denormalize,
-    normalize,
-    normalize_with,
-    statistics,
-)
+from kscout.physics.normalization import EPSILON, denormalize, normalize, normalize_with, statistics
 
 PRECISIONS = ("auto", "fp32", "fp16")
 """Arithmetic of a frozen reconstructor; `auto` is `fp16` where it exists for network, image size
@@ -353,6 +347,9 @@ class Policy(nn.Module, ABC):
     gain_units: Sequence[float] = ()
     """The gain in SSIM that a score of 1 predicts, by the number of columns acquired (the last for
     all that follow): what a stopping rule asks. Empty where scores predict no gain."""
+    labels: str = ""
+    """What scores were trained to predict, where that is known: `ssim` for the gain of the next
+    column, `ssim at the end` for what it is worth at the end of the budget."""
 
     @abstractmethod
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:

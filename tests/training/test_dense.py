@@ -21,10 +21,11 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.data.store import Store
-from kscout.errors import ConfigError, WeightsError
+from kscout.errors import ConfigError, RunError, WeightsError
 from kscout.policies import views
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
+from kscout.runs import Progress
 from kscout.training.estimators import dense, tried
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.tried import by_slice, columns_to_try, dense_loss, labelled_at
@@ -316,6 +317,24 @@ def test_interrupted_training_ends_with_the_same_weights(
     assert (trained.n_initial, len(trained.prior)) == ((1, 8) if changes else (2, 3))
     # What a column is worth at the end is no gain that an acquisition may stop by.
     assert len(trained.gain_units) == (0 if changes else 3)
+
+
+def test_a_checkpoint_without_the_orders_that_labels_follow_is_refused(
+    store: Store, tmp_path: Path
+) -> None:
+    config = dense_config(completion="fixed", n_epochs=2)
+
+    def stop(progress: Progress) -> None:
+        if progress.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(config, store, "zero-filled", tmp_path, device="cpu", on_step=stop)
+    kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert kept["facts"]["carried"].pop("completions")[16].shape == (1, 16)
+    torch.save(kept, tmp_path / "checkpoint.pt")
+    with pytest.raises(RunError, match=r"an older one wrote it; delete checkpoint\.pt"):
+        train_policy(config, store, "zero-filled", tmp_path, device="cpu")
 
 
 @pytest.mark.slow

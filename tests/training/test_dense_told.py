@@ -56,13 +56,19 @@ def test_seeds_that_trained_alike_are_told_together(tmp_path: Path) -> None:
     records = importlib.import_module("dense_records")
     shipped = records.RECORDS / "column-compiled-knee-knee-base-seed0.json"
     own = json.loads(shipped.read_text(encoding="utf-8"))
-    for seed, (minutes, n_epochs, closed) in enumerate(((2.0, 3, 0.1), (0.0, 3, 0.3), (0.0, 2, 1))):
-        asked = {"minutes": minutes, "n_epochs": n_epochs, "seed": seed}
-        write_json(tmp_path / f"a-seed{seed}.json", {**own, **asked, "gap_closed": closed})
+    lines = [
+        *((0, 2.0, 3, "knee", 0.1), (1, 0.0, 3, "knee", 0.3), (2, 0.0, 2, "knee", 1.0)),
+        *((0, 0.0, 3, "others", 1.0), (0, 2.0, 5, "knee", 1.0), (0, 0.0, 5, "knee", 1.0)),
+    ]
+    for number, (seed, minutes, n_epochs, test, closed) in enumerate(lines):
+        asked = {"minutes": minutes, "n_epochs": n_epochs, "seed": seed, "test": test}
+        write_json(tmp_path / f"{number}-seed{seed}.json", {**own, **asked, "gap_closed": closed})
     told = records.over_lines(records.read_records(tmp_path))
     assert told.startswith(
-        "`column` on knee, knee-base, 3 epochs, over all 2 seeds: 20 % (10 to 30)"
+        "`column` `training.compile=true` on knee, knee-base, 3 epochs, over all 2 seeds: "
+        "20 % (10 to 30)"
     )
+    # Other test slices, other epochs and the same seed twice are not counted in.
     assert told.count("over all") == 1
 
 

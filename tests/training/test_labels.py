@@ -36,6 +36,8 @@ def order_of(slices: SliceSet) -> list[int]:
 def test_masks_are_filled_along_the_order_with_what_is_free() -> None:
     completion = Completion.of([4, 2, 0], 5, torch.device("cpu"))
     assert completion.ranked.tolist() == [4, 2, 0, 1, 3]
+    # An order that is too short goes on from the center outwards.
+    assert Completion.of([4], 5, torch.device("cpu")).ranked.tolist() == [4, 2, 1, 3, 0]
     mask = torch.tensor([[0, 0, 1, 0, 0], [0, 0, 1, 0, 0]], dtype=torch.bool)
     selectable = torch.ones(2, 5, dtype=torch.bool)
     selectable[1, 4] = False

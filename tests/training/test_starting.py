@@ -258,21 +258,49 @@ def test_mean_gains_of_several_matrices_are_learned_on_from(tmp_path: Path) -> N
     assert torch.equal(policy.prior_24, expected["prior_24"])
 
 
-@pytest.mark.parametrize("completion", ["none", "fixed"])
-def test_what_columns_are_worth_otherwise_is_measured_anew(tmp_path: Path, completion: str) -> None:
-    store = blob_store(tmp_path / "store", n_rows=16, n_cols=16)
-    both = [dense_config(COLUMN, completion=one, **STILL) for one in ("none", "fixed")]
-    runs = [
-        train_policy(config, store, "zero-filled", tmp_path / config.training.completion)
-        for config in both
-    ]
-    config = dense_config(COLUMN, completion=completion, **STILL)
-    own = weights(runs[completion == "fixed"].path)["prior"]
-    for number, start in enumerate(runs):
-        out = tmp_path / f"on-{number}"
-        run = train_policy(config, store, "zero-filled", out, start=start.path, device="cpu")
+LABELS = [(metric, completion) for metric in ("ssim", "psnr") for completion in ("none", "fixed")]
+
+
+@pytest.fixture(scope="module")
+def labelled(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """Return a run for each thing that columns may be labelled by."""
+    folder, runs = tmp_path_factory.mktemp("labelled"), {}
+    for metric, completion in LABELS:
+        config = dense_config(COLUMN, metric=metric, completion=completion, **STILL)
+        out = folder / f"{metric}-{completion}"
+        runs[metric, completion] = train_policy(config, store, "zero-filled", out).path
+    return runs
+
+
+@pytest.mark.parametrize(("metric", "completion"), LABELS)
+def test_mean_values_are_measured_anew_where_a_start_learned_from_other_labels(
+    labelled: dict[tuple[str, str], Path],
+    store: Store,
+    tmp_path: Path,
+    metric: str,
+    completion: str,
+) -> None:
+    config = dense_config(COLUMN, metric=metric, completion=completion, **STILL)
+    own = weights(labelled[metric, completion])["prior"]
+    for other, start in labelled.items():
+        out = tmp_path / "-".join(other)
+        with pytest.MonkeyPatch.context() as patch:
+            if other == (metric, completion):
+                patch.setattr(MeanGains, "give", lambda *_: pytest.fail("measured anew"))
+            run = train_policy(config, store, "zero-filled", out, start=start, device="cpu")
         torch.testing.assert_close(weights(run.path)["prior"], own)
-    assert not torch.allclose(*(weights(run.path)["prior"] for run in runs))
+        assert other == (metric, completion) or not torch.allclose(weights(start)["prior"], own)
+
+
+def test_what_another_method_learned_is_learned_on_from_as_it_is(
+    store: Store, tmp_path: Path
+) -> None:
+    training = {"method": "greedy", "n_epochs": 1, "batch_size": 4, "n_trajectories": 2}
+    greedy = small_config(COLUMN, training)
+    start = train_policy(greedy, store, "zero-filled", tmp_path / "greedy", device="cpu").path
+    config, out = dense_config(COLUMN, **STILL), tmp_path / "run"
+    run = train_policy(config, store, "zero-filled", out, start=start, device="cpu")
+    assert not weights(run.path)["prior"].any()
 
 
 def test_a_network_that_knows_steps_alone_cannot_be_learned_on_from() -> None:

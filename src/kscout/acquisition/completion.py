@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kscout.acquisition.episode import Simulator
 from kscout.acquisition.state import State
+from kscout.columns import whole_order
 from kscout.physics.sampling import acquire
 
 
@@ -31,9 +32,8 @@ class Completion:
 
     @classmethod
     def of(cls, order: list[int], n_cols: int, device: torch.device) -> "Completion":
-        """Return the completion by an order; columns that it lacks come last, lowest first."""
-        rest = sorted(set(range(n_cols)) - set(order))
-        return cls(torch.tensor([*order, *rest], device=device))
+        """Return the completion by an order; columns that it lacks follow from the center."""
+        return cls(torch.tensor(whole_order(n_cols, order), device=device))
 
     def rows(self, which: Int[Tensor, " n"]) -> "Completion":
         """Return that of each of some states, which have orders of these."""

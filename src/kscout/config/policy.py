@@ -250,6 +250,11 @@ class DenseTraining(PolicyTraining, VariedSlices):
     def n_tried(self) -> int:
         return self.n_best + self.n_random
 
+    @property
+    def labels(self) -> str:
+        """Return what labels are, in words that are kept beside the weights."""
+        return self.metric if self.completion == "none" else f"{self.metric} at the end"
+
 
 @final
 @dataclass(frozen=True)

@@ -64,7 +64,11 @@ def save(path: Path | str, policy: Policy, *, extra: dict[str, Any] | None = Non
         extra: JSON values that say where it comes from.
     """
     # An estimator may have made a policy deterministic whose class is not, and given it units.
-    kept = {"is_stochastic": policy.is_stochastic, "gain_units": list(policy.gain_units)}
+    kept = {
+        "is_stochastic": policy.is_stochastic,
+        "gain_units": list(policy.gain_units),
+        "labels": policy.labels,
+    }
     own = {
         name: value
         for name, value in kept.items()

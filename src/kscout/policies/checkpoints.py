@@ -36,6 +36,8 @@ def read_policy(path: Path) -> Policy:
     policy: Policy = build_component(path, weights, "policy")
     policy.is_stochastic = bool(weights.extra.get("is_stochastic", policy.is_stochastic))
     policy.gain_units = checked_units(path, weights.extra.get("gain_units", policy.gain_units))
+    if "labels" in weights.extra:
+        policy.labels = str(weights.extra["labels"])
     return policy
 
 

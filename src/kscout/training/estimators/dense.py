@@ -42,6 +42,7 @@ from kscout.policies.views import View
 from kscout.training.augmentation import coarser
 from kscout.training.distributed import average_gradients, share
 from kscout.training.estimators import PolicyTrainee
+from kscout.training.estimators.completions import Completions
 from kscout.training.estimators.gradient import (
     Batch,
     Drawn,
@@ -49,7 +50,7 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import carried_on, dense_of
+from kscout.training.estimators.labels import GAINS, carried_on, dense_of, learned_from
 from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
@@ -89,8 +90,7 @@ class Dense(WarmedEstimator):
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.gains = MeanGains(trainees[0].config, slices, reconstructor, self.device)
-        self.completions: dict[int, Completion] = {}
-        """By the columns of slices, with a row for each start; none where labels are gains."""
+        self.completions: Completions | None = None
         self.slopes: Slopes | None = None
         training = dense_of(trainees[0].config)
         if training.slopes:
@@ -114,8 +114,8 @@ class Dense(WarmedEstimator):
         if state:
             self.units = state["units"].to(self.device)
             average.load_state_dict(state["average"])
-            orders = state.get("completions", {}).items()
-            self.completions = {n: Completion(ranked.to(self.device)) for n, ranked in orders}
+            if self._completes:
+                self.completions = Completions.restored(state, self.device)
             if "slopes" in state:
                 line = state["slopes"].to(self.device)
                 self._take_slopes(Slopes.restored(self.reconstructor, line))
@@ -127,18 +127,18 @@ class Dense(WarmedEstimator):
         # Gains that a trained network starts from are among its weights, for sizes of its own.
         is_begun = start is not None and not is_resized(policy, start)
         # One that has learned what columns are worth otherwise takes new ones.
-        is_begun = is_begun and bool(getattr(start, "gain_units", ())) == self._learns_gains
+        is_begun = is_begun and learned_from(start) in ("", dense_of(config).labels)
         takes_gains = dense_of(config).from_order and not state and not is_begun
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
+            one.labels = dense_of(config).labels
             if isinstance(one, StartsFromGains) and takes_gains:
                 self.gains.give(one, self.units)
 
     @property
     def _learns_gains(self) -> bool:
         """Gains of another metric say nothing of SSIM, which evaluations stop by."""
-        training = dense_of(self.trainees[0].config)
-        return training.metric == "ssim" and not self._completes
+        return dense_of(self.trainees[0].config).labels == GAINS
 
     def _begin(self) -> None:
         """Find the units of labels: those of a trained policy, else along a fixed order."""
@@ -158,7 +158,8 @@ class Dense(WarmedEstimator):
         found = self.gains.first()
         self.units[: n_rows - n_known] = found.units[: n_rows - n_known]
         if self._completes:
-            self.completions = {n: self.gains.completion(n) for n in set(self.sizes)}
+            orders = (self.gains, self.sizes, self.variation.starts)
+            self.completions = Completions.measured(*orders)
         if has_slopes:
             some = self.slices.sample(dense_of(config).n_prior_slices)
             known_by = (config, found.order, carried_on(found.labels))
@@ -170,7 +171,7 @@ class Dense(WarmedEstimator):
         self.slopes = slopes.compiled() if is_built else slopes
 
     def state(self, number: int) -> dict[str, Any]:
-        orders = {"completions": {n: one.ranked.cpu() for n, one in self.completions.items()}}
+        orders = {} if self.completions is None else self.completions.state()
         slopes = {} if self.slopes is None else {"slopes": self.slopes.line}
         known = self.memories[number].state()
         memory = {"memory": known} if known else {}
@@ -392,7 +393,7 @@ class Dense(WarmedEstimator):
 
     def _completion(self, batch: Batch, state: State) -> Completion | None:
         """Return what takes the columns that are left, by the start of each state's slice."""
-        if not self.completions:
+        if self.completions is None:
             return None
-        which = self.variation.start(batch.per_slice[2])[state.owner]
-        return self.completions[batch.simulator.batch.n_cols].rows(which)
+        start = self.variation.start(batch.per_slice[2])[state.owner]
+        return self.completions.of(batch.simulator.batch.n_cols, start)

@@ -11,8 +11,11 @@ from torch import Tensor
 from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator
 from kscout.config import DenseTraining, PolicyConfig
-from kscout.core import Reconstructor
+from kscout.core import Policy, Reconstructor
 from kscout.data.slices import SliceSet
+
+GAINS = "ssim"
+"""What labels are called that are the gains in SSIM of the next column."""
 
 
 @torch.no_grad()
@@ -79,6 +82,13 @@ def dense_of(config: PolicyConfig) -> DenseTraining:
     """Return the settings of a training by dense gains."""
     assert isinstance(config.training, DenseTraining)
     return config.training
+
+
+def learned_from(start: Policy | None) -> str:
+    """Return what the labels of a trained policy were; nothing where that is not known."""
+    if start is None:
+        return ""
+    return start.labels or (GAINS if start.gain_units else "")
 
 
 def carried_on(gains: Float[Tensor, "step col"]) -> Float[Tensor, "step col"]:

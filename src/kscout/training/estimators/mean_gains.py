@@ -22,8 +22,9 @@ from kscout.training.starting import StartsFromGains, StartsFromManyGains
 _MOST_COARSER = 256
 """Slices on which mean gains of a coarser matrix are measured, unless more are asked for."""
 _LATER = 1e-2
-"""Units by which the last column of an order is worth less than the first, where columns are worth
-the same at the end: a policy that begins with that takes the order, whatever its budget."""
+"""Units by which the last of all columns is worth less than the first, in the rank of an order,
+where columns are worth the same at the end: of those a policy takes the order's next one, whatever
+its budget."""
 
 
 class _Span(NamedTuple):
@@ -72,16 +73,18 @@ class MeanGains:
                 policy.start_from(self._in_units(span, units), one)
         return None
 
-    def completion(self, n_cols: int) -> Completion:
-        """Return that by the orders of a matrix, one for each start of the training."""
-        (n_first, n_rows), found = self.config.spanned, []
-        for start in dense_of(self.config).starts or (n_first,):
-            span = (start, n_first + n_rows - start)
-            if n_cols != self.slices.n_cols:
-                span = span_of(*span, n_cols, self.slices.n_cols)
-            order = self._fitted(_Span(n_cols, *span)).order
-            found.append(Completion.of(order, n_cols, self.device).ranked)
-        return Completion(torch.stack(found))
+    def order(self, n_cols: int, start: int) -> list[int]:
+        """Return the fixed order of a matrix from a start to the end of all budgets.
+
+        Args:
+            n_cols: columns of the matrix.
+            start: columns of slices as stored that are measured first.
+        """
+        n_first, n_rows = self.config.spanned
+        span = (start, n_first + n_rows - start)
+        if n_cols != self.slices.n_cols:
+            span = span_of(*span, n_cols, self.slices.n_cols)
+        return self._fitted(_Span(n_cols, *span)).order
 
     def _fitted(self, span: _Span) -> FixedOrderResult:
         if span not in self.orders:
