@@ -1,9 +1,10 @@
 """Records of dense gains as tables of docs/dense.md: arms on a store, and heads by subject.
 
-`dense.py` makes them into dense_results, `leave_one_out.py` into heads_results. A record of a
-whole test set may join the leaderboard:
+`dense.py` makes them into dense_results, `leave_one_out.py` into heads_results. Records of a whole
+test set may join the leaderboard, those of several seeds as one row:
 
-    python benchmarks/dense_records.py benchmarks/dense_results/NAME.json --method NAME --source RUN
+    python benchmarks/dense_records.py benchmarks/dense_results/NAME*.json --method NAME \
+        --source RUN/seed-0 --source RUN/seed-1
 """
 
 import argparse
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from leaderboard import REFERENCE, STORES, LeaderboardRow, join
+from leaderboard import BOUNDS, REFERENCE, STORES, LeaderboardRow, join
 from tables import markdown, number, spread
 
 from kscout.config import ACQUISITIONS, read
+from kscout.errors import ConfigError
 from kscout.evaluation.statistics import std_over_seeds
+from kscout.evaluation.summaries.summarize import gap_closed
 from kscout.zoo import ZOO
 
 RECORDS = Path(__file__).with_name("dense_results")
@@ -329,46 +332,62 @@ def _name(file: str) -> str:
     return file.removesuffix(".gz").removesuffix(".nii").removesuffix(".npy")
 
 
-def leaderboard_row(record: DenseRecord, method: str, source: str) -> LeaderboardRow:
-    """Return what one seed reached, as the leaderboard has it.
+def leaderboard_row(
+    seeds: Sequence[DenseRecord], method: str, sources: Sequence[str]
+) -> LeaderboardRow:
+    """Return what one method reached, as the leaderboard has it.
+
+    Seeds were scored apart, so that the interval is from the lowest to the highest end of theirs.
 
     Args:
-        record: of a whole test set.
+        seeds: records of a whole test set.
         method: its name there.
-        source: what the command that evaluates it again names as the policy.
+        sources: what the command that evaluates it again names as policies, one for each seed.
     """
-    acquisition, data = ACQUISITIONS[record.preset], record.test or record.data
-    policy = method if source == method else f"{method}={source}"
+    first = seeds[0]
+    tests = {(x.test or x.data, x.preset, x.reconstructor, *x.marks.items()) for x in seeds}
+    if len(tests) > 1 or not len({x.seed for x in seeds}) == len(seeds) == len(sources):
+        raise ConfigError(
+            f"{len(seeds)} records and {len(sources)} sources are not one method on one test set; "
+            "give a record and a --source for each seed, all scored alike"
+        )
+    acquisition, data = ACQUISITIONS[first.preset], first.test or first.data
+    policies = [one if one == method else f"{method}={one}" for one in sources]
+    ssim = [one.ssim for one in seeds]
+    mean, ends = float(np.mean(ssim)), [one.interval for one in seeds if one.interval is not None]
     return LeaderboardRow(
         store=STORES.get(data, data),
-        horizon=record.preset,
+        horizon=first.preset,
         method=method,
-        n_seeds=1,
-        ssim_mean=record.ssim,
-        ssim_std=None,
-        gap_closed=record.gap_closed,
-        difference_to_fixed=record.difference_to_fixed,
-        interval=record.interval,
+        n_seeds=len(seeds),
+        ssim_mean=mean,
+        ssim_std=std_over_seeds(ssim),
+        gap_closed=gap_closed(mean, *(first.marks[name] for name in BOUNDS)),
+        difference_to_fixed=mean - first.marks[REFERENCE],
+        interval=(min(x for x, _ in ends), max(x for _, x in ends)) if ends else None,
         command=(
-            f"kscout evaluate --data stores/{data} --reconstructor {record.reconstructor} --split "
-            f"test --n-initial {acquisition.n_initial} --steps {acquisition.horizon} --policy "
-            f"{policy} --policy {REFERENCE} --argmax --protocol paper --reference "
-            f"{REFERENCE} --out results/{record.preset}/{method}"
+            f"kscout evaluate --data stores/{data} --reconstructor {first.reconstructor} --split "
+            f"test --n-initial {acquisition.n_initial} --steps {acquisition.horizon} "
+            f"{' '.join(f'--policy {one}' for one in policies)} --policy {REFERENCE} --argmax "
+            f"--protocol paper --reference {REFERENCE} --out results/{first.preset}/{method}"
         ),
     )
 
 
 def main() -> None:
-    """Join a record to the leaderboard."""
+    """Join records to the leaderboard."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("record", type=Path)
+    parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--method", required=True, help="its name on the leaderboard")
-    parser.add_argument("--source", required=True, help="run folder, or a name of the zoo")
+    parser.add_argument(
+        "--source", action="append", required=True, help="run folder, or a name of the zoo"
+    )
     wanted = parser.parse_args()
-    record = read(DenseRecord, content(wanted.record))
-    join(leaderboard_row(record, wanted.method, wanted.source), record.marks[REFERENCE])
+    seeds = [read(DenseRecord, content(file)) for file in wanted.records]
+    row = leaderboard_row(seeds, wanted.method, wanted.source)
+    join(row, seeds[0].marks[REFERENCE])
 
 
 if __name__ == "__main__":

@@ -75,6 +75,25 @@ def table(record: str = "heads_column.json") -> str:
     )
 
 
+def people() -> str:
+    """Return on how many imports the zoo's policies for heads ended above the fixed order."""
+    told = []
+    for record, policy, name in (
+        ("heads_column.json", "column", "heads-base-column"),
+        ("heads_weighed.json", "weighed", SHIPPED),
+    ):
+        found = [one for one in _lines(record) if not one["what"].endswith(", as made")]
+        n_above = sum(one[policy]["ssim"] > one["fixed"] for one in found)
+        told.append(f"`{name}` in {n_above} of {len(found)}")
+    return (
+        "On files of people whom nothing had learned from,\n"
+        f"{' and '.join(told)} imports ended above the fixed order\n"
+        f"of the zoo, `{FIXED}`, each one volume without an interval\n"
+        "([docs/zoo.md](docs/zoo.md#an-entry-that-was-replaced)). On a single scan of yours "
+        "compare\nwith that order: `--policy fixed` would be fitted on the scan itself.\n"
+    )
+
+
 def members() -> str:
     """Return what weighed policies of several members reach on slices as they are made."""
     folder = Path(__file__).with_name("zoo_results")

@@ -103,12 +103,12 @@ def lead(folder: Path = RECORDS, heads: Path = HEADS) -> str:
     return (
         f"**`knee-base-weighed` closes {share([whole])} of the gap between NA oracle and oracle** "
         f"([docs/imagine.md](docs/imagine.md)): it adds what `knee-base-column` expects to what "
-        "columns gain on images that another network imagines. It tries hundreds of columns before "
-        "it takes one, which is work for a GPU.\n\n"
-        "- Knees: where the network that imagines learned from the paper's number of slices, "
-        f"{len(several)} seeds of it close {share(several)} on {several[0].n_slices} test slices, "
-        "beside the same `knee-base-column`, one seed that learned from four times as many. From 4 "
-        f"central columns {len(long)} seeds end {minus(long)} from the fixed order, "
+        "columns gain on images that another network imagines. A decision takes hundreds of "
+        "reconstructions: work for a GPU.\n\n"
+        "- Knees: with an imagining network that learned from the paper's number of slices, "
+        f"{len(several)} seeds close {share(several)} of the gap on {several[0].n_slices} test "
+        "slices; their other member is `knee-base-column` all the same. From 4 central columns "
+        f"{len(long)} seeds of half as many epochs end {minus(long)} from the fixed order, "
         f"`knee-long-weighed` {minus([long_whole])} on all {long_whole.n_slices:,}.\n"
         f"{_heads_words(heads)}"
     )
@@ -146,15 +146,15 @@ def _heads_words(folder: Path) -> str:
     long = _weighed(folder, "knee-long")
     n_seeds = [sum(one.data == head for one in found) for head in heads]
     return (
-        "- Heads: made alike, with one head after the other left out of training, such policies "
-        f"close {min(closed):.0f} to {max(closed):.0f} % on the {len(heads)} that were left out, "
-        f"{np.mean(closed):.0f} % on average. Above the fixed order with the whole interval lie "
-        f"{_n_above(found)} of {len(found)} policies, with "
-        f"{' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each head, "
-        f"and from 4 columns {_n_above(long)} of {len(long)}."
+        "- Heads: such policies, trained without one head, close "
+        f"{min(closed):.0f} to {max(closed):.0f} % of the gap on that head, {np.mean(closed):.0f} "
+        f"% on average over {len(heads)}. {_n_above(found)} of {len(found)} "
+        f"({' to '.join(str(n) for n in sorted({min(n_seeds), max(n_seeds)}))} seeds for each "
+        "head) lie above the fixed order with the whole interval, and from 4 columns "
+        f"{_n_above(long)} of {len(long)}."
         f"{_third_member(folder, dict(zip(heads, closed, strict=True)))}\n"
-        "- Policies have not seen the head that was left out; the reconstruction, `heads-unet`, "
-        "has learned from all but colin27 and csi3.\n"
+        "- The reconstruction, `heads-unet`, learned from all of these heads but colin27 and "
+        "csi3.\n"
     )
 
 
@@ -168,15 +168,15 @@ def _third_member(folder: Path, closed: Mapping[str, float]) -> str:
     told = []
     for head in sorted({one.data for one in found}):
         own = [one for one in found if one.data == head]
-        seeds = f"{len(own)} seed{'s' * (len(own) > 1)}"
-        words = f"{share(own)} of {head.removeprefix(WITHOUT)} in place of {closed[head]:.0f} %"
-        told.append(f"{words} ({seeds})")
+        name, before = head.removeprefix(WITHOUT), f"{closed[head]:.0f} %"
+        told.append(f"{share(own)} on {name} in place of {before}")
     if not told:
         return ""
     member = "With a third member, a `column` network of the other heads"
     drawn = " to ".join(str(n) for n in sorted({one.n_draws for one in found}))
     more = f"and {drawn} images drawn in place of 16"
-    return f" {member}, {more}, they close {' and '.join(told)}."
+    n_seeds = " to ".join(sorted({str(sum(x.data == one.data for x in found)) for one in found}))
+    return f" {member}, {more}, {n_seeds} seeds close {' and '.join(told)}."
 
 
 def lead_in_docs() -> str:

@@ -59,7 +59,7 @@ def best(folder: Path = RECORDS, *, n_columns: int = 32, store: str = "knee-pape
         *others_told,
         f"The best policy for a frozen network, `{top.method}`, reaches {number(top.ssim_mean)} "
         f"from {_start(top.horizon)}. One folder holds network and policy.",
-        *_shipped(horizon),
+        *_shipped(horizon, arm[0].arm),
         "Whether adapting pays: [docs/joint.md](docs/joint.md#does-adapting-pay).",
     ]
     return (
@@ -101,12 +101,15 @@ def _named(arm: Sequence[JointRecord], group: Group) -> str:
     return f"`--method {arm[0].arm}` reaches {_reached(arm, group).removeprefix('SSIM ')}"
 
 
-def _shipped(horizon: str) -> list[str]:
-    """Say which pair of the zoo need not be trained."""
+def _shipped(horizon: str, arm: str) -> list[str]:
+    """Say which pair of the zoo need not be trained, or its network where an order does as well."""
     names = [name for name in ZOO if name.startswith(f"joint-{horizon}-")]
-    return (
-        [f"To train nothing, take a pair of the zoo: `{'` with `'.join(names)}`."] if names else []
-    )
+    if not names:
+        return []
+    if arm == REFERENCE:
+        (network,) = (name for name in names if name.endswith("-unet"))
+        return [f"To train nothing, take `{network}` of the zoo with `--policy {REFERENCE}`."]
+    return [f"To train nothing, take a pair of the zoo: `{'` with `'.join(names)}`."]
 
 
 def _slices(record: JointRecord) -> str:

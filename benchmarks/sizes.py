@@ -40,6 +40,7 @@ from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.augmentation import coarser_slices
 from kscout.training.reconstructor import validation_ssim
+from kscout.zoo import ZOO
 
 RECORD = Path(__file__).with_name("sizes.json")
 SIZES = (64, 96, 128, 192, 256, 320)
@@ -114,7 +115,17 @@ def read_lines(path: Path = RECORD) -> list[SizeRecord]:
     return [read(SizeRecord, one) for one in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def table(path: Path = RECORD) -> str:
+def shipped() -> str:
+    """Return the lines of what comes with kscout."""
+    return table([one for one in read_lines() if one.label in ZOO])
+
+
+def trials() -> str:
+    """Return the lines of what was tried besides."""
+    return table([one for one in read_lines() if one.label not in ZOO])
+
+
+def table(found: Sequence[SizeRecord]) -> str:
     """Return a line for each network and size."""
     lines = [
         (
@@ -124,13 +135,13 @@ def table(path: Path = RECORD) -> str:
             "" if one.fixed is None else f"{number(one.fixed)} ({one.n_train})",
             "" if one.difference is None else difference(Paired((), one.difference, one.interval)),
         )
-        for one in read_lines(path)
+        for one in found
     ]
     head = (
         *("network", "columns", "slices", "zero-filled", "reconstructed"),
         *("fixed order (its slices)", "policy minus fixed order"),
     )
-    return f"{markdown(head, lines)}\n{_sentence(read_lines(path))}"
+    return f"{markdown(head, lines)}\n{_sentence(found)}"
 
 
 def _sentence(lines: Sequence[SizeRecord]) -> str:

@@ -22,9 +22,11 @@ to `oracle`, which chooses anew for every image.
 
 Names: `greedy` and `gamma-0.9` are the paper's ways to train, on the paper's number of images, at
 the last epoch; with `-best` at the best epoch by validation. `knee-base-greedy`, `knee-base-column`
-and the like come with kscout ([the zoo](../zoo.md)). `knee-base-column` and `dense-large`, with
-five times the weights, learned by [dense gains](../dense.md). These two and `knee-base-greedy` had
-four times the paper's number of images. [Which policy to
+and the like come with kscout ([the zoo](../zoo.md)). `dense` are three seeds of [dense
+gains](../dense.md) on the paper's number of images; `dense-conv` is the paper's network trained
+so, and other names that begin like that are ablations with one seed. `dense-4x`, of which
+`knee-base-column` is one seed, `dense-large`, with five times the weights, and `knee-base-greedy`
+had four times the paper's number of images. [Which policy to
 take](../concepts/policies.md#which-one-to-take).
 
 The images are procedural knees and slices cut from a few real heads, not the paper's data;
@@ -39,6 +41,7 @@ _TITLES = {
     ("knee-paper-size", "knee-base", "joint"): "Knees, 16 + 16 columns, learned together",
     ("knee-paper-size", "knee-long", "frozen"): "Knees, 4 + 28 columns",
     ("heads", "heads-base", "frozen"): "Heads, 16 + 16 columns",
+    ("heads-small", "heads-small-base", "frozen"): "Heads from coarser copies, 16 + 16 columns",
 }
 """Of tables, by their place, in the order of the page; others follow under plain names."""
 

@@ -111,6 +111,17 @@ def test_a_psnr_that_is_clamped_is_told(test_slices: SliceSet) -> None:
         assert [note[:38] for note in found] == notes
 
 
+def test_an_order_that_is_fitted_on_what_is_evaluated_is_told(store: Path) -> None:
+    here = "policy 'fixed' is fitted on the split train"
+    for names, split, is_told in (
+        (("fixed",), "train", True),
+        (("fixed",), "test", False),
+        (("na-oracle", "center-out"), "train", False),
+    ):
+        notes = prepare(names, store, ZeroFilled(), _setting(split=split)).notes
+        assert any(note.startswith(here) for note in notes) == is_told, (names, split)
+
+
 def test_a_subset_takes_the_draws_of_the_whole(test_slices: SliceSet, tmp_path: Path) -> None:
     evaluate(("random",), test_slices, ZeroFilled(), _setting(), out=tmp_path / "all")
     evaluate(("random",), test_slices, ZeroFilled(), _setting(limit=3), out=tmp_path / "some")

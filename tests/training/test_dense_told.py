@@ -2,11 +2,14 @@
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kscout.errors import ConfigError
 from kscout.files import write_json
+from nearly import nearly, plain
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -38,7 +41,8 @@ def test_records_of_another_reconstruction_stand_for_themselves(tmp_path: Path) 
         write_json(tmp_path / f"{label}-heads-without-csi1-knee-base-seed1.json", changed)
     lines = [x.split(" | ")[:2] for x in records.by_head(tmp_path).splitlines() if "csi1" in x]
     assert lines == [["| csi1", "1"], ["| csi1, `weighed, own reconstruction`", "1"]]
-    assert "the whole interval lie 1 of 1 policies" in records._heads_words(tmp_path)
+    told = "1 of 1 (1 seeds for each head) lie above the fixed order with the whole interval"
+    assert told in records._heads_words(tmp_path)
 
 
 def test_a_policy_leads_by_more_where_the_reconstruction_has_not_seen_the_head_either() -> None:
@@ -70,6 +74,42 @@ def test_seeds_that_trained_alike_are_told_together(tmp_path: Path) -> None:
     )
     # Other test slices, other epochs and the same seed twice are not counted in.
     assert told.count("over all") == 1
+
+
+ROWS = {
+    **{"dense": "column-compiled-knee", "dense-4x": "column-compiled-knee-4x"},
+    **{f"dense-{arm}": f"{arm}-2-epochs-knee" for arm in ("conv", "unmirrored", "no-prior")},
+    **{f"dense-{arm}-labels": f"{arm}-labels-2-epochs-knee" for arm in ("random", "best", "half")},
+    **{"dense-2-epochs": "column-2-epochs-knee", "dense-no-repeats": "no-repeats-knee"},
+    "dense-slopes": "slopes-compiled-knee",
+}
+
+
+def test_rows_of_dense_gains_on_the_leaderboard_are_what_records_say() -> None:
+    records = importlib.import_module("dense_records")
+    leaderboard = importlib.import_module("leaderboard")
+    found = {row.method: row for row in leaderboard.frozen_rows() if row.horizon == "knee-base"}
+    for method, stem in ROWS.items():
+        files = sorted(records.RECORDS.glob(f"{stem}-knee-base-seed*.json"))
+        seeds = [records.read(records.DenseRecord, records.content(file)) for file in files]
+        sources = [x.partition("=")[2] for x in found[method].command.split() if "=runs/" in x]
+        row = records.leaderboard_row(seeds, method, sources)
+        assert plain([found[method]]) == nearly([row])
+    assert found["dense"].n_seeds == 3
+
+
+def test_records_that_are_no_seeds_of_one_method_are_no_row() -> None:
+    records = importlib.import_module("dense_records")
+    files = sorted(records.RECORDS.glob("column-compiled-knee-knee-base-seed*.json"))
+    seeds = [records.read(records.DenseRecord, records.content(file)) for file in files]
+    other = replace(seeds[1], marks={**seeds[1].marks, "fixed": 0.5})
+    for given, sources in (
+        ([seeds[0], seeds[0]], ["a", "b"]),
+        ([seeds[0], other], ["a", "b"]),
+        (seeds[:2], ["a"]),
+    ):
+        with pytest.raises(ConfigError, match="not one method on one test set; give a record"):
+            records.leaderboard_row(given, "dense", sources)
 
 
 def test_what_is_told_of_weighed_policies_is_filled_in() -> None:

@@ -176,8 +176,8 @@ def prepare(
     frozen = loaded.frozen(precision=setting.precision, n_rows=n_rows, n_cols=n_cols, device=device)
     # All that can be refused is refused before the first order is fitted.
     contenders, reference = _drafts(wanted, slices, sizes, setting)
-    if any(one.is_draft and not POLICIES[one.name].is_oracle for one in contenders):
-        _train_source(source, setting, train)
+    is_fitting = any(one.is_draft and not POLICIES[one.name].is_oracle for one in contenders)
+    fitted_on = _train_source(source, setting, train) if is_fitting else None
     _check_memory(contenders, slices, plan)
     check_start(slices, frozen, plan.start(slices))
 
@@ -199,6 +199,12 @@ def prepare(
     if isinstance(source, Store):
         here["store"] = source.fingerprint
     notes = [loaded.protocol_note(plan.protocol), _psnr_note(slices)]
+    if isinstance(fitted_on, Store) and setting.split == "train":
+        notes.append(
+            "policy 'fixed' is fitted on the split train, which is what is evaluated here, so that "
+            "it lies higher than on new slices; name an order that was fitted before, fixed=NAME, "
+            "or evaluate another split"
+        )
     notes.append(loaded.target_note(slices.contents.kind.target_rule, slices.shape[0]))
     if not isinstance(reconstructor, Reconstructor):
         notes.append(network_note(reconstructor, sizes, _start_of(plan)))
