@@ -18,7 +18,8 @@ of a store that `kscout data make heads` makes with `--volumes 2,1,20 --slices 8
 
 With `--weighed` it is a line of heads_weighed.json, of an evaluation with `--policy
 weighed=heads-base-weighed` in place of the greedy policy; there imports are 12 slices that
-`small_heads.py --plain` keeps in 200 gray levels, so that they can be carried to a GPU.
+`small_heads.py --plain` keeps in 200 gray levels, so that they can be carried to a GPU, but 8 of
+those of brainbrowser (`--limit 8`), which were evaluated on a CPU.
 heads_weighed_knee.json has the same of a policy whose member that imagines was
 `knee-base-imagine`.
 """
