@@ -291,3 +291,16 @@ def test_cards_say_what_a_user_must_know(name: str) -> None:
     card = zoo_card(name)
     for word in ("## Data", "## Commands", "## Scores", "protocol", "H200", "MIT", "not clinical"):
         assert word in card, word
+
+
+def test_the_card_of_weighed_heads_tells_what_imports_of_other_people_gave() -> None:
+    file = LEADERBOARD.with_name("heads_weighed.json")
+    lines = json.loads(file.read_text(encoding="utf-8"))
+    ssim = [[*(one[name]["ssim"] for name in ("weighed", "column")), one["fixed"]] for one in lines]
+    leads = [mine - fixed for mine, _, fixed in ssim]
+    n_above, n_better = sum(lead > 0 for lead in leads), sum(a > b for a, b, _ in ssim)
+    told = (
+        f"`heads-base-fixed` on {n_above} of {len(lines)}, by {min(leads):+.4f} to "
+        f"{max(leads):+.4f}, and above `heads-base-column` on {n_better} ("
+    )
+    assert told in zoo_card("heads-base-weighed")
