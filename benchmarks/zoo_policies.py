@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 
 from dense_records import DenseRecord, minus
-from leaderboard import frozen_rows
-from paired import Paired
-from tables import difference, markdown
+from leaderboard import LeaderboardRow, frozen_rows
+from tables import filled, markdown, ref_of
 
 from kscout.config import read
 
@@ -27,7 +26,8 @@ _NONE = "`heads-long-fixed`, the fixed order"
 def table() -> str:
     """Return a line for each kind of image and machine."""
     head = ("images", "to decide with", "16 + 16 columns", "4 + 28 columns")
-    lines = [(*where, *map(_told, refs)) for where, refs in _PLACES.items()]
+    rows = {ref_of(row): row for row in frozen_rows()}
+    lines = [(*where, *(_told(ref, rows) for ref in refs)) for where, refs in _PLACES.items()]
     long = _record("heads-long-weighed")
     return (
         f"{markdown(head, lines)}\nKnees: 1,715 slices of 96 procedural volumes. Heads: slices of "
@@ -36,14 +36,12 @@ def table() -> str:
     )
 
 
-def _told(ref: str) -> str:
+def _told(ref: str, rows: dict[str, LeaderboardRow]) -> str:
     if not ref:
         return _NONE
     if "/" not in ref:
         return f"`{ref}` {minus([_record(ref)])}"
-    horizon, _, method = ref.partition("/")
-    (row,) = (one for one in frozen_rows() if (one.horizon, one.method) == (horizon, method))
-    return f"`{method}` {difference(Paired((), row.difference_to_fixed, row.interval))}"
+    return filled(f"`{ref.partition('/')[2]}` {{minus {ref}}}", rows)
 
 
 def _record(name: str) -> DenseRecord:
