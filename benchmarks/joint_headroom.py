@@ -8,7 +8,6 @@ from joint_findings import mean, of_seeds
 from joint_records import RECORDS, JointRecord, by_comparison, groups_of, read_records, shown
 from tables import number
 
-from kscout.evaluation.analyses.ceiling import Ceiling, CeilingRow
 from kscout.evaluation.summaries.summarize import gap_closed
 
 _SETTLED = 3
@@ -59,9 +58,11 @@ def ceiling(folder: Path) -> str:
     file = folder / "ceiling.json"
     if not file.is_file():
         return "-"
-    rows: list[CeilingRow] = Ceiling.parse(json.loads(file.read_text(encoding="utf-8")))
-    last = [row for row in Ceiling.told(rows) if row.policy.startswith(_ESTIMATES)]
-    shares = [row.gap_closed for row in last if row.gap_closed is not None]
+    rows = json.loads(file.read_text(encoding="utf-8"))
+    last = {
+        row["policy"]: row["gap_closed"] for row in rows if row["policy"].startswith(_ESTIMATES)
+    }
+    shares = [share for share in last.values() if share is not None]
     return f"{100 * max(shares):.0f} %" if shares else "-"
 
 

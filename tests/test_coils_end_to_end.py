@@ -116,7 +116,6 @@ ANALYZED: dict[str, tuple[object, ...]] = {
     "overlooked": ("random", "--rare", 0.05, *POLICIES_OF_STORE),
     "policy": ("random", *POLICIES_OF_STORE),
     "examples": ("random", "--slice", 1, *POLICIES_OF_STORE),
-    "ceiling": ("fixed", "--candidates", 2, "--limit", 2, *POLICIES_OF_STORE),
     "snr": (
         *("greedy-seed0", "--data", "store", "--reconstructor", "./varnet"),
         *("--passes", 1, "--batch-size", 2, "--trajectories", 2, "--limit", 4),

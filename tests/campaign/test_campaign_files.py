@@ -145,6 +145,10 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ({"analyses": {"snr": {"seeds": 0}}}, r"analyses\.snr\.seeds is 0; expected a list"),
         ({"policy": {"kernel": 3, "name": 3}}, r"policy\.name is 3; expected a string"),
         ({"analyses": {"entrop": True}}, "unknown analysis 'entrop'"),
+        (
+            {"analyses": {"ceiling": {"pool": 8}}},
+            r"^analyses\.ceiling was removed after version 0\.2; its .*; delete the entry$",
+        ),
         ({"analyses": {"snr": {"methods": ["ngreedy-0.5"]}}}, "this campaign trains: greedy"),
         ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),
         ({"reconstructions": {"unet": {"epochs": 3}}}, "unknown setting"),

@@ -182,24 +182,6 @@ def test_analyses_that_run_policies(store: Path, tmp_path: Path, runs: list[Path
     assert all(len(row["columns"].split()) == 7 for row in rows)
 
 
-def test_the_ceiling_lies_between_a_fixed_order_and_the_oracle(store: Path, tmp_path: Path) -> None:
-    out = tmp_path / "analyses"
-    command = ("analyze", "ceiling", "fixed", *_on_data(store, out), "--candidates", 3)
-    command = (*command, "--estimate", "zero-filled", "--columns", 2)
-    budget = ("--n-initial", 3, "--steps", 4)
-    told = _call(*command, *budget)
-    rows = _outputs(out, "ceiling")
-    names = ["fixed", "na-oracle", "oracle", "posterior", "look-ahead fixed"]
-    assert [row["policy"] for row in rows if row["step"] == "4"] == names
-    assert [line.split(" 4 ")[0].strip() for line in told.splitlines() if " 4 " in line] == names
-    last = {row["policy"]: float(row["ssim"]) for row in rows if row["step"] == "4"}
-    assert all(last[name] < last["oracle"] for name in names[3:])
-    assert all(float(row["effective_slices"]) >= 1 for row in rows if row["policy"] == names[3])
-    assert all(0 <= float(row["simulated"]) <= 1 for row in rows if row["policy"] == names[4])
-    with pytest.raises(ConfigError, match="give --split test or val"):
-        _call(*command, *budget, "--split", "train")
-
-
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["policy", "entropy", "overlooked", "examples"])
 def test_analyses_reconstruct_in_32_bit_unless_they_are_told_otherwise(

@@ -11,10 +11,8 @@ import torch
 from kscout import policies, reconstruction
 from kscout.errors import ConfigError
 from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.compare import EvaluationSetting, evaluate
 from kscout.evaluation.running.contenders import Sizes, network_note
 from kscout.evaluation.running.setting import setting_of, told_by_runs
-from kscout.evaluation.running.trajectories import AcquisitionPlan
 from kscout.evaluation.summaries.conditions import EvaluationRequest
 from kscout.names import ANALYSES
 from kscout.policies.fixed import FixedOrder
@@ -23,7 +21,6 @@ from kscout.weights import WEIGHTS_NAME, fingerprint, policy_beside
 
 TOLD = {"method": "dense", "seed": 0, "protocol": "blind", "n_initial": 3, "horizon": 2}
 SMALL: dict[str, dict[str, Any]] = {
-    "ceiling": {"candidates": 2, "columns": 2, "pool": 4, "fit": 2},
     "entropy": {"trajectories": 1},
     "overlooked": {},
     "policy": {},
@@ -64,19 +61,6 @@ def test_analyses_score_by_the_protocol_that_is_asked_for_and_say_where_it_is_an
     assert settings["protocol"] == "paper"
     assert "was trained for protocol blind" in caplog.messages[0]
     assert "policy 'pair' was trained for 3 + 2 columns under protocol blind" in caplog.messages[1]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_ceiling_gives_a_policy_the_score_that_an_evaluation_gives(
-    store: Path, tmp_path: Path
-) -> None:
-    pair = save_pair(tmp_path / "pair")
-    rows, _ = _analyze("ceiling", pair, tmp_path / "out", data=store, protocol="blind")
-    plan = AcquisitionPlan(n_initial=3, horizon=2, protocol="blind")
-    setting = EvaluationSetting(plan, device="cpu", precision="fp32")
-    found = evaluate([str(pair)], store, str(pair), setting).found.policies[0]
-    last = next(row for row in rows if (row.policy, row.step) == ("pair", 2))
-    assert last.ssim == pytest.approx(found.ssim, abs=1e-6)
 
 
 @pytest.mark.usefixtures("undrawn")

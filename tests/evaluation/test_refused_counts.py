@@ -15,7 +15,6 @@ COUNTS = [
     ("entropy", "batch_size"),
     ("policy", "batch_size"),
     ("overlooked", "batch_size"),
-    ("ceiling", "batch_size"),
     ("snr", "trajectories"),
     ("snr", "batch_size"),
     ("snr", "passes"),

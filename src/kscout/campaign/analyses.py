@@ -24,7 +24,7 @@ from kscout.names import ANALYSES, protocol_of, untrained_reconstructions
 
 _OF_CAMPAIGN = ("data", "reconstructor", "device", "n_initial", "steps", "protocol", "results")
 """Options that the campaign sets."""
-_ONCE_WITHOUT_PROTOCOL = ("ceiling", "entropy", "overlooked")
+_ONCE_WITHOUT_PROTOCOL = ("entropy", "overlooked")
 """Analyses that always took the protocol of the store: of that, their names do not tell."""
 
 
@@ -38,12 +38,19 @@ class Chosen:
     policies: tuple[str, ...] = ()
 
 
+_REMOVED = {"ceiling": "its estimates were below the policies that they should bound"}
+"""Analyses that campaigns of version 0.2 may name, with the reason for the removal."""
 _CHOOSING = tuple(item.name for item in fields(Chosen))
 
 
 def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) -> None:
     """Refuse, before anything runs, what an analysis of a campaign's file cannot be asked for."""
-    kind, where = ANALYSES.resolve(name), f"analyses.{name}"
+    where = f"analyses.{name}"
+    if name in _REMOVED:
+        raise ConfigError(
+            f"{where} was removed after version 0.2; {_REMOVED[name]}; delete the entry"
+        )
+    kind = ANALYSES.resolve(name)
     own = {option.name: option for option in options_of(kind)}
     allowed = [key for key in own if key not in _OF_CAMPAIGN]
     allowed += ["policies"] if kind.reads == "policies" else []

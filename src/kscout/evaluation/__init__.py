@@ -5,7 +5,7 @@
 | `compare` | `evaluate`: policies compared over a split |
 | `watching` | one slice, step by step, with all that a page shows |
 | `adaptivity`, `gradient_noise`, `policy_noise`, `overlooked` | what analyses ask of policies |
-| `posterior`, `reconstructions` | what they ask beside |
+| `reconstructions` | scores of reconstructions of the same slices and masks |
 | `statistics` | intervals and paired tests, by volume |
 | `running/` | policies over a split: opened, prepared, run, kept |
 | `records/` | what lies on disk afterwards: `results.csv`, acquisitions, names of runs |

@@ -324,7 +324,6 @@ ANALYSES = Table(
     entries={
         "policy": Entry("policy:Policy", "which columns are measured by which step"),
         "entropy": Entry("entropy:Entropy", "how much policies adapt to the image"),
-        "ceiling": Entry("ceiling:Ceiling", "what could be reached without the truth"),
         "overlooked": Entry("overlooked:Overlooked", "columns that policies hardly ever draw"),
         "snr": Entry("snr:Snr", "signal-to-noise ratio of gradients"),
         "gammas": Entry("gammas:Gammas", "final scores by discount"),
