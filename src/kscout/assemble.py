@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from kscout.config import Component, check_arguments
+from kscout.config import Component, check_arguments, supported
 from kscout.core import Policy, Reconstructor
 from kscout.device import check_memory
 from kscout.errors import ConfigError, KScoutError
@@ -51,6 +51,8 @@ def _make(
 ) -> Any:  # noqa: ANN401 - of the table's kind
     constructor = table.resolve(component.name)
     accepted = list(inspect.signature(constructor).parameters)
+    own = supported(component.arguments, accepted, component.name)
+    component = Component(component.name, own)
     for name in component.arguments:
         if name not in accepted:
             choices = ", ".join(accepted) or "none at all"

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unpacked
-from kscout.config import read
+from kscout.config import read, supported
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
@@ -151,9 +151,10 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
             + (f"give {beside}" if is_pair else f"load it with {_LOADERS[weights.kind]}")
         )
     constructor = _TABLES[kind].recall(weights.component, path)
+    arguments = supported_arguments(constructor, weights.component, weights.arguments)
     try:
-        _check_shapes(constructor, weights)
-        component = constructor(**weights.arguments)
+        _check_shapes(constructor, arguments, weights.state)
+        component = constructor(**arguments)
         component.load_state_dict(weights.state)
     except Exception as error:  # what a file says may make a constructor raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -164,16 +165,33 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
     return component
 
 
-def _check_shapes(constructor: Callable[..., nn.Module], weights: Weights) -> None:
+def supported_arguments(
+    constructor: Callable[..., nn.Module], name: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments in a file without those that were removed after version 0.2.
+
+    Args:
+        constructor: of the component.
+        name: of the component, in the table of its kind.
+        arguments: as the file has them.
+    """
+    return supported(arguments, inspect.signature(constructor).parameters, name)
+
+
+def _check_shapes(
+    constructor: Callable[..., nn.Module],
+    arguments: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+) -> None:
     """Refuse arguments that ask for other tensors than a file holds, before any is allocated."""
     try:
         with torch.device("meta"):
-            wanted = constructor(**weights.arguments).state_dict()
+            wanted = constructor(**arguments).state_dict()
     except NotImplementedError:
         # A class that computes with tensors when it is built; those of kscout are small.
         return
     for name, tensor in wanted.items():
-        found = weights.state.get(name)
+        found = state.get(name)
         if found is not None and found.shape != tensor.shape:
             raise WeightsError(
                 f"size mismatch of {name}: {list(found.shape)} in the file, {list(tensor.shape)} "

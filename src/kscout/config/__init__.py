@@ -49,6 +49,7 @@ from kscout.config.records import (
     to_table,
     to_toml,
 )
+from kscout.config.retired import supported, with_retired
 from kscout.config.schema import (
     ACQUISITIONS,
     RECONSTRUCTOR_TRAININGS,
@@ -107,10 +108,12 @@ __all__ = [
     "section",
     "settings_class",
     "settle",
+    "supported",
     "to_table",
     "to_toml",
     "told",
     "training_of",
     "warmed_rate",
+    "with_retired",
     "without_retired",
 ]

@@ -37,6 +37,7 @@ import tomli_w
 
 from kscout.config.bounds import REST, Bound, Chosen, Told
 from kscout.config.layers import Table, given, merge, read_file
+from kscout.config.retired import is_dropped
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import write_json, write_text
 
@@ -69,7 +70,7 @@ def read(kind: type[R], table: object, where: str = "") -> R:
             found[key] = value
         elif rest is not None:
             found.setdefault(rest, {})[key] = value
-        elif key != "kind" or tag is None:
+        elif (key != "kind" or tag is None) and not is_dropped(_at(where, key), value):
             raise unknown_key(key, list(types), where)
     _check_complete(kind, found, where)
     values = {

@@ -31,7 +31,7 @@ from kscout.policies.column import ColumnPolicy
 from kscout.policies.imagine import ImaginePolicy
 from kscout.policies.mean_gains import steps_since
 from kscout.policies.ranking import scores_of_order
-from kscout.weights import constructor_arguments
+from kscout.weights import constructor_arguments, supported_arguments
 from kscout.zoo import ZOO, zoo_file, zoo_path
 
 _KEYS = {"component", "arguments", "gain_units"}
@@ -155,7 +155,9 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
     elif isinstance(given, Mapping):
         if set(given) != _KEYS:
             raise ConfigError(f"a member is told by {sorted(given)}; it takes {sorted(_KEYS)}")
-        policy = POLICIES.recall(given["component"], "a member")(**given["arguments"])
+        name = given["component"]
+        kind = POLICIES.recall(name, "a member")
+        policy = kind(**supported_arguments(kind, name, given["arguments"]))
         policy.gain_units = checked_units("a member", given["gain_units"])
     else:
         # Where a network is only looked at, on a device without numbers, files cannot be read.

@@ -32,6 +32,7 @@ from kscout.config import (
     load,
     read_file,
     save,
+    supported,
     to_toml,
     told,
 )
@@ -304,6 +305,8 @@ def _check_same_config(path: Path, config: Config) -> None:
             f"{path} holds a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
             "name another --out"
         )
+    if "training" in there:
+        there["training"] = supported(there["training"], here["training"], "training")
     if found := differences(_completed(there, config), here):
         raise RunError(
             f"{path} belongs to a run with other settings: {told(found)}; "
