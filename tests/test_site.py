@@ -1,4 +1,4 @@
-"""The site has every page, and shows what the code and the records say."""
+"""The site has every page, and shows what the code says."""
 
 import html
 import re
@@ -7,17 +7,15 @@ from pathlib import Path
 import yaml
 from markdown import Markdown
 
-from benchmarks.leaderboard import read_leaderboard
 from kscout.evaluation.statistics import bootstrap_interval
 from test_docs import PUBLIC
 from website.api import ROOMS, api_pages, members_of
 from website.command_line import command_line_page, commands, options_of, prose
 from website.drawings import DRAWINGS, MARKER, made_up_differences, palette, with_drawings
 from website.links import ROOT, outside_files, site_uri, source_of, with_site_links
-from website.results import result_drawings, results_page
 
 SETTINGS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-MADE = {"reference/cli.md", "results/leaderboard.md"}
+MADE = {"reference/cli.md"}
 NAVIGATION = yaml.safe_load(SETTINGS)["nav"]
 
 
@@ -113,18 +111,6 @@ def test_the_python_reference_has_what_documents_may_import() -> None:
 def test_every_drawing_has_its_place() -> None:
     texts = [page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md")]
     assert {name for text in texts for name, _ in MARKER.findall(text)} == set(DRAWINGS)
-
-
-def test_the_leaderboard_shows_every_record() -> None:
-    page, rows = results_page(), read_leaderboard()
-    for row in rows:
-        assert f"{row.ssim_mean:.4f}" in page
-        assert f"{row.difference_to_fixed:+.4f}" in page or row.interval is None
-        assert row.command in page
-    assert {name for name, _ in MARKER.findall(page)} == set(result_drawings())
-    assert len(result_drawings()) == len({row.place for row in rows})
-    first = page.index("\n## ")
-    assert page.index("knee-base-greedy", first) < page.index("heads-base/greedy", first)
 
 
 def test_drawings_have_colors_in_light_and_dark() -> None:

@@ -11,18 +11,16 @@ from website.api import api_pages, missing_members
 from website.command_line import command_line_page
 from website.drawings import DRAWINGS, palette, with_drawings
 from website.links import outside_files, with_site_links
-from website.results import result_drawings, results_page
 from website.tutorials import PAGES, with_markers, with_outputs
 
 TUTORIALS = {f"tutorials/{page.name}": page for page in PAGES}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add what is made from the code and the records while the site is built."""
+    """Add what is made from the code while the site is built."""
     made = {
         "palette.css": palette(),
         "reference/cli.md": command_line_page(),
-        "results/leaderboard.md": results_page(),
         **api_pages(),
         **outside_files(),
     }
@@ -51,5 +49,4 @@ def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Put drawings in their places, last of all: search need not read them."""
     if tutorial := TUTORIALS.get(page.file.src_uri):
         return with_outputs(output, tutorial)
-    drawn = result_drawings() if page.file.src_uri == "results/leaderboard.md" else {}
-    return with_drawings(output, lambda name: drawn[name] if name in drawn else DRAWINGS[name]())
+    return with_drawings(output, lambda name: DRAWINGS[name]())
