@@ -52,7 +52,6 @@ ARMS: dict[str, list[str]] = {
     "completion": ["training.completion='fixed'"],
     "zoom": ["training.zoom=1.8"],
     "no-repeats": ["training.n_repeats=0"],
-    "slopes": ["training.slopes=true", "training.n_best=4", "training.n_random=4"],
     "small-batches": ["training.batch_size=16"],
     "diverse": [
         *["training.label_every=4", "training.batch_size=192"],

@@ -222,15 +222,6 @@ class Reconstructor(nn.Module, ABC):
             )
         return self.to(device).eval().requires_grad_(False)
 
-    def differentiable(self) -> "Reconstructor | None":
-        """Return what gives the same images, up to rounding, with gradients for every column.
-
-        Those that are not measured count, too: whoever adds a little of one to
-        `Measurement.zero_filled` learns how the image changes. None where it looks at measured
-        columns alone, or where nobody knows.
-        """
-        return None
-
     def compile_passes(self) -> None:
         """Let torch.compile build the passes of its network where that serves; weights stay."""
 

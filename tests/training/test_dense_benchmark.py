@@ -26,7 +26,6 @@ from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
 from kscout.files import write_json
 from kscout.physics.fourier import opposite
 from kscout.policies.column import ColumnPolicy
-from kscout.policies.fixed import FixedOrder
 from kscout.reconstruction.unet import UNet
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.runs import Progress
@@ -48,17 +47,6 @@ def dense() -> Iterator[ModuleType]:
     sys.path.remove(str(BENCHMARKS))
 
 
-def test_every_arm_has_settings_and_at_most_four_million_parameters(dense: ModuleType) -> None:
-    for arm in dense.ARMS:
-        config = dense.config_of(arm, "knee-base")
-        # A weighed policy is as large as its members are.
-        is_free = arm in ("conv", "weighed")
-        assert is_free or dense.n_parameters(config, 128, 128) <= 4_000_000
-    page = (BENCHMARKS.parent / "docs" / "dense.md").read_text(encoding="utf-8")
-    assert all(f"`{arm}`" in page for arm in dense.ARMS)
-    assert len({repr(dense.config_of(arm, "knee-base")) for arm in dense.ARMS}) == len(dense.ARMS)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Return a store with a test split."""
@@ -70,14 +58,6 @@ def store(tmp_path: Path) -> Path:
                 images = slices.of_volumes(volume).magnitudes().numpy()
                 writer.append(split, f"{split}-{volume}", images)
         return writer.finish().path
-
-
-def test_records_are_of_arms_as_they_are_today(dense: ModuleType) -> None:
-    """Else seeds of one name but other settings would become one line of the table."""
-    records = importlib.import_module("dense_records")
-    for one in records.read_records():
-        assert one.arm in dense.ARMS, one
-        assert set(dense.ARMS[one.arm]) <= set(one.changes), one
 
 
 def test_a_table_without_records_says_so(dense: ModuleType, tmp_path: Path) -> None:
@@ -371,26 +351,3 @@ def test_means_over_mirrored_views_are_those_of_a_mirrored_slice(
         averaged.main([*words, *given, "--device", "cpu"])
     text = averaged.table(tmp_path / "record.json")
     assert text.count("| `one` |") == 3 and "| `two` | both policies |" in text
-
-
-def test_the_benchmark_tells_what_slopes_are_worth(
-    dense: ModuleType, store: Path, tmp_path: Path
-) -> None:
-    slopes = importlib.import_module("slopes")
-    policies.save(tmp_path / "fixed.safetensors", FixedOrder(order=[5, 9, 4], n_cols=16))
-    words = ["--data", str(store), "--reconstructor", "zero-filled", "--limit", "2"]
-    words += ["--fixed", str(tmp_path / "fixed.safetensors"), "--n-initial", "2", "--device", "cpu"]
-    words += ["--record", str(tmp_path / "record.json")]
-    for steps in (["0", "2"], ["2"]):
-        slopes.main([*words, "--steps", *steps])
-    lines = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
-    assert [one["step"] for one in lines] == [1, 3]
-    (batch,) = slopes.apart(Store.open(store).split("test"), 2).batches(2)
-    simulator = Simulator(batch, ZeroFilled())
-    gains = simulator.score_every_column(state := simulator.start(2)) - state.score[:, None]
-    best = float(gains[:, ~state.mask[0]].amax(dim=1).mean())
-    assert lines[0]["best"] == pytest.approx(best, abs=1e-6)
-    for one in lines:
-        assert one["best"] >= max(one["steepest"], one["fixed"])
-        assert abs(one["correlation"]) <= 1 and one["cost"] > 0
-    assert "| 3 |" in slopes.table(tmp_path / "record.json")

@@ -166,8 +166,6 @@ def test_batches_of_several_sizes_train_one_network(store: Store, tmp_path: Path
         with pytest.raises(ConfigError, match=message):
             bad = dense_config(policy, **changes)
             train_policy(bad, store, "zero-filled", tmp_path / "bad", device="cpu")
-    with pytest.raises(ConfigError, match="of one size; leave out"):
-        dense_config(sizes=[16], slopes=True)
     bad = dense_config(sizes=[16, 32], label_every=2)
     with pytest.raises(ConfigError, match="2 does not divide the 3 steps of an acquisition"):
         train_policy(bad, large, "zero-filled", tmp_path / "bad", device="cpu")

@@ -13,7 +13,6 @@ from kscout.config.methods import check_method, settings_class
 from kscout.config.reconstructor import Convolution
 from kscout.config.records import check
 from kscout.config.variation import VariedSlices
-from kscout.errors import ConfigError
 from kscout.names import ESTIMATORS, METRICS, Protocol
 
 FrozenPrecision = Literal["auto", "fp32", "fp16"]
@@ -51,8 +50,7 @@ class PolicyTraining:
     reconstructions, choices and gradients, with 32-bit sums and weights (paper: fp32)."""
     compile: bool = False
     """Whether torch.compile builds the gradients of a policy on CUDA that the fused kernels do not
-    serve, such as the brain network, and those of slopes; without effect on others, on a CPU or,
-    but for slopes, with fp32."""
+    serve, such as the brain network; without effect on others, on a CPU or with fp32."""
     convolution: Convolution = "auto"
     """Convolution backend and layout; `auto` is chosen by rule for the machine, and recorded."""
     seed: int = 0
@@ -211,17 +209,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
     """Columns are tried at one of so many steps of a slice, which divides the budget: labels of one
     slice are much alike, so that more slices teach more than all steps of fewer. Coarser `sizes`
     have fewer steps, of which about as many are labelled."""
-    slopes: bool = False
-    """Whether columns that are not tried are labelled, too, by how steeply the score rises when
-    they are weighed in: one backward pass tells that of all of them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sizes and self.slopes:
-            raise ConfigError(
-                "training.slopes are put on the scale of gains of one size; leave out "
-                "training.sizes"
-            )
 
     def n_bytes(self, n_slices: int, horizon: int, n_pixels: int) -> int:
         """Count the labels that are remembered, and what it takes to see them again, too."""
@@ -229,8 +216,7 @@ class DenseTraining(PolicyTraining, VariedSlices):
         if not self.n_repeats:
             return n_bytes
         n_sizes, n_labelled = max(1, len(set(self.sizes))), self.n_epochs * n_slices * horizon
-        n_label_bytes = 6 * self.n_tried + self.slopes * 2 * math.isqrt(n_pixels)
-        n_bytes += n_label_bytes * min(n_sizes * self.n_memory, n_labelled)
+        n_bytes += 6 * self.n_tried * min(n_sizes * self.n_memory, n_labelled)
         n_batches = math.ceil(n_slices / self.batch_size)
         n_again = self.n_seen_again(n_slices, horizon)
         draws = 4 * n_batches * self.n_repeats * n_again

@@ -256,7 +256,6 @@ class DemoSettings:
             "n_repeated": 4 * self.batch_size,
             "n_best": self.n_best,
             "n_random": self.n_random,
-            "slopes": True,
             **self._common,
         }
         network = Component("column", dict(self.network))

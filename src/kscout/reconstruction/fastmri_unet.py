@@ -133,9 +133,6 @@ class FastMRIUNet(Reconstructor):
         target = normalize_with(batch.target, found.mean, found.std)
         return (found.image.float() - target).abs().mean()
 
-    def differentiable(self) -> "FastMRIUNet":
-        return self
-
     def compile_passes(self) -> None:
         self.network.compile(dynamic=False)
 

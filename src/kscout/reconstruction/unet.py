@@ -58,9 +58,6 @@ class UNet(Reconstructor):
         image = self.network(measured.normalized[:, None])[:, 0]
         return Reconstruction(image, measured.mean, measured.std)
 
-    def differentiable(self) -> "UNet":
-        return self
-
     def compile_passes(self) -> None:
         self.network.compile(dynamic=False)
 

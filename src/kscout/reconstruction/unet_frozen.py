@@ -75,9 +75,6 @@ class InferenceReconstructor(Reconstructor):
     def refresh(self) -> None:
         self.network.load_state_dict(InferenceUNet(self._viewed[0].network).state_dict())
 
-    def differentiable(self) -> "UNet":
-        return self._viewed[0]
-
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image = self.network(measured.normalized[:, None])[:, 0]
         return Reconstruction(image, measured.mean, measured.std)
@@ -129,9 +126,6 @@ class HalfPrecisionUNet(Reconstructor):
         for fused in self.by_size.values():
             if fused is not None:
                 fused.set_weights(self.network)
-
-    def differentiable(self) -> "UNet":
-        return self._viewed[0]
 
     def reconstruct(self, measured: Measurement) -> Reconstruction:
         image, mean, std = measured.magnitude, measured.mean, measured.std

@@ -17,9 +17,6 @@ class ZeroFilled(Reconstructor):
         # Clamped like the U-Net's input: Paper protocol, whose zero-filled scores are of this.
         return Reconstruction(measured.normalized, measured.mean, measured.std)
 
-    def differentiable(self) -> "ZeroFilled":
-        return self
-
 
 @final
 class WeightedZeroFilled(Reconstructor):

@@ -15,8 +15,7 @@ Each batch is followed by `training.n_repeats` steps on labelled states of befor
 image each: a state is remembered as its slice, its mask and its labels (`remembered`).
 
 Where `training.completion` says so, labels are not gains of the next column, but what it is worth
-at the end of the budget (`labels`). With `training.slopes` the columns that were not tried are
-labelled, too, by what one backward pass tells of all of them (`slopes`).
+at the end of the budget (`labels`).
 """
 
 from collections import Counter
@@ -50,10 +49,9 @@ from kscout.training.estimators.gradient import (
     GeneratorFor,
     WarmedEstimator,
 )
-from kscout.training.estimators.labels import GAINS, carried_on, dense_of, learned_from
+from kscout.training.estimators.labels import GAINS, dense_of, learned_from
 from kscout.training.estimators.mean_gains import MeanGains
 from kscout.training.estimators.remembered import Layout, Remembered
-from kscout.training.estimators.slopes import Slopes, differentiable, filled_in
 from kscout.training.estimators.tried import (
     add_gradients,
     by_slice,
@@ -91,16 +89,11 @@ class Dense(WarmedEstimator):
         self.units = torch.ones(n_rows, device=self.device)
         self.gains = MeanGains(trainees[0].config, slices, reconstructor, self.device)
         self.completions: Completions | None = None
-        self.slopes: Slopes | None = None
         training = dense_of(trainees[0].config)
-        if training.slopes:
-            # Before columns are tried for hours: not every reconstruction has slopes.
-            differentiable(reconstructor)
         self.sizes = training.sizes or (slices.n_cols,)
         counts = {n: min(training.n_best, n) + training.n_random for n in self.sizes}
         self.layouts = {
-            n: Layout(n, n_tried, self.variation.n_numbers, has_slopes=training.slopes)
-            for n, n_tried in counts.items()
+            n: Layout(n, n_tried, self.variation.n_numbers) for n, n_tried in counts.items()
         }
         """How labelled states are kept, by the columns of their slices."""
         self.memories = [Remembered(self.layouts, dense_of(x.config).n_memory) for x in trainees]
@@ -116,9 +109,6 @@ class Dense(WarmedEstimator):
             average.load_state_dict(state["average"])
             if self._completes:
                 self.completions = Completions.restored(state, self.device)
-            if "slopes" in state:
-                line = state["slopes"].to(self.device)
-                self._take_slopes(Slopes.restored(self.reconstructor, line))
             self.memories[number].restore(state.get("memory", {}), self.device)
         elif number == 0:
             self._begin()
@@ -142,41 +132,31 @@ class Dense(WarmedEstimator):
 
     def _begin(self) -> None:
         """Find the units of labels: those of a trained policy, else along a fixed order."""
-        config, start = self.trainees[0].config, self.trainees[0].start
+        start = self.trainees[0].start
         known: Sequence[float] = ()
         if start is not None and not is_resized(self.trainees[0].module, start):
             known = start.gain_units if self._learns_gains else ()
-        n_rows, has_slopes = len(self.units), dense_of(config).slopes
+        n_rows = len(self.units)
         # A file tells units from its start on, not from earlier ones that were drawn besides. A
         # network without steps of its own may be for another budget.
         has_steps = getattr(start, "horizon", None) == n_rows
         n_known = len(known) if has_steps or len(known) == n_rows else 0
         if n_known:
             self.units[n_rows - n_known :] = torch.tensor(known, device=self.device)
-        if n_known == n_rows and not has_slopes:
+        if n_known == n_rows:
             return
         found = self.gains.first()
         self.units[: n_rows - n_known] = found.units[: n_rows - n_known]
         if self._completes:
             orders = (self.gains, self.sizes, self.variation.starts)
             self.completions = Completions.measured(*orders)
-        if has_slopes:
-            some = self.slices.sample(dense_of(config).n_prior_slices)
-            known_by = (config, found.order, carried_on(found.labels))
-            self._take_slopes(Slopes.fitted(self.reconstructor, some, *known_by))
-
-    def _take_slopes(self, slopes: Slopes) -> None:
-        """Label by these, where it was asked for by passes that torch.compile builds."""
-        is_built = self.trainees[0].config.training.compile and self.device.type == "cuda"
-        self.slopes = slopes.compiled() if is_built else slopes
 
     def state(self, number: int) -> dict[str, Any]:
         orders = {} if self.completions is None else self.completions.state()
-        slopes = {} if self.slopes is None else {"slopes": self.slopes.line}
         known = self.memories[number].state()
         memory = {"memory": known} if known else {}
         average = self.averages[number].state_dict()
-        return {"units": self.units.cpu(), "average": average, **orders, **slopes, **memory}
+        return {"units": self.units.cpu(), "average": average, **orders, **memory}
 
     def begins_able(self, number: int) -> bool:
         policy, training = self.trainees[number].module, dense_of(self.trainees[number].config)
@@ -198,9 +178,9 @@ class Dense(WarmedEstimator):
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
     def n_tried(self, config: PolicyConfig) -> float:
-        """Return those tried, the ends without them, slopes, and columns that are taken untried."""
+        """Return those tried, the ends without them, and columns that are taken untried."""
         training, completes = dense_of(config), self._completes
-        n_tried = training.n_tried + completes + training.slopes * (1 + completes)
+        n_tried = training.n_tried + completes
         n_all = 0.0
         for n_cols, n_acquired in self._n_acquired.items():
             every = self.variation.label_every(n_cols)
@@ -315,36 +295,27 @@ class Dense(WarmedEstimator):
         horizons = self.variation.horizons(rows["uniforms"], slices.n_cols)
         n_left = (horizons - rows["step"]).clamp(min=1)
         seen = replace(observe(views, simulator, state, n_left), step=rows["step"])
-        is_open = ~simulator.blocked(state)
-        is_valid = is_open.gather(-1, rows["columns"])
+        is_valid = ~simulator.blocked(state).gather(-1, rows["columns"])
         labels = {"columns": rows["columns"], "gains": rows["gains"], "is_valid": is_valid}
-        if "slopes" in rows:
-            labels |= {"slopes": rows["slopes"], "is_open": is_open}
-        return rows_of(seen, **filled_in(labels), score=state.score)
+        return rows_of(seen, **labels, score=state.score)
 
     def gradients(self, batch: Batch) -> Float[Tensor, " policy"]:
         training, simulator = dense_of(batch.configs[0]), batch.simulator
         n_slices, n_cols = simulator.batch.selectable.shape
         state = simulator.start(self.variation.initial(batch.per_slice[2], n_cols))
-        labelled, places, parts = [], [], []
+        labelled, places = [], []
         with torch.no_grad():
             for step in range(self.variation.n_steps(n_cols)):
                 places.append(self._places(batch, step))
-                rows, part, state = self._labelled(batch, state, step, places[-1])
+                rows, state = self._labelled(batch, state, step, places[-1])
                 labelled.append(rows)
-                parts += [part] if len(part) else []
-            if self.slopes is not None:
-                row = self._row((joined := State.joined(parts)).mask)
-                where = (simulator, joined, row, self._completion(batch, joined), self.units[row])
-                labelled = self.slopes.added(labelled, *where)
         if training.n_repeats:
             about = {"index": simulator.batch.index, "uniforms": batch.per_slice[2]}
             known = [{**x, **rows_at(at, about)} for at, x in zip(places, labelled, strict=True)]
             packed = [self.layouts[n_cols].pack(rows) for rows in known]
             visits = by_slice(packed, places, self.variation.label_every(n_cols))
             self.visited[batch.first, n_slices, n_cols] = visits
-        known = [filled_in(rows) for rows in labelled]
-        add_gradients(batch.policies, known, training.gain_weight, self.slices.n_cols)
+        add_gradients(batch.policies, labelled, training.gain_weight, self.slices.n_cols)
         return state.score.view(len(batch.policies), -1).mean(dim=-1)
 
     def _places(self, batch: Batch, step: int) -> Int[Tensor, " labelled"] | None:
@@ -356,8 +327,8 @@ class Dense(WarmedEstimator):
 
     def _labelled(
         self, batch: Batch, state: State, step: int, at: Int[Tensor, " labelled"] | None
-    ) -> tuple[Rows, State, State]:
-        """Return the labels of a step, the states that have them, and all states after it."""
+    ) -> tuple[Rows, State]:
+        """Return the labels of a step, and all states after it."""
         draws, follow = (x[:, step] for x in batch.per_slice[:2])
         training, simulator = dense_of(batch.configs[0]), batch.simulator
         n_cols = simulator.batch.n_cols
@@ -384,7 +355,7 @@ class Dense(WarmedEstimator):
             branches = simulator.branch(part, rows["columns"])
             worth = branches.score - part.score[:, None]
             after = branches.follow(choice) if at is None else simulator.acquire(state, chosen)
-        return {**rows, "gains": worth / units[:, None]}, part, after
+        return {**rows, "gains": worth / units[:, None]}, after
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
         """Return which of the units belongs to each state."""

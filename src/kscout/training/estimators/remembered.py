@@ -1,8 +1,7 @@
 """Labelled states as rows of bytes: small to keep by the hundred thousand, and to share.
 
 A state is its slice, how that was varied, what was measured, what came out of the columns that were
-tried and, where there are slopes, what those let expect of all. None of this depends on who looks;
-what can be told from it is not kept.
+tried. None of this depends on who looks; what can be told from it is not kept.
 """
 
 import math
@@ -27,8 +26,6 @@ class Layout:
     n_tried: int
     n_uniforms: int
     """Numbers that decide how a slice is varied."""
-    has_slopes: bool = False
-    """Whether all columns have one."""
 
     @property
     def fields(self) -> dict[str, tuple[torch.dtype, int]]:
@@ -40,7 +37,6 @@ class Layout:
             "step": (short, 1),
             "columns": (short, self.n_tried),
             "gains": (torch.float32, self.n_tried),
-            **({"slopes": (torch.float16, self.n_cols)} if self.has_slopes else {}),
             "mask": (torch.uint8, math.ceil(self.n_cols / 8)),
         }
 
@@ -63,10 +59,8 @@ class Layout:
         sizes = [kind.itemsize * n for kind, n in self.fields.values()]
         parts = zip(packed.split(sizes, dim=-1), self.fields.items(), strict=True)
         rows = {name: _copied(part).view(kind) for part, (name, (kind, _)) in parts}
-        slopes = {"slopes": rows["slopes"].float()} if self.has_slopes else {}
         return {
             **rows,
-            **slopes,
             "index": rows["index"][:, 0].long(),
             "step": rows["step"][:, 0].int(),
             "columns": rows["columns"].long(),
