@@ -1,0 +1,139 @@
+"""What kscout 0.2 wrote still opens, with the same hashes and scores."""
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kscout import policies, reconstruction
+from kscout.acquisition import Advisor, Session
+from kscout.cli import app
+from kscout.data.store import Store
+from kscout.runs import read_run
+from kscout.weights import fingerprint, read_weights
+
+WRITTEN = Path(__file__).parent / "written_by_0_2"
+TOLD = json.loads((WRITTEN / "told.json").read_text())
+ONLY_RECONSTRUCT = ("unet", "varnet")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Work in a copy, because commands may add to what they open."""
+    path = shutil.copytree(WRITTEN, tmp_path_factory.mktemp("old") / "files")
+    before = Path.cwd()
+    os.chdir(path)
+    yield path
+    os.chdir(before)
+
+
+def run(*words: str) -> str:
+    """Run a command as a user does; return what it prints."""
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", TOLD["stores"])
+def test_a_store_opens_with_the_same_fingerprint(name: str) -> None:
+    store = Store.open(name)
+    store.verify()
+    assert store.fingerprint == TOLD["stores"][name]
+    assert [len(store.split(one)) for one in ("train", "val", "test")][1:] in ([1, 1], [2, 2])
+
+
+@pytest.mark.parametrize("name", sorted({*TOLD["policies"], *TOLD["reconstructions"]}))
+def test_a_run_folder_reads(name: str) -> None:
+    record = read_run(Path("runs") / name)
+    assert record.is_finished and len(record.metrics) == 1
+    kind = "joint" if name.startswith("joint") else "policy"
+    assert record.kind == ("reconstructor" if name in ONLY_RECONSTRUCT else kind)
+
+
+@pytest.mark.parametrize("name", TOLD["policies"])
+def test_a_policy_has_the_same_fingerprint(name: str) -> None:
+    assert fingerprint(policies.load(f"runs/{name}")) == TOLD["policies"][name]
+
+
+@pytest.mark.parametrize("name", TOLD["reconstructions"])
+def test_a_reconstruction_has_the_same_fingerprint(name: str) -> None:
+    assert fingerprint(reconstruction.load(f"runs/{name}")) == TOLD["reconstructions"][name]
+
+
+def test_a_finished_training_is_recognized(copy: Path) -> None:
+    file = copy / "runs" / "dense" / "weights.safetensors"
+    before = file.stat().st_mtime_ns
+    config = file.with_name("config.toml")
+    train("dense", config)
+    assert file.stat().st_mtime_ns == before
+
+
+def test_an_interrupted_training_goes_on(copy: Path) -> None:
+    folder = copy / "runs" / "interrupted"
+    assert not read_run(folder).is_finished
+    train("interrupted", folder / "config.toml")
+    found = read_weights(folder / "weights.safetensors").state
+    wanted = read_weights(copy / "runs" / "interrupted_then_finished.safetensors").state
+    assert found.keys() == wanted.keys()
+    # Another CPU may round differently from the one that wrote the files.
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, atol=2e-4, rtol=0)
+
+
+def train(name: str, config: Path) -> None:
+    """Repeat the command of a training, with the settings that its run folder holds."""
+    settings = config.with_suffix(".copy.toml")
+    shutil.copy(config, settings)
+    run(
+        *("train", "policy", "--data", "images", "--reconstructor", "runs/unet"),
+        *("--config", str(settings), "--out", f"runs/{name}", "--device", "cpu"),
+    )
+
+
+def test_an_evaluation_gives_the_same_scores(copy: Path) -> None:
+    rows = scores(copy / "evaluation")
+    names = list(dict.fromkeys(row["policy"] for row in rows))
+    given = [name if name == "fixed" else f"runs/{name}" for name in names]
+    run(
+        *("evaluate", "--data", "images", "--reconstructor", "runs/unet", "--argmax"),
+        *("--n-initial", "4", "--steps", "4", "--trajectories", "1", "--device", "cpu"),
+        *("--out", "again", *(word for one in given for word in ("--policy", one))),
+    )
+    again = scores(copy / "again")
+    assert [row["column"] for row in again] == [row["column"] for row in rows]
+    for metric in ("ssim", "psnr", "nmse"):
+        found, wanted = ([float(row[metric]) for row in table] for table in (again, rows))
+        assert found == pytest.approx(wanted, abs=1e-5)
+
+
+def scores(folder: Path) -> list[dict[str, str]]:
+    with (folder / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_results_are_reported(copy: Path) -> None:
+    run("report", "evaluation", "runs/greedy", "runs/dense", "-o", "old.html")
+    page = (copy / "old.html").read_text(encoding="utf-8")
+    for word in ("ngreedy", "dense", "Training", "fixed"):
+        assert word in page
+
+
+def test_a_session_resumes(copy: Path) -> None:
+    network, policy = reconstruction.load("runs/unet"), policies.load("runs/dense")
+    with Advisor(network, policy) as advisor:
+        session = Session.read(copy / "session.npz", advisor)
+        assert session.order == TOLD["session"]["order"]
+        assert list(session.advise().columns) == TOLD["session"]["advised"]
+        assert float(session.image().sum()) == pytest.approx(TOLD["session"]["image"], rel=1e-4)
+
+
+def test_a_campaign_finds_all_its_runs_finished() -> None:
+    status = json.loads(run("campaign", "status", "tiny.toml", "--json"))
+    assert status["total"] == {"waiting": 0, "running": 0, "done": 4, "failed": 0, "runs": 4}
