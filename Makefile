@@ -30,8 +30,8 @@ fast: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not cuda and not browser and not tutorial"
 
 lint: $(READY)
-	$(BIN)/ruff format --check src tests benchmarks lab examples website
-	$(BIN)/ruff check src tests benchmarks lab examples website
+	$(BIN)/ruff format --check src tests lab examples website
+	$(BIN)/ruff check src tests lab examples website
 	$(BIN)/mypy
 
 # Every page of docs/tutorials, from top to bottom.

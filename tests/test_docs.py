@@ -18,9 +18,7 @@ from kscout.evaluation.summaries.summary import PolicySummary, Summary
 from kscout.gym_env import AcquisitionEnv, AcquisitionVectorEnv
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    page for folder in (".", "docs", "docs/*", "benchmarks") for page in ROOT.glob(f"{folder}/*.md")
-)
+PAGES = sorted(page for folder in (".", "docs", "docs/*") for page in ROOT.glob(f"{folder}/*.md"))
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 TEXTS = [*PAGES, *CONFIGS, *sorted((ROOT / "examples").glob("*.py")), ROOT / "Makefile"]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home|Users|mnt|private)/\w|[A-Z]:\\\w")

@@ -17,7 +17,7 @@ from kscout.cli import main
 SOME = Case("options", "", ["data", "info", "store"])
 
 
-FUZZ = Path(__file__).parent.parent / "benchmarks" / "fuzz.py"
+FUZZ = Path(__file__).parent / "fuzz" / "run.py"
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_the_paper_is_cited_with_the_software() -> None:
 def test_every_datum_of_the_repository_has_a_license() -> None:
     rows = [line for line in licenses().splitlines() if line.startswith("|")]
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
-    for folder in ("src", "docs", "tests", "benchmarks", "examples"):
+    for folder in ("src", "docs", "tests", "lab", "examples"):
         for path in (ROOT / folder).rglob("*"):
             place = path.relative_to(ROOT).as_posix()
             if path.suffix in DATA and "__pycache__" not in place and "templates" not in place:

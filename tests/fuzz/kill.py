@@ -1,0 +1,275 @@
+"""Kill commands at random moments, run them again to the end, and compare with a run left alone.
+
+Half of the kills come at a random time of the command's duration, half at a random change that it
+makes to the disk: a file opened for writing, a rename, a folder made or a file removed. After one
+kill or two the same command runs to the end. All that it wrote must then equal, byte by byte, what
+an undisturbed run wrote, and nothing may lie beside it.
+
+    python tests/fuzz/kill.py --n 200 --seed 0
+    python tests/fuzz/kill.py --n 20 --only evaluate
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+from fuzz.cases import ARTIFACTS
+from fuzz.commands import EASY, ENTROPY, EVALUATE, IMPORT, MAKE, TRAIN, UNET
+from fuzz.forks import command, in_child, prepare, start
+from fuzz.judge import Snapshot, snapshot
+from fuzz.long_commands import JOINT
+from fuzz.volumes import stack
+
+COMMANDS: dict[str, list[str]] = {
+    "data make": [*MAKE, "--volumes", "2,1,1", "--slices", "2"],
+    "data import": IMPORT,
+    "train reconstructor": [*UNET, "--epochs", "3"],
+    "train policy": [*TRAIN, "--epochs", "3", "--seeds", "2"],
+    "train joint": [*JOINT, "--updates", "6", "--epochs", "3"],
+    "evaluate": [*EVALUATE, "--policy", "random", "--policy", "fixed", "--policy", "greedy"],
+    "analyze": ENTROPY,
+    "report": ["report", "results", "-o", "page.html", "--figures", "drawn"],
+    "campaign run": ["campaign", "run", "tiny.toml", "--workers", "0", "--device", "cpu"],
+}
+RARE = {"campaign run": 8}
+"""Of that many turns a command takes one, killed by time alone: its work is done by processes that
+it starts, whose changes it cannot count."""
+
+TIMED = {
+    *("date", "time_s", "seconds", "started", "started_s", "peak_memory_bytes"),
+    *("n_lockstep", "n_reconstructions", "sampler_share"),
+}
+"""Keys of JSON files that tell when and how something was done: times, memory, and whether seeds
+that a kill separated went on together."""
+LEFT_OUT = re.compile(r"(^|/)(\.lock|checkpoint\.pt|log\.txt|report\.html)$")
+"""Locks, checkpoints of runs that are done (they hold the times of epochs), logs, and the page of a
+campaign, which shows times; nothing else differs between two undisturbed runs."""
+
+
+@final
+@dataclass
+class Tally:
+    """What became of one command's kills."""
+
+    duration_s: float = 0.0
+    n_changes: int = 0
+    wanted: Snapshot = field(default_factory=dict)
+    n_kills: int = 0
+    n_equal: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    """Kill, compare, print a table; return 1 where anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=200, help="How many kills.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", choices=COMMANDS, help="These commands alone.")
+    asked = parser.parse_args()
+    names = asked.only or list(COMMANDS)
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="kscout-kill-") as scratch:
+        folder = Path(scratch)
+        prepare(Path(shutil.copytree(ARTIFACTS, folder / "valid")), EASY)
+        tallies: dict[str, Tally] = {}
+        draw = random.Random(asked.seed)
+        turn = 0
+        while sum(tally.n_kills for tally in tallies.values()) < asked.n:
+            name = names[turn % len(names)]
+            if len(names) == 1 or (turn // len(names)) % RARE.get(name, 1) == 0:
+                if name not in tallies:
+                    tallies[name] = alone(name, folder)
+                disturb(name, tallies[name], draw, folder)
+            turn += 1
+    print(table(tallies))
+    print(f"seed {asked.seed}, {time.perf_counter() - begin:.0f} s")
+    return int(any(tally.faults for tally in tallies.values()))
+
+
+def set_up(folder: Path) -> Path:
+    """Make the inputs of all commands; always at the same place, because files name it."""
+    here = folder / "here"
+    shutil.copytree(ARTIFACTS, here)
+    shutil.rmtree(here / "campaigns")
+    # One policy, no analysis: a campaign's runs are processes, which take long to load.
+    campaign = (here / "tiny.toml").read_text().partition("[analyses]")[0]
+    (here / "tiny.toml").write_text(campaign.replace('["greedy", "ngreedy"]', '["greedy"]'))
+    (here / "volumes").mkdir()
+    for number in range(6):
+        np.save(here / "volumes" / f"{number}.npy", np.tile(stack(number), (8, 1, 1)))
+    return here
+
+
+def alone(name: str, folder: Path) -> Tally:
+    """Run a command undisturbed."""
+    here, tally = set_up(folder), Tally()
+    begin = time.perf_counter()
+    ended = in_child(lambda: command(COMMANDS[name]), here, folder / "log")
+    tally.duration_s = time.perf_counter() - begin
+    if ended.code:
+        raise RuntimeError(f"{name} ended with {ended.code}:\n{ended.output}")
+    tally.wanted = written(here)
+    shutil.rmtree(here)
+    if name in RARE:
+        return tally
+    # Once more, counting what it changes on the disk.
+    here, counted = set_up(folder), folder / "counted"
+    in_child(lambda: _counting(name, counted), here, folder / "log")
+    tally.n_changes = int(counted.read_text())
+    difference = differing(tally.wanted, written(here))
+    if difference:
+        tally.faults.append(f"two undisturbed runs differ in {difference}")
+    shutil.rmtree(here)
+    return tally
+
+
+def _counting(name: str, counted: Path) -> int:
+    n_changes = 0
+
+    def count() -> None:
+        nonlocal n_changes
+        n_changes += 1
+
+    on_change(count)
+    code = command(COMMANDS[name])
+    counted.write_text(str(n_changes))
+    return code
+
+
+def on_change(call: Callable[[], None]) -> None:
+    """Call a function before every change that this process makes to the disk."""
+    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+    changes = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            is_change = isinstance(flags, int) and bool(flags & writing) and path != os.devnull
+        else:
+            is_change = event in changes
+        if is_change:
+            call()
+
+    sys.addaudithook(watch)
+
+
+def disturb(name: str, tally: Tally, draw: random.Random, folder: Path) -> None:
+    """Kill a command once or twice, run it to the end, and compare."""
+    here = set_up(folder)
+    moments = []
+    for _ in range(draw.choice((1, 1, 2))):
+        by_change = draw.random() < 0.5 and tally.n_changes > 0
+        moment = draw.randrange(1, tally.n_changes + 1) if by_change else draw.random()
+        if kill(name, moment, tally.duration_s, here, folder / "log"):
+            tally.n_kills += 1
+            told = f"before change {moment}" if by_change else f"after {moment:.0%} of the time"
+            moments.append(told)
+    ended = in_child(lambda: command(COMMANDS[name]), here, folder / "log")
+    found = _last_words(ended.output) if ended.code else differing(tally.wanted, written(here))
+    if found and moments:
+        tally.faults.append(f"{name}, killed {' and '.join(moments)}: {found}")
+        print(tally.faults[-1], flush=True)
+    elif moments:
+        tally.n_equal += len(moments)
+    shutil.rmtree(here)
+
+
+def kill(name: str, moment: float, duration_s: float, here: Path, log: Path) -> bool:
+    """Run a command and kill it with all that it started; say whether it was still running."""
+    if isinstance(moment, int):
+        child = start(lambda: _until_change(name, moment), here, log)
+    else:
+        child = start(lambda: command(COMMANDS[name]), here, log)
+        time.sleep(moment * duration_s)
+        _kill_all(child)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _kill_all(child)
+    return code == -signal.SIGKILL
+
+
+def _until_change(name: str, number: int) -> int:
+    n_changes = 0
+
+    def count() -> None:
+        nonlocal n_changes
+        n_changes += 1
+        if n_changes == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    on_change(count)
+    return command(COMMANDS[name])
+
+
+def _kill_all(child: int) -> None:
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def written(here: Path) -> Snapshot:
+    """Return what lies in a folder, without what holds times."""
+    found = {}
+    for name, (kind, content) in snapshot(here).items():
+        if not LEFT_OUT.search(name):
+            found[name] = (kind, timeless(name, content))
+    return found
+
+
+def timeless(name: str, content: bytes | int) -> bytes | int:
+    """Return the content of a file without the times in it."""
+    if isinstance(content, bytes) and name.endswith((".json", ".jsonl")):
+        lines = content.splitlines() if name.endswith(".jsonl") else [content]
+        return b"\n".join(json.dumps(_without(json.loads(line))).encode() for line in lines)
+    return content
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(inner) for key, inner in value.items() if key not in TIMED}
+    return [_without(inner) for inner in value] if isinstance(value, list) else value
+
+
+def differing(wanted: Snapshot, found: Snapshot) -> str:
+    """Name what one folder has and the other has not, or has otherwise."""
+    names = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+    return ", ".join(sorted(names)[:4])
+
+
+def _last_words(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "it failed silently"
+
+
+def table(tallies: dict[str, Tally]) -> str:
+    """Return counts by command as a Markdown table."""
+    lines = ["| command | takes (s) | changes to the disk | kills | equal afterwards |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    for name, tally in tallies.items():
+        counts = f"{tally.n_changes} | {tally.n_kills} | {tally.n_equal}"
+        lines.append(f"| {name} | {tally.duration_s:.1f} | {counts} |")
+        lines += [f"| {fault} | | | | |" for fault in tally.faults]
+    n_kills = sum(tally.n_kills for tally in tallies.values())
+    n_equal = sum(tally.n_equal for tally in tallies.values())
+    lines.append(f"| all | | | {n_kills} | {n_equal} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The table of results and the tables of the docs agree, and bundled weights reproduce its rows."""
+
+from pathlib import Path
+
+import pytest
+import results
+import tables
+
+from kscout.data.generate import MakeSettings, make_store
+from kscout.evaluation import AcquisitionPlan, EvaluationSetting, evaluate
+
+ROWS = results.read_results()
+
+
+def test_tables_of_the_docs_agree_with_the_results() -> None:
+    assert tables.differing(write=False) == []
+
+
+def test_no_interval_is_over_fewer_than_three_volumes() -> None:
+    for row in ROWS:
+        assert bool(row.low) == bool(row.high), row
+        assert not row.low or float(row.low) <= float(row.difference) <= float(row.high), row
+        assert not row.low or not row.n_volumes or int(row.n_volumes) >= 3, row
+
+
+def test_a_new_row_replaces_the_row_that_measured_the_same(tmp_path: Path) -> None:
+    path, row = tmp_path / "results.csv", results.result(experiment="a", method="b", value=0.5)
+    results.record([row, results.result(experiment="a", method="c", value=1)], path)
+    results.record([results.result(experiment="a", method="b", value=0.25)], path)
+    assert {one.method: one.value for one in results.read_results(path)} == {"b": "0.25", "c": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["knee-unet", "joint-knee-base-unet"])
+def test_bundled_weights_reproduce_rows(network: str, tmp_path: Path) -> None:
+    make_store(tmp_path, MakeSettings(kind="knee", volumes=(0, 0, 3), slices=1, size=128))
+    rows = results.select(ROWS, experiment="recomputed", reconstruction=network)
+    names = [row.method for row in rows]
+    plan = AcquisitionPlan(16, 16, n_trajectories=1, is_argmax=True, protocol="paper")
+    found = evaluate(names, tmp_path, network, EvaluationSetting(plan, device="cpu")).found
+    computed = {one.policy: one.ssim for one in found.policies}
+    assert len(rows) == 2
+    assert computed == pytest.approx({row.method: float(row.value) for row in rows}, abs=2e-4)
