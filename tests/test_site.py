@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from markdown import Markdown
 
-from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.statistics import confidence_interval
 from test_docs import PUBLIC
 from website.api import ROOMS, api_pages, members_of
 from website.command_line import command_line_page, commands, options_of, prose
@@ -124,7 +124,7 @@ def test_drawings_have_colors_in_light_and_dark() -> None:
 
 def test_the_intervals_of_the_drawing_disagree_as_its_page_says() -> None:
     values, volumes = made_up_differences()
-    over_volumes = bootstrap_interval(values, volumes)
-    over_slices = bootstrap_interval(values, [f"{place}" for place in range(len(values))])
+    over_volumes = confidence_interval(values, volumes)
+    over_slices = confidence_interval(values, [f"{place}" for place in range(len(values))])
     assert over_volumes is not None and over_slices is not None
     assert over_volumes[0] < 0 < over_slices[0] < over_slices[1] < over_volumes[1]

@@ -37,11 +37,11 @@ def own_classes(names: dict[str, Any]) -> None:
 
 
 def reading(names: dict[str, Any]) -> None:
-    from kscout.evaluation import bootstrap_interval
+    from kscout.evaluation import confidence_interval
 
     difference, volumes = names["difference"], names["volumes"]
-    over_volumes = bootstrap_interval(difference, volumes)
-    over_slices = bootstrap_interval(difference, [str(i) for i in range(len(volumes))])
+    over_volumes = confidence_interval(difference, volumes)
+    over_slices = confidence_interval(difference, [str(i) for i in range(len(volumes))])
     assert over_volumes is not None and over_slices is not None
     assert over_slices[1] - over_slices[0] < over_volumes[1] - over_volumes[0]
     room = names["found"].headroom

@@ -21,7 +21,7 @@ from kscout.acquisition import Simulator
 from kscout.acquisition.episode import State
 from kscout.data.makers.knee import draw_knee_volume
 from kscout.data.slices import SliceSet
-from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.statistics import confidence_interval
 from kscout.figures.series import GRID, INK, QUIET, SERIES
 from kscout.figures.style import house_style, new_axes, to_inline_svg
 
@@ -146,7 +146,7 @@ def draw_statistics() -> Figure:
         axes.axvline(0, color=INK, linewidth=1.1)
         axes.plot(values, np.repeat(np.arange(9), 12), "o", color=SERIES[0], alpha=0.6)
         for place, units, color in ((10, volumes, SERIES[1]), (11, alone, QUIET)):
-            interval = bootstrap_interval(values, units)
+            interval = confidence_interval(values, units)
             assert interval is not None
             axes.plot(interval, (place, place), "|-", color=color, linewidth=2.4, markersize=10)
             axes.plot(values.mean(), place, "D", color=color)

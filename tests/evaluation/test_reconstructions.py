@@ -20,7 +20,7 @@ from kscout.evaluation.analyses.reconstructions import (
 )
 from kscout.evaluation.reconstructions import compare_reconstructions
 from kscout.evaluation.records.acquisitions import load_acquisition
-from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.statistics import confidence_interval
 from kscout.figures.blocks import Drawing, Prose
 from kscout.figures.tables import Measured, Table
 from kscout.metrics import ssim
@@ -55,7 +55,7 @@ def test_scores_are_those_of_the_methods_under_one_mask_per_volume(
     plain, (picture,) = found.rows[1], found.pictures
     assert plain.ssim == pytest.approx(float(expected.mean()))
     assert plain.interval == pytest.approx(
-        bootstrap_interval(expected.double().numpy(), slices.volumes)
+        confidence_interval(expected.double().numpy(), slices.volumes)
     )
     place = int(expected.argsort()[2])
     assert picture.title.startswith(f"{slices.volumes[place]}, slice {slices.slices[place]}")

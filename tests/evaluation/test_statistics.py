@@ -4,10 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from kscout.evaluation import statistics
 from kscout.evaluation.statistics import (
-    bootstrap_interval,
+    CONFIDENCE,
+    confidence_interval,
+    confidence_intervals,
     holm,
     paired_permutation_test,
     std_over_seeds,
@@ -18,54 +20,46 @@ def _volumes(sizes: list[int]) -> list[str]:
     return [f"v{i}" for i, size in enumerate(sizes) for _ in range(size)]
 
 
-def test_bootstrap_of_single_slices_agrees_with_scipy() -> None:
-    from scipy import stats
-
-    values = np.random.default_rng(1).gamma(2.0, size=41)
-    found = bootstrap_interval(values, _volumes([1] * 41), n_resamples=20_000)
-    expected = stats.bootstrap(
-        (values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(9)
-    ).confidence_interval
-    assert found is not None
-    assert found == pytest.approx(tuple(expected), abs=0.03)
+@pytest.mark.parametrize("n_slices", [1, 11])
+def test_the_interval_of_equal_volumes_is_that_of_scipy(n_slices: int) -> None:
+    values = np.random.default_rng(1).gamma(2.0, size=7)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
+    interval = confidence_interval(np.repeat(values, n_slices), _volumes([n_slices] * 7))
+    assert interval == pytest.approx(tuple(expected))
 
 
-def test_draws_that_are_made_in_parts_are_those_that_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    values, volumes = np.random.default_rng(2).normal(size=12), _volumes([4, 1, 2, 5])
-    kept = bootstrap_interval(values, volumes, n_resamples=50, seed=7)
-    monkeypatch.setattr(statistics, "_CHUNK", 30)
-    assert bootstrap_interval(values, volumes, n_resamples=50, seed=7) == kept
+def test_volumes_are_weighted_by_their_number_of_slices() -> None:
+    sizes = np.array([1, 5, 2, 9])
+    values, volumes = np.random.default_rng(2).normal(size=17), _volumes(sizes.tolist())
+    means = [part.mean() for part in np.split(values, np.cumsum(sizes)[:-1])]
+    # NumPy's variance with reliability weights, of a mean with these weights.
+    variance = np.cov(means, aweights=sizes) * (sizes**2).sum() / sizes.sum() ** 2
+    expected = stats.t(df=3, loc=values.mean(), scale=variance**0.5).interval(CONFIDENCE)
+    assert confidence_interval(values, volumes) == pytest.approx(expected)
 
 
-def test_bootstrap_resamples_volumes_and_weighs_slices() -> None:
-    sizes = [1, 5, 2]
-    values = np.array([0.0] + [1.0] * 5 + [3.0] * 2)
-    found = bootstrap_interval(values, _volumes(sizes), n_resamples=40_000)
-    total, count = np.array([0.0, 5.0, 6.0]), np.array(sizes)
-    means = [
-        total[list(draw)].sum() / count[list(draw)].sum()
-        for draw in itertools.product(range(3), repeat=3)
-    ]
-    # The most extreme of 27 equally likely draws weigh 1/27 > 2.5 %, so they are the bounds.
-    assert found == pytest.approx((min(means), max(means)))
+@pytest.mark.parametrize("largest", [1, 20])
+@pytest.mark.parametrize("n_volumes", [3, 4, 7, 10, 30, 96])
+def test_intervals_cover_what_they_state(n_volumes: int, largest: int) -> None:
+    rng, n_repetitions = np.random.default_rng(n_volumes), 4_000
+    sizes = np.linspace(1, largest, n_volumes).round().astype(int)
+
+    def coverage(scores: np.ndarray) -> float:
+        intervals = confidence_intervals(np.repeat(scores, sizes, axis=0), _volumes(sizes.tolist()))
+        assert intervals is not None
+        return float(((intervals[:, 0] < 0) & (0 < intervals[:, 1])).mean())
+
+    assert 0.93 <= coverage(rng.normal(size=(n_volumes, n_repetitions))) <= 0.97
+    if n_volumes >= 10:
+        assert coverage(rng.exponential(size=(n_volumes, n_repetitions)) - 1) >= 0.88
 
 
-def test_slices_that_repeat_within_volumes_do_not_narrow_the_interval() -> None:
-    values = np.random.default_rng(2).normal(size=7)
-    alone = bootstrap_interval(values, _volumes([1] * 7))
-    repeated = bootstrap_interval(np.repeat(values, 11), _volumes([11] * 7))
-    assert repeated == pytest.approx(alone)
-
-
-def test_one_volume_has_no_interval() -> None:
-    assert bootstrap_interval(np.ones(3), _volumes([3])) is None
+def test_fewer_than_three_volumes_have_no_interval() -> None:
+    assert confidence_interval(np.arange(6.0), _volumes([3, 3])) is None
+    assert confidence_interval(np.arange(3.0), _volumes([1, 1, 1])) is not None
 
 
 def test_exact_permutation_agrees_with_scipy() -> None:
-    from scipy import stats
-
     differences = np.random.default_rng(3).normal(0.4, 1.0, size=9)
     found = paired_permutation_test(differences, _volumes([1] * 9))
     expected = stats.permutation_test(
@@ -109,12 +103,10 @@ def test_rounding_is_no_difference() -> None:
 
 
 def test_sampled_permutation_is_near_the_t_test_and_never_zero() -> None:
-    from scipy import stats
-
     differences = np.random.default_rng(5).normal(0.25, 1.0, size=60)
-    found = paired_permutation_test(differences, _volumes([1] * 60), n_resamples=20_000)
+    found = paired_permutation_test(differences, _volumes([1] * 60), n_patterns=20_000)
     assert found.p_value == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, abs=0.01)
-    certain = paired_permutation_test(np.ones(60), _volumes([1] * 60), n_resamples=500)
+    certain = paired_permutation_test(np.ones(60), _volumes([1] * 60), n_patterns=500)
     assert certain.p_value == pytest.approx(1 / 501)
 
 

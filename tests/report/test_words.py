@@ -61,7 +61,7 @@ def test_the_first_sentence_states_the_comparison_with_its_interval() -> None:
         ),
         ({"difference": -0.01, "interval": (-0.02, -0.004)}, "0.0100 below **fixed**"),
         ({"interval": (0.01, 0.02), "p_value_corrected": 1.0}, "cannot confirm any difference"),
-        ({"interval": None}, "with one volume, how uncertain"),
+        ({"interval": None}, "an interval needs at least 3 volumes"),
         ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "less than 0.0001 above **fixed**"),
         ({"difference": 4e-5, "interval": (-1e-6, 6e-5)}, "difference, 0.0000 to +0.0001"),
     ],

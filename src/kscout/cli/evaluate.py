@@ -14,6 +14,7 @@ from kscout.cli.options import MATRIX_SIZE, command_of, matrix_size
 from kscout.cli.progress import evaluation_progress
 from kscout.config.bounds import Between
 from kscout.config.options import with_options
+from kscout.evaluation.statistics import NO_INTERVALS
 from kscout.evaluation.summaries.conditions import EvaluationRequest
 from kscout.evaluation.summaries.summary import Comparison, PolicySummary, Summary
 from kscout.files import finite
@@ -112,6 +113,8 @@ def summary_table(summary: Summary) -> Table:
         cost = [n_acquired] if summary.is_uneven else []
         table.add_row(name, *cost, *scores, end_section=ends)
     notes = sorted({one.note for one in summary.comparisons if one.note})
+    if not summary.has_intervals:
+        notes.append(NO_INTERVALS)
     has_oracles = any(entry.is_oracle for entry in ranked)
     marks = ["* oracle: looks at the truth, no scanner can"] if has_oracles else []
     table.caption = "\n".join([*marks, *notes]) or None

@@ -9,7 +9,7 @@ from kscout.demo.oracles import StoredOracles, read_stored
 from kscout.demo.settings import SHOWN_BASELINE, ZOO_BASELINES, ZOO_SIZE, ZOO_UNET
 from kscout.demo.stages import ZooRun
 from kscout.demo.words import say
-from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.statistics import confidence_interval
 from kscout.evaluation.summaries.summary import Summary
 from kscout.figures.blocks import Block, Drawing, Prose, Section
 from kscout.figures.curves import draw_ssim_by_step
@@ -104,7 +104,7 @@ def _table(
         *,
         is_oracle: bool = False,
     ) -> Row:
-        interval = bootstrap_interval(final - base, volumes)
+        interval = confidence_interval(final - base, volumes)
         minus = Measured(float((final - base).mean()), None, interval)
         whole = Measured(whole_test[name]["ssim"]) if name in whole_test else None
         cells = (title, Measured(float(final.mean())), None if name == reference else minus, whole)

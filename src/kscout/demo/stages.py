@@ -44,7 +44,7 @@ from kscout.evaluation.running.fixed_orders import ORDERS
 from kscout.evaluation.running.prepare import Prepared
 from kscout.evaluation.running.recording import Columns, columns_of, replayed
 from kscout.evaluation.running.trajectories import AcquisitionPlan
-from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.statistics import confidence_interval
 from kscout.evaluation.summaries.summary import SUMMARY, Difference, Summary, read_summary
 from kscout.files import read_record, write_json
 from kscout.runs import DONE, Progress
@@ -228,7 +228,7 @@ def lead_over(evaluation: Path, policy: str, other: str, base: Path | None = Non
     one = {each.policy: each for each in read_scores(evaluation)}[policy]
     reference = {each.policy: each for each in read_scores(base or evaluation)}[other]
     lead = one.metric("ssim")[:, -1] - reference.metric("ssim")[:, -1]
-    return Difference(float(lead.mean()), bootstrap_interval(lead, one.volumes))
+    return Difference(float(lead.mean()), confidence_interval(lead, one.volumes))
 
 
 @final

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kscout.evaluation.running.prepare import Prepared, open_policies
     from kscout.evaluation.running.setting import EvaluationSetting
     from kscout.evaluation.running.trajectories import AcquisitionPlan
-    from kscout.evaluation.statistics import bootstrap_interval
+    from kscout.evaluation.statistics import confidence_interval
     from kscout.evaluation.summaries.summary import Summary, read_summary
 
 _MODULES = {
@@ -42,7 +42,7 @@ _MODULES = {
     "kscout.evaluation.records.results": "Scores read_scores",
     "kscout.evaluation.progress": "Step",
     "kscout.evaluation.summaries.summary": "Summary read_summary",
-    "kscout.evaluation.statistics": "bootstrap_interval",
+    "kscout.evaluation.statistics": "confidence_interval",
     "kscout.evaluation.reconstructions": "compare_reconstructions",
     "kscout.evaluation.adaptivity": "entropies",
     "kscout.evaluation.gradient_noise": "signal_to_noise",
@@ -61,8 +61,8 @@ __all__ = [
     "SliceSetting",
     "Step",
     "Summary",
-    "bootstrap_interval",
     "compare_reconstructions",
+    "confidence_interval",
     "entropies",
     "evaluate",
     "open_policies",

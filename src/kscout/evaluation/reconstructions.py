@@ -18,7 +18,7 @@ from kscout.errors import ConfigError
 from kscout.evaluation.analyses.reconstructions import ReconstructionRow
 from kscout.evaluation.progress import OnStep, Step
 from kscout.evaluation.records.acquisitions import Acquisition, PolicySteps
-from kscout.evaluation.statistics import bootstrap_interval
+from kscout.evaluation.statistics import confidence_interval
 from kscout.metrics import nmse, psnr, ssim
 from kscout.training.masks import MaskDistribution
 
@@ -129,7 +129,7 @@ def _row(
     slices: SliceSet,
     protocol: Protocol,
 ) -> ReconstructionRow:
-    low, high = bootstrap_interval(values[:, 0], slices.volumes) or (None, None)
+    low, high = confidence_interval(values[:, 0], slices.volumes) or (None, None)
     n_volumes = len(set(slices.volumes))
     where = (name, float(acceleration), n_center, len(slices), n_volumes, protocol)
     similarity, noise, error = values.mean(axis=0).tolist()

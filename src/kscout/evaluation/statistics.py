@@ -1,27 +1,35 @@
-"""Intervals and paired tests with volumes as the unit: slices of one volume are not independent.
+"""Confidence intervals and paired tests with volumes as the unit: slices of one volume correlate.
 
-A mean is over slices. A bootstrap sample draws volumes with replacement and takes the mean over
-all slices that came along; intervals are percentiles of such means (Efron 1979). The permutation
-test flips the sign of whole volumes' differences, which the hypothesis of no difference allows:
-p = (number of sign patterns whose |sum| reaches the observed one) / (number of patterns).
+For volumes v with n_v slices and mean score x_v, the weights are w_v = n_v / sum n, so that the
+weighted mean m = sum w_v x_v is the mean over slices. Student's t interval of m over V volumes is
+
+    m +- t(0.975, V - 1) sqrt(sum w_v^2) s,  s^2 = sum w_v (x_v - m)^2 / (1 - sum w_v^2),
+
+which for volumes of equal size is the usual m +- t s / sqrt(V). s^2 is unbiased for the variance
+between volumes. The permutation test flips the sign of the differences of whole volumes, which the
+hypothesis of no difference allows: p = (number of sign patterns whose |sum| reaches the observed
+one) / (number of patterns).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
 import numpy as np
 from jaxtyping import Float64
 
 CONFIDENCE = 0.95
-N_RESAMPLES = 10_000
+LEAST_VOLUMES = 3
+"""Volumes below which there is no interval."""
+IN_BRACKETS = "Brackets: 95 % intervals with volumes as the unit."
+TOO_FEW_VOLUMES = f"an interval needs at least {LEAST_VOLUMES} volumes"
+NO_INTERVALS = f"No intervals are shown: {TOO_FEW_VOLUMES}."
 _RESOLUTION = 1e-6
 """Scores around one that differ by less are the same."""
 _EXACT_UP_TO = 16
 """Volumes up to which all sign patterns are enumerated: 65,536 of them."""
 _CHUNK = 2**22
-"""Numbers that resampling holds at once."""
+"""Numbers that the permutation test holds at once."""
 
 
 @final
@@ -46,60 +54,32 @@ def _sums_by_volume(
     return total, n_slices
 
 
-def bootstrap_intervals(
-    values: Float64[np.ndarray, "slice quantity"],
-    volumes: Sequence[str],
-    *,
-    n_resamples: int = N_RESAMPLES,
-    seed: int = 0,
+def confidence_intervals(
+    values: Float64[np.ndarray, "slice quantity"], volumes: Sequence[str]
 ) -> Float64[np.ndarray, "quantity 2"] | None:
-    """Return the percentile interval of the mean over slices of several quantities.
+    """Return the 95 % interval of the mean over slices of several quantities.
 
-    All quantities see the same draws of volumes. None with fewer than two volumes.
+    Volumes are weighted by their number of slices. None with fewer than three volumes.
     """
+    from scipy.special import stdtrit
+
     total, n_slices = _sums_by_volume(values, volumes)
     n_volumes = len(n_slices)
-    if n_volumes < 2:
+    if n_volumes < LEAST_VOLUMES:
         return None
-    # How often each volume is drawn is all that matters: resampling is a matrix product.
-    means = [
-        counts @ total / (counts @ n_slices)[:, None]
-        for counts in _resampled(n_volumes, n_resamples, seed)
-    ]
-    tail = (1 - CONFIDENCE) / 2
-    return np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0).T
+    weights, scores = n_slices / n_slices.sum(), total / n_slices[:, None]
+    mean, squares = weights @ scores, weights @ weights
+    variance = weights @ (scores - mean) ** 2 / (1 - squares)
+    half = stdtrit(n_volumes - 1, (1 + CONFIDENCE) / 2) * np.sqrt(squares * variance)
+    return np.stack([mean - half, mean + half], axis=1)
 
 
-def _resampled(n_volumes: int, n_resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each volume is drawn, part after part of the resamples."""
-    if n_volumes * n_resamples <= _CHUNK:
-        yield _kept(n_volumes, n_resamples, seed)
-        return
-    generator, n_at_once = np.random.default_rng(seed), max(1, _CHUNK // n_volumes)
-    for at in range(0, n_resamples, n_at_once):
-        yield _drawn(generator, n_volumes, min(n_at_once, n_resamples - at))
-
-
-@lru_cache(maxsize=2)
-def _kept(n_volumes: int, n_resamples: int, seed: int) -> np.ndarray:
-    """Return draws that the next interval over as many volumes takes again."""
-    return _drawn(np.random.default_rng(seed), n_volumes, n_resamples)
-
-
-def _drawn(generator: np.random.Generator, n_volumes: int, n_draws: int) -> np.ndarray:
-    return generator.multinomial(n_volumes, np.full(n_volumes, 1 / n_volumes), n_draws)
-
-
-def bootstrap_interval(
-    values: Float64[np.ndarray, " slice"],
-    volumes: Sequence[str],
-    *,
-    n_resamples: int = N_RESAMPLES,
-    seed: int = 0,
+def confidence_interval(
+    values: Float64[np.ndarray, " slice"], volumes: Sequence[str]
 ) -> tuple[float, float] | None:
-    """Return the percentile interval of the mean over slices of one quantity."""
-    found = bootstrap_intervals(values[:, None], volumes, n_resamples=n_resamples, seed=seed)
-    return None if found is None else (float(found[0, 0]), float(found[0, 1]))
+    """Return the 95 % interval of the mean over slices of one quantity."""
+    intervals = confidence_intervals(values[:, None], volumes)
+    return None if intervals is None else (float(intervals[0, 0]), float(intervals[0, 1]))
 
 
 def paired_permutation_test(
@@ -107,7 +87,7 @@ def paired_permutation_test(
     volumes: Sequence[str],
     *,
     n_comparisons: int = 1,
-    n_resamples: int = N_RESAMPLES,
+    n_patterns: int = 10_000,
     seed: int = 0,
 ) -> PairedTest:
     """Test whether a mean difference is zero by flipping the signs of whole volumes (two-sided).
@@ -120,8 +100,8 @@ def paired_permutation_test(
         volumes: the volume of each slice.
         n_comparisons: how many tests the p-value will be corrected for; only the note depends
             on it.
-        n_resamples: patterns drawn where there are more volumes.
-        seed: keys that draw.
+        n_patterns: sampled if there are more volumes.
+        seed: random seed of these patterns.
     """
     told = np.where(np.abs(differences) < _RESOLUTION, 0.0, differences)
     total = _sums_by_volume(told[:, None], volumes)[0][:, 0]
@@ -132,12 +112,12 @@ def paired_permutation_test(
         method = "sign-flip permutation over volumes, exact"
     else:
         generator = np.random.default_rng(seed)
-        n_as_large, n_tried = 1, n_resamples + 1
+        n_as_large, n_tried = 1, n_patterns + 1
         n_at_once = max(1, _CHUNK // n_volumes)
-        for at in range(0, n_resamples, n_at_once):
-            shape = (min(n_at_once, n_resamples - at), n_volumes)
+        for at in range(0, n_patterns, n_at_once):
+            shape = (min(n_at_once, n_patterns - at), n_volumes)
             n_as_large += _n_as_large(total, generator.choice([-1.0, 1.0], size=shape))
-        method = f"sign-flip permutation over volumes, {n_resamples} draws"
+        method = f"sign-flip permutation over volumes, {n_patterns} draws"
     return PairedTest(n_as_large / n_tried, method, _limits(n_volumes, n_comparisons))
 
 
@@ -153,7 +133,7 @@ def _limits(n_volumes: int, n_comparisons: int) -> str | None:
     bound = f", its least p-value being {least:.4g}," if least < 1 else ""
     return (
         f"too few volumes: with {n_volumes}, {tests} cannot reach p = {1 - CONFIDENCE:.2g}{bound} "
-        f"whatever the scores are{'; read the intervals' if n_volumes > 1 else ''}"
+        f"whatever the scores are{'; read the intervals' if n_volumes >= LEAST_VOLUMES else ''}"
     )
 
 

@@ -6,6 +6,7 @@ from html import escape
 
 import numpy as np
 
+from kscout.evaluation.statistics import TOO_FEW_VOLUMES
 from kscout.evaluation.summaries.summary import StepDifferences, Summary
 from kscout.evaluation.summaries.tables import policy_table
 from kscout.figures.blocks import Block, Drawing, Prose, Widget
@@ -102,7 +103,7 @@ def _differences(summary: Summary, styles: dict[str, LineStyle], stem: str) -> t
     interval = (
         f" with its 95 % interval over {summary.n_volumes} volumes"
         if has_bands
-        else "; with one volume there is no interval"
+        else f"; {TOO_FEW_VOLUMES}"
     )
     told = " Where an interval reaches over the line at zero, this evaluation does not tell the "
     told = f"{told}policy from {reference}." if has_bands else ""

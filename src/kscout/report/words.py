@@ -5,6 +5,7 @@ from pathlib import PurePath
 
 import numpy as np
 
+from kscout.evaluation.statistics import TOO_FEW_VOLUMES
 from kscout.evaluation.summaries.summary import Comparison, EvaluationFolder, PolicySummary, Summary
 from kscout.figures.tables import Column
 
@@ -176,7 +177,7 @@ def _pace(summary: Summary) -> dict[str, str]:
 def _verdict(summary: Summary, compared: Comparison) -> str:
     """Say whether a difference is more than chance, with the numbers that say so."""
     if compared.interval is None:
-        return "with one volume, how uncertain the difference is cannot be told."
+        return f"the uncertainty is unknown: {TOO_FEW_VOLUMES}."
     (low, high), p_value = compared.interval, compared.p_value_corrected
     ends = f"{_signed(low)} to {_signed(high)}"
     unit = f"95 % interval over {summary.n_volumes} volumes"

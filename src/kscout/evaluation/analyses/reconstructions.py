@@ -12,6 +12,7 @@ from kscout.errors import ConfigError, DataError
 from kscout.evaluation.analyses.analysis import Analysis, Page, Split, grouped
 from kscout.evaluation.progress import OnStep
 from kscout.evaluation.records.acquisitions import Acquisition, load_acquisition, save_acquisition
+from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS
 from kscout.figures.blocks import Block, Drawing, Prose
 from kscout.figures.tables import Cell, Column, Measured, Row, Table
 from kscout.names import Protocol
@@ -33,7 +34,7 @@ class ReconstructionRow:
     protocol: str
     ssim: float
     ssim_low: float | None
-    """The ends of the 95 % interval over volumes; None for one volume."""
+    """The ends of the 95 % interval over volumes; None with fewer than three."""
     ssim_high: float | None
     psnr: float
     nmse: float
@@ -204,9 +205,9 @@ def reconstruction_table(rows: Sequence[ReconstructionRow]) -> Table:
     note = (
         f"Means over {first.n_slices} slices of {first.n_volumes} volumes, protocol "
         f"{first.protocol}. Masks are random around the central {first.n_center} columns, one per "
-        "volume and the same for every reconstruction."
-        + (" Brackets: 95 % intervals with volumes as the unit." if first.interval else "")
-        + " The best value of each column is marked."
+        "volume and the same for every reconstruction. "
+        f"{IN_BRACKETS if first.interval else NO_INTERVALS} "
+        "The best value of each column is marked."
     )
     return Table("Reconstructions", tuple(columns), tuple(lines), note, "reconstructions")
 

@@ -10,9 +10,8 @@ from kscout.errors import DataError, unknown_name
 from kscout.evaluation.records.results import METRICS, Scores
 from kscout.evaluation.statistics import (
     CONFIDENCE,
-    N_RESAMPLES,
-    bootstrap_interval,
-    bootstrap_intervals,
+    confidence_interval,
+    confidence_intervals,
     holm,
     paired_permutation_test,
     std_over_seeds,
@@ -35,6 +34,7 @@ from kscout.names import POLICIES
 ORACLES = tuple(name for name, entry in POLICIES.entries.items() if entry.is_oracle)
 LEAST_GAP = 0.002
 """Oracle minus NA oracle below which the share of the gap that is closed says nothing."""
+_METHOD = "Student's t over volume means, volumes weighted by their number of slices"
 _REFERENCES = ("fixed", "random", "center-out", "variable-density", "equispaced-two")
 
 
@@ -74,7 +74,7 @@ def summarize(
         n_slices=len(volumes),
         n_volumes=len(set(volumes)),
         confidence=CONFIDENCE,
-        interval=f"percentile bootstrap over volumes, {N_RESAMPLES} draws",
+        interval=_METHOD,
         policies=tuple(
             _policy(
                 entries,
@@ -121,7 +121,7 @@ def compare(
             policy=name,
             reference=reference,
             difference=steps.difference[-1],
-            interval=bootstrap_interval(paired[name][:, -1], volumes),
+            interval=confidence_interval(paired[name][:, -1], volumes),
             p_value=test.p_value,
             p_value_corrected=p_value,
             correction=f"Holm, {len(paired)} comparisons",
@@ -136,7 +136,7 @@ def compare(
 def _by_step(
     differences: Float64[np.ndarray, "slice moment"], volumes: Sequence[str]
 ) -> StepDifferences:
-    found = bootstrap_intervals(differences, volumes)
+    found = confidence_intervals(differences, volumes)
     intervals: list[Interval | None] = [None] * differences.shape[1]
     if found is not None:
         intervals = [(low, high) for low, high in found.tolist()]
@@ -162,7 +162,7 @@ def _policy(
 ) -> PolicySummary:
     n_moments = pooled.shape[1]
     counts = [entry.n_acquired for entry in entries if entry.n_acquired is not None]
-    found = bootstrap_intervals(pooled.reshape(len(pooled), -1), entries[0].volumes)
+    found = confidence_intervals(pooled.reshape(len(pooled), -1), entries[0].volumes)
     by_step = {}
     for i, metric in enumerate(METRICS):
         by_seed = [entry.values[:, :, i].mean(axis=0) for entry in entries]
@@ -201,7 +201,7 @@ def _difference(
     if name not in final or reference not in final:
         return None
     values = final[name] - final[reference]
-    return Difference(float(values.mean()), bootstrap_interval(values, volumes))
+    return Difference(float(values.mean()), confidence_interval(values, volumes))
 
 
 def _check_same_slices(scores: Sequence[Scores]) -> None:

@@ -28,7 +28,7 @@ class Score:
     std: float | None
     """Over seeds (ddof 1); None for one."""
     interval: Interval | None
-    """None with fewer than two volumes."""
+    """95 %, over volumes; None with fewer than three."""
 
 
 @final
@@ -178,6 +178,11 @@ class Summary(Conditions):
         """Columns acquired at the start and after each step, by slices that have not ended."""
         n_steps = -(-self.steps // self.columns_per_step)
         return tuple(min(t * self.columns_per_step, self.steps) for t in range(n_steps + 1))
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there were enough volumes for confidence intervals."""
+        return any(policy.final["ssim"].interval for policy in self.policies)
 
     @property
     def is_uneven(self) -> bool:

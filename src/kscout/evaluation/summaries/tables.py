@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kscout.evaluation.statistics import IN_BRACKETS, NO_INTERVALS
 from kscout.evaluation.summaries.paper_numbers import (
     ARXIV,
     NOT_SHOWN,
@@ -61,7 +62,7 @@ def _note(summary: Summary) -> str:
     return (
         f"Means after the last of {summary.steps} steps over slices and trajectories"
         f"{seeds if n_seeds > 1 else ''}. "
-        f"Brackets: 95 % intervals with volumes as the unit. Protocol {summary.protocol}. "
+        f"{IN_BRACKETS if summary.has_intervals else NO_INTERVALS} Protocol {summary.protocol}. "
         f"Best values of feasible policies are marked.{''.join(limits)} {paper}"
     )
 
