@@ -17,12 +17,15 @@ from torch import Tensor, nn
 import kscout
 from golden_numbers import GOLDEN
 from kscout.errors import KScoutError, WeightsError
+from kscout.names.renamed import CLASSES
 from kscout.pickles import read_pickle, without_prefix
 from kscout.weights import (
     Weights,
     constructor_arguments,
+    fingerprint,
     is_safetensors,
     read_weights,
+    remember_retired,
     save_weights,
 )
 
@@ -315,3 +318,24 @@ def test_a_checkpoint_of_odd_shapes_is_one_sentence(tmp_path: Path, value: Any) 
     torch.save({"model": dict.fromkeys(names, value)}, tmp_path / "unet.pt")
     with pytest.raises(WeightsError, match=r"does not fit unet|holds no U-Net"):
         kscout.reconstruction.load(tmp_path / "unet.pt")
+
+
+def test_fingerprints_count_names_and_settings_of_version_0_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Once(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.n_draws, self.order = 3, (1, 2)
+
+    class Now(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.n_draws = 3
+
+    Once.__qualname__, Now.__qualname__ = "Once", "Now"
+    now = Now()
+    assert fingerprint(now) != fingerprint(Once())
+    remember_retired(now, {"order": [1, 2]})
+    monkeypatch.setitem(CLASSES, "Now", "Once")
+    assert fingerprint(now) == fingerprint(Once())

@@ -15,8 +15,11 @@ from kscout import policies, reconstruction
 from kscout.acquisition import Advisor, Session
 from kscout.cli import app
 from kscout.data.store import Store
+from kscout.names import POLICIES, RECONSTRUCTORS
+from kscout.names.renamed import CLASSES
 from kscout.runs import read_run
 from kscout.weights import fingerprint, read_weights
+from kscout.zoo import ZOO
 
 WRITTEN = Path(__file__).parent / "written_by_0_2"
 TOLD = json.loads((WRITTEN / "told.json").read_text())
@@ -64,6 +67,19 @@ def test_a_policy_has_the_same_fingerprint(name: str) -> None:
 @pytest.mark.parametrize("name", TOLD["reconstructions"])
 def test_a_reconstruction_has_the_same_fingerprint(name: str) -> None:
     assert fingerprint(reconstruction.load(f"runs/{name}")) == TOLD["reconstructions"][name]
+
+
+@pytest.mark.parametrize("name", TOLD["zoo"])
+def test_weights_of_the_zoo_have_the_same_fingerprint(name: str) -> None:
+    kind = policies if ZOO[name] == "policy" else reconstruction
+    assert fingerprint(kind.load(name)) == TOLD["zoo"][name]
+
+
+@pytest.mark.parametrize("name", TOLD["classes"])
+def test_fingerprints_count_the_name_that_a_class_had(name: str) -> None:
+    table = POLICIES if name in POLICIES else RECONSTRUCTORS
+    found = table.resolve(name).__qualname__
+    assert CLASSES.get(found, found) == TOLD["classes"][name]
 
 
 def test_a_finished_training_is_recognized(copy: Path) -> None:

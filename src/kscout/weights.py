@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from kscout.compressed import MOST_BYTES, SUFFIX, compressed, is_compressed, unpacked
 from kscout.config import read, supported
+from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
+from kscout.names.renamed import CLASSES
 
 _LONGEST_HEADER = 10**8
 """Bytes, as the format allows."""
@@ -103,15 +105,24 @@ def constructor_arguments(component: nn.Module) -> dict[str, Any]:
 
 
 def fingerprint(component: nn.Module) -> str:
-    """Return a hash of a component's class, plain settings and weights."""
+    """Return a hash of a component's class, plain settings and weights.
+
+    It is that of version 0.2, whose names of classes and retired settings it counts.
+    """
+    kind = type(component)
+    retired = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in retired_arguments(component).items()
+    }
     plain = {
         name: value
-        for name, value in sorted(vars(component).items())
+        for name, value in sorted({**retired, **vars(component)}.items())
         if isinstance(value, bool | int | float | str | tuple | None)
         and name != "training"
         and not name.startswith("_")
     }
-    digest = hashlib.sha256(f"{type(component).__qualname__} {plain!r}".encode())
+    class_name = CLASSES.get(kind.__qualname__, kind.__qualname__)
+    digest = hashlib.sha256(f"{class_name} {plain!r}".encode())
     for name, value in sorted(component.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
@@ -155,6 +166,7 @@ def build_component(path: Path, weights: Weights, kind: Kind) -> Any:  # noqa: A
     try:
         _check_shapes(constructor, arguments, weights.state)
         component = constructor(**arguments)
+        remember_retired(component, weights.arguments)
         component.load_state_dict(weights.state)
     except Exception as error:  # what a file says may make a constructor raise anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -176,6 +188,20 @@ def supported_arguments(
         arguments: as the file has them.
     """
     return supported(arguments, inspect.signature(constructor).parameters, name)
+
+
+def remember_retired(component: nn.Module, arguments: Mapping[str, Any]) -> None:
+    """Note the arguments in a file that `supported_arguments` left out: fingerprints count them."""
+    own = inspect.signature(type(component)).parameters
+    component.retired_arguments = {x: y for x, y in arguments.items() if x not in own}  # type: ignore[assignment]
+
+
+def retired_arguments(component: nn.Module) -> dict[str, Any]:
+    """Return retired arguments of a component: those in its file, else the defaults of 0.2."""
+    target = f"{type(component).__module__}:{type(component).__qualname__}"
+    tables = [table.entries.items() for table in _TABLES.values()]
+    name = next((key for one in tables for key, entry in one if entry.target == target), "")
+    return {**defaults_of(name), **getattr(component, "retired_arguments", {})}
 
 
 def _check_shapes(

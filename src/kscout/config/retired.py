@@ -86,9 +86,15 @@ def supported(table: Mapping[str, Any], keys: Collection[str], where: str) -> di
 def with_retired(training: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section `[training]` of `train policy` with all settings that it had in 0.2."""
     method = training.get("method")
-    defaults = {
-        name.partition(".")[2]: retired.default
-        for name, retired in RETIRED.items()
-        if method in retired.methods
+    had = {
+        key: default
+        for key, default in defaults_of("training").items()
+        if method in RETIRED[f"training.{key}"].methods
     }
-    return {**defaults, **training}
+    return {**had, **training}
+
+
+def defaults_of(where: str) -> dict[str, Any]:
+    """Return the defaults of all retired settings of a section, or arguments of a component."""
+    dotted = {tuple(name.split(".")): retired for name, retired in RETIRED.items()}
+    return {key: retired.default for (section, key), retired in dotted.items() if section == where}

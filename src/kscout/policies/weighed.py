@@ -31,7 +31,12 @@ from kscout.policies.column import ColumnPolicy
 from kscout.policies.imagine import ImaginePolicy
 from kscout.policies.mean_gains import steps_since
 from kscout.policies.ranking import scores_of_order
-from kscout.weights import constructor_arguments, supported_arguments
+from kscout.weights import (
+    constructor_arguments,
+    remember_retired,
+    retired_arguments,
+    supported_arguments,
+)
 from kscout.zoo import ZOO, zoo_file, zoo_path
 
 _KEYS = {"component", "arguments", "gain_units"}
@@ -158,6 +163,7 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         name = given["component"]
         kind = POLICIES.recall(name, "a member")
         policy = kind(**supported_arguments(kind, name, given["arguments"]))
+        remember_retired(policy, given["arguments"])
         policy.gain_units = checked_units("a member", given["gain_units"])
     else:
         # Where a network is only looked at, on a device without numbers, files cannot be read.
@@ -241,7 +247,7 @@ def _size_of(policies: Sequence[Policy], name: str) -> int | None:
 def _described(policy: Policy) -> dict[str, Any]:
     return {
         "component": POLICIES.name_of(type(policy)),
-        "arguments": constructor_arguments(policy),
+        "arguments": {**retired_arguments(policy), **constructor_arguments(policy)},
         "gain_units": list(policy.gain_units),
     }
 

@@ -305,8 +305,9 @@ def _check_same_config(path: Path, config: Config) -> None:
             f"{path} holds a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
             "name another --out"
         )
-    if "training" in there:
-        there["training"] = supported(there["training"], here["training"], "training")
+    for name, found in there.items():
+        if isinstance(found, dict) and name in here:
+            there[name] = supported(found, here[name], found.get("name", name))
     if found := differences(_completed(there, config), here):
         raise RunError(
             f"{path} belongs to a run with other settings: {told(found)}; "
