@@ -5,9 +5,9 @@ Each writes CSV, JSON and, where there is something to draw, figures to a folder
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from kscout.cli.console import Commands, answer_console, counted
 from kscout.cli.evaluate import RECONSTRUCTION_WORDS
-from kscout.cli.options import command_of
+from kscout.cli.options import AsJson, Overwrite, Results, with_fields
 from kscout.cli.progress import evaluation_progress
 from kscout.config import to_table
 from kscout.files import finite
@@ -58,20 +58,31 @@ app = typer.Typer(cls=_Analyses, no_args_is_help=True)
 @cache
 def _command(name: str) -> Any:  # noqa: ANN401 - a command of typer's
     kind = ANALYSES.resolve(name)
-    call = partial(_run, kind)
+    metavar, words = _GIVEN[kind.reads]
+
+    def call(
+        given: Annotated[list[str], typer.Argument(metavar=metavar, help=words)],
+        out: Results,
+        overwrite: Overwrite = False,
+        as_json: AsJson = False,
+        **options: Any,  # noqa: ANN401 - values of its fields
+    ) -> None:
+        _run(kind, options, given, out=out, overwrite=overwrite, as_json=as_json)
+
+    call.__doc__ = kind.__doc__
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    made = command_of(kind, call, argument=_GIVEN[kind.reads], required=kind.required)
-    single.command(name)(made)
+    single.command(name)(with_fields(kind, required=kind.required)(call))
     return typer.main.get_command(single)
 
 
 def _run(
     kind: Any,  # noqa: ANN401 - a class of analyses
+    options: dict[str, Any],
     given: list[str],
+    *,
     out: Path,
     overwrite: bool,
     as_json: bool,
-    **options: Any,  # noqa: ANN401 - values of its fields
 ) -> None:
     from kscout.evaluation.analyses import run_analysis, with_options
 

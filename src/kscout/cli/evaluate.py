@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, final
 
 import typer
@@ -10,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kscout.cli.console import answer_console
-from kscout.cli.options import MATRIX_SIZE, command_of, matrix_size
+from kscout.cli.options import AsJson, Overwrite, Results, with_fields
 from kscout.cli.progress import evaluation_progress
 from kscout.config.bounds import Between
 from kscout.config.options import with_options
@@ -29,11 +28,7 @@ RECONSTRUCTION_WORDS = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(EvaluationRequest):
-    """Run policies over one split with one reconstruction, and compare them.
-
-    Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 8 --steps 8
-    --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
-    """
+    """What an evaluation is asked for, and what changes no result."""
 
     batch_size: int | None = None
     """Slices at once; what suits the device where not given. Changes no result."""
@@ -45,13 +40,31 @@ class EvaluateOptions(EvaluationRequest):
     """Slices kept with images for reports (0 to 9); changes no result."""
 
 
-def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+@with_fields(
+    EvaluateOptions,
+    flags={"policies": "--policy", "seeds": "--seed"},
+    helps={
+        "reconstructor": RECONSTRUCTION_WORDS,
+        "policies": f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
+        "LABEL=PATH; any number of times.",
+    },
+)
+def evaluate(
+    out: Results,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    **options: Any,  # noqa: ANN401 - values of the fields
+) -> None:
+    """Run policies over one split with one reconstruction, and compare them.
+
+    Example: kscout evaluate --data stores/knee --reconstructor runs/unet --n-initial 8 --steps 8
+    --policy random --policy fixed --policy runs/greedy-seed0 --policy oracle --out results/knee
+    """
     from kscout.evaluation.analyses import run_analysis
     from kscout.evaluation.analyses.masks import Masks
     from kscout.evaluation.compare import evaluate as run_evaluation
     from kscout.evaluation.running.setting import setting_of
 
-    options |= {"size": matrix_size(options["size"])}
     asked = with_options(EvaluateOptions, options)
     setting = setting_of(asked, batch_size=asked.batch_size, device=asked.device)
     setting = replace(setting, n_examples=asked.examples)
@@ -70,19 +83,6 @@ def _evaluate(out: Path, overwrite: bool, as_json: bool, **options: Any) -> None
         answer = answer_console()
         answer.print(summary_table(found.found))
         answer.print(f"wrote {out}/results.csv and {out}/summary.json", soft_wrap=True)
-
-
-evaluate = command_of(
-    EvaluateOptions,
-    _evaluate,
-    flags={"policies": "--policy", "seeds": "--seed"},
-    helps={
-        "reconstructor": RECONSTRUCTION_WORDS,
-        "policies": f"{POLICIES.words('a run folder', 'a weights file', 'a zoo name')}, or "
-        "LABEL=PATH; any number of times.",
-    },
-    texts={"size": MATRIX_SIZE},
-)
 
 
 def summary_table(summary: Summary) -> Table:

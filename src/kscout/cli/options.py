@@ -1,96 +1,132 @@
-"""Commands whose options are the fields of a class, where types, defaults and help stand once."""
+"""Options of commands from the fields of classes, where types, defaults and help stand once."""
 
 import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from kscout.config.options import Option, options_of
 
-_COMMON = {
-    "out": Annotated[Path, typer.Option(help="Folder for tables and figures.")],
-    "overwrite": Annotated[
-        bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
-    ],
-    "as_json": Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")],
-}
-_DEFAULTS = {"overwrite": False, "as_json": False}
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Results = Annotated[Path, typer.Option(help="Folder for tables and figures.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
+]
 
-MATRIX_SIZE = "COLS|ROWSxCOLS"
-"""How one of several matrix sizes is written."""
+_Command = Callable[..., None]
 
 
-def matrix_size(text: str | None) -> int | tuple[int, int] | None:
-    """Read what names one of several matrix sizes, as `Store.split` takes it."""
-    if text is None:
-        return None
-    from kscout.data.importing import ImportSettings
-
-    size = ImportSettings.parse_size(text, "--size")
-    # An import takes one number for a square; here it would take any rows.
-    return (size, size) if isinstance(size, int) and "x" in text else size
-
-
-def command_of(
+def with_fields(
     kind: type,
-    call: Callable[..., None],
     *,
-    argument: tuple[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
+    without: tuple[str, ...] = (),
+    section: str = "",
     required: tuple[str, ...] = (),
     flags: Mapping[str, str] | None = None,
     helps: Mapping[str, str] | None = None,
-    texts: Mapping[str, str] | None = None,
-) -> Callable[..., None]:
-    """Return a function that typer takes for a command; its help is the docstring of the class.
+    is_open: bool = False,
+) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command options from the fields of a class.
+
+    They stand before the command's `as_json`, which takes their values as `**options`.
 
     Args:
-        kind: a dataclass; its fields are the options.
-        call: called with the options, `out`, `overwrite`, `as_json` and, if there is one, the
-            argument `given`.
-        argument: metavar and help of an argument that may be given several times.
+        kind: a dataclass; the docstring under a field is the help of its option.
+        names: fields by the name of their option; without it, all of them by their own names.
+        without: fields that are no options.
+        section: of a settings file. Values are then given by dotted name, as `merge` takes them.
         required: options that must be given though they have a default.
-        flags: what the command line calls an option otherwise than its field.
+        flags: what the command line calls an option otherwise than its name.
         helps: help that is not a docstring.
-        texts: how options are written that `call` is given as text, to read them itself.
+        is_open: whether options have no defaults, and only those that a user names are given.
     """
-    found = []
-    if argument is not None:
-        given = Annotated[list[str], typer.Argument(metavar=argument[0], help=argument[1])]
-        found.append(_parameter("given", given))
-    for option in options_of(kind):
-        is_required = option.name in required or option.default is MISSING
-        words = (helps or {}).get(option.name, option.help)
-        names = [flag] if (flag := (flags or {}).get(option.name)) else []
-        names += [f"--{option.name.replace('_', '-')}"] if option.type is bool else []
-        written = (texts or {}).get(option.name)
-        type_: Any = str | None if written else _typed(option, is_required)
-        default = MISSING if is_required else option.default
+    known = {option.name: option for option in options_of(kind)}
+    chosen = names or {name: name for name in known if name not in without}
+    is_open = is_open or bool(section)
+    made = []
+    for name, field in chosen.items():
+        option = known[field]
+        is_required = not is_open and (field in required or option.default is MISSING)
+        words = (helps or {}).get(name, option.help)
+        words += _default_words(option.default) if is_open and not section else ""
+        form = option.written.metavar if option.written else _choices(option) if section else None
+        type_: Any = str | None if form else _typed(option, is_required)
+        default = None if is_open else MISSING if is_required else option.default
         default = (list(default) or None) if isinstance(default, tuple) else default
-        annotation = Annotated[type_, typer.Option(*names, help=words, metavar=written)]
-        found.append(_parameter(option.name, annotation, default))
-    found += [
-        _parameter(name, kind_, _DEFAULTS.get(name, MISSING)) for name, kind_ in _COMMON.items()
-    ]
+        settings = typer.Option(
+            *_flags(name, option, (flags or {}).get(name), bool(section)), help=words, metavar=form
+        )
+        annotation: Any = Annotated[type_ | None if is_open else type_, settings]
+        made.append(_parameter(name, annotation, default))
 
+    def read(values: dict[str, Any]) -> dict[str, Any]:
+        found = {name: value for name, value in values.items() if name not in chosen}
+        for name, field in chosen.items():
+            value, written = values[name], known[field].written
+            if value is not None and written:
+                value = written.read(value, f"--{name.replace('_', '-')}")
+            if value is not None or not is_open:
+                found[f"{section}.{field}" if section else field] = value
+        return found
+
+    return lambda call: _extended(call, made, read)
+
+
+def _extended(
+    call: _Command,
+    made: list[inspect.Parameter],
+    read: Callable[[dict[str, Any]], dict[str, Any]],
+) -> _Command:
+    """Return a command with further parameters, before the `as_json` of the command."""
+    own = list(inspect.signature(call).parameters.values())
+    own = [one.replace(kind=one.KEYWORD_ONLY) for one in own if one.kind is not one.VAR_KEYWORD]
+    last = [one for one in own if one.name == "as_json"]
+    found = [*(one for one in own if one not in last), *made, *last]
+
+    @wraps(call)
     def command(**values: Any) -> None:  # noqa: ANN401 - what typer parsed
-        call(**values)
+        call(**read(values))
 
-    command.__name__ = getattr(call, "__name__", "command").strip("_")
-    command.__doc__ = kind.__doc__
     command.__annotations__ = {one.name: one.annotation for one in found}
     command.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
     return command
 
 
-def _parameter(name: str, annotation: Any, default: Any = MISSING) -> inspect.Parameter:  # noqa: ANN401
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:  # noqa: ANN401
     shown = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=annotation
     )
+
+
+def _flags(name: str, option: Option, flag: str | None, is_both: bool) -> list[str]:
+    """Return what the command line calls an option; a truth value is a flag."""
+    own = f"--{name.replace('_', '-')}"
+    if option.type is not bool:
+        return [flag] if flag else []
+    return [flag or (f"{own}/--no-{own[2:]}" if is_both else own)]
+
+
+def _default_words(default: Any) -> str:  # noqa: ANN401 - of a field
+    if default is None or default is False or default is MISSING:
+        return ""
+    values = default if isinstance(default, tuple) else (default,)
+    shown = ",".join(f"{one:g}" if isinstance(one, float) else str(one) for one in values)
+    return f" (default: {shown})" if shown else ""
+
+
+def _choices(option: Option) -> str | None:
+    """Return the words that an option may be, which settings check themselves."""
+    found = [option.type, *get_args(option.type)]
+    literal = next((one for one in found if get_origin(one) is Literal), None)
+    return None if literal is None else "|".join(get_args(literal))
 
 
 def _typed(option: Option, is_required: bool) -> Any:  # noqa: ANN401 - types as values

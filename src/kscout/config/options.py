@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeVar, final, get_args, get_origin, get_type_hints
 
 from kscout.config.records import read
+from kscout.config.written import Written
 
 R = TypeVar("R")
 
@@ -24,6 +25,8 @@ class Option:
     default: Any
     """`dataclasses.MISSING` where it must be given."""
     help: str
+    written: Written | None = None
+    """How the command line writes it, if not by its type."""
 
     @property
     def is_many(self) -> bool:
@@ -41,9 +44,14 @@ class Option:
 def options_of(kind: Any) -> tuple[Option, ...]:  # noqa: ANN401 - a dataclass
     """Return the options of a dataclass in the order of its fields."""
     types, helps = get_type_hints(kind), _docstrings(kind)
+    marked = get_type_hints(kind, include_extras=True)
+    forms = {
+        name: next((one for one in get_args(hint) if isinstance(one, Written)), None)
+        for name, hint in marked.items()
+    }
     return tuple(
-        Option(item.name, types[item.name], item.default, helps.get(item.name, ""))
-        for item in fields(kind)
+        Option(x.name, types[x.name], x.default, helps.get(x.name, ""), forms[x.name])
+        for x in fields(kind)
     )
 
 
@@ -72,12 +80,15 @@ def _docstrings(kind: type) -> dict[str, str]:
 @cache
 def _own_docstrings(kind: type) -> dict[str, str]:
     try:
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        # The source of a class alone takes several times longer to find than its module's.
+        tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
     except (OSError, TypeError):
         # Typed into an interpreter, or not written in Python: its options have no help.
         return {}
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    body = next((node.body for node in classes if node.name == kind.__name__), [])
     found = {}
-    for item, after in pairwise(body.body if isinstance(body, ast.ClassDef) else []):
+    for item, after in pairwise(body):
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             text = after.value if isinstance(after, ast.Expr) else None
             if isinstance(text, ast.Constant) and isinstance(text.value, str):

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from kscout.exports import on_first_use
 
 if TYPE_CHECKING:
-    from kscout.data.generate import MakeSettings, make_store, paper_settings
+    from kscout.data.generate import make_store
     from kscout.data.importing import ImportSettings, import_folder
     from kscout.data.info import describe
     from kscout.data.kinds import KINDS, Kind
+    from kscout.data.making import MakeSettings, paper_settings
     from kscout.data.montage import save_montage
     from kscout.data.slices import SliceSet
     from kscout.data.store import Store
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "kscout.data.kinds": "KINDS Kind",
     "kscout.data.importing": "ImportSettings import_folder",
-    "kscout.data.generate": "MakeSettings make_store paper_settings",
+    "kscout.data.making": "MakeSettings paper_settings",
+    "kscout.data.generate": "make_store",
     "kscout.data.slices": "SliceSet",
     "kscout.data.store": "Store",
     "kscout.data.store_writer": "StoreWriter",

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kscout.config import to_table
-from kscout.data.generate import MakeSettings
+from kscout.data.making import MakeSettings
 from kscout.demo.settings import (
     ACCELERATIONS,
     N_COMPARED,

@@ -18,7 +18,7 @@ from kscout.config import (
     settings_class,
 )
 from kscout.config.reconstructor import Convolution
-from kscout.data.generate import MakeSettings
+from kscout.data.making import MakeSettings
 from kscout.evaluation.analyses.reconstructions import Reconstructions
 from kscout.evaluation.compare import EvaluationSetting
 from kscout.evaluation.running.trajectories import AcquisitionPlan

@@ -3,12 +3,42 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Annotated, final
 
+from kscout.config.written import Written, parse_size
 from kscout.data.formats import LARGEST_SIDE
 from kscout.data.importing.cutting import Size, sides
 from kscout.errors import ConfigError
-from kscout.names import Origin, PhaseEncoding, Plane, check_target
+from kscout.names import TARGETS, Origin, PhaseEncoding, Plane, check_target
+
+_SIZE = Written("PIXELS|ROWSxCOLS", parse_size)
+
+
+def parse_axes(text: str, option: str) -> tuple[str, ...]:
+    """Read the names of axes from `slice,coil,row,col` in the order of the file."""
+    axes = tuple(part.strip() for part in text.split(","))
+    known = {**dict.fromkeys(("row", "col"), 1), "coil": 1, "slice": 9, "average": 9, "-": 9}
+    if bad := [axis for axis in axes if axes.count(axis) > known.get(axis, 0)]:
+        raise ConfigError(
+            f"{option} {text!r} names {bad[0]!r} {'twice' if bad[0] in known else ''}".rstrip()
+            + "; name row, col and coil once, slice and average as often as they come, and - "
+            "for an axis of length 1"
+        )
+    if not {"row", "col"} <= set(axes):
+        raise ConfigError(f"{option} {text!r} lacks row or col; write e.g. slice,coil,row,col")
+    return axes
+
+
+def parse_spacing(text: str, option: str) -> tuple[float, float]:
+    """Read a spacing in mm from one number, or from `ROWxCOL`."""
+    try:
+        steps = [float(part) for part in text.split("x")]
+        rows, cols = steps * 2 if len(steps) == 1 else steps
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} {text!r} is no spacing; write mm as in 1.5, or rows x columns as in 1.5x1.2"
+        ) from error
+    return rows, cols
 
 
 @final
@@ -16,58 +46,58 @@ from kscout.names import Origin, PhaseEncoding, Plane, check_target
 class ImportSettings:
     """How volumes become slices of a store."""
 
-    size: int | Size | None = None
-    """Pixels that are kept in the middle: the side of a square, or rows and columns; None: all."""
-    pad: int | Size | None = None
-    """Images smaller than this are surrounded with zeros first; paper: 384 for brains."""
-    resample: tuple[float, float] | None = None
-    """Spacing of rows and columns, in mm, that images are brought to before they are cut."""
+    size: Annotated[int | Size | None, _SIZE] = None
+    """Pixels to keep in the middle. (default: all)"""
+    pad: Annotated[int | Size | None, _SIZE] = None
+    """Zero-pad smaller images to this first; paper: 384 for brains."""
+    resample: Annotated[tuple[float, float] | None, Written("MM|ROWxCOL", parse_spacing)] = None
+    """Bring pixels to this spacing (mm) first."""
     divide: float | None = None
-    """Number that all pixels, or all of k-space, are divided by; None leaves them as they are."""
+    """Divide all pixels by this, e.g. to bring them to 0..1."""
     absolute: bool = False
-    """Take absolute values of pixels, where images are not magnitudes."""
+    """Take absolute values of pixels."""
     center_volume: bool = False
-    """Keep only the middle half of each volume's slices; paper: knees."""
+    """Keep the middle half of the slices, or all."""
     sample_rate: float = 1.0
-    """Share of each split's volumes that is kept; paper: 0.5 for knees, 0.2 for brains."""
+    """Share of each split's volumes to keep."""
     acquisition: str | None = None
-    """Keep only volumes of this acquisition, such as CORPD_FBK."""
+    """Only this acquisition, e.g. CORPD_FBK."""
     splits: Path | None = None
-    """Folder of train.txt, val.txt and test.txt that name the volumes of each split."""
+    """Folder of train.txt, val.txt, test.txt: volume names."""
     held_out: float = 0.2
-    """Share of volumes drawn for test, and of the rest for validation, where nothing names them."""
+    """Share drawn for test, then for val, where unnamed."""
     seed: int = 0
-    """Seed of that draw."""
+    """Of that draw."""
     test_from_train: bool = False
-    """Draw the test split from the training volumes even if there is a test folder."""
+    """Draw test volumes from train's, even if there is a test folder."""
     key: str | None = None
-    """Name of the images in HDF5 and .npz files; found by itself for fastMRI."""
+    """Name of images or k-space in a file; known for fastMRI."""
     plane: Plane = "axial"
-    """Along which NIfTI volumes are cut."""
+    """Cut of NIfTI."""
     phase_encoding: PhaseEncoding = "columns"
-    """Which way is encoded by phase; rows of images, or of k-space, become columns of the store."""
+    """Way that is encoded by phase; rows become the columns of the store."""
     raw: bool = False
     """Import k-space, also where there are images of it."""
-    crop: int | Size | None = None
-    """Pixels that are kept in the middle of what k-space shows; None takes `size`."""
-    resize: int | Size | None = None
-    """Rows and columns of k-space that are kept about its center, or zero-padded."""
-    axes: tuple[str, ...] | None = None
-    """Names of the axes of arrays of k-space; None for those that their format knows."""
+    crop: Annotated[int | Size | None, _SIZE] = None
+    """k-space: pixels of its image to keep. (default: --size)"""
+    resize: Annotated[int | Size | None, _SIZE] = None
+    """k-space: rows, columns to keep about its center, or to zero-pad to."""
+    axes: Annotated[tuple[str, ...] | None, Written("NAME,...", parse_axes)] = None
+    """k-space: names of the axes of arrays, e.g. slice,coil,row,col."""
     origin: Origin = "center"
-    """Where k-space and its image have their centers."""
+    """k-space: where its centers are."""
     header: Path | None = None
-    """File of the header, for ISMRMRD files without one."""
-    target: str = "rss"
-    """The rule of the targets of k-space, a name in `kscout.names.TARGETS`."""
+    """k-space: header of ISMRMRD files without one."""
+    target: Annotated[str, Written("|".join(TARGETS))] = "rss"
+    """k-space: rule of targets."""
     compress: int | None = None
-    """Virtual coils that the coils of each slice are compressed to; None keeps all."""
+    """k-space: virtual coils to keep, e.g. 8. (default: all coils)"""
     compress_center: int = 8
-    """Central columns that virtual coils are found in, which acquisitions then start from."""
+    """k-space: central columns that virtual coils are found in; acquisitions start from them."""
     prospective: bool = False
-    """Take k-space of which only some columns were measured, to be reconstructed alone."""
+    """k-space: take undersampled files, too, to be reconstructed alone."""
     skip_bad: bool = False
-    """Leave out what cannot be used and record it, instead of stopping."""
+    """Leave out and record what is unusable."""
 
     def __post_init__(self) -> None:
         for name in ("size", "pad", "crop", "resize"):
@@ -127,48 +157,6 @@ class ImportSettings:
                 raise ConfigError(f"--{name} is {count}; it must be 1 or more")
         if self.crop is not None and self.size is not None:
             raise ConfigError("--size and --crop say the same of k-space; drop one of them")
-
-    @classmethod
-    def parse_size(cls, text: str, option: str) -> int | Size:
-        """Read a size in pixels from one number, the side of a square, or from `ROWSxCOLS`."""
-        try:
-            rows, *cols = (int(part) for part in text.split("x"))
-        except ValueError:
-            rows, cols = 0, [0, 0]
-        if len(cols) > 1:
-            raise ConfigError(
-                f"{option} {text!r} is no image size; write pixels as in 128, or rows x columns "
-                "as in 640x368"
-            )
-        return rows if cols in ([], [rows]) else (rows, cols[0])
-
-    @classmethod
-    def parse_axes(cls, text: str) -> tuple[str, ...]:
-        """Read the names of axes from `slice,coil,row,col` in the order of the file."""
-        axes = tuple(part.strip() for part in text.split(","))
-        known = {**dict.fromkeys(("row", "col"), 1), "coil": 1, "slice": 9, "average": 9, "-": 9}
-        if bad := [axis for axis in axes if axes.count(axis) > known.get(axis, 0)]:
-            raise ConfigError(
-                f"--axes {text!r} names {bad[0]!r} {'twice' if bad[0] in known else ''}".rstrip()
-                + "; name row, col and coil once, slice and average as often as they come, and - "
-                "for an axis of length 1"
-            )
-        if not {"row", "col"} <= set(axes):
-            raise ConfigError(f"--axes {text!r} lacks row or col; write e.g. slice,coil,row,col")
-        return axes
-
-    @classmethod
-    def parse_spacing(cls, text: str) -> tuple[float, float]:
-        """Read a spacing in mm from one number, or from `ROWxCOL`."""
-        try:
-            steps = [float(part) for part in text.split("x")]
-            rows, cols = steps * 2 if len(steps) == 1 else steps
-        except ValueError as error:
-            raise ConfigError(
-                f"--resample {text!r} is no spacing; write mm as in 1.5, or rows x columns as in "
-                "1.5x1.2"
-            ) from error
-        return rows, cols
 
 
 def told(size: int | Size) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from kscout.config.bounds import AtLeast
+from kscout.config.written import MATRIX
 from kscout.errors import DataError
 from kscout.names import Protocol
 
@@ -17,7 +18,7 @@ class EvaluationRequest:
     """Store of slices."""
     split: str = "test"
     """train, val or test."""
-    size: int | tuple[int, int] | None = None
+    size: Annotated[int | tuple[int, int] | None, MATRIX] = None
     """Matrix size, where a split holds several."""
     limit: int | None = None
     """Only so many slices, spread over the split."""
