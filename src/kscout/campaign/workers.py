@@ -54,6 +54,8 @@ class WorkerOptions:
     """Address of a dask scheduler, e.g. tcp://10.0.0.1:8786."""
     slurm: Mapping[str, str] | None = None
     """Options of the jobs that carry workers."""
+    n_cores: int | None = None
+    """Cores that runs in this process use; None: all."""
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def open_pool(options: WorkerOptions, *, n_tasks: int, logs: Path) -> Iterator[P
         logs: a folder for what cluster jobs print.
     """
     if options.n_workers == 0:
-        yield SerialPool()
+        yield SerialPool(options.n_cores)
         return
     _import_dask()
     if options.slurm is not None:

@@ -1,32 +1,35 @@
-"""The paper in miniature, on images that need no license: what `make demo` runs."""
+"""The paper in miniature, on images that need no license: three campaigns and one page.
 
-from dataclasses import dataclass, replace
+`ready.toml` runs policies of the zoo on knees that no training saw, `oracle.toml` adds an oracle on
+a few of them, and `trained.toml` trains a small U-Net and a small policy.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from kscout.data.generate import make_store
-from kscout.demo.page import tell_lead, write_demo_page
-from kscout.demo.settings import (
-    ZOO_SIZE,
-    DemoFolder,
-    DemoSettings,
-)
-from kscout.demo.stages import (
-    Stage,
-    ZooRun,
-    bound,
-    claim_all,
-    lead_all,
-    pair_all,
-    run_zoo,
-    silent,
-    train_unet,
-    trained_beside,
-)
-from kscout.evaluation.analyses import run_analysis
-from kscout.evaluation.analyses.reconstructions import ReconstructionRow
-from kscout.evaluation.summaries.summary import Summary
-from kscout.files import locked
+import tomli_w
+
+from kscout.campaign.execute import OnEvent, RunOptions, run_campaign
+from kscout.campaign.grid import parse_grid
+from kscout.campaign.plan import Plan, make_plan
+from kscout.campaign.workers import WorkerOptions
+from kscout.config import merge
+from kscout.demo.page import write_demo_page
+from kscout.errors import RunError
+from kscout.evaluation.summaries.summary import Summary, read_summary
+from kscout.files import locked, write_text
+from kscout.report.words import tell_comparison
+
+CORES = {"ready": None, "oracle": None, "trained": 1}
+"""Cores by campaign, in the order in which they run; None: all. The optimizer steps of the small
+networks are so short that further threads mostly wait."""
+
+Telling = Callable[[Plan], AbstractContextManager[OnEvent | None]]
+"""Opens a campaign; what it yields is called when a run of it ends."""
 
 
 @final
@@ -35,60 +38,70 @@ class DemoResult:
     """What a demo found."""
 
     page: Path
-    told: str
-    """The first sentence of the page."""
-    summary: Summary
-    """The summary of the evaluation of policies."""
-    reconstructions: list[ReconstructionRow]
-    zoo: list[ZooRun]
-    """What the zoo's policies did at the paper's size, one entry per acquisition."""
+    summaries: dict[str, Summary]
+    """The evaluation of each campaign."""
+
+    @property
+    def told(self) -> str:
+        """The comparison of the policy of the zoo with the fixed order, in one sentence."""
+        return tell_comparison(self.summaries["ready"])
+
+
+@contextmanager
+def _silent(_: Plan) -> Iterator[None]:
+    yield
 
 
 def run_demo(
-    out: Path, *, seed: int = 0, settings: DemoSettings | None = None, stage: Stage = silent
+    out: Path, *, seed: int = 0, is_quick: bool = False, telling: Telling = _silent
 ) -> DemoResult:
-    """Run a policy of the zoo on unseen knees; train small ones, apart and together; write a page.
+    """Run the campaigns of the demo one after the other, and write the page.
 
-    Called again, it goes on where it was stopped, and reuses what is done.
+    Called again, it continues where it was stopped and reuses every run that is done.
 
     Args:
-        out: folder for the store, the runs, the evaluation and the page.
-        seed: keys everything that is drawn.
-        settings: other sizes than the demo's own.
-        stage: opens each stage by its title, and yields what is told of its progress.
+        out: folder for the campaigns, their files and the page.
+        seed: changes the images, the initial weights and all random draws.
+        is_quick: run every part at sizes at which nothing is learned.
+        telling: opens each campaign, to show its progress.
     """
     with locked(out):
-        return _run(DemoFolder(out), replace(settings or DemoSettings(), seed=seed), stage)
+        plans = {}
+        for name in CORES:
+            table = campaign_table(name, seed=seed, is_quick=is_quick)
+            plans[name] = make_plan(parse_grid(name, table), out / name)
+            write_text(out / f"{name}.toml", tomli_w.dumps(table))
+        for name, plan in plans.items():
+            _run(plan, out / f"{name}.toml", CORES[name], telling)
+        page = write_demo_page(out, plans, seed=seed, is_quick=is_quick)
+    found = {name: plan.of_kind("evaluation")[0].output for name, plan in plans.items()}
+    return DemoResult(page, {name: read_summary(folder) for name, folder in found.items()})
 
 
-def _run(folder: DemoFolder, settings: DemoSettings, stage: Stage) -> DemoResult:
-    size, n_slices = settings.size, sum(settings.volumes) * settings.slices
-    with stage(f"drawing {n_slices} knee slices of {size}x{size}") as tell:
-        store = make_store(folder.store, settings.making, on_volume=tell)
-    lead_all(settings, folder, stage)
-    train_unet(settings, folder, store, stage)
-    with trained_beside(settings, folder):
-        summary = claim_all(settings, folder, store, stage)
-        with stage(f"running the oracle on {settings.n_oracle_slices} slices of them") as tell:
-            bound(settings, folder, store, tell)
-    pair_all(settings, folder, store, stage)
-    with stage("comparing reconstructions on test slices"):
-        compared = run_analysis(
-            folder.comparison, folder.compared, out=folder.reconstructions, overwrite=True
-        )
-    zoo, runs = settings.paper_size, []
-    with stage(
-        f"drawing {zoo.n_volumes} knees of the zoo's test set, of {ZOO_SIZE}x{ZOO_SIZE}"
-    ) as tell:
-        knees = make_store(folder.zoo_store, zoo.making, on_volume=tell)
-    for one in zoo.acquisitions:
-        told = f"{one.n_initial} + {one.horizon} of {ZOO_SIZE} columns"
-        with stage(f"running the zoo's policies, {told}") as tell:
-            runs.append(run_zoo(one, zoo, folder, knees, tell))
-    with stage("writing the page"):
-        page = write_demo_page(settings, folder, store, runs)
-    told = tell_lead(settings, folder).replace("**", "")
-    return DemoResult(page, told, summary, compared, runs)
+def campaign_table(name: str, *, seed: int = 0, is_quick: bool = False) -> dict[str, Any]:
+    """Return the file of a campaign of the demo with its seed and sizes."""
+    table = _packaged(name)
+    if is_quick:
+        table = merge(table, _packaged("quick")[name])
+    for store in table["stores"].values():
+        store["seed"] += seed
+    for network in table["reconstructions"].values():
+        if "training" in network:
+            network["training"]["seed"] = seed
+    table["grid"] = {**table.get("grid", {}), "seeds": [seed]}
+    return table
 
 
-__all__ = ["DemoFolder", "DemoResult", "DemoSettings", "run_demo"]
+def _packaged(name: str) -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _run(plan: Plan, file: Path, n_cores: int | None, telling: Telling) -> None:
+    options = RunOptions(WorkerOptions(n_workers=0, n_cores=n_cores))
+    with telling(plan) as on_event:
+        outcome = run_campaign(plan, options, file=str(file), on_event=on_event)
+    for node, reason in outcome.failed:
+        raise RunError(f"{node.title} failed: {reason}; its log is {node.log}")
+
+
+__all__ = ["DemoResult", "campaign_table", "run_demo"]

@@ -1,186 +1,234 @@
-"""The page of the demo: sentence, player and chart; what was trained here; then all numbers."""
+"""The page of the demo: the comparison and a player first, then what was trained, then numbers."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from kscout.campaign.nodes import Node
+from kscout.campaign.plan import Plan
 from kscout.data.store import Store
-from kscout.demo.commands import commands_of, next_commands
-from kscout.demo.paper_size import TITLE as AT_SIZE
-from kscout.demo.paper_size import paper_size_section, tell_scores
-from kscout.demo.seeds import tell_seeds
-from kscout.demo.settings import (
-    LEARNED,
-    ORACLES,
-    REFERENCE,
-    ZOO_BASELINES,
-    ZOO_SIZE,
-    ZOO_UNET,
-    DemoFolder,
-    DemoSettings,
-)
-from kscout.demo.stages import ZooRun, lead_over
-from kscout.demo.words import say
-from kscout.demo.worlds import worlds_section
-from kscout.evaluation.analyses.reconstructions import Reconstructions
-from kscout.evaluation.summaries.summary import Difference, read_summary
-from kscout.figures.blocks import Drawing, Prose, Section, Widget
+from kscout.evaluation.records.acquisitions import load_acquisition
+from kscout.evaluation.summaries.summary import Summary, read_summary
+from kscout.evaluation.summaries.tables import policy_table
+from kscout.figures.blocks import Block, Drawing, Prose, Section, Widget
 from kscout.figures.curves import draw_differences
 from kscout.figures.pictures import draw_montage
-from kscout.report.build import PLAYER_TITLE, build_report, player_widget, write_report
+from kscout.figures.series import LineStyle
+from kscout.report.build import (
+    PLAYER_TITLE,
+    Report,
+    analysis_sections,
+    looks_of,
+    player_widget,
+    policy_colors,
+    write_report,
+)
 from kscout.report.commands import as_shell, code_html
-from kscout.report.evaluations import differences_of
+from kscout.report.evaluations import differences_of, result_parts
 from kscout.report.folders import search
+from kscout.report.page import Front
+from kscout.report.words import tell_comparison, tell_headroom
 
 TITLE = "Learning which k-space columns to measure: the paper in miniature"
-LEAD_TITLE = "The lead over the fixed order"
-HERE_TITLE = "Trained here"
+LEADS = ()
+"""Lead of `column` over the fixed order with its 95 % interval, as `kscout demo` found it with
+seeds 0 to 4."""
 _N_SHOWN = 8
 
+Command = tuple[str, Sequence[str]]
+"""What a command does, and its words after `kscout`."""
 
-def write_demo_page(
-    settings: DemoSettings,
-    folder: DemoFolder,
-    store: Store,
-    zoo: Sequence[ZooRun],
-) -> Path:
-    """Write the self-contained page and return its path."""
-    whole = [*folder.runs, folder.evaluation, folder.reconstructions]
-    report, few = build_report(whole, title=TITLE), build_report([folder.headroom])
-    parts = {one.title: one for one in report.sections}
-    compared = parts.pop(Reconstructions.title)
-    # The slice in the player is one of those that the oracle ran on.
-    player = next(one for one in few.sections if one.title == PLAYER_TITLE)
-    bounds = next(one for one in few.sections if one.title == "Scores")
-    del parts[PLAYER_TITLE]
-    at_size = paper_size_section(zoo)
-    ordered = (
-        _opening(zoo[0]),
-        _lead_section(settings, folder),
-        Section(HERE_TITLE, (Prose(tell_here(settings, folder)), *player.blocks[:1])),
-        worlds_section(settings, folder),
-        _commands("What to try next", say("next"), next_commands(settings, folder)),
-        *parts.values(),
-        replace(
-            bounds, title="How much is possible", blocks=(Prose(_room(settings)), *bounds.blocks)
-        ),
-        data_section(settings, store),
-        replace(compared, blocks=(Prose(say("reconstructions")), *compared.blocks)),
-        replace(at_size, blocks=(Prose(tell_scores(zoo)), *at_size.blocks)),
-        _how(settings, folder),
+
+def write_demo_page(out: Path, plans: Mapping[str, Plan], *, seed: int, is_quick: bool) -> Path:
+    """Write the self-contained page and return its path.
+
+    Args:
+        out: folder of the demo.
+        plans: its campaigns by name, all done.
+        seed: that of the demo.
+        is_quick: whether sizes are so small that no number is a result.
+    """
+    folders = {name: plan.of_kind("evaluation")[0].output for name, plan in plans.items()}
+    summaries = {name: read_summary(folder) for name, folder in folders.items()}
+    looks = looks_of(*summaries.values())
+    ready, trained = (
+        list(chain(*result_parts(summaries[name], looks, stem=f"{name}-").values()))
+        for name in ("ready", "trained")
     )
-    told = (tell_lead(settings, folder),)
-    subtitle = say("subtitle_quick" if settings.is_quick else "subtitle")
-    front = replace(report.front, subtitle=subtitle, summary=told)
-    others = [
-        folder.headroom,
-        folder.lead,
-        *folder.joint.values(),
-        *(folder.zoo(x.acquisition.name) for x in zoo),
-    ]
-    provenance = {**report.provenance, **search(others).provenance}
-    page = replace(report, front=front, sections=ordered, provenance=provenance)
-    (path,) = write_report(page, folder.page)
+    kinds = ("reconstructor", "policy", "analysis")
+    others = [one.output for kind in kinds for one in plans["trained"].of_kind(kind)]
+    sections = (
+        Section(PLAYER_TITLE, (Prose(_PLAYED), _player(folders["oracle"], 1, looks))),
+        _lead(summaries["ready"], looks),
+        Section(
+            "Trained here",
+            (
+                Prose(f"{_TRAINED} {tell_comparison(summaries['trained'])}"),
+                _player(folders["trained"], 1, looks),
+            ),
+        ),
+        _commands("What to try next", _NEXT, next_commands(out, plans, seed)),
+        Section(
+            "At the paper's size", (Prose(_READY), *ready, _player(folders["ready"], 2, looks))
+        ),
+        _headroom(summaries["oracle"]),
+        Section("At the size of the training here", tuple(trained)),
+        *analysis_sections(search(others), looks),
+        _images(plans["trained"].of_kind("store")[0]),
+        _how(out, plans),
+    )
+    summary = summaries["ready"]
+    told = _LEAD.format(n=summary.n_slices) + tell_comparison(summary)
+    front = Front(TITLE, (told,), subtitle=_QUICK if is_quick else _SUBTITLE)
+    provenance = search([*folders.values(), *others]).provenance
+    (path,) = write_report(Report(front, sections, provenance), out / "index.html")
     return path
 
 
-def tell_lead(settings: DemoSettings, folder: DemoFolder) -> str:
-    """Say by how much the zoo's policy beats the fixed order on knees that nobody saw."""
-    one, summary = settings.paper_size.acquisitions[0], read_summary(folder.lead)
-    weights = {"unet": ZOO_UNET, "policy": one.policies[one.told]}
-    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
-    lead = lead_over(folder.lead, one.told, one.reference)
-    return tell_claim(
-        "claim", lead, **weights, n_columns=one.n_initial + one.horizon, **counts, size=ZOO_SIZE
+def _player(folder: Path, number: int, looks: dict[str, LineStyle]) -> Widget:
+    """Show a recorded slice of an evaluation: the first step by step, others at the end."""
+    acquisition = load_acquisition(folder / f"acquisition-{number}.npz")
+    name = f"player-{folder.parent.name}-{number}"
+    return player_widget(acquisition, name, colors=policy_colors(looks))
+
+
+def _lead(summary: Summary, looks: dict[str, LineStyle]) -> Section:
+    """Draw the lead of trained policies column by column, and say how often it was found."""
+    trained = [one.policy for one in summary.policies if one.is_trained]
+    curves = [one for one in differences_of(summary) if one.name in trained]
+    figure = partial(draw_differences, curves, reference=summary.reference, styles=looks)
+    caption = (
+        f"SSIM of trained policies minus that of the fixed order after every acquired column, over "
+        f"{summary.n_slices} slices of {summary.n_volumes} knees."
+    )
+    return Section(
+        "The lead over the fixed order",
+        (Drawing(figure, "lead", caption), Prose(tell_seeds(LEADS))),
     )
 
 
-def tell_here(settings: DemoSettings, folder: DemoFolder) -> str:
-    """Say the same of the policy that was trained here."""
-    summary, n_columns = read_summary(folder.evaluation), settings.n_initial + settings.horizon
-    counts = {"n_slices": summary.n_slices, "n_volumes": summary.n_volumes}
-    lead = lead_over(folder.evaluation, LEARNED, REFERENCE)
-    return tell_claim(
-        "claim_here", lead, learned=LEARNED, n_columns=n_columns, **counts, size=settings.size
+def tell_seeds(leads: Sequence[tuple[float, float, float]]) -> str:
+    """Say with how many of the recorded seeds the interval of the lead lies above zero."""
+    n_above = sum(low > 0 for _, low, _ in leads)
+    listed = ", ".join(
+        f"{lead:+.4f} ({low:+.4f} to {high:+.4f})".replace("-", "−") for lead, low, high in leads
+    )
+    return (
+        f"With {len(leads)} recorded seeds of the demo, each with other knees, the 95 % interval "
+        f"of the lead of column lies above zero in {n_above}: {listed}."
     )
 
 
-def tell_claim(what: str, lead: Difference, **values: object) -> str:
-    """Say by how much a policy beats the fixed order, and whether that is chance.
-
-    Args:
-        what: name of the sentence.
-        lead: the paired difference.
-        values: what else it names.
-    """
-    low, high = lead.interval or (-np.inf, np.inf)
-    verdict = "holds" if low > 0 else "fails" if high < 0 else "level"
-    ends = "none" if lead.interval is None else f"{low:+.4f} to {high:+.4f}".replace("-", "−")
-    side = "above" if lead.difference >= 0 else "below"
-    told = {"lead": f"{abs(lead.difference):.4f} {side}", "interval": ends}
-    return say(what, **told, **values, verdict=say(f"claim_{verdict}"))
+def _headroom(summary: Summary) -> Section:
+    told = tell_headroom(summary) or ""
+    table = policy_table(summary, name="oracle-policies")
+    return Section("How much is possible", (Prose(f"{_BOUND} {told}"), table))
 
 
-def _opening(run: ZooRun) -> Section:
-    """Let one slice be acquired step by step, by the policy of the first sentence and others."""
-    one, named = run.acquisition, f"{run.acquisition.told} of the zoo"
-    policies = (replace(x, name=named) if x.name == one.told else x for x in run.played.policies)
-    shown = (named, one.reference, ZOO_BASELINES[0], *ORACLES)
-    played = replace(run.played, policies=tuple(policies), shown=shown)
-    has_oracle = any(policy.is_oracle for policy in played.policies)
-    told = {"policy": one.policies[one.told], "reference": one.reference}
-    text = say("played", unet=ZOO_UNET, **told) + (say("played_oracle") if has_oracle else "")
-    at = {"volume": run.examples[0].volume, "slice": run.examples[0].slice, "section": AT_SIZE}
-    title = say("played_title", **at, **told)
-    return Section(PLAYER_TITLE, (Prose(text), player_widget(replace(played, title=title), "zoo")))
-
-
-def _lead_section(settings: DemoSettings, folder: DemoFolder) -> Section:
-    """Draw the lead of the first sentence column by column, and tell how often it was found."""
-    whole, one = read_summary(folder.lead), settings.paper_size.acquisitions[0]
-    told = {"n_slices": whole.n_slices, "n_volumes": whole.n_volumes}
-    caption = say("lead_caption", learned=one.policies[one.told], **told)
-    figure = draw_differences(differences_of(whole), reference=one.reference)
-    return Section(LEAD_TITLE, (Drawing(figure, "lead", caption), Prose(tell_seeds())))
-
-
-def _room(settings: DemoSettings) -> str:
-    return say("room", n_slices=settings.n_oracle_slices)
-
-
-def data_section(settings: DemoSettings, store: Store) -> Section:
-    """Show some training images, and say what they are."""
-    slices = store.split("train")
+def _images(node: Node) -> Section:
+    """Show some training images."""
+    slices = Store.open(node.output).split("train")
     places = np.linspace(0, len(slices) - 1, _N_SHOWN).round().astype(int)
-    counts = zip(("n_train", "n_val", "n_test"), settings.volumes, strict=True)
-    text = say(
-        "images",
-        n_knees=sum(settings.volumes),
-        slices=settings.slices,
-        size=settings.size,
-        **{name: n * settings.slices for name, n in counts},
-    )
     images = slices.batch(torch.from_numpy(places)).target
     figure = draw_montage([np.asarray(image) for image in images])
-    drawing = Drawing(figure, "images", say("images_caption"), is_wide=True)
-    return Section("Images", (Prose(text), drawing))
+    caption = "Some of the training images, each with its own brightness."
+    return Section("Images", (Prose(_IMAGES), Drawing(figure, "images", caption, is_wide=True)))
 
 
-def _how(settings: DemoSettings, folder: DemoFolder) -> Section:
-    """Show how each step is redone by hand, and what differs from the paper."""
-    commands = commands_of(settings, folder)
-    section = _commands("How this was made", say("commands"), commands)
-    return replace(section, blocks=(Prose(say("differs", **vars(settings))), *section.blocks))
+def _how(out: Path, plans: Mapping[str, Plan]) -> Section:
+    """Show the command of every run, and the campaign that they belong to."""
+    commands = []
+    for name, plan in plans.items():
+        campaign = ("campaign", "run", str(out / f"{name}.toml"), "--out", str(plan.root))
+        commands.append((f"Campaign: {plan.name}", (*campaign, "--workers", "0")))
+        commands += [(f"{one.kind}: {one.title}", one.command) for one in plan.nodes.values()]
+    return _commands("How this was made", _HOW, commands)
 
 
-def _commands(title: str, text: str, commands: dict[str, list[str]]) -> Section:
-    widgets = [Widget(_code(name, as_shell(words))) for name, words in commands.items()]
-    return Section(title, (Prose(text), *widgets))
+def next_commands(out: Path, plans: Mapping[str, Plan], seed: int) -> list[Command]:
+    """Return what may be tried next with what the demo left."""
+    nodes = {one.kind: one for one in plans["trained"].nodes.values()}
+    store, unet, policy = (nodes[kind] for kind in ("store", "reconstructor", "policy"))
+    unseen, longer = plans["ready"].of_kind("store")[0], out / "longer"
+    where = ("--data", str(store.output), "--reconstructor", str(unet.output))
+    other = str(out.with_name(f"{out.name}-seed{seed + 1}"))
+    served = ("--policy", "knee-base-column", "--policy", "knee-base-fixed")
+    learned = ("--config", str(policy.output / "config.toml"), "--epochs", "4")
+    return [
+        (
+            "The same with other knees and other draws",
+            ("demo", "--seed", f"{seed + 1}", "--out", other),
+        ),
+        (
+            "Steer acquisitions yourself, in a browser",
+            ("serve", "--reconstructor", "knee-unet", *served, "--data", str(unseen.output)),
+        ),
+        (
+            "Let the policy learn longer",
+            ("train", "policy", *where, *learned, "--out", str(longer)),
+        ),
+        (
+            "Compare it",
+            (
+                "evaluate",
+                *where,
+                "--policy",
+                str(longer),
+                "--policy",
+                "fixed",
+                "--out",
+                f"{longer}-evaluation",
+            ),
+        ),
+    ]
 
 
-def _code(title: str, text: str) -> str:
-    return f'<p style="margin:0 0 .3rem"><b>{escape(title)}</b></p>{code_html(text)}'
+def _commands(title: str, text: str, commands: Sequence[Command]) -> Section:
+    blocks: list[Block] = [Prose(text)]
+    for name, words in commands:
+        head = f'<p style="margin:0 0 .3rem"><b>{escape(name)}</b></p>'
+        blocks.append(Widget(head + code_html(as_shell(["kscout", *words]))))
+    return Section(title, tuple(blocks))
+
+
+_SUBTITLE = """Procedural knees: first policies that ship with kscout, on knees drawn for this \
+page; then a small U-Net and a small policy, trained within minutes on this machine. This page \
+demonstrates the method; it is not a result on patients."""
+
+_QUICK = """Every part of the demo at the smallest sizes, to see that it runs. No number on this \
+page is a result; run kscout demo without --quick for one that is."""
+
+_LEAD = """On {n} knees that no training saw, a policy that ships with kscout looks at each image \
+before it chooses the next column of k-space. \
+"""
+
+_PLAYED = """After each column the U-Net knee-unet reconstructs the image again. The policy \
+column chooses the next column by what it sees, fixed takes the same columns of every knee, and \
+the oracle knows the true image, which no scanner has."""
+
+_TRAINED = """A small U-Net was trained here on random columns, then a policy for it, on few \
+knees and within minutes; the fixed order was fitted on the same training data."""
+
+_NEXT = """All that is in this folder can be used on its own; docs/ explains how to use your own \
+data, raw k-space and real scanners."""
+
+_READY = """Nothing was trained for this section: the U-Net and the policies come with kscout, \
+trained on other procedural knees of this size. The last picture shows a slice on which column \
+does worse than on nine in ten others."""
+
+_BOUND = """The oracle tries every column at every step and takes the best by the true image. It \
+ran on the first of these knees only, because each takes seconds."""
+
+_IMAGES = """Knees are drawn from random anatomy and scanner settings. They look like MR images \
+and need no license; they are not of patients."""
+
+_HOW = """The demo is three campaigns. The command of each campaign is followed by the commands \
+of its runs; typed again, they find their work done. The training here differs from the paper: \
+images of 64×64 pixels instead of 128×128, 4 + 4 columns instead of 16 + 16, a small U-Net \
+trained for few epochs, and a policy that learns the gains of many tried columns (docs/dense.md). \
+Rewards, masks and scores are the paper's."""

@@ -130,11 +130,7 @@ def _next_section(found: Found) -> Section:
 
 def _players(found: Found, styles: dict[str, LineStyle]) -> dict[Path, list[Widget]]:
     """Return the slices that were recorded in each folder; together they stay within bounds."""
-    colors = {
-        name: SERIES.index(style.color) + 1
-        for name, style in styles.items()
-        if style.color in SERIES
-    }
+    colors = policy_colors(styles)
     n_frames = sum(len(acquisition.steps) for _, acquisition in found.acquisitions)
     widgets: dict[Path, list[Widget]] = {}
     for number, (folder, acquisition) in enumerate(found.acquisitions, start=1):
@@ -142,6 +138,15 @@ def _players(found: Found, styles: dict[str, LineStyle]) -> dict[Path, list[Widg
         widget = player_widget(acquisition, f"player-{number}", colors=colors, n_bytes=n_bytes)
         widgets.setdefault(folder, []).append(widget)
     return widgets
+
+
+def policy_colors(styles: Mapping[str, LineStyle]) -> dict[str, int]:
+    """Return the number of each policy's color, by which a player shows the same."""
+    return {
+        name: SERIES.index(style.color) + 1
+        for name, style in styles.items()
+        if style.color in SERIES
+    }
 
 
 def player_widget(
