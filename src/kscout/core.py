@@ -260,25 +260,6 @@ class Judge(ABC):
     ) -> Float[Tensor, "batch candidate"]:
         """Return what columns gain; 0 for those that a mask has."""
 
-    @abstractmethod
-    def values(
-        self,
-        truth: SliceBatch,
-        mask: Bool[Tensor, "batch col"],
-        columns: Int[Tensor, "batch candidate"],
-        order: Sequence[int],
-        n_left: Int[Tensor, " batch"],
-    ) -> Float[Tensor, "batch candidate"]:
-        """Return what columns are worth when a fixed order takes the rest; 0 where measured.
-
-        Args:
-            truth: images.
-            mask: what is measured of each.
-            columns: to try.
-            order: columns, the first to be taken first.
-            n_left: columns that may still be acquired.
-        """
-
 
 @final
 @dataclass(frozen=True)
@@ -339,8 +320,8 @@ class Policy(nn.Module, ABC):
     """The gain in SSIM that a score of 1 predicts, by the number of columns acquired (the last for
     all that follow): what a stopping rule asks. Empty where scores predict no gain."""
     labels: str = ""
-    """What scores were trained to predict, where that is known: `ssim` for the gain of the next
-    column, `ssim at the end` for what it is worth at the end of the budget."""
+    """The metric whose gain by the next column scores were trained to predict, where that is
+    known."""
 
     @abstractmethod
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:

@@ -21,11 +21,10 @@ from kscout.acquisition.episode import Simulator
 from kscout.acquisition.rollout import rollout
 from kscout.config import DenseTraining, PolicyConfig
 from kscout.data.store import Store
-from kscout.errors import ConfigError, RunError, WeightsError
+from kscout.errors import ConfigError, WeightsError
 from kscout.policies import views
 from kscout.reconstruction.varnet import VarNet
 from kscout.reconstruction.zero_filled import ZeroFilled
-from kscout.runs import Progress
 from kscout.training.estimators import dense, tried
 from kscout.training.estimators.remembered import Layout, Remembered
 from kscout.training.estimators.tried import by_slice, columns_to_try, dense_loss, labelled_at
@@ -248,7 +247,7 @@ def test_a_state_that_is_seen_again_is_what_was_seen(
         store = coil_store(tmp_path / "store", n_coils=3, noise=0.01)
         reconstructor = str(tmp_path / "varnet.safetensors")
         reconstruction.save(reconstructor, VarNet(**VARNET))
-        changes |= {"protocol": "blind", "zoom": 1.0, "completion": "none", "starts": [2, 4]}
+        changes |= {"protocol": "blind", "zoom": 1.0, "starts": [2, 4]}
         changes |= {"horizons": [], "n_prior_slices": 1, "n_best": 1, "n_random": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense, "add_gradients", lambda _, steps, *__: seen.extend(joined(steps, 99)))
@@ -301,7 +300,7 @@ def test_records_tell_the_step_size_at_the_end_of_each_epoch(store: Store, tmp_p
 
 
 VARIED = {
-    **{"completion": "fixed", "horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3},
+    **{"horizons": [3, 5], "starts": [1, 2, 4], "zoom": 1.3},
     **{"n_repeats": 2, "n_repeated": 5, "n_memory": 30},
 }
 
@@ -315,26 +314,7 @@ def test_interrupted_training_ends_with_the_same_weights(
     trained = policies.load(cut)
     # From the smallest start to the largest budget: 1 to 4 + 5, or 2 to 2 + 3.
     assert (trained.n_initial, len(trained.prior)) == ((1, 8) if changes else (2, 3))
-    # What a column is worth at the end is no gain that an acquisition may stop by.
-    assert len(trained.gain_units) == (0 if changes else 3)
-
-
-def test_a_checkpoint_without_the_orders_that_labels_follow_is_refused(
-    store: Store, tmp_path: Path
-) -> None:
-    config = dense_config(completion="fixed", n_epochs=2)
-
-    def stop(progress: Progress) -> None:
-        if progress.epoch == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_policy(config, store, "zero-filled", tmp_path, device="cpu", on_step=stop)
-    kept = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert kept["facts"]["carried"].pop("completions")[16].shape == (1, 16)
-    torch.save(kept, tmp_path / "checkpoint.pt")
-    with pytest.raises(RunError, match=r"an older one wrote it; delete checkpoint\.pt"):
-        train_policy(config, store, "zero-filled", tmp_path, device="cpu")
+    assert len(trained.gain_units) == (7 if changes else 3)
 
 
 @pytest.mark.slow

@@ -3,17 +3,12 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from training_stores import COLUMN, CONV, blob_store, dense_config
 
 from kscout import policies
-from kscout.acquisition.completion import Completion
-from kscout.acquisition.episode import Simulator
-from kscout.acquisition.rollout import rollout
-from kscout.acquisition.state import State
 from kscout.core import Observation
 from kscout.data.slices import SliceSet
 from kscout.data.store import Store
@@ -112,13 +107,11 @@ def test_gains_of_later_starts_are_those_of_slices_drawn_for_each_step(tmp_path:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("completion", ["none", "fixed"])
 def test_batches_of_several_sizes_and_starts_are_graphs_that_learn_as_on_a_cpu(
-    tmp_path: Path, completion: str
+    tmp_path: Path,
 ) -> None:
     large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
     changes = {"sizes": [16, 32], "starts": [4, 8], "n_repeats": 2, "n_repeated": 5}
-    changes["completion"] = completion
     config = dense_config(**changes, precision="fp32", n_epochs=2)
     config = replace(config, acquisition=replace(config.acquisition, n_initial=8, horizon=4))
     runs = [
@@ -194,43 +187,3 @@ def test_about_as_many_steps_of_a_coarser_matrix_are_labelled(tmp_path: Path) ->
     some = replace(config, acquisition=replace(config.acquisition, n_initial=40, horizon=40))
     sizes = (64, 96, 128, 192, 256, 320)
     assert [Variation(some, 320).label_every(n) for n in sizes] == [1, 1, 2, 2, 4, 4]
-
-
-def test_every_size_and_start_is_completed_by_an_order_of_its_own(tmp_path: Path) -> None:
-    large = blob_store(tmp_path / "large", n_rows=32, n_cols=32)
-    changes = {"sizes": [32, 16], "starts": [8, 4], "horizons": [4, 6], "completion": "fixed"}
-    changes |= {"learning_rate": 1e-12, "n_prior_slices": 11, "n_epochs": 1, "n_repeats": 1}
-    config = dense_config(**changes)
-    config = replace(config, acquisition=replace(config.acquisition, n_initial=8, horizon=6))
-    given: list[tuple[torch.Tensor, torch.Tensor]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        values = Completion.values
-
-        def watched(self: Completion, simulator: Simulator, state: State, *how: Any) -> Any:
-            if self.ranked.ndim > 1:
-                given.append((state.mask, self.ranked))
-            return values(self, simulator, state, *how)
-
-        patch.setattr(Completion, "values", watched)
-        run = train_policy(config, large, "zero-filled", tmp_path / "run", device="cpu")
-    train, orders = large.split("train"), {}
-    for n_cols, start in itertools.product((32, 16), (8, 4)):
-        span = {"n_initial": start * n_cols // 32, "horizon": (14 - start) * n_cols // 32}
-        fitted = fit_fixed_order(coarser_slices(train, n_cols), ZeroFilled(), **span)
-        orders[n_cols, span["n_initial"]] = fitted.order
-    # Batches of 32, 16 and 32 columns take 6, 3 and 6 steps; at the first nothing was taken yet.
-    met = set()
-    for mask, ranked in (given[0], given[6], given[9]):
-        for own, order in zip(mask, ranked, strict=True):
-            which = (len(own), int(own.sum()))
-            met.add(which)
-            assert order[: len(orders[which])].tolist() == orders[which], which
-    assert met == orders.keys()
-    # Before it learns it takes these orders, for any budget.
-    policy = policies.load(run.path)
-    for (n_cols, start), order in orders.items():
-        batch = coarser_slices(train, n_cols).batch(torch.arange(3))
-        simulator = Simulator(batch, ZeroFilled())
-        for horizon in (2, 3):
-            found = rollout(policy, simulator, n_initial=start, horizon=horizon).columns[:, 0]
-            assert {*map(tuple, found.tolist())} == {tuple(order[:horizon])}, (n_cols, start)

@@ -113,49 +113,6 @@ def test_columns_that_gain_little_at_first_are_tried_on_few_draws(batch: SliceBa
     assert (none == 0).all()
 
 
-def test_with_an_order_columns_are_worth_what_they_bring_at_the_end(batch: SliceBatch) -> None:
-    order = [5, 11, 3, 13]
-    policy, mask = some_policy(order=order, order_cols=16), some_mask(3)
-    simulator = Simulator(batch, ZeroFilled())
-    seen = simulator.observe(policy, simulator.start_from(mask), n_left=3)
-    found, expected = policy(seen), policy.expected(seen)
-    noise = noises(16, 16, torch.device("cpu"))[:3].expand(3, -1, -1, -1)
-    images = policy.draw(batch.kspace * mask[:, None, None], mask, noise).clamp(min=0)
-    ends = {"without": [5, 11, 3], 0: [0, 5, 11], 13: [13, 5, 11]}
-    scores = {}
-    for name, columns in ends.items():
-        end = mask.clone()
-        end[:, columns] = True
-        own = [Simulator(policy.as_slices(x), ZeroFilled()) for x in images.unbind(dim=1)]
-        scores[name] = torch.stack([one.start_from(end).score for one in own]).mean(dim=0)
-    for column in (0, 13):
-        wanted = scores[column] - scores["without"]
-        torch.testing.assert_close(expected[:, column], wanted, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found[:, column], wanted, rtol=1e-4, atol=1e-5)
-    # The order takes these anyway, in its order.
-    assert (expected[:, [5, 11, 3]] == 0).all() and (expected[mask] == 0).all()
-    assert (found[:, 5] > found[:, 11]).all() and (found[:, 11] > found[:, 3]).all()
-    assert policy.gain_units == () and some_policy().gain_units == (1.0,)
-    assert policy.misfit(16, 32) == ("16 columns", 32) and some_policy().misfit(16, 32) is None
-
-
-@pytest.mark.parametrize("n_first", [1, 2, 3])
-def test_what_promises_too_little_leaves_the_order_as_it_is(
-    batch: SliceBatch, n_first: int
-) -> None:
-    how = {"order": [5, 11, 3, 13], "order_cols": 16, "n_first": n_first, "n_best": 2}
-    simulator = Simulator(batch, ZeroFilled())
-
-    def columns(*least: float) -> list[list[int]]:
-        policy = some_policy(least=least, **how)
-        return rollout(policy, simulator, n_initial=4, horizon=4).columns[:, 0].tolist()
-
-    assert columns(1.0) == columns(1.0, 1.0) == [[5, 11, 3, 13]] * 3
-    free, late = columns(), columns(1.0, 1.0, 0.0)
-    assert free != [[5, 11, 3, 13]] * 3 == [[*one[:2], 3, 13] for one in late]
-    assert all(one[:2] == [5, 11] for one in late)
-
-
 def test_the_page_tells_defaults_and_what_a_decision_costs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "imagine.md").read_text(encoding="utf-8")
     policy = ImaginePolicy()

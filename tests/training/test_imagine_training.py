@@ -24,7 +24,6 @@ from kscout.policies.fixed import FixedOrder
 from kscout.policies.imagine import ImaginePolicy
 from kscout.reconstruction.zero_filled import ZeroFilled
 from kscout.training.estimators.imagine import Imagine, energy_score
-from kscout.training.fixed_order import fit_fixed_order
 from kscout.training.policy import train_policy
 
 
@@ -140,10 +139,8 @@ def test_a_dark_slice_of_a_bright_volume_does_not_change_the_range(tmp_path: Pat
     assert float(policy.range_per_std) == pytest.approx(wanted, rel=1e-5) and wanted < 6
 
 
-def test_a_start_brings_its_weights_but_neither_its_order_nor_its_range(
-    store: Store, tmp_path: Path
-) -> None:
-    start = some_policy(order=[5, 30, 3], order_cols=32)
+def test_a_start_brings_its_weights_but_not_its_range(store: Store, tmp_path: Path) -> None:
+    start = some_policy()
     start.range_per_std.fill_(77.0)
     policies.save(tmp_path / "start.safetensors", start)
     config = small_config({"name": "imagine"}, {"method": "imagine", "n_epochs": 1, **SHORT})
@@ -151,7 +148,7 @@ def test_a_start_brings_its_weights_but_neither_its_order_nor_its_range(
     run = train_policy(config, store, "zero-filled", tmp_path / "run", **how)
     policy = policies.load(run.path)
     assert isinstance(policy, ImaginePolicy)
-    assert policy.order == () and float(policy.range_per_std) < 20 and policy.n_channels == 4
+    assert float(policy.range_per_std) < 20 and policy.n_channels == 4
     assert run.provenance.inputs["start"]
 
 
@@ -167,25 +164,7 @@ def test_a_training_that_follows_another_policy_resumes_alike(store: Store, tmp_
 
 
 def test_interrupted_training_ends_with_the_same_weights(store: Store, tmp_path: Path) -> None:
-    cut = train_whole_and_cut(config_of(completion="fixed"), store, tmp_path, epoch=2)
-    found, expected = (policies.load(tmp_path / name) for name in ("cut", "whole"))
-    assert isinstance(found, ImaginePolicy) and isinstance(expected, ImaginePolicy)
-    assert cut.name == "cut" and found.order == expected.order != ()
-
-
-def test_a_trained_policy_keeps_the_order_that_completes_it(store: Store, tmp_path: Path) -> None:
-    config = config_of(completion="fixed", n_epochs=1)
-    run = train_policy(config, store, "zero-filled", tmp_path / "run", device="cpu")
-    policy, setting = policies.load(run.path), config.acquisition
-    assert isinstance(policy, ImaginePolicy)
-    fitted = fit_fixed_order(
-        store.split("train"),
-        ZeroFilled(),
-        n_initial=setting.n_initial,
-        horizon=setting.horizon,
-        n_slices_per_step=4,
-    )
-    assert policy.order == tuple(fitted.order)
+    train_whole_and_cut(config_of(), store, tmp_path, epoch=2)
 
 
 def test_seeds_in_lockstep_are_what_they_are_alone(store: Store, tmp_path: Path) -> None:

@@ -333,9 +333,5 @@ def test_other_networks_and_methods_are_refused(
             *(coils, "zero-filled", tmp_path / "y"),
             device="cpu",
         )
-    completing = tmp_path / "completing.safetensors"
-    policies.save(completing, some_policy(order=[5, 3], order_cols=16))
-    with pytest.raises(ConfigError, match="expects no gain of the next one"):
-        WeighedPolicy(members=[str(completing), members[0]])
     with pytest.raises(WeightsError, match="does not exist"):
         WeighedPolicy(members=["knee-base-column", str(tmp_path / "gone")])

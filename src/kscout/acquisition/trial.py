@@ -1,6 +1,6 @@
 """Trials of columns on images that are taken for the truth, for policies that imagine some."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
 from kscout.core import Judge, Protocol, Reconstructor, SliceBatch
@@ -37,22 +36,6 @@ class Trial(Judge):
             for simulator, state, rows in self._parts(truth, mask)
         ]
         return torch.cat(gains).masked_fill(is_measured, 0.0)
-
-    def values(
-        self,
-        truth: SliceBatch,
-        mask: Bool[Tensor, "batch col"],
-        columns: Int[Tensor, "batch candidate"],
-        order: Sequence[int],
-        n_left: Int[Tensor, " batch"],
-    ) -> Float[Tensor, "batch candidate"]:
-        columns, is_measured = _unmeasured(columns, mask)
-        completion = Completion.of([*order], truth.n_cols, mask.device)
-        worth = [
-            completion.values(simulator, state, columns[rows], n_left[rows])
-            for simulator, state, rows in self._parts(truth, mask)
-        ]
-        return torch.cat(worth).masked_fill(is_measured, 0.0)
 
     def _parts(
         self, truth: SliceBatch, mask: Bool[Tensor, "batch col"]

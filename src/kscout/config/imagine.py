@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, final
+from typing import Annotated, final
 
 from kscout.config.bounds import Above, AtLeast, Between, OneOf
 from kscout.config.policy import PolicyTraining
@@ -39,12 +39,6 @@ class ImagineTraining(PolicyTraining, VariedSlices):
     """A trained policy, as `kscout.policies.load` takes it: slices are measured where it would
     measure them, with some other columns in half of all cases. None: columns are drawn by what
     they gain on average along a fixed order."""
-    completion: Literal["none", "fixed"] = "none"
-    """What columns are tried by: the gain of the next one (`none`), or what it is worth at the end
-    of the budget when a fixed order takes the rest (`fixed`)."""
-    n_trusted: Annotated[int, AtLeast(1)] = 128
-    """Slices on which it is found after each epoch what imagined columns must be worth to be taken
-    before those of that order."""
     n_prior_slices: Annotated[int, AtLeast(1)] = 256
     """Slices per step on which that order is fitted."""
     n_validated: Annotated[int, AtLeast(1)] = 64

@@ -192,15 +192,11 @@ class DenseTraining(PolicyTraining, VariedSlices):
     coarser `sizes` as many as have as many pixels, up to 256."""
     from_order: bool = True
     """Whether a policy that can, such as `column`, starts from these gains; an ablation."""
-    completion: Literal["none", "fixed"] = "none"
-    """What a label is: the gain of the next column (`none`), or what it is worth at the end of the
-    budget when the fixed order of its size and start takes the rest (`fixed`), which looks further
-    ahead."""
     starts: tuple[Annotated[int, AtLeast(1)], ...] = ()
     """Central columns to start from, drawn for each slice; none: those of `acquisition`."""
     horizons: tuple[Annotated[int, AtLeast(1)], ...] = ()
-    """Columns that the policy is told it may acquire, drawn likewise, and that `completion` fills
-    up to; none: that of `acquisition`, which is how many are acquired in any case."""
+    """Columns that the policy is told it may acquire, drawn likewise; none: that of `acquisition`,
+    which is how many are acquired in any case."""
     sizes: tuple[Annotated[int, AtLeast(16)], ...] = ()
     """Columns of the images, batch by batch in turn, with rows in proportion: coarser images of the
     same field of view, with the same share of columns at the start and acquired, `starts` and
@@ -235,11 +231,6 @@ class DenseTraining(PolicyTraining, VariedSlices):
     @property
     def n_tried(self) -> int:
         return self.n_best + self.n_random
-
-    @property
-    def labels(self) -> str:
-        """Return what labels are, in words that are kept beside the weights."""
-        return self.metric if self.completion == "none" else f"{self.metric} at the end"
 
 
 @final

@@ -10,12 +10,6 @@ The network knows nothing of reconstruction and metric: these come with what is 
 (`Observation.judge`), so that one network serves all of them. Images are real, as those of stores
 of images are: their k-space has y[-k] = conj(y[k]), so that each measured column tells its
 opposite, too.
-
-With a fixed `order` a column is tried by what it is worth at the end of the budget when the order
-takes the rest (`kscout.acquisition.completion`): on long horizons the next gain misleads. What the
-order takes anyway is worth 0. Another column is taken where it is worth more than the `least` that
-was found on training slices, step by step: as long as little is known of an image the draws promise
-too much, and the order is what to follow.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,8 +32,6 @@ N_NOISES = 64
 """Noises that images are drawn with."""
 _LEAST_STD = 1e-11
 """Keeps a constant image from dividing by zero."""
-_TIE = 1e-9
-"""Far below what counts; by so much a column of the order goes before the one after it."""
 _N_INPUTS = 3
 """Two images of the measurement, and noise."""
 _MEMORY_LIMIT = {"cpu": 64 * 2**20, "cuda": 4 * 2**30}
@@ -59,10 +51,6 @@ class ImaginePolicy(Policy):
         n_draws: images that columns are tried on.
         n_first: of these, so many on which every column is tried.
         n_best: columns that are tried on the others, too: those that gain most on the first.
-        order: a fixed order that completes acquisitions; none: columns are tried by their gain.
-        order_cols: columns of the matrix that the order is for.
-        least: with an order, what a column must be worth to be taken before those of the order, by
-            the number of columns acquired; the last for all that follow, none for 0.
     """
 
     is_stochastic = False
@@ -84,9 +72,6 @@ class ImaginePolicy(Policy):
         n_draws: int = 16,
         n_first: int = 2,
         n_best: int = 16,
-        order: Sequence[int] = (),
-        order_cols: int = 0,
-        least: Sequence[float] = (),
     ) -> None:
         super().__init__()
         if n_channels < 2 or n_pools < 1 or n_best < 1 or not 1 <= n_draws <= N_NOISES:
@@ -99,41 +84,13 @@ class ImaginePolicy(Policy):
             raise ConfigError(f"n_first is {n_first}; use 1 to n_draws, which is {n_draws}")
         self.n_channels, self.n_pools, self.n_draws = n_channels, n_pools, n_draws
         self.n_first, self.n_best, self.slope = n_first, n_best, slope
-        self.complete_by(order, order_cols, least)
         self.network = UNetNetwork(
             n_channels=n_channels, n_pools=n_pools, dropout=0.0, n_inputs=_N_INPUTS, slope=slope
         )
         self.register_buffer("range_per_std", torch.ones(()))
 
-    def complete_by(
-        self, order: Sequence[int], order_cols: int, least: Sequence[float] = ()
-    ) -> None:
-        """Try columns by what they are worth when an order takes the rest; by gain without one."""
-        self.order, self.order_cols = tuple(int(column) for column in order), order_cols
-        self.least = tuple(float(worth) for worth in least)
-        # What a column is worth at the end is no gain that a rule to stop could ask for.
-        self.gain_units = () if self.order else (1.0,)
-
-    def misfit(self, n_rows: int, n_cols: int) -> tuple[str, int] | None:
-        is_other = self.order and self.order_cols != n_cols
-        return (f"{self.order_cols} columns", n_cols) if is_other else None
-
     @torch.no_grad()
     def forward(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        worth = self.expected(seen)
-        if not self.order:
-            return worth
-        least = torch.tensor(self.least or (0.0,), device=worth.device)
-        own = least[seen.for_each(seen.step).clamp(max=len(least) - 1)][:, None]
-        # Columns that the order takes anyway are worth 0, and keep its order.
-        return torch.where(worth == 0, worth, worth - own) - _TIE * self.places(seen.mask)
-
-    @torch.no_grad()
-    def expected(self, seen: Observation) -> Float[Tensor, "batch col"]:
-        """Return the mean over draws of what columns gain, or with an order are worth at the end.
-
-        It is 0 for measured columns, and for those that the order takes anyway.
-        """
         if seen.judge is None or seen.zero_filled is None:
             raise ConfigError(
                 "a policy that imagines tries columns, and the observation names no "
@@ -150,46 +107,30 @@ class ImaginePolicy(Policy):
         # Those left to measure come first; where an image has fewer of them, others stand in.
         columns = seen.mask.to(torch.int8).argsort(dim=-1, stable=True)[:, :n_left]
         is_measured = seen.mask.gather(-1, columns)
-        every = self._worth(images[:, : self.n_first], columns, seen)
-        worth = every.mean(dim=1).masked_fill(is_measured, -torch.inf)
+        every = self._gains(images[:, : self.n_first], columns, seen)
+        gains = every.mean(dim=1).masked_fill(is_measured, -torch.inf)
         if self.n_draws > self.n_first:
-            best = worth.topk(min(self.n_best, n_left), dim=-1).indices
-            more = self._worth(images[:, self.n_first :], columns.gather(-1, best), seen)
+            best = gains.topk(min(self.n_best, n_left), dim=-1).indices
+            more = self._gains(images[:, self.n_first :], columns.gather(-1, best), seen)
             total = every.sum(dim=1).gather(-1, best) + more.sum(dim=1)
             mean = (total / self.n_draws).masked_fill(is_measured.gather(-1, best), torch.inf)
-            # The others are no better than the last of these, whatever few draws let hope; but
-            # what the order takes anyway is worth 0 on all.
+            # The others are no better than the last of these, whatever few draws let hope.
             lowest = mean.amin(dim=-1, keepdim=True)
-            limited = torch.where(worth == 0, worth, worth.clamp(max=lowest))
-            worth = limited.scatter(-1, best, mean)
-        return scores.scatter(-1, columns, worth.masked_fill(is_measured, 0.0))
+            gains = gains.clamp(max=lowest).scatter(-1, best, mean)
+        return scores.scatter(-1, columns, gains.masked_fill(is_measured, 0.0))
 
-    def places(self, mask: Bool[Tensor, "batch col"]) -> Int[Tensor, "batch col"]:
-        """Return where columns stand in the order: behind it those that it lacks, measured last."""
-        known = torch.full((mask.shape[-1],), len(self.order), device=mask.device)
-        order = torch.tensor(self.order, dtype=torch.int64, device=mask.device)
-        known[order] = torch.arange(len(order), device=mask.device)
-        return known.expand(mask.shape).masked_fill(mask, len(order) + 1)
-
-    def _worth(
+    def _gains(
         self,
         images: Float[Tensor, "batch draw row col"],
         columns: Int[Tensor, "batch candidate"],
         seen: Observation,
     ) -> Float[Tensor, "batch draw candidate"]:
-        """Return what columns gain on drawn images, or are worth at the end."""
+        """Return what columns gain on drawn images."""
         assert seen.judge is not None
         n_draws = images.shape[1]
         mask, columns = (x.repeat_interleave(n_draws, dim=0) for x in (seen.mask, columns))
         truth = self.as_slices(images.flatten(0, 1))
-        if self.order:
-            left = len(self.order) - seen.for_each(seen.step)
-            left = left if seen.n_left is None else seen.for_each(seen.n_left)
-            n_left = left.clamp(min=1).repeat_interleave(n_draws)
-            worth = seen.judge.values(truth, mask, columns, self.order, n_left)
-        else:
-            worth = seen.judge.gains(truth, mask, columns)
-        return worth.unflatten(0, (-1, n_draws))
+        return seen.judge.gains(truth, mask, columns).unflatten(0, (-1, n_draws))
 
     def draw(
         self,

@@ -28,7 +28,6 @@ from kscout.errors import ConfigError
 from kscout.names import POLICIES
 from kscout.policies.checkpoints import checked_units, read_policy
 from kscout.policies.column import ColumnPolicy
-from kscout.policies.imagine import ImaginePolicy
 from kscout.policies.mean_gains import steps_since
 from kscout.policies.ranking import scores_of_order
 from kscout.weights import (
@@ -173,11 +172,6 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
         raise ConfigError(
             f"a {type(policy).__name__} cannot be weighed: an oracle sees the truth, one that sees "
             "coils wants another image, and weighed policies are no members; give other policies"
-        )
-    if isinstance(policy, ImaginePolicy) and policy.order:
-        raise ConfigError(
-            "a policy that imagines what columns are worth at the end expects no gain of the next "
-            "one; give one that was trained without training.completion"
         )
     return policy
 

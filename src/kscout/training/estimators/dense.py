@@ -13,9 +13,6 @@ moving mean of the weights is what is validated and kept, and it takes the best 
 
 Each batch is followed by `training.n_repeats` steps on labelled states of before, which cost one
 image each: a state is remembered as its slice, its mask and its labels (`remembered`).
-
-Where `training.completion` says so, labels are not gains of the next column, but what it is worth
-at the end of the budget (`labels`).
 """
 
 from collections import Counter
@@ -29,7 +26,6 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from kscout.acquisition.completion import Completion
 from kscout.acquisition.episode import Simulator, how_many_at_once
 from kscout.acquisition.state import State
 from kscout.config import DenseTraining, PolicyConfig
@@ -41,7 +37,6 @@ from kscout.policies.views import View
 from kscout.training.augmentation import coarser
 from kscout.training.distributed import average_gradients, share
 from kscout.training.estimators import PolicyTrainee
-from kscout.training.estimators.completions import Completions
 from kscout.training.estimators.gradient import (
     Batch,
     Drawn,
@@ -88,7 +83,6 @@ class Dense(WarmedEstimator):
         self.n_first, n_rows = trainees[0].config.spanned
         self.units = torch.ones(n_rows, device=self.device)
         self.gains = MeanGains(trainees[0].config, slices, reconstructor, self.device)
-        self.completions: Completions | None = None
         training = dense_of(trainees[0].config)
         self.sizes = training.sizes or (slices.n_cols,)
         counts = {n: min(training.n_best, n) + training.n_random for n in self.sizes}
@@ -107,8 +101,6 @@ class Dense(WarmedEstimator):
         if state:
             self.units = state["units"].to(self.device)
             average.load_state_dict(state["average"])
-            if self._completes:
-                self.completions = Completions.restored(state, self.device)
             self.memories[number].restore(state.get("memory", {}), self.device)
         elif number == 0:
             self._begin()
@@ -116,19 +108,19 @@ class Dense(WarmedEstimator):
         units = self.units[config.acquisition.n_initial - self.n_first :].tolist()
         # Gains that a trained network starts from are among its weights, for sizes of its own.
         is_begun = start is not None and not is_resized(policy, start)
-        # One that has learned what columns are worth otherwise takes new ones.
-        is_begun = is_begun and learned_from(start) in ("", dense_of(config).labels)
+        # One that has learned gains of another metric takes new ones.
+        is_begun = is_begun and learned_from(start) in ("", config.training.metric)
         takes_gains = dense_of(config).from_order and not state and not is_begun
         for one in (policy, self.evaluated(number)):
             one.gain_units = tuple(units) if self._learns_gains else ()
-            one.labels = dense_of(config).labels
+            one.labels = config.training.metric
             if isinstance(one, StartsFromGains) and takes_gains:
                 self.gains.give(one, self.units)
 
     @property
     def _learns_gains(self) -> bool:
         """Gains of another metric say nothing of SSIM, which evaluations stop by."""
-        return dense_of(self.trainees[0].config).labels == GAINS
+        return self.trainees[0].config.training.metric == GAINS
 
     def _begin(self) -> None:
         """Find the units of labels: those of a trained policy, else along a fixed order."""
@@ -145,18 +137,13 @@ class Dense(WarmedEstimator):
             self.units[n_rows - n_known :] = torch.tensor(known, device=self.device)
         if n_known == n_rows:
             return
-        found = self.gains.first()
-        self.units[: n_rows - n_known] = found.units[: n_rows - n_known]
-        if self._completes:
-            orders = (self.gains, self.sizes, self.variation.starts)
-            self.completions = Completions.measured(*orders)
+        self.units[: n_rows - n_known] = self.gains.units()[: n_rows - n_known]
 
     def state(self, number: int) -> dict[str, Any]:
-        orders = {} if self.completions is None else self.completions.state()
         known = self.memories[number].state()
         memory = {"memory": known} if known else {}
         average = self.averages[number].state_dict()
-        return {"units": self.units.cpu(), "average": average, **orders, **memory}
+        return {"units": self.units.cpu(), "average": average, **memory}
 
     def begins_able(self, number: int) -> bool:
         policy, training = self.trainees[number].module, dense_of(self.trainees[number].config)
@@ -178,13 +165,11 @@ class Dense(WarmedEstimator):
         return Draws([tried, followed, varied], [recalled] if repeats[0] else [])
 
     def n_tried(self, config: PolicyConfig) -> float:
-        """Return those tried, the ends without them, and columns that are taken untried."""
-        training, completes = dense_of(config), self._completes
-        n_tried = training.n_tried + completes
+        """Return those tried, and columns that are taken untried."""
         n_all = 0.0
         for n_cols, n_acquired in self._n_acquired.items():
             every = self.variation.label_every(n_cols)
-            n_all += n_acquired * (n_tried / every + (completes or every > 1))
+            n_all += n_acquired * (config.training.n_tried / every + (every > 1))
         return n_all / self._n_acquired.total()
 
     @property
@@ -200,10 +185,6 @@ class Dense(WarmedEstimator):
             n_cols, n_slices = self._n_cols(step), min(size, len(self.slices) - step * size)
             found[n_cols] += n_slices * self.variation.n_steps(n_cols)
         return found
-
-    @property
-    def _completes(self) -> bool:
-        return dense_of(self.trainees[0].config).completion != "none"
 
     def sized(self, batch: SliceBatch, step: int) -> SliceBatch:
         """Return slices of the sizes that were asked for, in turn."""
@@ -341,30 +322,20 @@ class Dense(WarmedEstimator):
         choice = choice_of(follow, is_valid, training)
         # Columns that stand in where too few are left to try do not count.
         labels = {"columns": columns, "is_valid": is_valid}
-        rows = rows_at(at, rows_of(replace(seen, n_left=n_left), **labels))
+        rows = rows_at(at, rows_of(seen, **labels))
         units = self.units[self._row(rows["mask"])]
         chosen = columns.gather(-1, choice[:, None])[:, 0]
         part = state if at is None else state.rows(at)
         if not len(part):
             # A small batch, where none of the slices has its turn at this step.
-            worth, after = torch.zeros_like(rows["columns"]), simulator.acquire(state, chosen)
-        elif (completion := self._completion(batch, part)) is not None:
-            worth = completion.values(simulator, part, rows["columns"], rows["n_left"])
-            after = simulator.acquire(state, chosen)
+            gains, after = torch.zeros_like(rows["columns"]), simulator.acquire(state, chosen)
         else:
             branches = simulator.branch(part, rows["columns"])
-            worth = branches.score - part.score[:, None]
+            gains = branches.score - part.score[:, None]
             after = branches.follow(choice) if at is None else simulator.acquire(state, chosen)
-        return {**rows, "gains": worth / units[:, None]}, after
+        return {**rows, "gains": gains / units[:, None]}, after
 
     def _row(self, mask: Bool[Tensor, "state col"]) -> Int[Tensor, " state"]:
         """Return which of the units belongs to each state."""
         share = self.slices.n_cols / mask.shape[1]
         return row_of(mask.sum(dim=-1), self.n_first, len(self.units), share=share)
-
-    def _completion(self, batch: Batch, state: State) -> Completion | None:
-        """Return what takes the columns that are left, by the start of each state's slice."""
-        if self.completions is None:
-            return None
-        start = self.variation.start(batch.per_slice[2])[state.owner]
-        return self.completions.of(batch.simulator.batch.n_cols, start)

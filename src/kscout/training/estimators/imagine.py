@@ -34,19 +34,16 @@ from kscout.physics.fourier import fft2c, ifft2c, opposite
 from kscout.physics.sampling import apply_mask, center_mask, start_mask
 from kscout.policies import load
 from kscout.policies.imagine import ImaginePolicy, Network, moved_noises, noises
-from kscout.randomness import keyed_generator
 from kscout.training.augmentation import N_BENT, N_PLAIN, is_bent, is_flipped, varied
 from kscout.training.distributed import from_main, share
 from kscout.training.estimators import PolicyTrainee
 from kscout.training.estimators.gradient import (
     Batch,
-    Drawn,
     Draws,
     GeneratorFor,
     WarmedEstimator,
 )
 from kscout.training.estimators.labels import carried_on
-from kscout.training.estimators.trusted import least_worth
 from kscout.training.fixed_order import fit_fixed_order
 
 _N_DRAWN = 2
@@ -84,7 +81,6 @@ class Imagine(WarmedEstimator):
             )
         self.gains = torch.zeros(1, slices.n_cols, device=self.device)
         """By the number of columns measured after the start, in deviations over columns."""
-        self.order: list[int] = []
         self.followed: Int[Tensor, "slice step"] | None = None
         training, setting = _training(trainees[0].config), trainees[0].config.acquisition
         budget = setting.n_initial + setting.horizon
@@ -110,9 +106,6 @@ class Imagine(WarmedEstimator):
             self._begin(config, state)
         if not state:
             policy.range_per_std.copy_(self._range_per_std())
-        # One that it began from may have had an order of its own.
-        completes = _training(config).completion == "fixed"
-        policy.complete_by(self.order if completes else (), self.slices.n_cols)
 
     def _range_per_std(self) -> Float[Tensor, ""]:
         """Return the ratio of sums, in which a dark slice of a bright volume counts for little."""
@@ -124,8 +117,7 @@ class Imagine(WarmedEstimator):
     def _begin(self, config: PolicyConfig, state: dict[str, Any]) -> None:
         training, setting = _training(config), config.acquisition
         if state:
-            self.gains, self.order = state["gains"].to(self.device), state["order"]
-            self.followed = state["followed"]
+            self.gains, self.followed = state["gains"].to(self.device), state["followed"]
         else:
             found = fit_fixed_order(
                 self.slices,
@@ -142,7 +134,6 @@ class Imagine(WarmedEstimator):
             unit = gains.std(dim=-1, keepdim=True).clamp(min=1e-12)
             # Near a tie another process may come to another order.
             self.gains = from_main((apart / unit).cpu()).to(self.device)
-            self.order = from_main(found.order)
             self.followed = from_main(self._paths(config)) if training.follows else None
         if self.followed is not None:
             self.followed = self.followed.to(self.device)
@@ -165,25 +156,9 @@ class Imagine(WarmedEstimator):
             found.append(done.columns[:, 0].cpu())
         return torch.cat(found)
 
-    def step_taken(self, drawn: Sequence[Drawn], step: int) -> None:
-        """After the last step of an epoch find how much to trust what is imagined."""
-        if step + 1 == self.n_steps and _training(self.trainees[0].config).completion == "fixed":
-            for trainee in self.trainees:
-                self._trust(trainee)
-
-    def _trust(self, trainee: PolicyTrainee) -> None:
-        config, policy = trainee.config, _policy(trainee).eval()
-        n_slices = min(_training(config).n_trusted, len(self.slices))
-        generator = keyed_generator("trusted", config.training.seed)
-        index = torch.randperm(len(self.slices), generator=generator)[:n_slices]
-        mine = share(index.to(self.slices.index_device)).split(_N_AT_ONCE[self.device.type])
-        batches = [self.slices.batch(part) for part in mine if len(part)]
-        least = least_worth(policy, batches, self.reconstructor, config, n_slices)
-        policy.complete_by(self.order, self.slices.n_cols, least)
-
     def state(self, number: int) -> dict[str, Any]:
         followed = None if self.followed is None else self.followed.cpu()
-        return {"gains": self.gains.cpu(), "order": self.order, "followed": followed}
+        return {"gains": self.gains.cpu(), "followed": followed}
 
     def validated(self, slices: SliceSet) -> SliceSet:
         """Return some of the slices: many columns of each are tried on every draw."""

@@ -1,4 +1,4 @@
-"""Mean labels that policies begin with, of each matrix size and start that they know."""
+"""Mean gains that policies begin with, of each matrix size and start that they know."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
@@ -7,24 +7,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from kscout.acquisition.completion import Completion
-from kscout.columns import span_of
 from kscout.config import PolicyConfig
 from kscout.core import Reconstructor
 from kscout.data.slices import SliceSet
-from kscout.physics.sampling import Initial, start_mask
+from kscout.physics.sampling import Initial
 from kscout.policies.mean_gains import row_of
 from kscout.training.augmentation import coarser_slices
-from kscout.training.estimators.labels import MeanLabels, carried_on, dense_of, mean_values
+from kscout.training.estimators.labels import carried_on, dense_of
 from kscout.training.fixed_order import FixedOrderResult, fit_fixed_order
 from kscout.training.starting import StartsFromGains, StartsFromManyGains
 
 _MOST_COARSER = 256
 """Slices on which mean gains of a coarser matrix are measured, unless more are asked for."""
-_LATER = 1e-2
-"""Units by which the last of all columns is worth less than the first, in the rank of an order,
-where columns are worth the same at the end: of those a policy takes the order's next one, whatever
-its budget."""
 
 
 class _Span(NamedTuple):
@@ -39,7 +33,7 @@ class _Span(NamedTuple):
 @final
 @dataclass(frozen=True)
 class MeanGains:
-    """Mean labels for policies to begin with, measured where one first asks for them.
+    """Mean gains for policies to begin with, measured where one first asks for them.
 
     Slices that are made coarser cost less, so that there are more of them, the same at each step.
     """
@@ -49,12 +43,12 @@ class MeanGains:
     reconstructor: Reconstructor
     device: torch.device
     orders: dict[_Span, FixedOrderResult] = field(default_factory=dict)
-    labels: dict[_Span, Float[Tensor, "step col"]] = field(default_factory=dict)
 
-    def first(self) -> MeanLabels:
-        """Return those of slices as they are stored, from the earliest start."""
+    def units(self) -> Float[Tensor, " step"]:
+        """Return the deviation over columns of those of slices as stored, from the first start."""
         own = _Span(self.slices.n_cols, *self.config.spanned)
-        return MeanLabels(self._labels(own), self._fitted(own).order)
+        units = [row[~row.isnan()].std(correction=0) for row in self._gains(own)]
+        return torch.stack(units).clamp(min=1e-8)
 
     def give(self, policy: StartsFromGains, units: Float[Tensor, " unit"]) -> None:
         """Let a policy begin with them, those of each size and start where it can.
@@ -72,19 +66,6 @@ class MeanGains:
                 span = _Span(one.n_cols, one.n_first, one.n_rows)
                 policy.start_from(self._in_units(span, units), one)
         return None
-
-    def order(self, n_cols: int, start: int) -> list[int]:
-        """Return the fixed order of a matrix from a start to the end of all budgets.
-
-        Args:
-            n_cols: columns of the matrix.
-            start: columns of slices as stored that are measured first.
-        """
-        n_first, n_rows = self.config.spanned
-        span = (start, n_first + n_rows - start)
-        if n_cols != self.slices.n_cols:
-            span = span_of(*span, n_cols, self.slices.n_cols)
-        return self._fitted(_Span(n_cols, *span)).order
 
     def _fitted(self, span: _Span) -> FixedOrderResult:
         if span not in self.orders:
@@ -104,18 +85,9 @@ class MeanGains:
             **self._scored_by,
         )
 
-    def _labels(self, span: _Span) -> Float[Tensor, "step col"]:
-        """Return mean labels along that order; not a number where a column is measured already."""
-        if span not in self.labels:
-            fitted = self._fitted(span)
-            self.labels[span] = fitted.gains.to(self.device)
-            if dense_of(self.config).completion != "none":
-                slices, n_each = self._slices(span.n_cols)
-                start = start_mask(self._start(span), (1, span.n_cols), self.device)[0]
-                completion = Completion.of(fitted.order, span.n_cols, self.device)
-                where = (slices.sample(n_each), self.reconstructor, start, span.n_rows)
-                self.labels[span] = mean_values(completion, *where, **self._scored_by)
-        return self.labels[span]
+    def _gains(self, span: _Span) -> Float[Tensor, "step col"]:
+        """Return mean gains along that order; not a number where a column is measured already."""
+        return self._fitted(span).gains.to(self.device)
 
     def _slices(self, n_cols: int) -> tuple[SliceSet, int]:
         """Return slices of so many columns, and on how many of them each step is measured."""
@@ -138,8 +110,4 @@ class MeanGains:
         measured = torch.arange(span.n_rows, device=self.device)
         share = self.slices.n_cols / span.n_cols
         row = row_of(measured + span.n_first, self.config.spanned[0], len(units), share=share)
-        labels = self._labels(span) / units[row, None]
-        if dense_of(self.config).completion != "none":
-            ranked = Completion.of(self._fitted(span).order, span.n_cols, self.device).ranked
-            labels = labels - _LATER * ranked.argsort() / span.n_cols
-        return carried_on(labels)
+        return carried_on(self._gains(span) / units[row, None])
