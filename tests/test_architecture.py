@@ -20,7 +20,8 @@ LAYERS = [
     {"data", "reconstruction", "policies", "acquisition"},
     {"core", "metrics", "figures", "weights", "provenance"},
     {"physics", "config"},
-    {"names", "zoo"},
+    {"zoo"},
+    {"names"},
     {"kernels", "files", "compressed", "pickles", "columns", "layers", "randomness", "device"},
     {"errors", "exports"},
 ]

@@ -25,7 +25,7 @@ from kscout.config.retired import defaults_of
 from kscout.errors import ConfigError, WeightsError
 from kscout.files import written_whole
 from kscout.names import POLICIES, RECONSTRUCTORS, Table
-from kscout.names.renamed import CLASSES
+from kscout.names.renamed import CLASSES, current, current_keys, keys_in_0_2
 
 _LONGEST_HEADER = 10**8
 """Bytes, as the format allows."""
@@ -116,7 +116,7 @@ def fingerprint(component: nn.Module) -> str:
     }
     plain = {
         name: value
-        for name, value in sorted({**retired, **vars(component)}.items())
+        for name, value in sorted({**retired, **keys_in_0_2(_name(kind), vars(component))}.items())
         if isinstance(value, bool | int | float | str | tuple | None)
         and name != "training"
         and not name.startswith("_")
@@ -198,10 +198,15 @@ def remember_retired(component: nn.Module, arguments: Mapping[str, Any]) -> None
 
 def retired_arguments(component: nn.Module) -> dict[str, Any]:
     """Return retired arguments of a component: those in its file, else the defaults of 0.2."""
-    target = f"{type(component).__module__}:{type(component).__qualname__}"
+    known = defaults_of(_name(type(component)))
+    return {**known, **getattr(component, "retired_arguments", {})}
+
+
+def _name(kind: type) -> str:
+    """Return the name of a component of kscout, nothing for any other."""
+    target = f"{kind.__module__}:{kind.__qualname__}"
     tables = [table.entries.items() for table in _TABLES.values()]
-    name = next((key for one in tables for key, entry in one if entry.target == target), "")
-    return {**defaults_of(name), **getattr(component, "retired_arguments", {})}
+    return next((name for one in tables for name, entry in one if entry.target == target), "")
 
 
 def _check_shapes(
@@ -267,7 +272,9 @@ def read_weights(path: Path, *, only_described: bool = False) -> Weights:
             "only files written by kscout can be loaded"
         )
     described = _described(path, header)
-    return Weights(described.kind, described.component, described.arguments, state, described.extra)
+    component = current(_TABLES[described.kind].kind, described.component)
+    arguments = current_keys(component, described.arguments)
+    return Weights(described.kind, component, arguments, state, described.extra)
 
 
 def _read_plain(path: Path, only_described: bool) -> tuple[str | None, dict[str, Tensor]]:

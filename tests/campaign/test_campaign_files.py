@@ -147,7 +147,7 @@ def test_the_small_file_has_every_analysis_and_a_run_for_each_cell() -> None:
         ({"analyses": {"entrop": True}}, "unknown analysis 'entrop'"),
         (
             {"analyses": {"ceiling": {"pool": 8}}},
-            r"^analyses\.ceiling was removed after version 0\.2; its .*; delete the entry$",
+            r"^analyses\.ceiling is .*; version 0\.3 removed this setting because its .*; leave",
         ),
         ({"analyses": {"snr": {"methods": ["ngreedy-0.5"]}}}, "this campaign trains: greedy"),
         ({"stores": {"knee": {"make": "knee", "path": "x"}}}, "say one of"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kscout.config import settle, supported, with_retired
+from kscout.config import of_0_2, read_file, settle, supported
 from kscout.config.retired import RETIRED
 from kscout.errors import ConfigError
 
@@ -59,12 +59,22 @@ def test_another_value_of_a_retired_setting_is_rejected_in_one_sentence(name: st
     assert told.endswith("; leave it out, or use version 0.2")
 
 
-def test_names_of_runs_in_campaigns_tell_all_settings_of_their_method() -> None:
-    assert with_retired({"method": "imagine", "turn": 5.0}) == {
-        "method": "imagine",
-        "completion": "none",
-        "n_trusted": 128,
-        "turn": 5.0,
-        "bend": 0.0,
+def test_names_of_runs_in_campaigns_tell_all_settings_of_0_2() -> None:
+    table = {"kind": "policy", "training": {"method": "imagine", "turn": 5.0}}
+    had = {"completion": "none", "n_trusted": 128, "turn": 5.0, "bend": 0.0}
+
+    assert of_0_2(table)["training"] == {"method": "imagine", **had}
+    assert of_0_2({"training": {"method": "greedy"}})["training"] == {"method": "greedy"}
+
+
+def test_files_of_runs_are_read_without_retired_settings(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        'kind = "policy"\n[policy]\nname = "column"\npaired = false\nwidth = 8\n'
+        '[training]\nmethod = "dense"\nslopes = false\nturn = 5.0\n'
+    )
+    assert read_file(file) == {
+        "kind": "policy",
+        "policy": {"name": "column", "width": 8},
+        "training": {"method": "dense", "turn": 5.0},
     }
-    assert with_retired({"method": "greedy"}) == {"method": "greedy"}

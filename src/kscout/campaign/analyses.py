@@ -38,18 +38,12 @@ class Chosen:
     policies: tuple[str, ...] = ()
 
 
-_REMOVED = {"ceiling": "its estimates were below the policies that they should bound"}
-"""Analyses that campaigns of version 0.2 may name, with the reason for the removal."""
 _CHOOSING = tuple(item.name for item in fields(Chosen))
 
 
 def check_analysis(name: str, options: Mapping[str, Any], has_evaluation: bool) -> None:
     """Refuse, before anything runs, what an analysis of a campaign's file cannot be asked for."""
     where = f"analyses.{name}"
-    if name in _REMOVED:
-        raise ConfigError(
-            f"{where} was removed after version 0.2; {_REMOVED[name]}; delete the entry"
-        )
     kind = ANALYSES.resolve(name)
     own = {option.name: option for option in options_of(kind)}
     allowed = [key for key in own if key not in _OF_CAMPAIGN]

@@ -21,6 +21,7 @@ from kscout.config import (
     to_table,
 )
 from kscout.config.records import unknown_key
+from kscout.config.retired import is_dropped
 from kscout.errors import ConfigError, unknown_name
 from kscout.names import (
     ESTIMATORS,
@@ -211,7 +212,7 @@ def _check_varied(varied: Mapping[str, Any]) -> list[str]:
 def _analyses(file: File) -> dict[str, Table]:
     found: dict[str, Table] = {}
     for name, options in file.analyses.items():
-        if options is not False:
+        if options is not False and not is_dropped(f"analyses.{name}", options):
             found[name] = {} if options is True else options
             check_analysis(name, found[name], file.evaluation is not None)
     return found

@@ -30,9 +30,9 @@ from kscout.config import (
     AcquisitionSetting,
     PolicyConfig,
     ReconstructorConfig,
+    of_0_2,
     to_table,
     to_toml,
-    with_retired,
 )
 from kscout.errors import ConfigError, DataError
 from kscout.files import read_record
@@ -200,8 +200,7 @@ def _network(
 
 def _named(config: PolicyConfig | ReconstructorConfig) -> dict[str, Any]:
     """Return the settings that the name of a training is made of."""
-    table = to_table(config)
-    table["training"] = with_retired(table["training"])
+    table = of_0_2(to_table(config))
     for name, value in _SINCE_0_1.items():
         if table["training"].get(name) == value:
             del table["training"][name]

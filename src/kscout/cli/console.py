@@ -9,12 +9,22 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from kscout.names.renamed import check_current
+
 TERMINATED = 128 + signal.SIGTERM
 """Exit code after SIGTERM, as a batch system sends it before it kills."""
 
 
 class Commands(TyperGroup):
     """A group whose help tells the whole first sentence of each command."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own
+        """Run a command; an option of version 0.2 is told by its name of today."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            check_current("option", str(getattr(error, "option_name", "")))
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own
         """Write the list of commands, in lines as long as they need."""

@@ -49,7 +49,7 @@ from kscout.config.records import (
     to_table,
     to_toml,
 )
-from kscout.config.retired import supported, with_retired
+from kscout.config.retired import of_0_2, of_today, supported
 from kscout.config.schema import (
     ACQUISITIONS,
     RECONSTRUCTOR_TRAININGS,
@@ -102,6 +102,8 @@ __all__ = [
     "load",
     "merge",
     "nested",
+    "of_0_2",
+    "of_today",
     "read",
     "read_file",
     "save",
@@ -114,6 +116,5 @@ __all__ = [
     "told",
     "training_of",
     "warmed_rate",
-    "with_retired",
     "without_retired",
 ]

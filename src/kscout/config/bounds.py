@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from kscout.errors import ConfigError, unknown_name
+from kscout.names.renamed import check_current
 
 
 @final
@@ -55,6 +56,7 @@ class OneOf:
 
     def check(self, value: Any, where: str) -> None:  # noqa: ANN401 - a string
         if value not in self.table:
+            check_current(getattr(self.table, "kind", self.kind), value)
             raise ConfigError(f"{where}: {unknown_name(self.kind, value, list(self.table))}")
 
 

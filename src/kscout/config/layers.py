@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kscout.config.retired import of_today
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import read_text
 
 Table = dict[str, Any]
+_KINDS_OF_RUNS = ("reconstructor", "policy", "joint")
+"""A table of such a kind was written by kscout."""
 
 
 def read_file(
@@ -32,7 +35,8 @@ def read_file(
         raise error(f"{path} is not valid {form}: {fault}") from fault
     if not isinstance(table, dict):
         raise error(f"{path} holds a {type(table).__name__}; expected a table of names and values")
-    return without_retired(table) if table.get("kind") == "policy" else table
+    table = without_retired(table) if table.get("kind") == "policy" else table
+    return of_today(table) if table.get("kind") in _KINDS_OF_RUNS else table
 
 
 def without_retired(table: Table) -> Table:

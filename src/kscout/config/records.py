@@ -40,6 +40,7 @@ from kscout.config.layers import Table, given, merge, read_file
 from kscout.config.retired import is_dropped
 from kscout.errors import ConfigError, KScoutError
 from kscout.files import write_json, write_text
+from kscout.names.renamed import check_current
 
 R = TypeVar("R")
 
@@ -71,6 +72,7 @@ def read(kind: type[R], table: object, where: str = "") -> R:
         elif rest is not None:
             found.setdefault(rest, {})[key] = value
         elif (key != "kind" or tag is None) and not is_dropped(_at(where, key), value):
+            check_current("setting", _at(where, key))
             raise unknown_key(key, list(types), where)
     _check_complete(kind, found, where)
     values = {

@@ -4,11 +4,12 @@ At a value without effect a setting is dropped; any other value is rejected. An 
 on a class that still has the setting.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 from kscout.errors import ConfigError
+from kscout.names.renamed import current, in_0_2
 
 
 @final
@@ -19,8 +20,8 @@ class Retired:
     default: Any
     """Its value in version 0.2 where none was given."""
     methods: tuple[str, ...] = ()
-    """Methods of `train policy` that had it: its default is part of the names of their runs in
-    campaigns."""
+    """Methods of `train policy` that had it, under their names of 0.2: its default is part of the
+    names of their runs in campaigns."""
     is_any_neutral: bool = False
     """Whether no value had an effect of its own, as of a detail of another retired setting."""
     reason: str = "because it did not improve results"
@@ -59,13 +60,17 @@ def is_dropped(name: str, value: object) -> bool:
     retired = RETIRED.get(".".join(name.split(".")[-2:]))
     if retired is None:
         return False
-    plain = list(value) if isinstance(value, tuple) else value
-    if retired.is_any_neutral or plain == retired.default:
+    if _has_no_effect(retired, value):
         return True
     raise ConfigError(
         f"{name} is {value!r}; version 0.3 removed this setting {retired.reason}; leave it out, or "
         "use version 0.2"
     )
+
+
+def _has_no_effect(retired: Retired | None, value: object) -> bool:
+    plain = list(value) if isinstance(value, tuple) else value
+    return retired is not None and (retired.is_any_neutral or plain == retired.default)
 
 
 def supported(table: Mapping[str, Any], keys: Collection[str], where: str) -> dict[str, Any]:
@@ -83,15 +88,63 @@ def supported(table: Mapping[str, Any], keys: Collection[str], where: str) -> di
     }
 
 
-def with_retired(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section `[training]` of `train policy` with all settings that it had in 0.2."""
-    method = training.get("method")
+_NAMES = {
+    "training": ("method", "estimator"),
+    "policy": ("name", "policy"),
+    "reconstructor": ("name", "reconstruction"),
+}
+"""Sections of a run's settings that name something: under which key, and what."""
+Rename = Callable[[str, str], str]
+
+
+def of_today(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, whichever version wrote them, under the names of today.
+
+    Retired settings without effect are left out.
+    """
+    found = _renamed(table, current)
+    for title, section in found.items():
+        if isinstance(section, dict):
+            where = section.get("name", title)
+            found[title] = {
+                key: value
+                for key, value in section.items()
+                if not _has_no_effect(RETIRED.get(f"{where}.{key}"), value)
+            }
+    return found
+
+
+def of_0_2(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run as version 0.2 had them, which campaigns name it after."""
+    found = _renamed(table, in_0_2)
+    training = found["training"]
     had = {
         key: default
         for key, default in defaults_of("training").items()
-        if method in RETIRED[f"training.{key}"].methods
+        if training.get("method") in RETIRED[f"training.{key}"].methods
     }
-    return {**had, **training}
+    return {**found, "training": {**had, **training}}
+
+
+def _renamed(table: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
+    """Return the settings of a run with all names changed."""
+    found = dict(table)
+    for title, (key, kind) in _NAMES.items():
+        section = table.get(title)
+        if isinstance(section, dict):
+            kind = "sampler" if title == "training" and table.get("kind") == "joint" else kind
+            name = section.get(key)
+            where = title if title == "training" else current(kind, str(name))
+            names: dict[str, Any] = {} if name is None else {key: rename(kind, str(name))}
+            members = section.get("members")
+            if isinstance(members, list):
+                names["members"] = [
+                    rename("zoo entry", one) if isinstance(one, str) else one for one in members
+                ]
+            found[title] = {
+                rename("setting", f"{where}.{x}").rpartition(".")[2]: y for x, y in section.items()
+            } | names
+    return found
 
 
 def defaults_of(where: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, final
 
 from kscout.errors import ConfigError, unknown_name
 from kscout.names.entries import Entry
+from kscout.names.renamed import check_current
 
 _OUTSIDE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -60,6 +61,7 @@ class Table(Mapping[str, E], Generic[E]):
             return self.make(declared[name].value, f"from {_package_of(declared[name])}")
         if is_outside(name):
             return self.make(name, "from outside kscout")
+        check_current(self.kind, name)
         raise unknown_name(self.kind, name, [*self, "module:Class"])
 
     def __contains__(self, name: object) -> bool:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from kscout.core import Observation, Policy
 from kscout.errors import ConfigError
 from kscout.names import POLICIES
+from kscout.names.renamed import current, current_keys, in_0_2, keys_in_0_2
 from kscout.policies.checkpoints import checked_units, read_policy
 from kscout.policies.column import ColumnPolicy
 from kscout.policies.mean_gains import steps_since
@@ -83,7 +84,7 @@ class WeighedPolicy(Policy):
             for one, policy in zip(members, policies, strict=True)
         ]
         # As text it is a plain setting, by which fingerprints tell policies apart.
-        self.told = json.dumps(self.members, sort_keys=True)
+        self.told = json.dumps([*map(_in_0_2, self.members)], sort_keys=True)
         self.policies = nn.ModuleList(policies)
         self.needs_judge = any(policy.needs_judge for policy in policies)
         self.weights = nn.Parameter(torch.zeros(horizon, len(policies)))
@@ -159,10 +160,11 @@ def _member(given: str | Mapping[str, Any]) -> Policy:
     elif isinstance(given, Mapping):
         if set(given) != _KEYS:
             raise ConfigError(f"a member is told by {sorted(given)}; it takes {sorted(_KEYS)}")
-        name = given["component"]
+        name = current("policy", given["component"])
         kind = POLICIES.recall(name, "a member")
-        policy = kind(**supported_arguments(kind, name, given["arguments"]))
-        remember_retired(policy, given["arguments"])
+        arguments = current_keys(name, given["arguments"])
+        policy = kind(**supported_arguments(kind, name, arguments))
+        remember_retired(policy, arguments)
         policy.gain_units = checked_units("a member", given["gain_units"])
     else:
         # Where a network is only looked at, on a device without numbers, files cannot be read.
@@ -205,6 +207,7 @@ def _fill_in_entries(
 
 def _entry(name: str, digest: str) -> Policy:
     """Return a policy of the zoo, with just the weights that it was weighed with."""
+    name = current("zoo entry", name)
     if ZOO.get(name) != "policy":
         raise ConfigError(
             f"a member is {name!r}, which is no policy of this zoo; another version may have it"
@@ -236,6 +239,15 @@ def _as_trained(policy: Policy, seen: Observation) -> Observation:
 def _size_of(policies: Sequence[Policy], name: str) -> int | None:
     """Return the size that the first of some policies is made for; None where none is."""
     return next((n for one in policies if (n := getattr(one, name, None)) is not None), None)
+
+
+def _in_0_2(member: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a member as version 0.2 told it, which fingerprints count."""
+    if _is_entry(member):
+        return {**member, "zoo": in_0_2("zoo entry", member["zoo"])}
+    name = member["component"]
+    arguments = keys_in_0_2(name, member["arguments"])
+    return {**member, "component": in_0_2("policy", name), "arguments": arguments}
 
 
 def _described(policy: Policy) -> dict[str, Any]:

@@ -305,9 +305,12 @@ def _check_same_config(path: Path, config: Config) -> None:
             f"{path} holds a run of kind {there.get('kind')!r}, not {here['kind']!r}; "
             "name another --out"
         )
-    for name, found in there.items():
-        if isinstance(found, dict) and name in here:
-            there[name] = supported(found, here[name], found.get("name", name))
+    try:
+        for name, found in there.items():
+            if isinstance(found, dict) and name in here:
+                there[name] = supported(found, here[name], found.get("name", name))
+    except ConfigError as error:
+        raise ConfigError(f"{path / CONFIG}: {error}") from error
     if found := differences(_completed(there, config), here):
         raise RunError(
             f"{path} belongs to a run with other settings: {told(found)}; "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kscout.compressed import SUFFIX
 from kscout.errors import unknown_name
+from kscout.names.renamed import check_current
 
 _FOLDER = Path(__file__).parent
 
@@ -61,7 +62,10 @@ def zoo_path(source: str | Path) -> Path | None:
 
     A file or folder of that name in the working directory goes first, and a `Path` is always one.
     """
-    if not isinstance(source, str) or source not in ZOO | REPLACED or Path(source).exists():
+    if not isinstance(source, str) or Path(source).exists():
+        return None
+    check_current("zoo entry", source)
+    if source not in ZOO | REPLACED:
         return None
     return zoo_file(REPLACED.get(source, source))
 
@@ -81,6 +85,7 @@ def zoo_names(kind: str) -> list[str]:
 def zoo_card(name: str) -> str:
     """Return the card of an entry: data, command, scores and intended use, in Markdown."""
     name = REPLACED.get(name, name)
+    check_current("zoo entry", name)
     if name not in ZOO:
         raise unknown_name("zoo entry", name, list(ZOO))
     return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
