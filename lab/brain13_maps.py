@@ -1,6 +1,6 @@
 """Write the sensitivities that `kscout data make --maps measured` takes: 13 coils around a brain.
 
-    python benchmarks/brain13_maps.py VFA_cart_smalltest.h5
+    python lab/brain13_maps.py VFA_cart_smalltest.h5
 
 brain13.py tells where the file is from. ESPIRiT's maps of the head, from the sixth of its flip
 angles, are averaged over cells and go on smoothly into the air around it.

@@ -1,6 +1,6 @@
 """Draw the picture of the service's page in docs/serve.md, light and dark.
 
-Usage: python benchmarks/page_picture.py docs/images/page.webp
+Usage: python lab/page_picture.py docs/images/page.webp
 
 Draws a knee, starts `kscout serve` on it and photographs the page with Chromium: two policies of
 the zoo, and four columns taken by hand. The dark picture lies beside, as page-dark.webp.

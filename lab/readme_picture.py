@@ -1,6 +1,6 @@
 """Draw the README's picture, light and dark: one held-out knee, acquired by four policies.
 
-Usage: python benchmarks/readme_picture.py docs/images/acquisition.png
+Usage: python lab/readme_picture.py docs/images/acquisition.png
 
 The dark one lies beside it, as acquisition-dark.png.
 """

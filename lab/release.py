@@ -1,6 +1,6 @@
 """Build the source distribution and the wheel, and run kscout from the wheel alone.
 
-    python benchmarks/release.py --work release
+    python lab/release.py --work release
 
 The wheel is built from the unpacked source distribution, so that both are whole. It is installed
 into an environment that holds nothing else, and `kscout demo --quick` runs there, away from the

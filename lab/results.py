@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import final
 
@@ -43,6 +43,10 @@ class Row:
     device: str = ""
     commit: str = ""
     command: str = ""
+
+    def with_fields(self, **values: str | float | None) -> "Row":
+        """Return the row with other values of some fields."""
+        return replace(self, **{name: _text(value) for name, value in values.items()})
 
 
 COLUMNS = tuple(field.name for field in fields(Row))

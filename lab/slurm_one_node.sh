@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run a campaign through SLURM on a cluster of one node: this machine, over loopback.
 #
-#   benchmarks/slurm_one_node.sh [FILE]
+#   lab/slurm_one_node.sh [FILE]
 #
 # Needs root and Debian's packages (apt-get install slurm-wlm munge). Sets up munge, slurmctld and
 # slurmd in a folder of its own, runs the campaign (a tiny one of its own where no FILE is named)

@@ -1,13 +1,13 @@
 """Heads in two megabytes, for machines that cannot download them: coarser, with few gray levels.
 
-    python benchmarks/small_heads.py ~/.cache/kscout/heads --out heads-small
+    python lab/small_heads.py ~/.cache/kscout/heads --out heads-small
 
 Slices of 128x128 pixels show a head at 2 mm. Each volume is cut below what slices reach, resampled
 to `--spacing` and rounded to `--levels` gray values, whose steps stay below the noise that makers
 add. `OUT/NAME.nii.gz` goes where the head went (`data make heads --source`), `sources.json` says
-what was done to it. `OUT/cut/NAME.nii.gz` holds a few slices of the untouched volume as a plain
-import cuts them (`benchmarks/leave_one_out.py --cut`). With `--plain` other files are kept so as
-they are imported plainly, cut and resampled: `OUT/plain/cut-NAME.nii.gz`, in 200 gray levels.
+what was done to it. `OUT/cut/NAME.nii.gz` holds a few slices of the unchanged volume, cropped as an
+import without options crops them. With `--plain` other files are written as they are imported,
+cropped and resampled: `OUT/plain/cut-NAME.nii.gz`, in 200 gray levels.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from pathlib import Path
 import nibabel
 import numpy as np
 from jaxtyping import Float
-from leave_one_out import RESAMPLED_MM, name_of
 from scipy import ndimage
 
 from kscout.data.importing import ImportSettings, import_folder
@@ -33,8 +32,8 @@ DEPTH = 0.8
 BRIGHTEST = 1.3
 """Largest value of a head as it is loaded."""
 CENTERED = ImportSettings(center_volume=True)
-PLAIN = {"cut": ImportSettings(), "resampled": ImportSettings(resample=(RESAMPLED_MM,) * 2)}
-"""How files are imported plainly, beside their size: the imports of `leave_one_out.py`."""
+PLAIN = {"cut": ImportSettings(), "resampled": ImportSettings(resample=(1.6, 1.6))}
+"""How files are imported, in addition to their size: the imports of `scans.py`."""
 N_PLAIN_LEVELS = 200
 
 
@@ -94,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path in wanted.plain:
         for how, settings in PLAIN.items():
             values = cut_slices(path, wanted.cut_slices, wanted.size, settings)
-            file = wanted.out / "plain" / f"{how}-{name_of(path)}.nii.gz"
+            file = wanted.out / "plain" / f"{how}-{path.name.partition('.')[0]}.nii.gz"
             save(file, values, (1.0, 1.0, 1.0), N_PLAIN_LEVELS)
     for entry in entries:
         entry["source"] += f", no finer than {wanted.spacing} mm, {wanted.levels} gray levels"

@@ -1,0 +1,122 @@
+"""Write trained weights as files of the model zoo.
+
+    python lab/ship.py round runs/posterior-4x \
+        --out src/kscout/zoo/knee-base-posterior.safetensors.xz
+    python lab/ship.py round runs/unet-sizes --bits 6 \
+        --out src/kscout/zoo/knee-sizes-unet.safetensors.xz
+    python lab/ship.py ensemble runs/ensemble --members knee-base-posterior knee-base-column \
+        --out src/kscout/zoo/knee-base-ensemble.safetensors
+    python lab/ship.py pair runs/joint/knee-base/dense/seed-0 --name joint-knee-base
+
+`round` shortens mantissas, so that files of 16-bit floats compress well; 7 bits are those of
+bfloat16. `ensemble` replaces members by names of the zoo, which must be equal to the last bit.
+`pair` writes a co-trained reconstruction and its policy.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kscout import policies, reconstruction
+from kscout.compressed import SUFFIX
+from kscout.errors import ConfigError
+from kscout.policies.weighed import WeighedPolicy, entry
+from kscout.weights import (
+    WEIGHTS_NAME,
+    fingerprint,
+    policy_beside,
+    policy_file,
+    read_weights,
+    save_weights,
+)
+from kscout.zoo import zoo_file
+
+
+def rounded(values: Float[Tensor, "..."], n_bits: int) -> Float[Tensor, "..."]:
+    """Return 16-bit floats with mantissas of `n_bits`, fewer near zero."""
+    mantissa, exponent = torch.frexp(values.float())
+    steps = 2 ** (n_bits + 1)
+    return torch.ldexp((mantissa * steps).round() / steps, exponent).half()
+
+
+def round_network(path: Path, out: Path, n_bits: int) -> None:
+    """Write rounded weights; single numbers stay as they are."""
+    read = read_weights(policy_file(path))
+    state = {
+        name: rounded(value, n_bits) if value.numel() > 1 and value.is_floating_point() else value
+        for name, value in read.state.items()
+    }
+    save_weights(out, replace(read, state=state))
+
+
+def ship_ensemble(run: Path, members: Sequence[str], out: Path) -> None:
+    """Write an ensemble whose members are named instead of contained."""
+    policy = policies.load(run)
+    if not isinstance(policy, WeighedPolicy):
+        raise ConfigError(f"{run} is not an ensemble; use `ship.py round` for networks")
+    known = WeighedPolicy(members=members)
+    states = [[one.state_dict() for one in both.policies] for both in (policy, known)]
+    described = [[json.dumps(one) for one in both.members] for both in (policy, known)]
+    for name, own, other, *words in zip(members, *states, *described, strict=True):
+        is_same = own.keys() == other.keys() and len(set(words)) == 1
+        if not is_same or not all(torch.equal(value, other[key]) for key, value in own.items()):
+            raise ConfigError(f"{name} differs from the member of the ensemble; name another entry")
+    found = WeighedPolicy(
+        members=[entry(name) for name in members],
+        horizon=policy.horizon,
+        order=policy.order,
+        order_cols=policy.order_cols,
+    )
+    with torch.no_grad():
+        found.weights.copy_(policy.weights)
+        found.constants.copy_(policy.constants)
+    found.gain_units = policy.gain_units
+    extra = read_weights(policy_file(run)).extra
+    kept = {name: value for name, value in extra.items() if name != "gain_units"}
+    policies.save(out, found, extra=kept)
+
+
+def ship_pair(run: Path, name: str, folder: Path) -> None:
+    """Write both halves of a co-trained pair in 16 bit."""
+    file = run / WEIGHTS_NAME
+    halves = [read_weights(path) for path in (file, policy_beside(file))]
+    state = [
+        {key: x.half() if x.is_floating_point() else x for key, x in half.state.items()}
+        for half in halves
+    ]
+    network, policy = (folder / f"{name}-{x.component}.safetensors{SUFFIX}" for x in halves)
+    sizes = {key: halves[1].arguments[key] for key in ("n_initial", "horizon")}
+    save_weights(network, replace(halves[0], state=state[0], extra={**halves[0].extra, **sizes}))
+    # The policy refers to the network by the fingerprint of its file.
+    known = {**halves[1].extra, "reconstructor": fingerprint(reconstruction.load(network))}
+    save_weights(policy, replace(halves[1], state=state[1], extra=known))
+
+
+def main() -> None:
+    """Write an entry."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=["round", "ensemble", "pair"])
+    parser.add_argument("run", type=Path, help="run folder or file")
+    parser.add_argument("--bits", type=int, default=7, choices=range(1, 11))
+    parser.add_argument("--members", nargs="+", help="entries of the zoo, in order")
+    parser.add_argument("--name", help="first part of the names of a pair")
+    parser.add_argument("--out", type=Path, default=zoo_file("knee-unet").parent)
+    asked = parser.parse_args()
+    if asked.kind == "round":
+        round_network(asked.run, asked.out, asked.bits)
+    elif asked.kind == "ensemble":
+        ship_ensemble(asked.run, asked.members or (), asked.out)
+    else:
+        ship_pair(asked.run, asked.name or asked.run.parent.name, asked.out)
+
+
+if __name__ == "__main__":
+    main()
