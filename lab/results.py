@@ -50,7 +50,6 @@ class Row:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_NUMBERS = ("value", "difference", "low", "high", "seconds")
 
 
 def read_results(path: Path = RESULTS) -> list[Row]:
@@ -68,8 +67,9 @@ def write_results(rows: Iterable[Row], path: Path = RESULTS) -> None:
 
 
 def result(**values: str | float | None) -> Row:
-    """Build a row from values of any type; None is an empty field, floats get six digits."""
-    return Row(**{name: _text(value) for name, value in values.items()})
+    """Build a row: None is an empty field, floats have six digits, commits seven characters."""
+    row = Row(**{name: _text(value) for name, value in values.items()})
+    return replace(row, commit=row.commit[:7])
 
 
 def _text(value: str | float | None) -> str:
@@ -79,14 +79,13 @@ def _text(value: str | float | None) -> str:
 
 
 def record(rows: Sequence[Row], path: Path = RESULTS) -> None:
-    """Add rows; a new row replaces the rows that measured the same."""
-    new = {_key(row): row for row in rows}
-    kept = [row for row in read_results(path) if _key(row) not in new] if path.exists() else []
-    write_results([*kept, *new.values()], path)
+    """Write rows; each takes the place of the row that measured the same on the same device."""
+    found = {_key(row): row for row in read_results(path)} if path.exists() else {}
+    write_results((found | {_key(row): row for row in rows}).values(), path)
 
 
 def _key(row: Row) -> tuple[str, ...]:
-    omitted = (*_NUMBERS, "device", "commit", "command")
+    omitted = ("value", "difference", "low", "high", "seconds", "commit", "command")
     return tuple(value for name, value in asdict(row).items() if name not in omitted)
 
 

@@ -30,6 +30,11 @@ def test_a_new_row_replaces_the_row_that_measured_the_same(tmp_path: Path) -> No
     assert {one.method: one.value for one in results.read_results(path)} == {"b": "0.25", "c": "1"}
 
 
+def test_no_number_is_in_two_rows(tmp_path: Path) -> None:
+    results.record(ROWS, tmp_path / "results.csv")
+    assert results.read_results(tmp_path / "results.csv") == ROWS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["knee-unet", "joint-knee-base-unet"])
 def test_bundled_weights_reproduce_rows(network: str, tmp_path: Path) -> None:
