@@ -11,8 +11,6 @@ thread of an ARM Neoverse-N1 (torch 2.13).
 | x86, training | 164, 508 | 184, 581 | 470, 1630 | 487, 1503 | |
 | ARM, frozen | 221, 849 | 158, 628 | 158, 938 | 176, 923 | 64, 259 |
 | ARM, training | 2262, 10410 | 1084, 4236 | 913, 3703 | 933, 3745 | |
-
-`benchmarks/reconstructor_speed.py` measures training on any machine.
 """
 
 import platform

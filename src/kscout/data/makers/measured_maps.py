@@ -1,6 +1,6 @@
 """Sensitivities that were measured: 13 coils around a brain, of low resolution.
 
-`benchmarks/brain13_maps.py` made their file from k-space that comes with pyqmri 1.3.0; NOTICE
+`lab/brain13_maps.py` made their file from k-space that comes with pyqmri 1.3.0; NOTICE
 beside it has its license. They are virtual coils, those of most energy first.
 """
 
